@@ -121,5 +121,5 @@ fn engine<B: Backend>(mut backend: B, config: &str, max_branches: usize, run_ahe
     let pool = PoolSize::Share { of_free: 0.5, at_most: 256 << 20 };
     let config =
         EngineConfig { max_branches, step_rows: 1024, pool, run_ahead, check_plans: false, ..EngineConfig::default() };
-    Engine::start(backend, model, None, config).expect("it fits")
+    Engine::start(model.on(backend), None, config).expect("it fits")
 }

@@ -20,8 +20,8 @@
 //! tree                   SamplingTree: fork, extend, score, prune
 //! launch                 devices, their memory and a model become an engine
 //! replicas               several engines behind one handle
-//! engine                 the step loop; ends in a non-generic EngineHandle
-//! model, tokenizer       one decoder for all families over a Backend; text
+//! engine                 the step loop; no type parameter: ends in an EngineHandle
+//! model, tokenizer       one decoder for all families over a Backend, and the steps that engines ask of it; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
 //! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded   used by all

@@ -31,6 +31,7 @@ mod kv_dtype;
 mod levels;
 pub mod quantised;
 pub mod ranks;
+mod saved;
 mod scoring;
 mod shapes;
 pub mod sim;
@@ -51,6 +52,7 @@ pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
+pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
 pub use split::{Segment, Share, Split};
@@ -184,13 +186,6 @@ pub struct Sampled {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// Saved pages as bytes, `pages x page_bytes` of them in the device's own order ([`Backend::page_layout`]).
-pub trait SavedBytes: Send + Sized {
-    fn into_bytes(self) -> Vec<u8>;
-    /// The reverse of `into_bytes` for `pages` pages.
-    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self;
-}
-
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -206,8 +201,6 @@ pub trait Backend: Send + 'static {
     type Routes: Send;
     /// Keys and values of all layers, in pages.
     type Kv: Send;
-    /// Keys and values of some pages, all layers, in host memory.
-    type SavedPages: SavedBytes;
     /// A [`RopeTable`] in the memory that ops read.
     type Rope: Send;
     /// The loaded step in the memory that ops read, and the samples not collected yet.
@@ -231,7 +224,7 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
     fn arithmetic(&self) -> String;
-    /// Names the order of the bytes of saved pages ([`SavedBytes`]), beside the model's shape and dtypes: devices with equal
+    /// Names the order of the bytes of saved pages ([`SavedPages`]), beside the model's shape and dtypes: devices with equal
     /// strings can restore each other's.
     fn page_layout(&self) -> String;
     /// The costs that planners use for this device.
@@ -334,9 +327,9 @@ pub trait Backend: Send + 'static {
     /// Allocates KV memory.
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
     /// Copies `pages` to host memory.
-    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages>;
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<SavedPages>;
     /// Copies saved pages, in the same order, to `pages`, which may be other ones.
-    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()>;
+    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
 
     /// Copies the state in `slot`, all delta-rule layers, to host memory: as many bytes as [`StateShape::state_bytes`]
     /// says, in the device's own order.
@@ -348,9 +341,9 @@ pub trait Backend: Send + 'static {
     /// `kv`.
     fn join_saved(
         kv: &Self::Kv,
-        saved: &mut Self::SavedPages,
+        saved: &mut SavedPages,
         page: usize,
-        others: &Self::SavedPages,
+        others: &SavedPages,
         from: usize,
         slots: Range<u32>,
     );

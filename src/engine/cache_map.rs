@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::ids::{SegmentId, TokenId};
 use crate::kv::MappedSegment;
@@ -28,7 +27,7 @@ pub struct CacheSegment {
     pub begin: Vec<TokenId>,
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     pub(super) fn cache_map(&self, most: usize) -> Vec<CacheSegment> {
         let pins = self.scheduler.pins().filter_map(|id| self.branches.get(&id)?.kept());
         let pinned: HashSet<SegmentId> = pins.flat_map(|end| self.cache.prefix.path(end)).collect();

@@ -3,7 +3,7 @@
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
-use crate::backend::{Backend, MOST_TOP};
+use crate::backend::MOST_TOP;
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
 use crate::engine::events::EventSender;
@@ -68,7 +68,7 @@ pub(crate) fn busy_branch(id: BranchId) -> Error {
     Error::value("branch", "one that rests", format!("{id}, which is being extended"))
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Works until the last handle is dropped.
     pub(super) fn run(&mut self) -> Result<()> {
         loop {

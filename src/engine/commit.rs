@@ -1,6 +1,6 @@
 //! Commits a collected step: appends sampled tokens to their branches, applies stop conditions, sends events.
 
-use crate::backend::{Backend, Sampled};
+use crate::backend::Sampled;
 use crate::engine::branch::{Branch, BranchWork, SamplingState};
 use crate::engine::cache::KvCache;
 use crate::engine::events::EventBatcher;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::ids::{BranchId, TokenId};
 use crate::kv::TokenScore;
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are discarded.
     pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Sampled>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());

@@ -1,6 +1,5 @@
 //! Updates the metrics of submitted steps: rows, reads, memory.
 
-use crate::backend::Backend;
 use crate::engine::schedule::ScheduledRow;
 use crate::engine::{Engine, Metrics};
 use crate::plan::PlanStats;
@@ -17,7 +16,7 @@ pub struct Occupancy {
     pub tokens: usize,
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// The counters after the last turn.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -47,7 +46,7 @@ impl<B: Backend> Engine<B> {
 
     /// `stats`: of the step's plans, one for each kind of attention.
     pub(super) fn count_reads(&mut self, stats: &[PlanStats]) {
-        for (&layers, stats) in self.model.layers_by_plan().iter().zip(stats) {
+        for (&layers, stats) in self.model_facts.layers_by_plan.iter().zip(stats) {
             self.metrics.kv_bytes_read += layers as u64 * stats.kv_bytes_read;
             self.metrics.kv_bytes_read_flat += layers as u64 * stats.flat_kv_bytes;
         }

@@ -32,12 +32,12 @@ pub struct EngineFacts {
     pub eos: Vec<TokenId>,
     /// The device's name, one line.
     pub device: String,
-    /// The arithmetic that determines the last bits of exact results (see `Backend::arithmetic`).
+    /// The arithmetic that determines the last bits of exact results (see `RunnerFacts::arithmetic`).
     pub arithmetic: String,
     /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
     /// branches, on plans, or on which steps computed it.
     pub exact: bool,
-    /// Whether steps run on a device beside the host's cores (see `Backend::IS_ASYNC`).
+    /// Whether steps run on a device beside the host's cores (see `RunnerFacts::is_async`).
     pub is_async: bool,
     pub page_tokens: usize,
     /// Bytes of one page: all layers of a page group.

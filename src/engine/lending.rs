@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::engine::branch::Branch;
 use crate::engine::cache::KvCache;
@@ -90,7 +89,7 @@ pub(crate) struct LentPart {
     pub positions: Range<usize>,
     /// Whether nothing follows that is worth waiting for.
     pub is_last: bool,
-    /// As [`Backend::page_layout`] of the lender.
+    /// As [`RunnerFacts::page_layout`](crate::model::RunnerFacts::page_layout) of the lender.
     layout: String,
     bytes: ChunkBytes,
 }
@@ -151,7 +150,7 @@ fn position(tokens: usize) -> u32 {
     u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     pub(super) fn lend(&mut self, lend: Lend) {
         let is_noted = self.lent_prefixes.iter().any(|tokens| Arc::ptr_eq(tokens, &lend.tokens));
         if self.cache.prefix.has_states() && !is_noted {
@@ -259,7 +258,7 @@ impl<B: Backend> Engine<B> {
         if is_last {
             self.lent_prefixes.retain(|tokens| !Arc::ptr_eq(tokens, &lend.tokens));
         }
-        LentPart { positions, is_last, layout: self.backend.page_layout(), bytes }
+        LentPart { positions, is_last, layout: self.model_facts.page_layout.clone(), bytes }
     }
 
     /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves
@@ -285,7 +284,7 @@ impl<B: Backend> Engine<B> {
             return Ok(true);
         }
         let pages = positions.len() / self.facts.page_tokens * self.facts.page_groups.count();
-        let is_alike = layout == self.backend.page_layout() && bytes.pages.len() == pages * self.facts.page_bytes;
+        let is_alike = layout == self.model_facts.page_layout && bytes.pages.len() == pages * self.facts.page_bytes;
         if !is_alike || computed < positions.start {
             return Ok(false);
         }

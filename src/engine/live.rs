@@ -4,7 +4,6 @@
 use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::backend::Backend;
 use crate::engine::{Engine, Metrics};
 
 /// An engine after its last turn.
@@ -76,7 +75,7 @@ impl LivePlace {
     }
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Publishes what the engine is now: some hundred bytes.
     pub(super) fn publish(&mut self) {
         self.count_memory();

@@ -1,5 +1,5 @@
 //! The step loop. Defines the requests, the events and the channel client (`EngineHandle`) on which everything above is
-//! built. The model, the backend and the prefix tree live on one thread behind it. What a search does with branches is
+//! built. The model (`StepRunner`) and the prefix tree live on one thread behind it. What a search does with branches is
 //! left to `search`.
 //!
 //! To its client a branch is a list of tokens. Which of them have keys and values in the prefix tree is internal: a
@@ -73,7 +73,7 @@ pub use uniforms::{ForkKind, UniformKey};
 
 use crossbeam_channel::Receiver;
 
-use crate::backend::{Backend, StepShape};
+use crate::backend::{SavedPages, StepShape};
 use crate::engine::cache::{Branches, KvCache, RestoreCost};
 use crate::engine::handle::{EngineThread, ExitReason};
 use crate::engine::lending::PendingLend;
@@ -84,7 +84,7 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::ids::{BranchId, TokenId};
 use crate::kv::{PageCounts, PageGroups, PrefixTree};
-use crate::model::Decoder;
+use crate::model::{RunnerFacts, StepLimits, StepRunner};
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
@@ -170,14 +170,11 @@ impl EngineConfig {
 }
 
 /// A model, its keys and values, and the branches that grow on them.
-pub struct Engine<B: Backend> {
-    /// Dropped before the backend: graphs that were captured name what it gives back.
-    step: B::Step,
-    backend: B,
-    model: Decoder<B>,
-    kv: B::Kv,
+pub struct Engine {
+    model: Box<dyn StepRunner>,
+    model_facts: RunnerFacts,
     /// Keys and values, and states, of swapped branches.
-    swapped: HashMap<BranchId, SwappedBytes<B>>,
+    swapped: HashMap<BranchId, SwappedBytes>,
     loaded: Option<LoadedStep>,
     /// Oldest first; at most one between two calls of `step`.
     submitted: VecDeque<SubmittedStep>,
@@ -204,8 +201,8 @@ pub struct Engine<B: Backend> {
 }
 
 /// What a swapped branch has in host memory.
-struct SwappedBytes<B: Backend> {
-    pages: B::SavedPages,
+struct SwappedBytes {
+    pages: SavedPages,
     /// Only of models with delta-rule layers.
     state: Option<Vec<u8>>,
 }
@@ -219,16 +216,15 @@ impl Drop for ExitGuard {
     }
 }
 
-impl<B: Backend> Engine<B> {
-    /// Starts a thread that owns backend and model, and returns its client. Without a tokenizer, text is empty and stop
-    /// strings are an error.
+impl Engine {
+    /// Starts a thread that owns the model, and returns its client. Without a tokenizer, text is empty and stop strings are
+    /// an error.
     pub fn start(
-        backend: B,
-        model: Decoder<B>,
+        model: Box<dyn StepRunner>,
         tokenizer: Option<Arc<Tokenizer>>,
         config: EngineConfig,
     ) -> Result<EngineHandle> {
-        let (engine, handle) = Self::build(backend, model, tokenizer, config)?;
+        let (engine, handle) = Self::build(model, tokenizer, config)?;
         engine.spawn()?;
         Ok(handle)
     }
@@ -249,8 +245,7 @@ impl<B: Backend> Engine<B> {
     /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
     /// wait for events or metrics of the handle in between: nobody else makes them.
     pub fn build(
-        mut backend: B,
-        mut model: Decoder<B>,
+        mut model: Box<dyn StepRunner>,
         tokenizer: Option<Arc<Tokenizer>>,
         mut config: EngineConfig,
     ) -> Result<(Self, EngineHandle)> {
@@ -259,76 +254,61 @@ impl<B: Backend> Engine<B> {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
         }
-        if config.deterministic {
-            model.set_batch_invariant(&mut backend);
-        }
-        let context = config.context.unwrap_or(usize::MAX).min(model.config().context);
-        model.set_longest(&mut backend, context)?;
-        check_room(&backend, &model, config.largest_step())?;
-        let mut step = model.step(&mut backend)?;
-        model.reserve(&mut backend, &mut step, config.largest_step())?;
-        let page_bytes = backend.page_bytes(&model.kv_shape(1));
-        let free = backend.free_bytes()?;
-        let overhead = backend.kv_overhead_bytes(&model.kv_shape(free / page_bytes));
-        let room = free.saturating_sub(overhead);
-        let state_bytes = model.kv_shape(1).states.state_bytes();
+        let largest = config.largest_step();
+        check_room(&*model, largest)?;
+        let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
+        model.prepare(StepLimits { deterministic: config.deterministic, longest, largest })?;
+        let model_facts = model.facts();
+        let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
         let PoolParts { pages: pool_bytes, states, branches } =
-            config.pool.divide(room, state_bytes, config.max_branches)?;
+            config.pool.divide(model.kv_room()?, state_bytes, config.max_branches)?;
         config.max_branches = branches;
         let pool_pages = pool_bytes / page_bytes;
-        let groups = model.page_groups(&backend);
-        if pool_pages < groups.count() {
-            let expected = format!("at least one page ({})", bytes((groups.count() * page_bytes) as u64));
+        if pool_pages < page_groups.count() {
+            let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
             return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
         }
-        let kv = backend.kv(&model.kv_shape(pool_pages).with_states(states))?;
-        let prefix = config.prefix_tree(backend.page_tokens(), groups);
+        model.allocate(pool_pages, states)?;
+        let prefix = config.prefix_tree(model_facts.page_tokens, page_groups);
         let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
-        let rates = backend.swap_rates();
-        let computed_row = 2.0 * model.config().active_parameters() as f64 / rates.flops;
-        let bytes_per_token = model.kv_bytes_per_token();
-        let prefix_costs = PrefixCosts::new(bytes_per_token, state_bytes, computed_row, rates.host_bytes, B::IS_ASYNC);
+        let computed_row = 2.0 * model.config().active_parameters() as f64 / swap_rates.flops;
+        let vocab = model.config().vocab;
         let facts = EngineFacts {
-            context,
-            vocab: model.config().vocab,
+            context: longest,
+            vocab,
             bos: model.config().bos,
-            eos: model.config().eos.iter().copied().filter(|token| token.ix() < model.config().vocab).collect(),
-            device: backend.describe(),
-            arithmetic: backend.arithmetic(),
-            exact: backend.tile() > 1,
-            is_async: B::IS_ASYNC,
-            page_tokens: backend.page_tokens() as usize,
+            eos: model.config().eos.iter().copied().filter(|token| token.ix() < vocab).collect(),
+            device: model_facts.device.clone(),
+            arithmetic: model_facts.arithmetic.clone(),
+            exact: model_facts.batch_invariant,
+            is_async: model_facts.is_async,
+            page_tokens: model_facts.page_tokens as usize,
             page_bytes,
-            kv_bytes_per_token: bytes_per_token,
+            kv_bytes_per_token: model_facts.kv_bytes_per_token,
             pool_pages,
-            page_groups: groups,
+            page_groups,
             window_pages: prefix.page_counts().window_pages,
             max_branches: config.max_branches,
             state_bytes,
             states,
-            prefix_costs: match config.swap_at_any_cost {
-                true => prefix_costs.copying_at_any_cost(),
-                false => prefix_costs,
-            },
+            prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
         };
         let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
         let restore_cost = RestoreCost {
             page_bytes,
             state_bytes,
-            swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / rates.host_bytes },
+            swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / swap_rates.host_bytes },
             computed_row,
         };
         let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
         if let Some(options) = &config.prefix_store {
-            cache.store = Some(PrefixStore::open(options, &facts, &backend.page_layout())?);
+            cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
         }
         let mut engine = Engine {
-            backend,
             model,
-            kv,
+            model_facts,
             swapped: HashMap::new(),
-            step,
             loaded: None,
             submitted: VecDeque::new(),
             most_run_rows: usize::MAX,
@@ -354,20 +334,28 @@ impl<B: Backend> Engine<B> {
         &self.config
     }
 
-    /// Ends the engine with all that it holds but the model and its backend, for another engine.
-    pub fn into_parts(self) -> (B, Decoder<B>) {
-        (self.backend, self.model)
+    /// Ends the engine with all that it holds but the model, for another engine.
+    pub fn into_model(mut self) -> Box<dyn StepRunner> {
+        self.model.clear();
+        self.model
     }
 }
 
 /// Refuses steps whose rows and logits alone are more than the memory that is free.
-fn check_room<B: Backend>(backend: &B, model: &Decoder<B>, shape: StepShape) -> Result<()> {
+fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
     let config = model.config();
     let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.vocab));
-    let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), backend.free_bytes()?);
+    let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
         return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));
     }
     Ok(())
+}
+
+/// What prefixes cost an engine whose model computes a token in `computed_row` seconds.
+fn prefix_costs(facts: &RunnerFacts, computed_row: f64, copies_at_any_cost: bool) -> PrefixCosts {
+    let RunnerFacts { kv_bytes_per_token, state_bytes, swap_rates, is_async, .. } = *facts;
+    let costs = PrefixCosts::new(kv_bytes_per_token, state_bytes, computed_row, swap_rates.host_bytes, is_async);
+    if copies_at_any_cost { costs.copying_at_any_cost() } else { costs }
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
 use crate::engine::handle::{Command, EngineHandle};
 use crate::engine::request::{Extend, SamplingParams, Stop};
 use crate::engine::uniforms::UniformKey;
@@ -56,7 +55,7 @@ impl EngineHandle {
     }
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Counts the pages of all pins, if pins came or went.
     pub(super) fn count_pins(&mut self) {
         if !std::mem::take(&mut self.scheduler.pins_changed) {

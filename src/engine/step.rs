@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::backend::{Backend, MOST_COUNTED, StepBatch, StepShape};
+use crate::backend::{MOST_COUNTED, StepBatch};
 use crate::engine::branch::{BranchWork, KvHold};
 use crate::engine::cache::Transfer;
 use crate::engine::schedule::{LogitsRequest, Schedule, ScheduledRow};
@@ -14,6 +14,7 @@ use crate::engine::{Engine, EngineConfig, SwappedBytes, UniformKey, batch, sampl
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, GroupIx, PageId, StateId};
 use crate::kv::{Forest, StatePlace, StepRow};
+use crate::model::StepFailure;
 use crate::plan::{AttentionPlan, NewPage, PlanStats};
 
 /// A step that was submitted and not collected: one request for each of its samples.
@@ -21,7 +22,7 @@ pub(super) struct SubmittedStep {
     requests: Vec<LogitsRequest>,
 }
 
-/// The step that the backend has loaded.
+/// The step that the model has loaded.
 pub(super) struct LoadedStep {
     schedule: Schedule,
     /// One for each plan.
@@ -51,7 +52,7 @@ struct SteadySteps {
     uniforms: Vec<UniformKey>,
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Submits the next step, then collects the one before it; also the submitted one if steps do not run ahead.
     pub(super) fn step(&mut self) -> Result<()> {
         let submitted = self.submit()?;
@@ -98,7 +99,7 @@ impl<B: Backend> Engine<B> {
     fn collect(&mut self) -> Result<()> {
         let Some(flight) = self.submitted.pop_front() else { return Ok(()) };
         let mut began = Instant::now();
-        let sampled = self.backend.collect(&mut self.step)?;
+        let sampled = self.model.collect()?;
         lap(&mut began, &mut self.metrics.seconds_waiting);
         self.commit(&flight.requests, sampled);
         lap(&mut began, &mut self.metrics.seconds_committing);
@@ -197,41 +198,30 @@ impl<B: Backend> Engine<B> {
         let steady = if batch.can_advance() { self.steady(&schedule) } else { None };
         let copy = (self.config.check_plans && steady.is_some()).then(|| batch.clone());
         lap(&mut began, &mut self.metrics.seconds_planning);
-        let shape = match self.model.load_batch(&mut self.backend, &mut self.step, batch) {
-            Ok(shape) => shape,
-            Err(error) => {
-                self.cache.undo_states(&states);
-                return Err(error);
-            }
-        };
-        if let Err(error) = self.enqueue(shape, schedule.rows.len()) {
-            match self.backend.has_begun() {
+        if let Err(failure) = self.model.submit(batch) {
+            self.note_failure(&failure, schedule.rows.len());
+            match failure.has_begun {
                 true => self.cache.lose_states(&states),
                 false => self.cache.undo_states(&states),
             }
-            return Err(error);
+            return Err(failure.error);
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
-        self.metrics.seconds_idle = self.backend.idle().map(|idle| idle.as_secs_f64());
+        self.metrics.seconds_idle = self.model.idle().map(|idle| idle.as_secs_f64());
         self.metrics.steps_replanned += 1;
         self.note_submitted(&schedule);
         self.note_loaded(LoadedStep { schedule, stats, steady, copy });
         Ok(Submitted::Rows)
     }
 
-    /// Enqueues the loaded step of so many rows. Where a shortage costs states, steps have at most half as many until the
-    /// engine has nothing to do: what is computed from the states before these is not lost in the same way.
-    fn enqueue(&mut self, shape: StepShape, rows: usize) -> Result<()> {
-        let enqueued = self.model.enqueue(&mut self.backend, &mut self.kv, &mut self.step, shape).map(drop);
-        if let Err(error) = &enqueued
-            && error.is_shortage()
-            && self.cache.prefix.has_states()
-            && self.backend.has_begun()
-        {
+    /// Notes that a step of so many rows was not submitted. Where a shortage costs states, steps have at most half as many
+    /// until the engine has nothing to do: what is computed from the states before these is not lost in the same way.
+    fn note_failure(&mut self, failure: &StepFailure, rows: usize) {
+        let StepFailure { error, has_begun } = failure;
+        if *has_begun && error.is_shortage() && self.cache.prefix.has_states() {
             self.most_run_rows = (rows / 2).max(1);
             log::warn!("steps have at most {} rows while there is work: {error}", self.most_run_rows);
         }
-        enqueued
     }
 
     fn schedule(&mut self) -> Schedule {
@@ -260,7 +250,7 @@ impl<B: Backend> Engine<B> {
         let mut plans = Vec::new();
         let mut stats = Vec::new();
         let mut listed = GroupIx(0);
-        for hints in self.model.plan_hints() {
+        for hints in &self.model_facts.plan_hints {
             if hints.group != listed {
                 self.cache.prefix.list_pages(&mut forest, hints.group);
                 listed = hints.group;
@@ -351,34 +341,32 @@ impl<B: Backend> Engine<B> {
         lap(&mut began, &mut self.metrics.seconds_scheduling);
         self.check_advanced(&mut loaded, &new_pages)?;
         let mut began = Instant::now();
-        for (stats, hints) in loaded.stats.iter_mut().zip(self.model.plan_hints()) {
+        for (stats, hints) in loaded.stats.iter_mut().zip(&self.model_facts.plan_hints) {
             stats.advance(hints, loaded.schedule.rows.len());
         }
         let steady = loaded.steady.as_mut().expect("only a steady step is advanced");
         steady.steps -= 1;
         let uniforms = steady.uniforms.iter().zip(&loaded.schedule.rows);
         let uniforms: Vec<f64> = uniforms.map(|(uniforms, row)| uniforms.uniform(row.at.position + 1)).collect();
-        let shape = match self.model.load_advanced(&mut self.backend, &mut self.step, &uniforms, &new_pages) {
-            // Nothing is recorded yet: a step that is planned anew may be smaller.
-            Err(error) if error.is_shortage() => return Ok(None),
-            loaded => loaded?,
-        };
-        match self.enqueue(shape, loaded.schedule.rows.len()) {
-            Err(error) if error.is_shortage() && !self.backend.has_begun() => return Ok(None),
-            Err(error) if error.is_shortage() => {
-                // The same, but the states may have been changed, and what the step before sampled overwritten on the
-                // device.
+        if let Err(failure) = self.model.submit_advanced(&uniforms, &new_pages) {
+            self.note_failure(&failure, loaded.schedule.rows.len());
+            let StepFailure { error, has_begun } = failure;
+            if !error.is_shortage() {
+                return Err(error);
+            }
+            // Nothing is recorded yet: a step that is planned anew may be smaller. If ops have begun, the states may have
+            // been changed, and what the step before sampled overwritten on the device.
+            if has_begun {
                 for row in &loaded.schedule.rows {
                     let StepRow { segment, position } = row.at;
                     self.cache.prefix.drop_state(StatePlace { segment, position });
                 }
                 self.collect_all()?;
-                return Ok(None);
             }
-            enqueued => enqueued?,
+            return Ok(None);
         }
         lap(&mut began, &mut self.metrics.seconds_forward);
-        self.metrics.seconds_idle = self.backend.idle().map(|idle| idle.as_secs_f64());
+        self.metrics.seconds_idle = self.model.idle().map(|idle| idle.as_secs_f64());
         for (number, (request, row)) in (0u32..).zip(loaded.schedule.requests.iter().zip(&loaded.schedule.rows)) {
             let branch = self.branches.get_mut(&request.branch).expect("it was there just now");
             branch.note_requested(request.position, number);
@@ -449,9 +437,9 @@ impl<B: Backend> Engine<B> {
                 },
                 Transfer::Restore { branch, pages, state } => {
                     let saved = self.swapped.remove(&branch).expect("only what was saved is restored");
-                    self.backend.restore_pages(&mut self.kv, &saved.pages, &pages)?;
+                    self.model.restore_pages(&saved.pages, &pages)?;
                     if let (Some(slot), Some(saved)) = (state, &saved.state) {
-                        self.backend.restore_state(&mut self.kv, saved, slot)?;
+                        self.model.restore_state(saved, slot)?;
                     }
                     self.metrics.swapped_in += 1;
                     self.metrics.swapped_in_bytes += self.swapped_bytes(&pages, state);
@@ -463,9 +451,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Copies pages and a state to host memory.
-    fn save(&mut self, pages: &[PageId], state: Option<StateId>) -> Result<SwappedBytes<B>> {
-        let pages = self.backend.save_pages(&self.kv, pages)?;
-        let state = state.map(|slot| self.backend.save_state(&self.kv, slot)).transpose()?;
+    fn save(&mut self, pages: &[PageId], state: Option<StateId>) -> Result<SwappedBytes> {
+        let pages = self.model.save_pages(pages)?;
+        let state = state.map(|slot| self.model.save_state(slot)).transpose()?;
         Ok(SwappedBytes { pages, state })
     }
 

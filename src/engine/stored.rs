@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::backend::{Backend, SavedBytes};
+use crate::backend::SavedPages;
 use crate::engine::Engine;
 use crate::engine::branch::{Branch, KvHold};
 use crate::engine::cache::KvCache;
@@ -145,7 +145,7 @@ fn position(tokens: usize) -> u32 {
     u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Copies what was read to the device: one chunk while branches run, else all that is there.
     pub(super) fn read_stored(&mut self) -> Result<()> {
         loop {
@@ -207,8 +207,8 @@ impl<B: Backend> Engine<B> {
         if self.cache.parted_slots(segment, positions.clone(), &pages).iter().any(|parted| end_of(parted) > computed) {
             return Ok(false);
         }
-        let saved = B::SavedPages::from_bytes(bytes.pages, pages.len());
-        self.backend.restore_pages(&mut self.kv, &saved, &pages)?;
+        let saved = SavedPages::Bytes(bytes.pages);
+        self.model.restore_pages(&saved, &pages)?;
         self.cache.prefix.mark_computed(segment, position(end));
         if let Some(saved) = bytes.state {
             self.restore_stored_state(segment, position(end), &saved)?;
@@ -223,7 +223,7 @@ impl<B: Backend> Engine<B> {
         if self.cache.prefix.state_at(place.segment, position).is_none()
             && let Some(slot) = self.cache.prefix.keep_spare_state(place)
         {
-            self.backend.restore_state(&mut self.kv, saved, slot)?;
+            self.model.restore_state(saved, slot)?;
         }
         Ok(())
     }
@@ -310,22 +310,22 @@ impl<B: Backend> Engine<B> {
         let end = position(positions.end);
         let pages = self.save_whole_pages(segment, positions)?.into_bytes();
         let slot = if with_state { self.cache.prefix.state_at(segment, end) } else { None };
-        let state = slot.map(|slot| self.backend.save_state(&self.kv, slot)).transpose()?;
+        let state = slot.map(|slot| self.model.save_state(slot)).transpose()?;
         if let Some(slot) = slot {
             self.cache.prefix.note_stored(slot);
         }
         Ok(ChunkBytes { pages, state })
     }
 
-    fn save_whole_pages(&mut self, segment: SegmentId, positions: Range<usize>) -> Result<B::SavedPages> {
+    fn save_whole_pages(&mut self, segment: SegmentId, positions: Range<usize>) -> Result<SavedPages> {
         let pages = self.cache.whole_pages(segment, positions.clone()).expect("the caller found its slots");
         let parted = self.cache.parted_slots(segment, positions, &pages);
-        let mut saved = self.backend.save_pages(&self.kv, &pages)?;
+        let mut saved = self.model.save_pages(&pages)?;
         if !parted.is_empty() {
             let others: Vec<PageId> = parted.iter().map(|&(.., page)| page).collect();
-            let others = self.backend.save_pages(&self.kv, &others)?;
+            let others = self.model.save_pages(&others)?;
             for (from, (page, slots, _)) in parted.into_iter().enumerate() {
-                B::join_saved(&self.kv, &mut saved, page, &others, from, slots);
+                self.model.join_pages(&mut saved, page, &others, from, slots);
             }
         }
         Ok(saved)

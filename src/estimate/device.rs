@@ -14,7 +14,7 @@ use crate::backend::{Backend, WeightFormat};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
-use crate::model::{ModelConfig, Quantisation, SharedKeys};
+use crate::model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use crate::plan::{PlanHints, Planner};
 use crate::replay::{ReplaySettings, SimulatedMachine};
 
@@ -102,7 +102,7 @@ impl DescribedDevice {
         let shared = model.config.shared_keys(together, budget.deterministic, one.backend.divides_positions());
         let repeated = held.repeated_bytes(model.dtype, together, shared.members());
         let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
-        let mut sim = Sim::new(profile.clone());
+        let sim = Sim::new(profile.clone());
         let launch = Launch {
             prefix_store: None,
             model: ModelSource::random(&held, model.dtype),
@@ -124,11 +124,10 @@ impl DescribedDevice {
             return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
         }
         let (described, page_tokens) = (sim.describe(), sim.page_tokens());
-        let decoder = launch.load(&mut sim)?;
-        let kv_bytes_per_token = decoder.kv_bytes_per_token();
-        let layers = decoder.layers_by_plan().iter().map(|&layers| layers as u64);
-        let hints = decoder.plan_hints().iter().copied().zip(layers).collect();
-        let (engine, handle) = launch.build(sim, decoder)?;
+        let loaded = launch.load(sim)?;
+        let RunnerFacts { kv_bytes_per_token, plan_hints, layers_by_plan, .. } = loaded.facts();
+        let hints = plan_hints.into_iter().zip(layers_by_plan.into_iter().map(|layers| layers as u64)).collect();
+        let (engine, handle) = launch.build(loaded)?;
         let facts = handle.facts();
         let settings = ReplaySettings {
             step_rows: engine.config().step_rows,

@@ -7,7 +7,6 @@ use std::fmt;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::backend::Backend;
 use crate::dice::Dice;
 use crate::engine::{
     Engine, EngineConfig, EngineFacts, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
@@ -15,7 +14,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
-use crate::model::Decoder;
+use crate::model::StepRunner;
 
 /// Tokens that a fork scores, and of these the ones at first; only every `DRAWS`th offset's fork draws behind them.
 const OWN: usize = 5;
@@ -69,29 +68,22 @@ impl fmt::Display for ForkReport {
 
 /// Forks a text of `tokens` tokens by the scripts of `seeds`, each with five sizes of steps, pools and host memory.
 /// `deterministic`: the device's mode.
-pub fn forks<B: Backend>(
-    backend: B,
-    decoder: Decoder<B>,
-    tokens: usize,
-    seeds: u64,
-    deterministic: bool,
-) -> Result<ForkReport> {
+pub fn forks(mut model: Box<dyn StepRunner>, tokens: usize, seeds: u64, deterministic: bool) -> Result<ForkReport> {
     // A page and a half, so that branches grow by pages: those that were let in then do not fit.
-    let drawn = backend.page_tokens() as usize * 3 / 2;
-    let text = ForkedText::new(decoder.config().vocab, tokens.min(decoder.config().context - OWN - drawn), drawn);
+    let drawn = model.facts().page_tokens as usize * 3 / 2;
+    let text = ForkedText::new(model.config().vocab, tokens.min(model.config().context - OWN - drawn), drawn);
     let usual = EngineConfig { deterministic, check_plans: true, swap_at_any_cost: true, ..EngineConfig::default() };
     // Whole texts in one step, one branch at a time.
     let alone = EngineConfig { max_branches: 1, step_rows: text.tokens.len() + OWN + drawn, ..usual.clone() };
-    let mut player = Player::new(backend, decoder, alone)?;
+    let mut player = Player::new(model, alone)?;
     let expected = player.alone(&text)?;
     let facts = player.handle.facts().clone();
-    let (mut parts, _) = player.end();
+    model = player.end();
     let mut report = ForkReport::default();
     for seed in 0..seeds {
         let mut dice = Dice::new(seed);
         for corner in corners(&mut dice, &facts, &usual, &text) {
-            let (backend, decoder) = parts;
-            let mut player = Player::new(backend, decoder, corner.clone())?;
+            let mut player = Player::new(model, corner.clone())?;
             let found = player.script(&text, &mut dice)?;
             let metrics = player.engine.metrics();
             report.preempted += metrics.preemptions;
@@ -107,7 +99,7 @@ pub fn forks<B: Backend>(
                     )
                 });
             }
-            (parts, _) = player.end();
+            model = player.end();
         }
     }
     Ok(report)
@@ -189,19 +181,19 @@ struct RestingFork {
 }
 
 /// An engine that works when it is asked to.
-struct Player<B: Backend> {
-    engine: Engine<B>,
+struct Player {
+    engine: Engine,
     handle: EngineHandle,
 }
 
-impl<B: Backend> Player<B> {
-    fn new(backend: B, decoder: Decoder<B>, config: EngineConfig) -> Result<Self> {
-        let (engine, handle) = Engine::build(backend, decoder, None, config)?;
+impl Player {
+    fn new(model: Box<dyn StepRunner>, config: EngineConfig) -> Result<Self> {
+        let (engine, handle) = Engine::build(model, None, config)?;
         Ok(Self { engine, handle })
     }
 
-    fn end(self) -> ((B, Decoder<B>), EngineHandle) {
-        (self.engine.into_parts(), self.handle)
+    fn end(self) -> Box<dyn StepRunner> {
+        self.engine.into_model()
     }
 
     /// Every fork by itself; nothing is left of those before it.

@@ -168,7 +168,7 @@ impl OnDevice for Arithmetic<'_> {
         if let Some(scripts) = options.forks {
             options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
             decoder.set_state_dtype(options.states);
-            let report = forks(backend, decoder, FORKED_TOKENS, scripts, options.deterministic)?;
+            let report = forks(decoder.on(backend), FORKED_TOKENS, scripts, options.deterministic)?;
             fact("forks", &report)?;
             holds &= report.passes();
         }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::hashes::hash_of_folder;
 use crate::kv::PageCounts;
 use crate::model::check::facts;
-use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::model::{Decoder, ModelConfig, ModelFolder, StepRunner};
 use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
@@ -185,10 +185,14 @@ impl Launch<'_> {
     }
 
     /// The same on an open backend.
-    pub fn start_on<B: Backend>(&self, mut backend: B) -> Result<Launched> {
+    pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
         let started = Instant::now();
-        let decoder = self.load(&mut backend)?;
-        let (engine, handle) = self.build(backend, decoder)?;
+        self.start_loaded(self.load(backend)?, started)
+    }
+
+    /// Starts the engine of a loaded model. `started`: when its loading began.
+    fn start_loaded(&self, model: Box<dyn StepRunner>, started: Instant) -> Result<Launched> {
+        let (engine, handle) = self.build(model)?;
         engine.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded in {seconds_loading:.2} s");
@@ -196,27 +200,26 @@ impl Launch<'_> {
     }
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
-    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+    pub fn load<B: Backend>(&self, backend: B) -> Result<Box<dyn StepRunner>> {
         load_on(backend, self.model, &self.budget)
     }
 
     /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
-    /// reused for another engine ([`Engine::into_parts`]).
-    pub fn build<B: Backend>(&self, backend: B, decoder: Decoder<B>) -> Result<(Engine<B>, EngineHandle)> {
-        self.build_changed(backend, decoder, |config| config)
+    /// reused for another engine ([`Engine::into_model`]).
+    pub fn build(&self, model: Box<dyn StepRunner>) -> Result<(Engine, EngineHandle)> {
+        self.build_changed(model, |config| config)
     }
 
     /// Like `build`, after `change` has modified the configuration.
-    pub fn build_changed<B: Backend>(
+    pub fn build_changed(
         &self,
-        backend: B,
-        decoder: Decoder<B>,
+        model: Box<dyn StepRunner>,
         change: impl FnOnce(EngineConfig) -> EngineConfig,
-    ) -> Result<(Engine<B>, EngineHandle)> {
-        let free = backend.free_bytes()?;
-        let config = self.engine_config(DeviceKind::of(&backend), free, decoder.kv_bytes_per_token())?;
+    ) -> Result<(Engine, EngineHandle)> {
+        let (facts, free) = (model.facts(), model.free_bytes()?);
+        let config = self.engine_config(DeviceKind::from(&facts), free, facts.kv_bytes_per_token)?;
         let config = EngineConfig { prefix_store: self.store_options()?, ..config };
-        Engine::build(backend, decoder, self.tokenizer.clone(), change(config))
+        Engine::build(model, self.tokenizer.clone(), change(config))
     }
 
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
@@ -323,17 +326,17 @@ impl Launched {
 
 /// Loads the model on an open backend, which then stores keys, values and states in the budget's formats.
 pub(super) fn load_on<B: Backend>(
-    backend: &mut B,
+    mut backend: B,
     model: ModelSource<'_>,
     budget: &EngineBudget,
-) -> Result<Decoder<B>> {
-    budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
-    let mut decoder = model.load(backend)?;
+) -> Result<Box<dyn StepRunner>> {
+    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+    let mut decoder = model.load(&mut backend)?;
     if decoder.config().state_dtype(budget.states) != budget.states {
         log::warn!("--state-dtype {}: the model has no states of delta-rule layers", budget.states);
     }
     decoder.set_state_dtype(budget.states);
-    Ok(decoder)
+    Ok(decoder.on(backend))
 }
 
 /// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.

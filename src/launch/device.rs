@@ -11,7 +11,7 @@ use crate::backend::ranks::{Ranked, Ranks};
 use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
-use crate::model::{SharedKeys, WhyCopied};
+use crate::model::{RunnerFacts, SharedKeys, WhyCopied};
 
 use super::ModelSource;
 
@@ -68,6 +68,13 @@ impl DeviceKind {
     pub fn of<B: Backend>(backend: &B) -> Self {
         let devices = backend.devices();
         DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC, devices }
+    }
+}
+
+impl From<&RunnerFacts> for DeviceKind {
+    fn from(facts: &RunnerFacts) -> Self {
+        let &RunnerFacts { page_tokens, is_async, devices, .. } = facts;
+        DeviceKind { page_tokens: page_tokens as usize, is_async, devices }
     }
 }
 

@@ -1,17 +1,15 @@
 //! Starts a replica of the model on each of several devices, and joins their engines behind one handle. Devices are
 //! opened and checked one after the other before anything is loaded; then all load at once.
 
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use super::assemble::{Size, load_on};
 use super::{DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, ModelSource, OnBackend, Opened};
 use crate::backend::Backend;
-use crate::engine::EngineHandle;
 use crate::error::{Error, Result};
+use crate::model::StepRunner;
 use crate::replicas;
-
-/// Builds the engine of a model that is loaded, and starts its thread.
-type Build = Box<dyn FnOnce(&Launch<'_>) -> Result<EngineHandle> + Send>;
 
 impl Launch<'_> {
     /// Opens each device. Several replicas on the CPU share its cores.
@@ -23,19 +21,24 @@ impl Launch<'_> {
         let started = Instant::now();
         let opened = self.open_each(choices)?;
         let (model, budget, exact) = (self.model, self.budget, self.is_exact());
-        let loaded: Vec<Result<Build>> = std::thread::scope(|scope| {
+        let loaded: Vec<Result<Box<dyn StepRunner>>> = std::thread::scope(|scope| {
             let load = |opened: Opened| {
                 let work = move || opened.with_engine(exact, Load { model, budget });
                 std::thread::Builder::new().name("load".to_owned()).spawn_scoped(scope, work)
             };
             let threads: Vec<_> = opened.into_iter().map(load).collect();
-            let join = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Result<Build>>>| {
+            let join = |thread: std::io::Result<ScopedJoinHandle<'_, Result<Box<dyn StepRunner>>>>| {
                 let thread = thread.map_err(Error::io("a thread", "start"))?;
                 thread.join().unwrap_or_else(|_| Err(Error::Internal("loading a model panicked".to_owned())))
             };
             threads.into_iter().map(join).collect()
         });
-        let engines = loaded.into_iter().map(|build| build?(self)).collect::<Result<Vec<_>>>()?;
+        let start = |model: Result<Box<dyn StepRunner>>| {
+            let (engine, handle) = self.build(model?)?;
+            engine.spawn()?;
+            Ok(handle)
+        };
+        let engines = loaded.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         let engine = replicas::join(engines)?;
         let seconds_loading = started.elapsed().as_secs_f64();
         log::info!("the model was loaded on {} devices in {seconds_loading:.2} s", choices.len());
@@ -65,14 +68,9 @@ struct Load<'a> {
 }
 
 impl OnBackend for Load<'_> {
-    type Output = Build;
+    type Output = Box<dyn StepRunner>;
 
-    fn run<B: Backend>(self, mut backend: B) -> Result<Build> {
-        let decoder = load_on(&mut backend, self.model, &self.budget)?;
-        Ok(Box::new(move |launch| {
-            let (engine, handle) = launch.build(backend, decoder)?;
-            engine.spawn()?;
-            Ok(handle)
-        }))
+    fn run<B: Backend>(self, backend: B) -> Result<Box<dyn StepRunner>> {
+        load_on(backend, self.model, &self.budget)
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::job::ReplayRequest;
 use super::record::{JobRecord, ServedRequest, StepRecord};
 use super::time::Timekeeper;
-use crate::backend::Backend;
 use crate::engine::{Engine, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, Turn, UniformKey};
 use crate::error::{Error, Result};
 use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
@@ -17,8 +16,8 @@ use crate::launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
 /// # Errors
 ///
 /// A request that the engine refuses or cannot serve; the message names its number.
-pub(super) fn drive<B: Backend>(
-    engine: &mut Engine<B>,
+pub(super) fn drive(
+    engine: &mut Engine,
     handle: EngineHandle,
     time: impl Timekeeper,
     job: &[(usize, ReplayRequest)],
@@ -28,8 +27,8 @@ pub(super) fn drive<B: Backend>(
     Driver { engine, handle, time, vocab, job, generator, requests: Vec::new() }.run()
 }
 
-struct Driver<'a, B: Backend, T> {
-    engine: &'a mut Engine<B>,
+struct Driver<'a, T> {
+    engine: &'a mut Engine,
     handle: EngineHandle,
     time: T,
     vocab: usize,
@@ -50,7 +49,7 @@ struct ActiveRequest {
     has_drawn: Vec<bool>,
 }
 
-impl<B: Backend, T: Timekeeper> Driver<'_, B, T> {
+impl<T: Timekeeper> Driver<'_, T> {
     fn run(mut self) -> Result<JobRecord> {
         let (mut steps, mut spans) = (Vec::new(), Vec::new());
         self.submit()?;

@@ -13,7 +13,7 @@ use crate::backend::{Backend, Dtype, KvDtype, StateDtype};
 use crate::engine::EngineConfig;
 use crate::error::{Error, Result};
 use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
-use crate::model::{Decoder, ModelConfig, WeightChoice};
+use crate::model::{ModelConfig, StepRunner, WeightChoice};
 use crate::plan::Planner;
 
 /// A model and a simulated device, both described by numbers.
@@ -70,20 +70,26 @@ pub fn replay(machine: &SimulatedMachine, settings: &ReplaySettings, job: &Repla
 
 /// A model with random weights on a device. A real device frees an engine's memory when the engine is dropped; a
 /// simulated one does not, and has room for one job.
-pub struct LoadedModel<B: Backend> {
+pub struct LoadedModel {
     /// `None` after building an engine failed.
-    parts: Option<(B, Decoder<B>)>,
+    model: Option<Box<dyn StepRunner>>,
     config: ModelConfig,
     dtype: Dtype,
     kv: KvDtype,
     states: StateDtype,
 }
 
-impl<B: Backend> LoadedModel<B> {
-    pub fn random(mut backend: B, model: ModelConfig, dtype: Dtype, kv: KvDtype, states: StateDtype) -> Result<Self> {
+impl LoadedModel {
+    pub fn random<B: Backend>(
+        mut backend: B,
+        model: ModelConfig,
+        dtype: Dtype,
+        kv: KvDtype,
+        states: StateDtype,
+    ) -> Result<Self> {
         backend.set_kv_dtype(kv);
         let decoder = ModelSource::random(&model, dtype).load(&mut backend)?;
-        Ok(Self { parts: Some((backend, decoder)), config: model, dtype, kv, states })
+        Ok(Self { model: Some(decoder.on(backend)), config: model, dtype, kv, states })
     }
 
     /// Runs a job to its end, by the clock `time`.
@@ -102,13 +108,13 @@ impl<B: Backend> LoadedModel<B> {
             let (what, tokens, context) = ("the longest request".to_owned(), job.longest(), self.config.context);
             return Err(Error::ContextTooLong { what, tokens, context });
         }
-        let (backend, decoder) = self.parts.take().ok_or_else(lost)?;
+        let model = self.model.take().ok_or_else(lost)?;
         // Also on a device that computes synchronously, so that its steps are those of a simulated one.
         let ahead = |config| EngineConfig { run_ahead: true, ..config };
-        let (mut engine, handle) = self.launch(settings, job).build_changed(backend, decoder, ahead)?;
+        let (mut engine, handle) = self.launch(settings, job).build_changed(model, ahead)?;
         let (submitted, ordered_in) = settings.policy.submit(job, self.config.vocab);
         let record = drive(&mut engine, handle, time, &submitted);
-        self.parts = Some(engine.into_parts());
+        self.model = Some(engine.into_model());
         record.map(|record| JobRecord { ordered_in, ..record })
     }
 

@@ -134,7 +134,7 @@ impl Mode {
     fn one_engine_of(self, shape: Shape, config: EngineConfig) -> EngineHandle {
         let (backend, decoder) = decoder(shape);
         let config = EngineConfig { check_plans: true, run_ahead: config.run_ahead || self.run_ahead, ..config };
-        Engine::start(backend, decoder, Some(tokenizer()), config).unwrap()
+        Engine::start(decoder.on(backend), Some(tokenizer()), config).unwrap()
     }
 }
 

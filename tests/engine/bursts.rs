@@ -4,7 +4,6 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{Engine, EngineConfig, EngineHandle, Event, EventReceiver, FinishReason, Hear, Turn};
 
 use super::bench::{Shape, decoder, draw, key, length, params, prompt, roomy};
@@ -16,10 +15,10 @@ const TOKENS_A_STEP: usize = 1 << 16;
 const MAX_BRANCHES: usize = 4;
 
 /// An engine in which one branch draws, for longer than any test here lasts.
-fn growing() -> (Engine<Cpu>, EngineHandle, EventReceiver) {
+fn growing() -> (Engine, EngineHandle, EventReceiver) {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: MAX_BRANCHES, ..roomy() };
-    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
     let first = handle.root(prompt(1, 4)).unwrap();
     let extension = handle.start(vec![draw(first, key("first", 0), params(), length(150))]).unwrap();
     while engine.occupancy().running == 0 {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::Backend;
 use offshoot::engine::{
     Continuation, Engine, EngineHandle, Event, EventReceiver, Extend, Finish, ForkKind, Metrics, Priority, RootOptions,
     SamplingParams, Stop, Turn, UniformKey,
@@ -108,11 +107,7 @@ struct Growing {
 const PATIENCE: usize = 20_000;
 
 /// Plays `jobs`, which stand in the order of their arrival; `watch` sees the engine after each turn.
-pub fn play<B: Backend>(
-    (mut engine, handle): (Engine<B>, EngineHandle),
-    jobs: &[Job],
-    mut watch: impl FnMut(&Engine<B>),
-) -> Played {
+pub fn play((mut engine, handle): (Engine, EngineHandle), jobs: &[Job], mut watch: impl FnMut(&Engine)) -> Played {
     let mut finishes = vec![BTreeMap::new(); jobs.len()];
     let mut growing: Vec<Growing> = Vec::new();
     let (mut next, mut turn, mut news) = (0, 0, 0);

@@ -204,7 +204,7 @@ fn a_branch_that_cannot_fit_alone_says_what_it_needs(mode: Mode) {
 fn room_for_the_largest_step_is_asked_for_at_the_start() {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: 1 << 40, ..roomy() };
-    let Err(error) = Engine::build(backend, decoder, None, config) else { panic!("no machine has so much memory") };
+    let Err(error) = Engine::build(decoder.on(backend), None, config) else { panic!("no machine has so much memory") };
     // 32 sums of a row and 256 logits; 4 bytes each.
     assert!(error.to_string().contains("at least 1152 TiB for a step"), "{error}");
 }

@@ -91,7 +91,7 @@ fn kept_branches_go_on_after_their_pages_were_taken(mode: Mode) {
 fn what_is_live_is_current_after_each_turn(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: 2, run_ahead: mode.run_ahead, check_plans: true, ..pages(20) };
-    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
     assert_eq!(handle.live().unwrap().pages.free, 20);
     let mut receiver = handle.receiver(Hear::Finishes);
     let roots: Vec<BranchId> = (0..3).map(|nth| handle.root(prompt(nth, 30)).unwrap()).collect();
@@ -148,7 +148,7 @@ fn thousands_that_go_at_once_free_their_rows_before_the_next_step(mode: Mode) {
     const GONE: u64 = 5000;
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: 64, run_ahead: mode.run_ahead, check_plans: true, ..pages(1000) };
-    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
     let root = handle.root(prompt(1, 40)).unwrap();
     let children = handle.fork(root, GONE as usize).unwrap();
     let mut receiver = handle.receiver(Hear::Tokens);

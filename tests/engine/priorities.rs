@@ -4,7 +4,6 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
     Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, Hear, Priority, RootOptions, Turn,
 };
@@ -15,10 +14,10 @@ use super::bench::{Mode, Shape, decoder, draw, finish, key, length, pages, param
 const BATCH: Priority = Priority(1);
 const URGENT: Priority = Priority(-1);
 
-fn build(mode: Mode, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, config: EngineConfig) -> (Engine, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
     let run_ahead = mode.run_ahead;
-    Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+    Engine::build(decoder.on(backend), None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 fn root(handle: &EngineHandle, priority: Priority, tokens: Vec<TokenId>) -> BranchId {
@@ -51,7 +50,7 @@ fn hear(receiver: &mut EventReceiver) -> (Vec<(BranchId, Finish)>, usize) {
 }
 
 /// Turns until something is heard.
-fn turns_until_heard(engine: &mut Engine<Cpu>, receiver: &mut EventReceiver) -> usize {
+fn turns_until_heard(engine: &mut Engine, receiver: &mut EventReceiver) -> usize {
     let mut turns = 0;
     while hear(receiver).1 == 0 {
         assert_eq!(engine.turn().unwrap(), Turn::Stepped, "it starves");

@@ -22,7 +22,8 @@ fn engine(mode: Mode, shape: Shape, ranks: usize, config: EngineConfig) -> Engin
     let mut backend = Ranks::new(cpus, true).unwrap();
     let decoder = Decoder::random(&mut backend, model(shape, 4 * CONTEXT), Dtype::F32, 7).unwrap();
     let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
+        .unwrap()
 }
 
 /// An engine of four ranks; `divides`: those that have the same of two key heads divide its positions, or copy it.
@@ -31,7 +32,8 @@ fn four(mode: Mode, shape: Shape, divides: bool, config: EngineConfig) -> Engine
     let mut backend = Ranks::new(cpus, false).unwrap().sharing_positions(if divides { 2 } else { 1 });
     let decoder = Decoder::random(&mut backend, four_model(shape), Dtype::F32, 7).unwrap();
     let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(backend, decoder, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
+        .unwrap()
 }
 
 /// A model that four ranks divide.

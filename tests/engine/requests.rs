@@ -69,7 +69,7 @@ fn a_branch_that_grows_is_not_extended_nor_its_forks(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     // Driven by hand: on a thread of its own the engine may be done before this thread asks.
     let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
-    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
     let root = handle.root(prompt(1, 20)).unwrap();
     let mut growing = handle.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
     while engine.occupancy().running == 0 {
@@ -141,7 +141,7 @@ fn the_engine_is_gone_with_its_last_handle(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     let text = new_tokenizer();
     let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
-    let engine = Engine::start(backend, decoder, Some(text.clone()), config).unwrap();
+    let engine = Engine::start(decoder.on(backend), Some(text.clone()), config).unwrap();
     let root = engine.root(prompt(1, 20)).unwrap();
     let mut growing = engine.start(vec![draw(root, key("item", 0), params(), length(100))]).unwrap();
     drop(engine);

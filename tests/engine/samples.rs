@@ -94,7 +94,7 @@ fn six_in_another_order(engine: &EngineHandle) -> (EventReceiver, Vec<BranchId>)
 fn a_cancel_stops_those_it_names(mode: Mode) {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
-    let (mut engine, handle) = Engine::build(backend, decoder, None, config).unwrap();
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
     let (mut extension, children) = six_in_another_order(&handle);
     while engine.metrics().tokens_sampled < 30 {
         assert_eq!(engine.turn().unwrap(), Turn::Stepped);

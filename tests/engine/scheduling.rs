@@ -5,7 +5,6 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, FinishReason, Metrics, Priority, SamplingParams,
     Stop, Turn, UniformKey,
@@ -19,10 +18,10 @@ use super::jobs::{Job, PROMPT_TOKENS, Played, distinct_tokens, longest_path, pla
 
 const PAGE_TOKENS: usize = 16;
 
-fn build(mode: Mode, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, config: EngineConfig) -> (Engine, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
     let run_ahead = mode.run_ahead;
-    Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+    Engine::build(decoder.on(backend), None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 fn run(mode: Mode, jobs: &[Job], config: EngineConfig) -> Played {

@@ -7,7 +7,6 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::cpu::Cpu;
 use offshoot::engine::{
     Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Hear, Metrics, Priority,
     SamplingParams, Turn,
@@ -75,10 +74,10 @@ fn texts(most: usize) -> impl Strategy<Value = Vec<Text>> {
     })
 }
 
-fn build(mode: Mode, shape: Shape, config: EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(mode: Mode, shape: Shape, config: EngineConfig) -> (Engine, EngineHandle) {
     let (backend, decoder) = decoder(shape);
     let run_ahead = mode.run_ahead;
-    Engine::build(backend, decoder, None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
+    Engine::build(decoder.on(backend), None, EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 /// What is told of a text, once it has begun.
@@ -101,9 +100,9 @@ fn begin(handle: &EngineHandle, text: &Text, name: &str) -> Begun {
 
 /// Plays `texts`; `watch` sees the engine after each turn. Returns what each was scored.
 fn play(
-    (mut engine, handle): (Engine<Cpu>, EngineHandle),
+    (mut engine, handle): (Engine, EngineHandle),
     texts: &[Text],
-    mut watch: impl FnMut(&Engine<Cpu>),
+    mut watch: impl FnMut(&Engine),
 ) -> (Vec<Finish>, Metrics) {
     let mut begun: Vec<Begun> = Vec::new();
     for turn in 0.. {

@@ -10,7 +10,7 @@ use super::bench::{
 fn engine_of_rows(shape: Shape, most_rows: usize, run_ahead: bool) -> EngineHandle {
     let (backend, decoder) = decoder(shape);
     let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
-    Engine::start(backend.with_most_rows(most_rows), decoder, Some(tokenizer()), config).unwrap()
+    Engine::start(decoder.on(backend.with_most_rows(most_rows)), Some(tokenizer()), config).unwrap()
 }
 
 /// Branches of two roots that draw, score and are given tokens side by side, and then go on.
@@ -60,7 +60,8 @@ fn a_step_that_fails_while_it_runs_is_computed_again_from_states_that_it_has_not
             for run_ahead in [false, true] {
                 let (backend, decoder) = decoder(shape);
                 let config = EngineConfig { check_plans: true, run_ahead, ..roomy() };
-                let engine = Engine::start(backend.failing_where(fails), decoder, Some(tokenizer()), config).unwrap();
+                let engine =
+                    Engine::start(decoder.on(backend.failing_where(fails)), Some(tokenizer()), config).unwrap();
                 assert!(story(&engine) == expected, "{shape:?}, {name} fail, ahead {run_ahead}");
             }
         }
@@ -71,7 +72,7 @@ fn a_step_that_fails_while_it_runs_is_computed_again_from_states_that_it_has_not
 fn branches_end_where_every_step_fails_while_it_runs() {
     for shape in [Shape::Full, Shape::Hybrid] {
         let (backend, decoder) = decoder(shape);
-        let engine = Engine::start(backend.failing_where(|_, _| true), decoder, Some(tokenizer()), roomy()).unwrap();
+        let engine = Engine::start(decoder.on(backend.failing_where(|_, _| true)), Some(tokenizer()), roomy()).unwrap();
         let root = engine.root(prompt(1, 20)).unwrap();
         let children = engine.fork(root, 3).unwrap();
         let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(5)));

@@ -91,7 +91,7 @@ fn forks_are_told_the_same_wherever_their_states_have_been() {
     for states in StateDtype::ALL {
         let (backend, mut decoder) = super::bench::decoder(Shape::Hybrid);
         decoder.set_state_dtype(states);
-        let report = offshoot::inspect::forks(backend, decoder, 150, 1, false).unwrap();
+        let report = offshoot::inspect::forks(decoder.on(backend), 150, 1, false).unwrap();
         assert!(report.passes(), "{states} states: {report}");
         seen = (seen.0 + report.swapped, seen.1 + report.recomputed);
     }
@@ -145,7 +145,7 @@ fn fewer_branches_run_where_states_are_few_and_one_needs_room(mode: Mode) {
     let few = mode.engine_of(Shape::Hybrid, of(9));
     assert_eq!((few.facts().states, few.facts().max_branches), (9, 4));
     let (backend, decoder) = super::bench::decoder(Shape::Hybrid);
-    let error = offshoot::engine::Engine::build(backend, decoder, None, of(1)).map(drop).unwrap_err().to_string();
+    let error = offshoot::engine::Engine::build(decoder.on(backend), None, of(1)).map(drop).unwrap_err().to_string();
     assert!(error.contains("for the states of one branch") && error.contains("in which no branch fits"), "{error}");
 }
 

@@ -91,7 +91,7 @@ fn memory_that_is_not_there_is_refused() {
     let refused = |pool: PoolSize| {
         let (backend, decoder) = super::bench::decoder(Shape::Full);
         let config = EngineConfig { pool, ..pages(1) };
-        offshoot::engine::Engine::start(backend, decoder, None, config).err().expect("it cannot start")
+        offshoot::engine::Engine::start(decoder.on(backend), None, config).err().expect("it cannot start")
     };
     let error = refused(PoolSize::Bytes(usize::MAX));
     assert!(matches!(error, Error::Value { .. }), "{error}");

@@ -34,7 +34,7 @@ fn engine_with(mode: Mode, shape: Shape, prefix_store: Option<PrefixStoreOptions
         run_ahead: mode.run_ahead,
         ..EngineConfig::default()
     };
-    Engine::start(backend, decoder, Some(tokenizer()), config).unwrap()
+    Engine::start(decoder.on(backend), Some(tokenizer()), config).unwrap()
 }
 
 fn engine(mode: Mode, prefix_store: Option<PrefixStoreOptions>) -> EngineHandle {
@@ -347,7 +347,7 @@ fn a_file_where_the_folder_should_be_is_an_error() {
     let mut backend = Cpu::open().unwrap();
     let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::F32, 7).unwrap();
     let config = EngineConfig { prefix_store: Some(store(file.path())), ..EngineConfig::default() };
-    let Err(error) = Engine::start(backend, decoder, None, config) else { panic!("a file is no folder") };
+    let Err(error) = Engine::start(decoder.on(backend), None, config) else { panic!("a file is no folder") };
     assert!(error.to_string().contains(&file.path().display().to_string()), "{error}");
 }
 

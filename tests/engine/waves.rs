@@ -19,11 +19,12 @@ use super::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 /// Of the H200's profile.
 const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
 
-fn build(pages: usize, config: EngineConfig) -> (Engine<Sim>, EngineHandle) {
+fn build(pages: usize, config: EngineConfig) -> (Engine, EngineHandle) {
     let mut backend = Sim::new(Arc::new(DeviceProfile::named("h200").unwrap()));
     let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
     let pool = PoolSize::Bytes(pages * backend.page_bytes(&decoder.kv_shape(1)));
-    Engine::build(backend, decoder, None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config }).unwrap()
+    Engine::build(decoder.on(backend), None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config })
+        .unwrap()
 }
 
 /// A run of `len` tokens that its number tells from others of its place.

@@ -204,7 +204,7 @@ fn engine_of_layers(mode: Mode, layers: &[&str], window: u32, config: EngineConf
     let model = ModelConfig::from_json(&json.to_string()).unwrap();
     let decoder = Decoder::random(&mut cpu, model, Dtype::F32, 7).unwrap();
     let config = EngineConfig { check_plans: true, run_ahead: mode.run_ahead, ..config };
-    Engine::start(cpu, decoder, Some(tokenizer()), config).unwrap()
+    Engine::start(decoder.on(cpu), Some(tokenizer()), config).unwrap()
 }
 
 /// Texts that begin alike, each sampled twice, and scored behind its end; then all of it is gone.

@@ -139,7 +139,7 @@ fn engine<B: Backend>(mut backend: B, case: &Case, pages: Option<usize>) -> Engi
     let page_bytes = backend.page_bytes(&decoder.kv_shape(1));
     let pool = PoolSize::Bytes(pages.unwrap_or(2000) * page_bytes);
     let config = EngineConfig { pool, swap_bytes: 2000 * page_bytes, check_plans: true, ..EngineConfig::default() };
-    Engine::start(backend, decoder, None, config).unwrap()
+    Engine::start(decoder.on(backend), None, config).unwrap()
 }
 
 fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {

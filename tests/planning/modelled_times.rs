@@ -98,7 +98,7 @@ fn prompts(job: &Workload, vocab: usize) -> Vec<Vec<TokenId>> {
 }
 
 /// Seconds on the device's clock from the first command to the last token.
-fn run(engine: &mut Engine<Sim>, handle: &EngineHandle, clock: &Clock, job: &Workload, generate: usize) -> f64 {
+fn run(engine: &mut Engine, handle: &EngineHandle, clock: &Clock, job: &Workload, generate: usize) -> f64 {
     let begun = clock.now();
     let (mut branches, mut extends) = (Vec::new(), Vec::new());
     for (item, prompt) in prompts(job, handle.facts().vocab).into_iter().enumerate() {
@@ -151,7 +151,7 @@ fn whole_jobs_take_what_was_measured() {
             check_plans: false,
             ..EngineConfig::default()
         };
-        let (mut engine, handle) = Engine::build(backend, model, None, config).expect("there is room");
+        let (mut engine, handle) = Engine::build(model.on(backend), None, config).expect("there is room");
         for line in recorded(&format!("workloads-{shape}.jsonl")) {
             let job = jobs.iter().find(|job| line["workload"] == job.name).expect("it was measured");
             let prefill = run(&mut engine, &handle, &clock, job, 1);
@@ -197,7 +197,7 @@ fn steps_that_run_ahead_hide_the_host() {
         let model = Decoder::random(&mut backend, config.clone(), Dtype::Bf16, 1).expect("it fits");
         let config = EngineConfig { max_branches: 256, step_rows: 4096, run_ahead, ..EngineConfig::default() };
         let config = EngineConfig { pool: PoolSize::Bytes(16 << 30), check_plans: false, ..config };
-        let (mut engine, handle) = Engine::build(backend, model, None, config).expect("there is room");
+        let (mut engine, handle) = Engine::build(model.on(backend), None, config).expect("there is room");
         let seconds = run(&mut engine, &handle, &clock, &jobs[0], 128);
         assert_eq!(clock.last_step().expect("there were steps").number, engine.metrics().steps);
         drop(engine);

@@ -26,10 +26,10 @@ fn config() -> EngineConfig {
     EngineConfig { max_branches: 8, step_rows: 64, swap_at_any_cost: true, check_plans: true, ..roomy() }
 }
 
-fn build(shape: Shape, config: &EngineConfig) -> (Engine<Cpu>, EngineHandle) {
+fn build(shape: Shape, config: &EngineConfig) -> (Engine, EngineHandle) {
     let mut backend = Cpu::open().expect("the CPU is there");
     let decoder = Decoder::random(&mut backend, model(shape, CONTEXT), Dtype::F32, 7).expect("it fits");
-    Engine::build(backend, decoder, Some(tokenizer()), config.clone()).expect("it fits")
+    Engine::build(decoder.on(backend), Some(tokenizer()), config.clone()).expect("it fits")
 }
 
 fn start(shape: Shape, config: &EngineConfig) -> EngineHandle {

@@ -17,7 +17,7 @@ use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, 
 fn ends_after(steps: usize) -> EngineHandle {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: 6, ..roomy() };
-    let (mut engine, handle) = Engine::build(backend, decoder, Some(tokenizer()), config).expect("it fits");
+    let (mut engine, handle) = Engine::build(decoder.on(backend), Some(tokenizer()), config).expect("it fits");
     std::thread::spawn(move || {
         let mut stepped = 0;
         while stepped < steps {

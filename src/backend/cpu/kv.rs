@@ -26,7 +26,7 @@ use super::memory::{CacheLevel, prefetch_line};
 use super::rows::{bf16_bits, for_each_isa};
 use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
-use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, SavedBytes, e4m3};
+use crate::backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, e4m3};
 use crate::error::{Error, Result};
 use crate::ids::{GroupIx, LayerIx, PageId, StateId};
 use crate::kv::{KvSlot, LayerPlace};
@@ -123,21 +123,8 @@ impl PartStore {
     }
 }
 
-/// Copies of pages made by `KvStore::save`: `[part][kv_head][page]`.
-pub struct CpuSavedPages(Vec<u8>);
-
 /// Names the layouts of pages and of saved pages in this file; changes with them.
 pub const LAYOUT: &str = "cpu pages 1";
-
-impl SavedBytes for CpuSavedPages {
-    fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    fn from_bytes(bytes: Vec<u8>, _: usize) -> Self {
-        CpuSavedPages(bytes)
-    }
-}
 
 impl KvStore {
     /// Bytes that one page takes in all parts and heads.
@@ -237,22 +224,22 @@ impl KvStore {
         }
     }
 
-    /// Copies all parts and heads of `pages`.
-    pub fn save(&self, pages: &[PageId]) -> CpuSavedPages {
+    /// Copies all parts and heads of `pages`: `[part][kv_head][page]`.
+    pub fn save(&self, pages: &[PageId]) -> Vec<u8> {
         let mut saved = Vec::new();
         for part in &self.parts {
             for at in part.offsets(self.pages, pages) {
                 saved.extend_from_slice(&part.map[at..at + part.layout.bytes()]);
             }
         }
-        CpuSavedPages(saved)
+        saved
     }
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
-    pub fn join(&self, saved: &mut CpuSavedPages, page: usize, others: &CpuSavedPages, from: usize, slots: Range<u32>) {
+    pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
         let part_bytes = |part: &PartStore| part.heads.kv_heads * part.layout.bytes();
         let all: usize = self.parts.iter().map(part_bytes).sum();
-        let (to_pages, from_pages) = (saved.0.len() / all, others.0.len() / all);
+        let (to_pages, from_pages) = (saved.len() / all, others.len() / all);
         let mut before = 0;
         for part in &self.parts {
             let (layout, element) = (part.layout, part.layout.dtype.bytes());
@@ -261,7 +248,7 @@ impl KvStore {
                 let from = before * from_pages + (head * from_pages + from) * layout.bytes();
                 for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
                     for at in [layout.key(slot, i), layout.value(slot, i)].map(|index| index * element) {
-                        saved.0[to + at..][..element].copy_from_slice(&others.0[from + at..][..element]);
+                        saved[to + at..][..element].copy_from_slice(&others[from + at..][..element]);
                     }
                 }
             }
@@ -270,8 +257,8 @@ impl KvStore {
     }
 
     /// Writes saved pages to `pages`, in the same order and number.
-    pub fn restore(&mut self, saved: &CpuSavedPages, pages: &[PageId]) {
-        let mut saved = &saved.0[..];
+    pub fn restore(&mut self, saved: &[u8], pages: &[PageId]) {
+        let mut saved = saved;
         for part in &mut self.parts {
             let offsets: Vec<usize> = part.offsets(self.pages, pages).collect();
             for at in offsets {

@@ -41,13 +41,14 @@ use crate::plan::{CostModel, Member, NewPage};
 
 use super::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, Scoring, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
 };
 pub use experts::{CpuExperts, CpuRoutes};
 pub use fabric::CpuFabric;
 pub use gemm::CpuWeights;
 pub use isa::Isa;
-pub use kv::{CpuSavedPages, KvStore};
+pub use kv::KvStore;
 pub use levels::CpuLevelRows;
 pub use memory::free_bytes;
 pub use step::CpuStep;
@@ -161,7 +162,6 @@ impl Backend for Cpu {
     type Experts = CpuExperts;
     type Routes = CpuRoutes;
     type Kv = KvStore;
-    type SavedPages = CpuSavedPages;
     type Rope = RopeTable;
     type Step = CpuStep;
 
@@ -272,12 +272,12 @@ impl Backend for Cpu {
         Ok(buffer.data[..rows * buffer.width].to_vec())
     }
 
-    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<CpuSavedPages> {
-        Ok(kv.save(pages))
+    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<SavedPages> {
+        Ok(SavedPages::Bytes(kv.save(pages)))
     }
 
-    fn restore_pages(&mut self, kv: &mut KvStore, saved: &CpuSavedPages, pages: &[PageId]) -> Result<()> {
-        kv.restore(saved, pages);
+    fn restore_pages(&mut self, kv: &mut KvStore, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        kv.restore(saved.of_device(), pages);
         Ok(())
     }
 
@@ -292,13 +292,13 @@ impl Backend for Cpu {
 
     fn join_saved(
         kv: &KvStore,
-        saved: &mut CpuSavedPages,
+        saved: &mut SavedPages,
         page: usize,
-        others: &CpuSavedPages,
+        others: &SavedPages,
         from: usize,
         slots: Range<u32>,
     ) {
-        kv.join(saved, page, others, from, slots);
+        kv.join(saved.of_device_mut(), page, others.of_device(), from, slots);
     }
 
     fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<CpuStep> {

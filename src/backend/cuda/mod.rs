@@ -41,7 +41,7 @@ pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
 pub use self::experts::routes::Routes;
 pub use self::memory::buffer::Buffer;
-pub use self::memory::kv::{Kv, SavedPages};
+pub use self::memory::kv::Kv;
 pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
@@ -71,7 +71,8 @@ use super::ranks::meeting::Meeting;
 use super::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
-    Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, prepare_heads_in_turn,
+    SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    prepare_heads_in_turn,
 };
 use crate::error::Result;
 use crate::ids::{LayerIx, PageId, StateId};
@@ -383,7 +384,6 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type Vector = Vector;
     type Kv = Kv;
-    type SavedPages = SavedPages;
     type Rope = Rope;
     type Step = Step;
     type Experts = Experts;
@@ -580,11 +580,11 @@ impl Backend for Cuda {
     }
 
     fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
-        kv.save(pages, self.loader.staging())
+        Ok(SavedPages::Bytes(kv.save(pages, self.loader.staging())?))
     }
 
     fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
-        kv.restore(saved, pages, self.loader.staging())
+        kv.restore(saved.of_device(), pages, self.loader.staging())
     }
 
     fn save_state(&mut self, kv: &Kv, slot: StateId) -> Result<Vec<u8>> {
@@ -596,7 +596,7 @@ impl Backend for Cuda {
     }
 
     fn join_saved(kv: &Kv, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
-        kv.join(saved, page, others, from, slots);
+        kv.join(saved.of_device_mut(), page, others.of_device(), from, slots);
     }
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {

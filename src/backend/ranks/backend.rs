@@ -1,18 +1,17 @@
 //! Each op of [`Backend`] on all ranks. What is the same on all is asked of the first.
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::loading::shared;
 use super::members::lock;
 use super::{
-    Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankPages, RankRope, RankRoutes, RankStep, RankVector,
-    Ranked, Ranks, small,
+    Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankRope, RankRoutes, RankStep, RankVector, Ranked, Ranks,
+    small,
 };
 use crate::backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, Scoring, Share, Split, StateShape, StepBatch,
-    StepShape, SwapRates, WeightFormat, WeightView,
+    HeadSteps, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Share, Split, StateShape,
+    StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
 use crate::ids::{LayerIx, PageId, StateId};
@@ -66,7 +65,6 @@ impl<B: Ranked> Backend for Ranks<B> {
     type Experts = RankExperts<B>;
     type Routes = RankRoutes<B>;
     type Kv = RankKv<B>;
-    type SavedPages = RankPages<B>;
     type Rope = RankRope<B>;
     type Step = RankStep<B>;
 
@@ -259,20 +257,18 @@ impl<B: Ranked> Backend for Ranks<B> {
         Ok(RankKv { each, members: (0..self.count()).map(|rank| self.member(rank)).collect() })
     }
 
-    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<Self::SavedPages> {
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<SavedPages> {
         let each = self.members.try_each(|rank| rank.backend.save_pages(&lock(&kv.each[rank.number]), pages))?;
-        Ok(RankPages::Each(each))
+        Ok(SavedPages::Ranks(each))
     }
 
-    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &Self::SavedPages, pages: &[PageId]) -> Result<()> {
-        let restore = |each: &[B::SavedPages]| {
-            let each: Vec<_> = each.iter().map(Mutex::new).collect();
-            self.members.try_each(|rank| {
-                let (at, saved) = (rank.number, &*lock(&each[rank.number]));
-                rank.backend.restore_pages(&mut lock(&kv.each[at]), saved, pages)
-            })
-        };
-        saved.with_ranks(self.count(), restore).map(|_| ())
+    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        let ranks = self.count();
+        let restored = self.members.try_each(|rank| {
+            let saved = saved.of_rank(rank.number, ranks);
+            rank.backend.restore_pages(&mut lock(&kv.each[rank.number]), &saved, pages)
+        });
+        restored.map(drop)
     }
 
     /// One rank's share after the other's.
@@ -292,22 +288,19 @@ impl<B: Ranked> Backend for Ranks<B> {
 
     fn join_saved(
         kv: &Self::Kv,
-        saved: &mut Self::SavedPages,
+        saved: &mut SavedPages,
         page: usize,
-        others: &Self::SavedPages,
+        others: &SavedPages,
         from: usize,
         slots: Range<u32>,
     ) {
         let ranks = kv.each.len();
-        let each = saved.in_ranks(ranks);
-        others.with_ranks(ranks, |others| {
-            for (((kv, member), saved), others) in kv.each.iter().zip(&kv.members).zip(each).zip(others) {
-                let own = member.map_or(slots.clone(), |member| member.slots(slots.clone()));
-                if !own.is_empty() {
-                    B::join_saved(&lock(kv), saved, page, others, from, own);
-                }
+        for (rank, saved) in saved.of_ranks_mut().iter_mut().enumerate() {
+            let own = kv.members[rank].map_or(slots.clone(), |member| member.slots(slots.clone()));
+            if !own.is_empty() {
+                B::join_saved(&lock(&kv.each[rank]), saved, page, &others.of_rank(rank, ranks), from, own);
             }
-        });
+        }
     }
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step> {

@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex};
 pub use backend::divides_experts;
 
 use super::{
-    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, SavedBytes, Scoring, Share, Split, StepBatch,
-    StepShape,
+    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Scoring, Share, Split, StepBatch, StepShape,
 };
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
@@ -37,7 +36,7 @@ pub const PARTS: usize = 8;
 pub const RANKS: [usize; 4] = [1, 2, 4, PARTS];
 
 /// A backend several of which can be the ranks of one model.
-pub trait Ranked: Backend<SavedPages: Sync> + Sized {
+pub trait Ranked: Backend + Sized {
     /// Through which the ranks exchange buffers. Their calls meet in the order in which each rank makes them.
     type Fabric: Send + Sync + 'static;
 
@@ -293,12 +292,6 @@ pub struct RankRope<B: Backend>(Each<B::Rope>);
 
 pub struct RankStep<B: Backend>(Each<B::Step>);
 
-/// Saved pages of every rank, or the bytes of all, one rank's after the other's.
-pub enum RankPages<B: Backend> {
-    Each(Vec<B::SavedPages>),
-    Bytes { bytes: Vec<u8>, pages: usize },
-}
-
 impl<B: Ranked> Ranks<B> {
     /// `exact`: whether sums over inputs have the same bits for every number of ranks.
     ///
@@ -452,45 +445,5 @@ impl<B: Ranked> Ranks<B> {
             }
         }
         Ok(())
-    }
-}
-
-impl<B: Backend> RankPages<B> {
-    /// Calls `work` with those of each of `ranks` ranks.
-    fn with_ranks<T>(&self, ranks: usize, work: impl FnOnce(&[B::SavedPages]) -> T) -> T {
-        match self {
-            RankPages::Each(each) => work(each),
-            RankPages::Bytes { bytes, pages } => work(&pages_of_ranks(bytes, *pages, ranks)),
-        }
-    }
-
-    /// The same, to be changed.
-    fn in_ranks(&mut self, ranks: usize) -> &mut [B::SavedPages] {
-        if let RankPages::Bytes { bytes, pages } = self {
-            *self = RankPages::Each(pages_of_ranks(bytes, *pages, ranks));
-        }
-        match self {
-            RankPages::Each(each) => each,
-            RankPages::Bytes { .. } => unreachable!("made of ranks above"),
-        }
-    }
-}
-
-/// Every rank's part of the bytes has the same length.
-fn pages_of_ranks<P: SavedBytes>(bytes: &[u8], pages: usize, ranks: usize) -> Vec<P> {
-    let own = bytes.len() / ranks;
-    (0..ranks).map(|rank| P::from_bytes(bytes[rank * own..(rank + 1) * own].to_vec(), pages)).collect()
-}
-
-impl<B: Backend> SavedBytes for RankPages<B> {
-    fn into_bytes(self) -> Vec<u8> {
-        match self {
-            RankPages::Each(each) => each.into_iter().flat_map(SavedBytes::into_bytes).collect(),
-            RankPages::Bytes { bytes, .. } => bytes,
-        }
-    }
-
-    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
-        RankPages::Bytes { bytes, pages }
     }
 }

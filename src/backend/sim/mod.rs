@@ -31,7 +31,7 @@ use super::cuda::compile::elements::KvElement;
 use super::cuda::delta_rule::chunked;
 use super::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedBytes, Scoring, Segment, Share, Split, StackShape,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Segment, Share, Split, StackShape,
     StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use crate::error::{Error, Result};
@@ -164,21 +164,6 @@ pub struct SimRoutes {
     rows: usize,
 }
 
-/// The size of saved pages in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct SimSavedPages(usize);
-
-/// Zeros: only the size counts.
-impl SavedBytes for SimSavedPages {
-    fn into_bytes(self) -> Vec<u8> {
-        vec![0; self.0]
-    }
-
-    fn from_bytes(bytes: Vec<u8>, _: usize) -> Self {
-        SimSavedPages(bytes.len())
-    }
-}
-
 impl Backend for Sim {
     type Buffer = SimBuffer;
     type Matrix = SimMatrix;
@@ -186,7 +171,6 @@ impl Backend for Sim {
     type Experts = SimExperts;
     type Routes = SimRoutes;
     type Kv = KvShape;
-    type SavedPages = SimSavedPages;
     type Rope = ();
     type Step = SimStep;
 
@@ -349,14 +333,14 @@ impl Backend for Sim {
         Ok(shape.clone())
     }
 
-    fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SimSavedPages> {
-        let saved = SimSavedPages(pages.len() * self.page_bytes(kv));
-        self.transfer(saved.0);
-        Ok(saved)
+    fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SavedPages> {
+        let bytes = pages.len() * self.page_bytes(kv);
+        self.transfer(bytes);
+        Ok(SavedPages::Simulated { bytes })
     }
 
-    fn restore_pages(&mut self, _: &mut KvShape, saved: &SimSavedPages, _: &[PageId]) -> Result<()> {
-        self.transfer(saved.0);
+    fn restore_pages(&mut self, _: &mut KvShape, saved: &SavedPages, _: &[PageId]) -> Result<()> {
+        self.transfer(saved.bytes());
         Ok(())
     }
 
@@ -371,7 +355,7 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn join_saved(_: &KvShape, _: &mut SimSavedPages, _: usize, _: &SimSavedPages, _: usize, _: Range<u32>) {}
+    fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
         let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));

@@ -14,7 +14,7 @@ use crate::engine::{Engine, EngineConfig, Extend, Finish, PoolSize, SamplingPara
 use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::model::check::{golden, golden_dtype, tolerance};
-use crate::model::{Decoder, ModelConfig, ModelFolder};
+use crate::model::{Decoder, ModelConfig, ModelFolder, StepRunner};
 
 /// Names of golden files.
 const GOLDEN_FILES: [&str; 2] = ["golden.json", "golden_greedy.json"];
@@ -98,7 +98,7 @@ pub fn runs<B: Backend>(mut backend: B, effort: CheckEffort, report: &mut CheckR
     let (dtype, layers) = (decoder.dtype(), decoder.config().layers.len());
     let mut cpu = Cpu::open()?;
     let on_cpu = model.load(&mut cpu)?;
-    let (found, expected) = (run(backend, decoder, effort)?, run(cpu, on_cpu, effort)?);
+    let (found, expected) = (run(decoder.on(backend), effort)?, run(on_cpu.on(cpu), effort)?);
 
     let given = |run: &TreeRun| run.given.concat();
     let scale = given(&expected).iter().fold(1.0f32, |scale, logprob| scale.max(logprob.abs()));
@@ -148,15 +148,15 @@ struct TreeRun {
 
 /// Runs a tree: prompts with a common header; forks of each are scored, the last of them pruned, the others forked and
 /// scored again; greedy text follows. Everything that can run together does.
-fn run<B: Backend>(backend: B, decoder: Decoder<B>, effort: CheckEffort) -> Result<TreeRun> {
+fn run(model: Box<dyn StepRunner>, effort: CheckEffort) -> Result<TreeRun> {
     let (prompts, forks, greedy) = if effort == CheckEffort::Quick { (2, 2, 4) } else { (4, 6, 32) };
     let dice = &mut Dice::new(4);
-    let vocab = decoder.config().vocab;
+    let vocab = model.config().vocab;
     let tokens = prompts * 200 + prompts * forks * 3 * 100;
-    let useful = tokens * decoder.kv_bytes_per_token();
+    let useful = tokens * model.facts().kv_bytes_per_token;
     let pool = PoolSize::Share { of_free: 0.5, at_most: useful };
     let config = EngineConfig { pool, run_ahead: true, check_plans: true, ..EngineConfig::default() };
-    let engine = Engine::start(backend, decoder, None, config)?;
+    let engine = Engine::start(model, None, config)?;
     let mut text = |shortest: u32, longest: u32| {
         let len = dice.within(shortest, longest);
         dice.text(len as usize, vocab)

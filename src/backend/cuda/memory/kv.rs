@@ -18,7 +18,7 @@ use crate::backend::cuda::driver::args::Args;
 use crate::backend::cuda::driver::device::Device;
 use crate::backend::cuda::driver::function::Function;
 use crate::backend::cuda::driver::memory::Memory;
-use crate::backend::{Dtype, HeadLayout, KvShape, SavedBytes};
+use crate::backend::{Dtype, HeadLayout, KvShape};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::ids::{LayerIx, PageId, StateId};
@@ -64,24 +64,8 @@ struct PartPages {
 /// The element type of pages with these heads.
 pub type ElementOf<'a> = &'a dyn Fn(HeadLayout) -> KvElement;
 
-/// Keys and values of some pages, all layers, in host memory.
-pub struct SavedPages {
-    bytes: Vec<u8>,
-    pages: usize,
-}
-
 /// Names the order of `[P][part][page bytes of the part]` in this file, beside the page's own ([`PageLayout`]).
 pub const LAYOUT: &str = "cuda pages 2";
-
-impl SavedBytes for SavedPages {
-    fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    fn from_bytes(bytes: Vec<u8>, pages: usize) -> Self {
-        SavedPages { bytes, pages }
-    }
-}
 
 /// Bytes that one page takes in one layer.
 pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) -> usize {
@@ -213,7 +197,7 @@ impl Kv {
     }
 
     /// Copies `pages` to host memory, and waits for them.
-    pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<SavedPages> {
+    pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<Vec<u8>> {
         let page_bytes = self.page_bytes();
         let mut bytes = host_bytes(pages.len() * page_bytes)?;
         let at_once = packed_pages(page_bytes, self.shape.pages);
@@ -223,15 +207,15 @@ impl Kv {
             let from = std::iter::once(0..bytes.len());
             staging.download(bytes, &self.packed, from)?;
         }
-        Ok(SavedPages { bytes, pages: pages.len() })
+        Ok(bytes)
     }
 
     /// Enqueues the copy of what was saved into `pages`, in the same order. `saved` may be dropped when it returns.
-    pub fn restore(&self, saved: &SavedPages, pages: &[PageId], staging: &mut Staging) -> Result<()> {
-        assert_eq!(saved.pages, pages.len(), "restore: as many pages as were saved");
+    pub fn restore(&self, saved: &[u8], pages: &[PageId], staging: &mut Staging) -> Result<()> {
         let page_bytes = self.page_bytes();
+        assert_eq!(saved.len(), pages.len() * page_bytes, "restore: as many pages as were saved");
         let at_once = packed_pages(page_bytes, self.shape.pages);
-        for (pages, bytes) in pages.chunks(at_once).zip(saved.bytes.chunks(at_once * page_bytes)) {
+        for (pages, bytes) in pages.chunks(at_once).zip(saved.chunks(at_once * page_bytes)) {
             staging.upload(&self.packed, 0, bytes)?;
             self.upload_ids(pages)?;
             self.launch(&self.kv_restore, pages.len());
@@ -260,10 +244,10 @@ impl Kv {
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
     /// of each run of keys and of values, or of each of a run's panels, whatever the order within it.
-    pub fn join(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+    pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
         let page_bytes = self.page_bytes();
         let (mut to, mut from) =
-            (&mut saved.bytes[page * page_bytes..][..page_bytes], &others.bytes[from * page_bytes..][..page_bytes]);
+            (&mut saved[page * page_bytes..][..page_bytes], &others[from * page_bytes..][..page_bytes]);
         for part in &self.parts {
             let row = part.row_bytes(self.shape.dtype);
             let rows = slots.start as usize * row..slots.end as usize * row;

@@ -85,7 +85,7 @@ impl<B: Backend, F: Fn() -> Result<B>> ModelSetup<'_, F> {
             check_plans: true,
             ..EngineConfig::default()
         };
-        Engine::start(backend, decoder, None, config)
+        Engine::start(decoder.on(backend), None, config)
     }
 }
 
@@ -126,7 +126,7 @@ fn forked<B: Backend, F: Fn() -> Result<B>>(
     for state in StateDtype::ALL {
         let (backend, mut decoder) = setup.load()?;
         decoder.set_state_dtype(state);
-        let found = forks(backend, decoder, FORKED_TOKENS, 1, true)?;
+        let found = forks(decoder.on(backend), FORKED_TOKENS, 1, true)?;
         let case = format!("{case}, {state} states");
         if found.swapped == 0 || found.recomputed == 0 {
             report.miss("alone, forks", Some(setup.dtype), format_args!("{case}: nothing was swapped: {found}"));

@@ -118,10 +118,10 @@ impl LongCase {
         config: EngineConfig,
         sizes: ScriptSizes,
         replans: bool,
-    ) -> Result<ScriptPlayer<B>> {
+    ) -> Result<ScriptPlayer> {
         let decoder = Decoder::random(&mut backend, model.clone(), self.dtype, 11)?;
         let pool = PoolSize::Share { of_free: 0.5, at_most: sizes.pool * decoder.kv_bytes_per_token() };
-        ScriptPlayer::new(backend, decoder, EngineConfig { pool, ..config }, replans)
+        ScriptPlayer::new(decoder.on(backend), EngineConfig { pool, ..config }, replans)
     }
 }
 

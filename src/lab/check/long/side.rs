@@ -5,14 +5,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::script::{BranchName, ScriptAction, ScriptRound, VOCAB};
-use crate::backend::Backend;
 use crate::engine::{
     Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, ForkKind, Hear, Metrics, SampledToken,
     SamplingParams, Stop, Turn, UniformKey,
 };
 use crate::error::{Error, Result};
 use crate::ids::{BranchId, TokenId};
-use crate::model::Decoder;
+use crate::model::StepRunner;
 
 /// At this temperature all tokens are equally likely to the last bit, so that the random number determines the token,
 /// whatever the logits are.
@@ -40,8 +39,8 @@ pub struct StepCounts {
     pub turned: u64,
 }
 
-pub struct ScriptPlayer<B: Backend> {
-    engine: Engine<B>,
+pub struct ScriptPlayer {
+    engine: Engine,
     handle: EngineHandle,
     receiver: EventReceiver,
     params: SamplingParams,
@@ -55,11 +54,11 @@ pub struct ScriptPlayer<B: Backend> {
     turned: u64,
 }
 
-impl<B: Backend> ScriptPlayer<B> {
+impl ScriptPlayer {
     /// `replans`: whether every step is planned from scratch.
-    pub fn new(backend: B, model: Decoder<B>, config: EngineConfig, replans: bool) -> Result<Self> {
+    pub fn new(model: Box<dyn StepRunner>, config: EngineConfig, replans: bool) -> Result<Self> {
         let run_ahead = config.run_ahead;
-        let (engine, handle) = Engine::build(backend, model, None, config)?;
+        let (engine, handle) = Engine::build(model, None, config)?;
         let params = SamplingParams {
             temperature: TEMPERATURE,
             frequency_penalty: if replans { NO_PENALTY } else { 0.0 },
