@@ -507,9 +507,9 @@ mod tests {
             append(&mut kv, 2, 5..16);
             let whole = kv.save(&[PageId(0), PageId(0)]);
             let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
-            assert!(parted.0 != whole.0);
+            assert!(parted != whole);
             kv.join(&mut parted, 1, &others, 2, 0..5);
-            assert!(parted.0 == whole.0, "{dtype:?}");
+            assert!(parted == whole, "{dtype:?}");
         }
     }
 
