@@ -103,3 +103,10 @@ pub mod tree;
 
 pub use error::{Error, Result};
 pub use launch::open;
+
+/// If this process was started as a helper (of the judge, or of bounded work), becomes it and never returns. To be the
+/// first line of `main` of a program that judges programs, or that has strangers' templates bounded in memory and time.
+pub fn enter_if_helper() {
+    judge::sandbox::enter_if_helper();
+    bounded::enter_if_helper(&[&eval::task::TEMPLATES, &tokenizer::CHAT_TEMPLATES]);
+}

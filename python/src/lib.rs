@@ -17,12 +17,15 @@ mod tables;
 mod tokenizer;
 mod tree;
 
-use offshoot::bounded::CountingAllocator;
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
 
-/// Strangers' templates and tokenizers run within bounds of memory, which need allocations to be counted.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+/// Has the command `offshoot` at this path do what is bounded in memory and time: strangers' templates.
+#[pyfunction]
+fn use_helper(command: PathBuf) {
+    offshoot::bounded::use_helper(command);
+}
 
 #[pymodule]
 mod _offshoot {
@@ -46,6 +49,8 @@ mod _offshoot {
     use super::tokenizer::NativeTokenizer;
     #[pymodule_export]
     use super::tree::{Growth, Tree};
+    #[pymodule_export]
+    use super::use_helper;
     use pyo3::prelude::*;
 
     #[pymodule_init]
