@@ -24,7 +24,8 @@
 //! model, tokenizer       one decoder for all families over a Backend, and the steps that engines ask of it; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded   used by all
+//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded, setting
+//!                        used by all
 //! ```
 //!
 //! # The flow of the data
@@ -95,6 +96,7 @@ pub mod replay;
 pub mod replicas;
 pub mod search;
 pub mod serve;
+pub mod setting;
 #[cfg(test)]
 #[path = "../tests/common/skip.rs"]
 mod skip;

@@ -14,10 +14,11 @@ use offshoot::lab::check;
 use offshoot::launch::Opened;
 use offshoot::openai::batch;
 use offshoot::serve;
-use offshoot::{estimate, inspect, judge, out};
+use offshoot::{estimate, inspect, out, setting};
 
 fn main() -> ExitCode {
     offshoot::enter_if_helper();
+    setting::spell(|name| format!("--{}", name.replace('_', "-")));
     let (variable, value) = NO_MULTICAST;
     // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
     unsafe { std::env::set_var(variable, value) };

@@ -57,6 +57,10 @@ mod _offshoot {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::process::start_log();
+        offshoot::setting::spell(|name| match name {
+            "tensor_parallel" => "tensor_parallel_size".to_string(),
+            other => other.to_string(),
+        });
         Ok(())
     }
 }

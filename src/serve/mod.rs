@@ -40,6 +40,7 @@ use crate::model::ModelFolder;
 use crate::openai::batch::{CacheFormats, name_of_model, system_fingerprint};
 use crate::openai::protocol::chat_beginning;
 use crate::out;
+use crate::setting::{API_KEYS, DATA};
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
 use batches::{BatchEngine, Batches};
@@ -75,7 +76,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(Error::io(&place, "listen at"))?;
     let address = listener.local_addr().map_err(Error::io(&place, "listen at"))?;
     if !address.ip().is_loopback() && keys.is_empty() {
-        log::warn!("anybody who reaches {address} can use this server: no API keys are set (--api-keys)");
+        log::warn!("anybody who reaches {address} can use this server: no API keys are set ({API_KEYS})");
     }
     let connections = listen::room_for(options.limits.connections);
 
@@ -155,7 +156,7 @@ fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
         None => match Store::open(Path::new(USUAL_DATA), most_bytes) {
             Ok(store) => Ok(Some(store)),
             Err(error) => {
-                log::warn!("files and batches are off ({error}); --data DIR gives them a folder");
+                log::warn!("files and batches are off ({error}); {DATA} DIR gives them a folder");
                 Ok(None)
             }
         },

@@ -119,7 +119,7 @@ impl ChatTemplates {
 
 /// Renders templates.
 pub static CHAT_TEMPLATES: Work =
-    Work::new("chat template", || Box::new(|request| serde_json::to_vec(&rendered(request)).expect("texts are JSON")));
+    Work::new("chat template", |request| serde_json::to_vec(&rendered(request)).expect("texts are JSON"));
 
 /// `request`: a template's source and the time in seconds since 1970, and then its variables.
 fn rendered(request: &[u8]) -> Result<String, String> {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that every other room may use without an edge being drawn.
-const GROUND: [&str; 16] = [
+const GROUND: [&str; 17] = [
     "bounded",
     "dice",
     "error",
@@ -24,6 +24,7 @@ const GROUND: [&str; 16] = [
     "hub",
     "interrupt",
     "bundled",
+    "setting",
 ];
 
 /// A room and what it uses above the ground, from the ground up.

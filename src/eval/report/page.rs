@@ -8,6 +8,7 @@ use super::{
 use crate::backend::KvDtype;
 use crate::eval::task::EarlyStop;
 use crate::figures::{bytes, count, counted, saved};
+use crate::setting::RESUME;
 
 impl Summary {
     /// Why fewer items were finished than requested.
@@ -62,9 +63,9 @@ impl Display for Summary {
         };
         page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
-            true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
+            true => format!(" of {} ({}; {RESUME} goes on)", self.items_asked, self.missing()),
             false => {
-                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; --resume tries again)"))
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; {RESUME} tries again)"))
             }
         };
         page.scores(&self.scores, &cut)?;

@@ -18,6 +18,7 @@ use super::resume::Earlier;
 use super::worker::{Finished, ItemRunner, RunOutcome};
 use super::{PreparedRun, RunOptions, dry_run};
 use crate::out::Progress;
+use crate::setting::{JSON, OUT, PLAN, RESUME, TREES};
 
 /// Number of problems of the vote, and of the comparison of plans; few, so that results appear in seconds.
 const VOTE_ITEMS: usize = 8;
@@ -53,11 +54,11 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
 /// Refuses options that the demo would ignore.
 fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
     let given = [
-        ("--out", options.out.is_some()),
-        ("--resume", options.resume),
-        ("--trees", options.trees),
-        ("--plan", options.plan.is_some()),
-        ("--json", options.json),
+        (OUT, options.out.is_some()),
+        (RESUME, options.resume),
+        (TREES, options.trees),
+        (PLAN, options.plan.is_some()),
+        (JSON, options.json),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::value(

@@ -22,6 +22,7 @@ use super::PreparedRun;
 use crate::hashes::{files_named, hash_of_folder, hashes};
 use crate::launch::{EngineBudget, Launched};
 use crate::model::WeightChoice;
+use crate::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
 
 pub const NAME: &str = "manifest.json";
 
@@ -145,11 +146,11 @@ impl Manifest {
             return differs("model", model(self), model(now));
         }
         if self.kv_dtype != now.kv_dtype {
-            let option = |of: &Manifest| format!("--kv-dtype {}", of.kv_dtype);
+            let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
         }
         if self.state_dtype != now.state_dtype {
-            let option = |of: &Manifest| format!("--state-dtype {}", of.state_dtype);
+            let option = |of: &Manifest| format!("{STATE_DTYPE} {}", of.state_dtype);
             return differs("state_dtype", option(self), option(now));
         }
         if self.weights != now.weights {
@@ -215,8 +216,8 @@ impl Manifest {
             match (before.device == now.device, before.exact == now.exact) {
                 (false, _) => format!("on {device}"),
                 (true, true) => format!("on {}", arithmetic.as_ref().unwrap_or(device)),
-                (true, false) if *exact => "with --deterministic".to_owned(),
-                (true, false) => "without --deterministic".to_owned(),
+                (true, false) if *exact => format!("with {DETERMINISTIC}"),
+                (true, false) => format!("without {DETERMINISTIC}"),
             }
         });
         out::aside(format_args!("warning: the run was started {begun} and continues {goes_on}: samples may differ"));

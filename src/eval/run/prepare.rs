@@ -22,6 +22,7 @@ use super::assess::RunJudge;
 use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use super::{RunOptions, worker};
 use crate::launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
+use crate::setting::{LIMIT, MODEL, OUT};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -67,7 +68,7 @@ impl RenderedTask {
 
     fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
         if limit == Some(0) {
-            return Err(Error::value("--limit", "a number from 1 up", "0"));
+            return Err(Error::value(LIMIT, "a number from 1 up", "0"));
         }
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
         let vocab = folder.config.vocab;
@@ -231,7 +232,7 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
         return Err(Error::field(&task.path, field, expected, samples.to_string()));
     }
     let Some(model) = task.model.clone() else {
-        let expected = "a model folder here or by --model";
+        let expected = format!("a model folder here or by {MODEL}");
         return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
     };
     let typed = task.source.get("model").and_then(Value::as_str).filter(|_| overrides.model.is_none());
@@ -245,7 +246,7 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
 /// The checks on a task that only a run needs.
 fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     if options.out.is_none() && !is_plain_name(&task.name) {
-        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give --out)");
+        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give {OUT})");
         return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
     }
     Ok(())

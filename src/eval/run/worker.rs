@@ -21,6 +21,7 @@ use crate::figures::counted;
 use crate::launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
 use crate::out::Progress;
 use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
+use crate::setting::RESUME;
 use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{answer_of, assessor, grade, question_of};
@@ -75,7 +76,7 @@ impl Failed {
             _ => "failed",
         };
         let what =
-            format!("{failed} of {items} items {how}, first `{}`: {} (--resume tries again)", self.id, self.error);
+            format!("{failed} of {items} items {how}, first `{}`: {} ({RESUME} tries again)", self.id, self.error);
         Error::format(folder.join("items.jsonl"), what)
     }
 }
@@ -90,7 +91,7 @@ impl RunOutcome {
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
         let id = prepared.items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
         let branches = counted(self.summary.failed_branches as u64, "continuation");
-        let what = format!("{branches} failed, first of item `{id}`: {first} (--resume tries again)");
+        let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
     }
 }

@@ -75,7 +75,7 @@ const PRINTS_NULL: &str = "it prints null";
 
 /// Compiles a template and, where fields follow it, renders it.
 pub static TEMPLATES: Work =
-    Work::new("task template", || Box::new(|request| serde_json::to_vec(&worked(request)).expect("texts are JSON")));
+    Work::new("task template", |request| serde_json::to_vec(&worked(request)).expect("texts are JSON"));
 
 fn worked(request: &[u8]) -> Result<Option<String>, Fault> {
     let mut values = Deserializer::from_slice(request).into_iter::<Value>();

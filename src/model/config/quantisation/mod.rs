@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::layout::TensorSpec;
 use crate::backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
+use crate::setting::{ACTIVATIONS, WEIGHTS};
 
 pub use published::{Packing, Published, Scheme};
 pub(super) use published::{read, read_model_opt};
@@ -72,12 +73,12 @@ impl WeightChoice {
 impl fmt::Display for WeightChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.weights {
-            Some(format) => write!(f, "--weights {format}")?,
+            Some(format) => write!(f, "{WEIGHTS} {format}")?,
             None => write!(f, "weights as stored")?,
         }
         match self.activations {
             ActivationChoice::Format => Ok(()),
-            ActivationChoice::Bf16 => write!(f, " --activations bf16"),
+            ActivationChoice::Bf16 => write!(f, " {ACTIVATIONS} bf16"),
         }
     }
 }
