@@ -1,6 +1,8 @@
 //! Options that several commands share, and parsers of values. The commands are in `cli`, those that measure in
 //! `lab::bench`.
 
+pub mod words;
+
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
 use crate::launch::{EngineBudget, PrefixFolder};
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
+use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, STATE_DTYPES, one_of};
 
 /// Options of the judge, for tasks that have one.
 #[derive(Clone, Debug, Args)]
@@ -95,11 +98,11 @@ pub struct BudgetArgs {
     pub swap_memory: Option<usize>,
     /// Storage format of keys and values. With fp8, twice the tokens fit, but samples differ (`check --model DIR
     /// --kv-dtype fp8` reports the error of log-probabilities)
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
     /// Storage format of the states of delta-rule layers. With bf16, about twice the branches fit, but samples differ
     /// (`check --model DIR --state-dtype bf16` reports the error of log-probabilities)
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE")]
     pub state_dtype: StateDtype,
     #[command(flatten)]
     pub weights: WeightArgs,
@@ -110,10 +113,10 @@ pub struct BudgetArgs {
 pub struct WeightArgs {
     /// Make dense weights smaller when they are loaded: less memory, faster decoding, samples differ. On the CPU; int4
     /// also on GPUs, fp8 on Hopper
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(MADE_FORMATS), value_name = "FORMAT")]
     pub weights: Option<MadeFormat>,
     /// What the activations of quantised weights are rounded to
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(ACTIVATIONS), default_value = "format", value_name = "FORMAT")]
     pub activations: ActivationChoice,
 }
 

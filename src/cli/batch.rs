@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::args::words::{PLANNERS, one_of};
 use crate::args::{EngineArgs, PrefixStoreArgs, whole};
 use crate::launch::Devices;
 use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
@@ -32,7 +33,7 @@ pub struct BatchArgs {
     pub seed: u64,
     /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
     /// rounding with --deterministic)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(PLANNERS))]
     pub plan: Option<Planner>,
     #[command(flatten)]
     pub engine: EngineArgs,

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::words::PREDICTIONS;
+use crate::args::words::{DTYPES, one_of};
 use crate::args::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
@@ -47,7 +49,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,
     /// Dtype of weights, keys and values (default: the config's)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(DTYPES))]
     pub dtype: Option<Dtype>,
     /// Expected tokens per sample, if the limit is higher (default: the limit)
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
@@ -62,7 +64,7 @@ pub struct PlanArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Whether to run the scheduler on a simulated device, to predict steps and time
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = predict_help())]
+    #[arg(long, value_parser = one_of(PREDICTIONS), default_value = "auto", value_name = "WHEN", help = predict_help())]
     pub predict: Predict,
     /// Also cut the job into N parts of about equal work for several processes, along its shared prefixes, and report
     /// what each computes and what is computed twice

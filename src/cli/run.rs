@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::words::RESULT_FORMATS;
+use crate::args::words::{PLANNERS, one_of};
 use crate::args::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::run::{ResultFormat, RunOptions};
@@ -56,13 +58,13 @@ pub struct RunArgs {
     pub limit: Option<usize>,
     /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
     /// rounding with --deterministic)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(PLANNERS))]
     pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Also write samples.parquet and items.parquet when the run ends
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(RESULT_FORMATS), default_value = "jsonl", value_name = "FORMAT")]
     pub format: ResultFormat,
     /// The k of pass@k, maj@k and best@k (default: powers of two)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
@@ -139,7 +141,7 @@ pub struct RescoreArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Also write samples.parquet and items.parquet; a run that has them gets new ones in any case
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(RESULT_FORMATS), default_value = "jsonl", value_name = "FORMAT")]
     pub format: ResultFormat,
     #[command(flatten)]
     pub judging: JudgingArgs,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::args::words::{PLANNERS, one_of};
 use crate::args::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
 use crate::launch::Devices;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
@@ -84,7 +85,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MS", value_parser = whole::<u64>(0..=10_000), default_value_t = 30)]
     pub chunk_interval: u64,
     /// How shared prefixes are attended to (default: balanced)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(PLANNERS))]
     pub plan: Option<Planner>,
     #[command(flatten)]
     pub prefix_store: PrefixStoreArgs,

@@ -71,7 +71,7 @@ pub struct PlanOptions {
 }
 
 /// Whether the job is run on the simulated device, to predict its time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Predict {
     /// If the prediction takes only seconds.

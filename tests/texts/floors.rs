@@ -80,7 +80,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("openai/protocol", &["engine", "launch", "model", "tokenizer"]),
     ("openai/batch", &["backend", "engine", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"]),
     ("serve", &["engine", "kv", "launch", "model", "openai/batch", "openai/protocol", "plan", "tokenizer"]),
-    ("args", &["backend", "judge", "launch", "model"]),
+    ("args", &["backend", "judge", "launch", "model", "plan"]),
     ("inspect", &["backend", "engine", "launch", "model", "tokenizer"]),
     ("replay", &["backend", "backend/sim", "engine", "kv", "launch", "model", "plan"]),
     (

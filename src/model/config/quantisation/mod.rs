@@ -30,7 +30,7 @@ pub enum Quantisation {
 }
 
 /// Formats that dense weights can be made into when they are loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MadeFormat {
     /// e4m3 with a scale for each output; activations e4m3 with a scale for each row
@@ -42,7 +42,7 @@ pub enum MadeFormat {
 }
 
 /// What the activations of quantised matrices are rounded to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationChoice {
     /// What the format says: e4m3, 8-bit integers, or nothing
