@@ -24,7 +24,7 @@ pub struct PlanArgs {
     pub input: Option<PathBuf>,
     /// Replay a recorded trace instead (not with --parts, --explain, --svg or options for reading a job): Mooncake's (.jsonl),
     /// lengths of prompt and answer (.csv), lengths of prompts (.json)
-    #[arg(long, alias = "simulate", value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
+    #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub replay: Option<PathBuf>,
     /// For a trace: requests per second, arriving independently (default: the trace's arrival times, or all at once)
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]

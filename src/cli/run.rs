@@ -77,9 +77,6 @@ pub struct RunArgs {
     /// Also write every item's sampling tree to OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
     #[arg(long)]
     pub trees: bool,
-    /// Removed; `refused` names the replacement
-    #[arg(long, hide = true)]
-    pub attention_levels: bool,
     /// Leave out the items whose prompts exceed the model's context, by name; the exit code is then 2. Without it such
     /// an item ends the run before it begins
     #[arg(long)]

@@ -62,8 +62,7 @@ impl Kept for BatchObject {
 pub struct Record<T> {
     /// Whose it is: `ApiKeys::owner`.
     pub owner: String,
-    /// How often a batch was begun since it had its last answer; 0 for files. Records of older versions have none.
-    #[serde(default)]
+    /// How often a batch was begun since it had its last answer; 0 for files.
     pub begun: u32,
     pub object: T,
 }

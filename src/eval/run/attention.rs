@@ -179,7 +179,7 @@ impl AttentionItem {
 fn bounds_of(file: &Path, trace: &Trace, prompt: usize) -> Result<LevelBounds> {
     let Some(ends) = &trace.level_ends else {
         let expected = format!("where each level of the prompt ends: {}", run_again());
-        return Err(Error::field(file, "level_ends", expected, "nothing, as earlier versions wrote it"));
+        return Err(Error::field(file, "level_ends", expected, "nothing"));
     };
     if ends.len() >= MOST_LEVELS {
         let expected = format!("at most {} levels of the prompt, the shared one included", MOST_LEVELS - 1);

@@ -32,7 +32,7 @@ pub fn summarise(
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let (levels, attention) = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
+    let levels = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
     let engine = launched.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
@@ -52,7 +52,6 @@ pub fn summarise(
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
         levels,
-        attention,
         seconds,
         seconds_loading: launched.seconds_loading,
         engine,
@@ -233,7 +232,6 @@ mod tests {
             finish: FinishReason::EndOfText,
             logprob: -1.0,
             logprobs: None,
-            attention: None,
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,

@@ -154,7 +154,6 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         correct: graded.correct,
         detail: None,
         logprobs: None,
-        attention: None,
         error: None,
     }
 }

@@ -90,8 +90,8 @@ impl BatchOutput {
             else {
                 return Err(Error::format(&self.path, format!("line {number}: not an answer to a request")));
             };
-            // A refusal has another status; those of older versions have an `error` instead.
-            if line["error"].is_null() && line["response"]["status_code"] == 200 {
+            // A refusal has another status.
+            if line["response"]["status_code"] == 200 {
                 let id = line["custom_id"].as_str().unwrap_or("none");
                 let wrong_id = |expected: &str, found: String| {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))

@@ -85,7 +85,7 @@ pub struct BatchesOptions {
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub kv_tokens: Option<usize>,
     /// Compute nothing: estimate the runs on this device (h200, cpu, or a file with a device's figures)
-    #[arg(long, alias = "modelled", value_name = "NAME_OR_JSON")]
+    #[arg(long, value_name = "NAME_OR_JSON")]
     pub simulated: Option<String>,
 }
 
