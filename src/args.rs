@@ -12,9 +12,10 @@ use clap::Args;
 use crate::backend::{KvDtype, StateDtype};
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
-use crate::launch::{EngineBudget, PrefixFolder};
+use crate::launch::{Devices, EngineBudget, EngineOptions, PrefixFolder};
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
-use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, STATE_DTYPES, one_of};
+use crate::plan::Planner;
+use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, PLANNERS, STATE_DTYPES, one_of};
 
 /// Options of the judge, for tasks that have one.
 #[derive(Clone, Debug, Args)]
@@ -54,6 +55,26 @@ pub struct EngineArgs {
     /// plan, or where a run was resumed. Always true on the CPU; slower on a GPU
     #[arg(long)]
     pub deterministic: bool,
+}
+
+/// How the engine of a command is built.
+#[derive(Clone, Debug, Args)]
+pub struct LaunchArgs {
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
+    #[arg(long, value_parser = one_of(PLANNERS))]
+    pub plan: Option<Planner>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub prefixes: PrefixStoreArgs,
+}
+
+impl LaunchArgs {
+    pub fn on(self, devices: Devices) -> EngineOptions {
+        let Self { plan, engine, prefixes } = self;
+        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into() }
+    }
 }
 
 /// Where computed prefixes stay.

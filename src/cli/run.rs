@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::words::RESULT_FORMATS;
-use crate::args::words::{PLANNERS, one_of};
-use crate::args::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
+use crate::args::words::one_of;
+use crate::args::{JudgingArgs, LaunchArgs, each_once, number, whole};
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::run::{ResultFormat, RunOptions};
 use crate::eval::task::Overrides;
 use crate::launch::Devices;
-use crate::plan::Planner;
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
@@ -56,10 +55,6 @@ pub struct RunArgs {
     /// Only the first N items
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
-    /// rounding with --deterministic)
-    #[arg(long, value_parser = one_of(PLANNERS))]
-    pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -90,9 +85,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub judging: JudgingArgs,
     #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub prefixes: PrefixStoreArgs,
+    pub engine: LaunchArgs,
 }
 
 impl RunArgs {
@@ -102,7 +95,6 @@ impl RunArgs {
             task: args.task,
             overrides: args.keys.into(),
             limit: args.limit,
-            plan: args.plan,
             out: args.out,
             format: args.format,
             k: args.k.map(each_once),
@@ -113,9 +105,7 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            devices,
-            budget: args.engine.into(),
-            prefix_store: args.prefixes.into(),
+            engine: args.engine.on(devices),
         }
     }
 }

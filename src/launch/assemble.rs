@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, OnBackend, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, EngineOptions, OnBackend, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
@@ -22,15 +22,7 @@ use crate::tokenizer::Tokenizer;
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
-    let launch = Launch {
-        model: ModelSource::folder(&folder)?,
-        tokenizer: Some(tokenizer.clone()),
-        devices: Devices::default(),
-        budget: EngineBudget::default(),
-        planner: Planner::default(),
-        demand: Demand::unbounded(),
-        prefix_store: None,
-    };
+    let launch = EngineOptions::default().launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
     Ok((launch.start()?.engine, tokenizer))
 }
 

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::eval::task::{Item, Method};
 use crate::figures::{bytes, count};
 use crate::interrupt::Interrupt;
+use crate::launch::EngineOptions;
 use crate::out;
 use crate::plan::Planner;
 use crate::search::vote::Decided;
@@ -57,7 +58,7 @@ fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
         (OUT, options.out.is_some()),
         (RESUME, options.resume),
         (TREES, options.trees),
-        (PLAN, options.plan.is_some()),
+        (PLAN, options.engine.plan.is_some()),
         (JSON, options.json),
     ];
     match given.iter().find(|(_, given)| *given) {
@@ -101,7 +102,8 @@ fn compare_plans(prepared: &mut PreparedRun, options: &RunOptions, interrupted: 
     out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
     let mut texts: Option<Vec<String>> = None;
     for plan in [Planner::Flat, Planner::Tree] {
-        let options = RunOptions { plan: Some(plan), ..options.clone() };
+        let engine = EngineOptions { plan: Some(plan), ..options.engine.clone() };
+        let options = RunOptions { engine, ..options.clone() };
         let (run, exact) = quietly(prepared, &options, interrupted)?;
         if let Some(ended) = run.ended {
             return Err(ended);

@@ -99,9 +99,9 @@ impl RenderedTask {
 
 impl PreparedRun {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
-        options.budget.check()?;
+        options.engine.budget.check()?;
         let (task, model, folder) = open(path, &options.overrides)?;
-        let folder = folder.with(options.budget.weights)?;
+        let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
@@ -163,15 +163,8 @@ impl PreparedRun {
             false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
-        Launch {
-            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
-            tokenizer: Some(self.tokenizer.clone()),
-            devices: options.devices.clone(),
-            budget: options.budget,
-            planner: options.plan.unwrap_or_default(),
-            demand: Demand::new(samples, tokens),
-            prefix_store: options.prefix_store.clone(),
-        }
+        let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
+        options.engine.launch(model, &self.tokenizer, Demand::new(samples, tokens))
     }
 
     /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.

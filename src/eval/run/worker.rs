@@ -442,7 +442,7 @@ mod tests {
     use crate::eval::run::ResultFormat;
     use crate::eval::task::Overrides;
     use crate::judge::{Isolation, JudgeSetup};
-    use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
+    use crate::launch::{DeviceChoice, EngineBudget, EngineOptions, LOOK_AHEAD};
 
     const MOST_BRANCHES: usize = 4;
 
@@ -452,7 +452,6 @@ mod tests {
             overrides: Overrides::default(),
             limit: None,
             format: ResultFormat::Jsonl,
-            plan: None,
             out: None,
             k: None,
             resume: false,
@@ -462,9 +461,11 @@ mod tests {
             json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
-            devices: DeviceChoice::Cpu.into(),
-            budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
-            prefix_store: None,
+            engine: EngineOptions {
+                devices: DeviceChoice::Cpu.into(),
+                budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
+                ..EngineOptions::default()
+            },
         }
     }
 
