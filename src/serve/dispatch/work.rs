@@ -337,7 +337,7 @@ impl DispatchLoop {
         self.queue.remove(id);
         let job = self.forget(id)?;
         for number in &job.parts {
-            self.generator.discard(*number);
+            self.generator.prune(*number);
             self.parts.remove(number);
         }
         Some(job.outbox)
