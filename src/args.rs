@@ -1,6 +1,8 @@
 //! Options that several commands share, and parsers of values. The commands are in `cli`, those that measure in
 //! `lab::bench`.
 
+pub mod words;
+
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,8 +12,10 @@ use clap::Args;
 use crate::backend::{KvDtype, StateDtype};
 use crate::error::{Error, Result};
 use crate::judge::{Isolation, JudgeSetup};
-use crate::launch::{EngineBudget, PrefixFolder};
+use crate::launch::{Devices, EngineBudget, EngineOptions, PrefixFolder};
 use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
+use crate::plan::Planner;
+use words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, PLANNERS, STATE_DTYPES, one_of};
 
 /// Options of the judge, for tasks that have one.
 #[derive(Clone, Debug, Args)]
@@ -51,6 +55,26 @@ pub struct EngineArgs {
     /// plan, or where a run was resumed. Always true on the CPU; slower on a GPU
     #[arg(long)]
     pub deterministic: bool,
+}
+
+/// How the engine of a command is built.
+#[derive(Clone, Debug, Args)]
+pub struct LaunchArgs {
+    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
+    /// rounding with --deterministic)
+    #[arg(long, value_parser = one_of(PLANNERS))]
+    pub plan: Option<Planner>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub prefixes: PrefixStoreArgs,
+}
+
+impl LaunchArgs {
+    pub fn on(self, devices: Devices) -> EngineOptions {
+        let Self { plan, engine, prefixes } = self;
+        EngineOptions { devices, budget: engine.into(), plan, prefix_store: prefixes.into() }
+    }
 }
 
 /// Where computed prefixes stay.
@@ -95,11 +119,11 @@ pub struct BudgetArgs {
     pub swap_memory: Option<usize>,
     /// Storage format of keys and values. With fp8, twice the tokens fit, but samples differ (`check --model DIR
     /// --kv-dtype fp8` reports the error of log-probabilities)
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE")]
     pub kv_dtype: KvDtype,
     /// Storage format of the states of delta-rule layers. With bf16, about twice the branches fit, but samples differ
     /// (`check --model DIR --state-dtype bf16` reports the error of log-probabilities)
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE")]
     pub state_dtype: StateDtype,
     #[command(flatten)]
     pub weights: WeightArgs,
@@ -110,10 +134,10 @@ pub struct BudgetArgs {
 pub struct WeightArgs {
     /// Make dense weights smaller when they are loaded: less memory, faster decoding, samples differ. On the CPU; int4
     /// also on GPUs, fp8 on Hopper
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(MADE_FORMATS), value_name = "FORMAT")]
     pub weights: Option<MadeFormat>,
     /// What the activations of quantised weights are rounded to
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(ACTIVATIONS), default_value = "format", value_name = "FORMAT")]
     pub activations: ActivationChoice,
 }
 

@@ -1,26 +1,25 @@
-//! Bounds work on what strangers wrote, such as templates and tokenizers: it runs on a thread of its own, and a thread
-//! that takes more memory, CPU time or stack than it may is left behind, stopped. What the work is, is up to the
+//! Bounds work on what strangers wrote, such as templates: a helper process does it, our own executable run again, whose
+//! memory, CPU time and stack the system limits. Also catches the panics of libraries. What the work is, is up to the
 //! callers.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
-use std::io;
-use std::mem::MaybeUninit;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What work may take.
+/// What one call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Memory at any one time, beside that of the closure itself. Counted in programs whose global allocator is
-    /// [`CountingAllocator`].
+    /// Memory in addition to that of a helper that has done nothing yet.
     pub bytes: usize,
     /// CPU time.
     pub cpu: Duration,
@@ -44,8 +43,8 @@ pub enum Stopped {
     Depth,
     /// It panicked, with this message.
     Panic(String),
-    /// It never began.
-    NoThread(io::Error),
+    /// The helper does not start, or ends for another reason.
+    NoHelper(io::Error),
 }
 
 impl fmt::Display for Stopped {
@@ -55,75 +54,270 @@ impl fmt::Display for Stopped {
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
             Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),
-            Stopped::NoThread(error) => write!(f, "no thread can be started for it ({error})"),
+            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({error})"),
         }
     }
 }
 
-/// Runs `work` within `bounds` and returns its result.
-///
-/// # Errors
-///
-/// It exceeds a bound, and its thread stays, stopped, until the program ends; it panics; no thread can be started.
-///
-/// A thread that exceeds its time stops when it next asks for memory or ends its work, and until then goes on: nothing can
-/// end a thread from outside that may hold a lock, such as that of the system's allocator, which a library in C takes
-/// unseen. Templates ask for memory with each value that they make, and the regular expressions of tokenizers give up by
-/// themselves after so many tries.
-pub fn bounded<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stopped> {
-    bounded_and_kept(bounds, work).map(|(result, _)| result)
+/// A kind of work: makes bytes of bytes. Its calls are independent of each other.
+pub struct Work {
+    name: &'static str,
+    run: fn(&[u8]) -> Vec<u8>,
+    /// Helpers that have ended their last call.
+    idle: Mutex<Vec<Helper>>,
 }
 
-/// Like [`bounded`], for work in several calls that hands a state on: also returns how many bytes more the result holds
-/// than the closure held, so that the next call's bound is less by as much.
-pub fn bounded_and_kept<T: Send + 'static>(
-    bounds: Bounds,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<(T, isize), Stopped> {
-    /// How often a long work's time is looked at.
-    const LOOK: Duration = Duration::from_millis(10);
-    if LEFT_BEHIND.load(Ordering::Relaxed) >= MOST_LEFT_BEHIND {
-        return Err(Stopped::NoThread(io::Error::other("too many that took too much wait in memory for the end")));
+impl Work {
+    pub const fn new(name: &'static str, run: fn(&[u8]) -> Vec<u8>) -> Work {
+        Work { name, run, idle: Mutex::new(Vec::new()) }
     }
-    let left_behind = |why: Stopped| {
-        LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
-        Err(why)
-    };
-    let worker = Worker::idle().map_err(Stopped::NoThread)?;
-    let (answer, answered) = channel();
-    let begun = worker.cpu();
-    let most = isize::try_from(bounds.bytes).unwrap_or(isize::MAX);
-    let account = worker.account.clone();
-    let job = Box::new(move || {
-        // By this thread: what the job before gave back at its very end is counted by now.
-        account.left.store(most, Ordering::Relaxed);
-        let result = catch_unwind(AssertUnwindSafe(work));
-        let kept = most.saturating_sub(account.left.load(Ordering::Relaxed));
-        // The caller waits for it, unless it has given this thread up.
-        let _ = answer.send(result.map(|result| (result, kept)));
+
+    /// One call within `bounds`: by a helper where the program has one ([`enter_if_helper`], [`use_helper`]), else in
+    /// this process, where nothing but the work itself bounds it.
+    ///
+    /// # Errors
+    ///
+    /// It exceeds a bound, or panics; the helper does not start.
+    pub fn call(&self, bounds: Bounds, request: &[u8]) -> Result<Vec<u8>, Stopped> {
+        let Some(executable) = EXECUTABLE.get() else {
+            return on_large_stack(|| caught(|| (self.run)(request)).map_err(Stopped::Panic));
+        };
+        let rested = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // A process forked from the one that started a helper has the same end of its stream.
+        let own = rested.filter(|helper| helper.caller == std::process::id());
+        let mut helper = own.map_or_else(|| Helper::start(executable, self.name), Ok).map_err(Stopped::NoHelper)?;
+        let answer = helper.call(bounds, request)?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
+        Ok(answer)
+    }
+}
+
+/// Runs `work` where recursion ends by the library's own limits (minijinja's fuel) and not by that of the stack.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    /// Address space, of which what is not touched takes no memory.
+    const BYTES: usize = 512 << 20;
+    thread::scope(|scope| {
+        let started = thread::Builder::new().stack_size(BYTES).spawn_scoped(scope, work);
+        started.expect("a thread can be started").join().expect("panics are caught inside")
+    })
+}
+
+/// The executable whose `main` begins with [`enter_if_helper`]; empty in a program that has none.
+static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
+/// The helper's argv[0]; no program has this path.
+const NAME: &str = "offshoot [helper]";
+/// Whether this process is a helper.
+static IS_HELPER: OnceLock<()> = OnceLock::new();
+
+/// Has the command `offshoot` at this path be the helper of a program that is not Rust's alone, such as Python.
+pub fn use_helper(command: PathBuf) {
+    let _ = EXECUTABLE.set(command);
+}
+
+/// Whether calls run in this process, where nothing bounds their memory and time.
+pub fn is_unbounded() -> bool {
+    IS_HELPER.get().is_none() && EXECUTABLE.get().is_none()
+}
+
+/// If this process was started as a helper, works off its caller's calls and never returns. Otherwise the program's
+/// executable is from now on the helper of all bounded work. `works`: all kinds that it can be asked for.
+pub fn enter_if_helper(works: &[&'static Work]) {
+    let mut arguments = std::env::args_os();
+    if arguments.next().is_none_or(|name| name != NAME) {
+        // Also of a program whose file has been replaced meanwhile.
+        let own = PathBuf::from("/proc/self/exe");
+        if let Some(executable) = own.exists().then_some(own).or_else(|| std::env::current_exe().ok()) {
+            use_helper(executable);
+        }
+        return;
+    }
+    let asked = arguments.next().unwrap_or_default();
+    let Some(work) = works.iter().find(|work| asked == work.name) else { std::process::exit(2) };
+    let served = io::stdin().as_fd().try_clone_to_owned().and_then(|stream| serve(work, &mut UnixStream::from(stream)));
+    std::process::exit(i32::from(served.is_err()));
+}
+
+/// A call's head: its length, and its bounds in bytes and microseconds. An answer's head: its length and its kind.
+const HEAD: usize = 24;
+const ANSWER_HEAD: usize = 9;
+const ANSWER: u8 = 0;
+const PANIC: u8 = 1;
+
+/// Answers calls until the caller closes the stream.
+fn serve(work: &Work, stream: &mut UnixStream) -> io::Result<()> {
+    /// Deep recursion of parsers has limits of its own, which are meant for stacks of this size or less.
+    const STACK_BYTES: usize = 16 << 20;
+    IS_HELPER.get_or_init(|| ());
+    limits::take_defaults()?;
+    let nothing_done = limits::held_bytes();
+    let served = thread::scope(|scope| {
+        let calls = || {
+            let mut head = [0; HEAD];
+            while stream.read_exact(&mut head).is_ok() {
+                let [length, bytes, micros] = words(&head);
+                let mut request = vec![0; length];
+                stream.read_exact(&mut request)?;
+                limits::set(nothing_done.saturating_add(bytes as u64), Duration::from_micros(micros as u64))?;
+                let (kind, answer) = match caught(|| (work.run)(&request)) {
+                    Ok(answer) => (ANSWER, answer),
+                    Err(message) => (PANIC, message.into_bytes()),
+                };
+                limits::lift()?;
+                stream.write_all(&[&answer.len().to_le_bytes()[..], &[kind]].concat())?;
+                stream.write_all(&answer)?;
+            }
+            Ok(())
+        };
+        thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, calls).map(|thread| thread.join())
     });
-    worker.jobs.send(job).expect("a worker that is idle waits for jobs");
-    loop {
-        match answered.recv_timeout(LOOK) {
-            Ok(result) => {
-                worker.rest();
-                return result.map_err(|panic| Stopped::Panic(message(&*panic)));
-            }
-            Err(RecvTimeoutError::Disconnected) => return Err(Stopped::Panic("its thread has ended".to_string())),
-            Err(RecvTimeoutError::Timeout) if worker.account.is_overdrawn.load(Ordering::Acquire) => {
-                return left_behind(Stopped::Memory(bounds.bytes));
-            }
-            Err(RecvTimeoutError::Timeout) if worker.account.is_too_deep.load(Ordering::Acquire) => {
-                return left_behind(Stopped::Depth);
-            }
-            Err(RecvTimeoutError::Timeout) if worker.cpu().saturating_sub(begun) > bounds.cpu => {
-                // It stops when it next asks for memory.
-                worker.account.left.store(isize::MIN / 2, Ordering::Relaxed);
-                return left_behind(Stopped::Time(bounds.cpu));
-            }
-            Err(RecvTimeoutError::Timeout) => {}
+    served?.unwrap_or_else(|_| Err(io::Error::other("it panics")))
+}
+
+fn words(head: &[u8; HEAD]) -> [usize; 3] {
+    let word = |ix: usize| usize::from_le_bytes(head[8 * ix..][..8].try_into().expect("8 bytes"));
+    [word(0), word(1), word(2)]
+}
+
+/// A process that works off one call at a time.
+struct Helper {
+    stream: UnixStream,
+    process: Child,
+    /// The process that started it.
+    caller: u32,
+}
+
+impl Helper {
+    fn start(executable: &PathBuf, work: &str) -> io::Result<Helper> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(executable);
+        command.arg0(NAME).arg(work).env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Helper { stream, process, caller: std::process::id() })
+    }
+
+    fn call(&mut self, bounds: Bounds, request: &[u8]) -> Result<Vec<u8>, Stopped> {
+        let micros = usize::try_from(bounds.cpu.as_micros()).unwrap_or(usize::MAX);
+        let head = [request.len(), bounds.bytes, micros].map(usize::to_le_bytes).concat();
+        let mut answered = || -> io::Result<(u8, Vec<u8>)> {
+            self.stream.write_all(&head)?;
+            self.stream.write_all(request)?;
+            let mut head = [0; ANSWER_HEAD];
+            self.stream.read_exact(&mut head)?;
+            let (length, kind) = head.split_at(8);
+            let mut answer = vec![0; usize::from_le_bytes(length.try_into().expect("8 bytes"))];
+            self.stream.read_exact(&mut answer)?;
+            Ok((kind[0], answer))
+        };
+        match answered() {
+            Ok((ANSWER, answer)) => Ok(answer),
+            Ok((_, message)) => Err(Stopped::Panic(String::from_utf8_lossy(&message).into_owned())),
+            Err(error) => Err(match self.process.wait() {
+                Ok(status) => why_it_ended(status, bounds),
+                Err(_) => Stopped::NoHelper(error),
+            }),
         }
     }
+}
+
+fn why_it_ended(status: ExitStatus, bounds: Bounds) -> Stopped {
+    match status.signal() {
+        // Rust's library aborts where memory is refused; the system kills where there is none.
+        Some(libc::SIGABRT | libc::SIGKILL) => Stopped::Memory(bounds.bytes),
+        Some(libc::SIGSEGV | libc::SIGBUS) => Stopped::Depth,
+        Some(libc::SIGPROF) => Stopped::Time(bounds.cpu),
+        _ => Stopped::NoHelper(io::Error::other(format!("it ends with {status}"))),
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if self.caller == std::process::id() {
+            // It ends when its stream does.
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// The limits of a helper's process.
+mod limits {
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::time::Duration;
+
+    /// Faults and aborts end the process, without a core.
+    pub fn take_defaults() -> io::Result<()> {
+        // SAFETY: sets the default action, of a signal that exists; Rust's library would say and do more.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        set_limit(libc::RLIMIT_CORE as i32, 0)
+    }
+
+    /// The process may hold so much memory, and take so much CPU time from now, before it is ended.
+    pub fn set(bytes: u64, cpu: Duration) -> io::Result<()> {
+        set_limit(libc::RLIMIT_DATA as i32, bytes)?;
+        // 0 would be no limit.
+        set_timer(cpu.max(Duration::from_micros(1)))
+    }
+
+    pub fn lift() -> io::Result<()> {
+        set_timer(Duration::ZERO)?;
+        set_limit(libc::RLIMIT_DATA as i32, u64::MAX)
+    }
+
+    /// Memory that counts towards `RLIMIT_DATA`; 0 where the system does not say.
+    pub fn held_bytes() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmData:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        kilobytes.unwrap_or(0) << 10
+    }
+
+    /// Sets the limit that the process itself may raise again, up to the one that it was started with.
+    fn set_limit(which: i32, most: u64) -> io::Result<()> {
+        let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+        // SAFETY: `limit` has room for the value, any bytes of which are one; `which` is a limit of this system.
+        let done = unsafe {
+            libc::getrlimit(which as _, limit.as_mut_ptr());
+            let mut limit = limit.assume_init();
+            limit.rlim_cur = most.min(limit.rlim_max);
+            libc::setrlimit(which as _, &raw const limit)
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// SIGPROF ends the process after so much CPU time; never, if it is 0.
+    fn set_timer(cpu: Duration) -> io::Result<()> {
+        let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let value = libc::timeval { tv_sec: cpu.as_secs() as _, tv_usec: cpu.subsec_micros() as _ };
+        let timer = libc::itimerval { it_interval: none, it_value: value };
+        // SAFETY: `timer` outlives the call, and the old value is not asked for.
+        let done = unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+thread_local! {
+    /// Whether this thread's panics are caught, and their messages reported by whoever catches them.
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what may panic: a library, on input that it does not expect. Returns the panic's message, and prints nothing.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_CAUGHT.get() {
+                before(info);
+            }
+        }));
+    });
+    let outer = IS_CAUGHT.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IS_CAUGHT.set(outer);
+    result.map_err(|panic| message(&*panic))
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
@@ -131,336 +325,44 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".to_string())
 }
 
-/// The name of the threads that run bounded work; their panics are errors and print nothing.
-const THREAD: &str = "bounded";
-/// Deep recursion of parsers has limits of its own, which are meant for stacks of this size or less.
-const STACK_BYTES: usize = 16 << 20;
-
-/// Threads that were left behind with what they had asked for.
-static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
-/// So many may be: each keeps at most what its bounds gave it.
-const MOST_LEFT_BEHIND: usize = 64;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A thread that runs bounded work, one job after another.
-struct Worker {
-    jobs: Sender<Job>,
-    account: Arc<Account>,
-    /// The clock of the thread's CPU time, which lives as long as this value: the thread waits for jobs till then.
-    clock: libc::clockid_t,
-}
-
-/// The memory and the stack of a worker's job.
-struct Account {
-    /// Bytes that it may still ask for.
-    left: AtomicIsize,
-    /// Whether it has asked for more, and its thread has stopped.
-    is_overdrawn: AtomicBool,
-    /// The lowest address of the thread's stack.
-    stack_end: AtomicUsize,
-    /// Whether it has passed that, and its thread has stopped.
-    is_too_deep: AtomicBool,
-}
-
-static IDLE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
-
-impl Worker {
-    fn idle() -> io::Result<Worker> {
-        let rested = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        rested.map_or_else(Worker::start, Ok)
-    }
-
-    fn start() -> io::Result<Worker> {
-        silence_panics();
-        stop_overflows()?;
-        let account = Arc::new(Account {
-            left: AtomicIsize::new(isize::MAX),
-            is_overdrawn: AtomicBool::new(false),
-            stack_end: AtomicUsize::new(0),
-            is_too_deep: AtomicBool::new(false),
-        });
-        let (jobs, received) = channel();
-        let (clock, clocked) = channel();
-        let own = account.clone();
-        thread::Builder::new().name(THREAD.to_string()).stack_size(STACK_BYTES).spawn(move || {
-            let _ = clock.send(own_stack_end().and_then(|end| {
-                own.stack_end.store(end, Ordering::Relaxed);
-                own_clock()
-            }));
-            work_off(&received, own);
-        })?;
-        let clock = clocked.recv().map_err(io::Error::other)??;
-        Ok(Worker { jobs, account, clock })
-    }
-
-    /// The thread's CPU time.
-    fn cpu(&self) -> Duration {
-        let mut now = MaybeUninit::<libc::timespec>::zeroed();
-        // SAFETY: `now` has room for one value, and any bytes are one; the clock is that of a thread that lives.
-        let now = unsafe {
-            libc::clock_gettime(self.clock, now.as_mut_ptr());
-            now.assume_init()
-        };
-        Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
-    }
-
-    fn rest(self) {
-        IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
-    }
-}
-
-/// The clock of the calling thread's CPU time, for any thread.
-fn own_clock() -> io::Result<libc::clockid_t> {
-    let mut clock = 0;
-    // SAFETY: the calling thread lives, and `clock` has room for its clock.
-    match unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) } {
-        0 => Ok(clock),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
-/// The lowest address of the calling thread's stack.
-fn own_stack_end() -> io::Result<usize> {
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::zeroed();
-    let (mut end, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the calling thread lives; the attributes are read after they were filled and before they are destroyed.
-    let error = unsafe {
-        match libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) {
-            0 => {
-                let error = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut end, &raw mut size);
-                libc::pthread_attr_destroy(attributes.as_mut_ptr());
-                error
-            }
-            error => error,
-        }
-    };
-    if error == 0 { Ok(end.addr()) } else { Err(io::Error::from_raw_os_error(error)) }
-}
-
-/// What a fault of memory did before [`stop_overflows`].
-static FAULT_BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-
-/// Has a thread whose bounded work passes the end of its stack stop. Other faults end the program as before.
-fn stop_overflows() -> io::Result<()> {
-    static ONCE: Mutex<()> = Mutex::new(());
-    let _once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if FAULT_BEFORE.get().is_some() {
-        return Ok(());
-    }
-    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zeros is a value of this plain struct; both structs outlive the calls, and the handler may run at any
-    // time: what was done before is known before it is replaced.
-    unsafe {
-        if libc::sigaction(libc::SIGSEGV, ptr::null(), before.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        FAULT_BEFORE.get_or_init(|| before.assume_init());
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_fault as extern "C" fn(_, _, _) as usize;
-        // On the stack for signals that the standard library gives each thread.
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // A thread that stops stays on that stack, which has no room for the handlers of other signals.
-        libc::sigfillset(&raw mut action.sa_mask);
-        match libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-extern "C" fn on_fault(signal: libc::c_int, fault: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    /// Larger than the guard that the system puts behind a stack.
-    const NEAR: usize = 64 << 10;
-    // SAFETY: the kernel passes what it knows of the signal; an address, if a fault is the cause, and no process is.
-    let (is_fault, at) = unsafe { ((*fault).si_code > 0, (*fault).si_addr().addr()) };
-    // SAFETY: see `CountingAllocator::account`.
-    if let Some(account) = unsafe { ACCOUNT.get().as_ref() }.filter(|_| is_fault)
-        && at.abs_diff(account.stack_end.load(Ordering::Relaxed)) <= NEAR
-    {
-        account.is_too_deep.store(true, Ordering::Release);
-        stop();
-    }
-    if !is_fault {
-        // SAFETY: the signal that another process sent ends this one as soon as the handler returns.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
-        }
-        return;
-    }
-    if let Some(before) = FAULT_BEFORE.get() {
-        // SAFETY: the struct is static. The instruction that failed is tried again, and then does what it did before.
-        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
-    }
-}
-
-/// Stops the calling thread for ever.
-fn stop() -> ! {
-    loop {
-        // SAFETY: it waits for a signal and touches no memory.
-        unsafe { libc::pause() };
-    }
-}
-
-/// `account` is given up when the thread ends, which it does not while a job runs.
-fn work_off(jobs: &Receiver<Job>, account: Arc<Account>) {
-    while let Ok(job) = jobs.recv() {
-        ACCOUNT.set(Arc::as_ptr(&account));
-        job();
-        ACCOUNT.set(ptr::null());
-    }
-}
-
-/// Has panics of bounded work, which their callers report, print nothing.
-fn silence_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(THREAD) {
-                before(info);
-            }
-        }));
-    });
-}
-
-thread_local! {
-    /// The account of the job that this thread runs; null outside of jobs.
-    static ACCOUNT: Cell<*const Account> = const { Cell::new(ptr::null()) };
-}
-
-/// The system's allocator, which bounds the memory of [`bounded`] work: a program names it as its `#[global_allocator]`.
-pub struct CountingAllocator;
-
-impl CountingAllocator {
-    /// The account of this thread's job, if it runs one. Stops the thread if little is left of its stack: were it to
-    /// pass the end inside the system's allocator, it would keep a lock that other threads wait for.
-    fn account<'a>() -> Option<&'a Account> {
-        /// More than the system's allocator takes of a stack.
-        const ROOM: usize = 64 << 10;
-        let account = ACCOUNT.get();
-        // SAFETY: it is null, or set for the time of a job alone, in which the thread's `Arc` keeps the account.
-        let account = unsafe { account.as_ref() }?;
-        let here = 0u8;
-        if (&raw const here).addr().saturating_sub(account.stack_end.load(Ordering::Relaxed)) < ROOM {
-            account.is_too_deep.store(true, Ordering::Release);
-            stop();
-        }
-        Some(account)
-    }
-
-    /// Books `bytes` more on the account of this thread's job, if it runs one; stops the thread if they are too many.
-    fn take(bytes: usize) {
-        let Some(account) = CountingAllocator::account() else { return };
-        let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
-        if account.left.fetch_sub(bytes, Ordering::Relaxed) < bytes {
-            account.is_overdrawn.store(true, Ordering::Release);
-            stop();
-        }
-    }
-
-    fn give_back(bytes: usize) {
-        if let Some(account) = CountingAllocator::account() {
-            account.left.fetch_add(isize::try_from(bytes).unwrap_or(isize::MAX), Ordering::Relaxed);
-        }
-    }
-}
-
-// SAFETY: all memory is the system allocator's, asked for and given back with the caller's own layouts. The count
-// neither allocates nor unwinds; a thread that it stops never returns.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CountingAllocator::take(layout.size());
-        // SAFETY: the caller's promise about `layout`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        CountingAllocator::take(layout.size());
-        // SAFETY: the caller's promise about `layout`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        CountingAllocator::give_back(layout.size());
-        // SAFETY: the caller's promise that `memory` is of this allocator and `layout`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        CountingAllocator::take(bytes);
-        CountingAllocator::give_back(layout.size());
-        // SAFETY: the caller's promise about `memory`, `layout` and `bytes`.
-        unsafe { System.realloc(memory, layout, bytes) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A test has no helper.
+    static ECHO: Work = Work::new("echo", |request| match request {
+        b"panic" => panic!("type {}", f64::NAN),
+        other => other.to_vec(),
+    });
     const SMALL: Bounds = Bounds { bytes: 8 << 20, cpu: Duration::from_millis(200) };
 
-    #[global_allocator]
-    static ALLOCATOR: CountingAllocator = CountingAllocator;
-
     #[test]
-    fn work_within_its_bounds_returns_its_result() {
-        for size in [0, 1000, 7 << 20] {
-            assert_eq!(bounded(SMALL, move || vec![1u8; size].len()).unwrap(), size);
-        }
-        // Memory that was given back counts no more.
-        let grown = bounded(SMALL, || (0..100).map(|_| vec![1u8; 1 << 20].len()).sum::<usize>());
-        assert_eq!(grown.unwrap(), 100 << 20);
-    }
-
-    #[test]
-    fn what_a_result_holds_is_told() {
-        let (held, kept) = bounded_and_kept(SMALL, || vec![1u8; 1 << 20]).unwrap();
-        assert_eq!(kept, 1 << 20);
-        let (rest, given_back) = bounded_and_kept(SMALL, move || held.len()).unwrap();
-        assert_eq!((rest, given_back), (1 << 20, -(1 << 20)));
-    }
-
-    #[test]
-    fn work_that_exceeds_its_memory_stops() {
-        let whole = bounded(SMALL, || vec![1u8; 9 << 20].len());
-        assert!(matches!(whole, Err(Stopped::Memory(_))), "{whole:?}");
-        let doubling = bounded(SMALL, || (0..40).fold("a".to_string(), |text, _| text.clone() + &text).len());
-        assert!(matches!(doubling, Err(Stopped::Memory(_))), "{doubling:?}");
-    }
-
-    #[test]
-    fn work_that_exceeds_its_time_is_left_behind() {
-        let ended = bounded(SMALL, || {
-            loop {
-                std::hint::black_box(vec![1u8; 100]);
-            }
-        });
-        let ended: Result<(), Stopped> = ended;
-        assert!(matches!(ended, Err(Stopped::Time(_))), "{ended:?}");
-        // Sleep is no CPU time.
-        let slept = bounded(SMALL, || thread::sleep(2 * SMALL.cpu));
-        slept.unwrap();
-    }
-
-    #[test]
-    fn work_that_nests_deeper_than_the_stack_stops() {
-        /// A list of one list, and so on; it is dropped from the outside.
-        struct List(#[expect(dead_code, reason = "held to be dropped")] Option<Box<List>>);
-        let bounds = Bounds { bytes: 256 << 20, cpu: Duration::from_secs(60) };
-        for _ in 0..2 {
-            let ended = bounded(bounds, || drop((0..2_000_000).fold(List(None), |list, _| List(Some(Box::new(list))))));
-            assert!(matches!(ended, Err(Stopped::Depth)), "{ended:?}");
-            assert_eq!(bounded(SMALL, || 7).unwrap(), 7);
-        }
+    fn without_a_helper_work_is_done_here() {
+        assert!(is_unbounded());
+        assert_eq!(ECHO.call(SMALL, b"seven").unwrap(), b"seven");
     }
 
     #[test]
     fn a_panic_is_an_error_and_the_next_work_is_done() {
-        let ended = bounded(SMALL, || -> () { panic!("type {}", f64::NAN) });
+        let ended = ECHO.call(SMALL, b"panic");
         assert!(matches!(&ended, Err(Stopped::Panic(why)) if why == "type NaN"), "{ended:?}");
-        assert_eq!(bounded(SMALL, || 7).unwrap(), 7);
+        assert_eq!(ECHO.call(SMALL, b"seven").unwrap(), b"seven");
+        assert_eq!(caught(|| -> () { panic!("plainly") }).unwrap_err(), "plainly");
+    }
+
+    #[test]
+    fn ends_say_which_bound_was_exceeded() {
+        let ended = |signal| why_it_ended(ExitStatus::from_raw(signal), SMALL).to_string();
+        assert_eq!(ended(libc::SIGABRT), "it takes more than 8 MiB of memory");
+        assert_eq!(ended(libc::SIGPROF), "it takes more than 0.2 s");
+        assert_eq!(ended(libc::SIGSEGV), "it nests too deeply");
+        assert!(ended(libc::SIGTERM).contains("helper process"));
+    }
+
+    #[test]
+    fn a_helper_that_is_none_is_an_error() {
+        let mut helper = Helper::start(&PathBuf::from("/bin/true"), "echo").unwrap();
+        let ended = helper.call(SMALL, b"seven");
+        assert!(matches!(ended, Err(Stopped::NoHelper(_))), "{ended:?}");
     }
 }

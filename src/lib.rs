@@ -24,7 +24,8 @@
 //! model, tokenizer       one decoder for all families over a Backend, and the steps that engines ask of it; text
 //! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
 //! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded   used by all
+//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded, setting
+//!                        used by all
 //! ```
 //!
 //! # The flow of the data
@@ -95,6 +96,7 @@ pub mod replay;
 pub mod replicas;
 pub mod search;
 pub mod serve;
+pub mod setting;
 #[cfg(test)]
 #[path = "../tests/common/skip.rs"]
 mod skip;
@@ -103,3 +105,10 @@ pub mod tree;
 
 pub use error::{Error, Result};
 pub use launch::open;
+
+/// If this process was started as a helper (of the judge, or of bounded work), becomes it and never returns. To be the
+/// first line of `main` of a program that judges programs, or that has strangers' templates bounded in memory and time.
+pub fn enter_if_helper() {
+    judge::sandbox::enter_if_helper();
+    bounded::enter_if_helper(&[&eval::task::TEMPLATES, &tokenizer::CHAT_TEMPLATES]);
+}

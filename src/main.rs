@@ -5,7 +5,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use offshoot::backend::cuda::ranks::nccl::NO_MULTICAST;
-use offshoot::bounded::CountingAllocator;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand};
 use offshoot::error::{Error, Result};
@@ -15,13 +14,11 @@ use offshoot::lab::check;
 use offshoot::launch::Opened;
 use offshoot::openai::batch;
 use offshoot::serve;
-use offshoot::{estimate, inspect, judge, out};
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use offshoot::{estimate, inspect, out, setting};
 
 fn main() -> ExitCode {
-    judge::sandbox::enter_if_helper();
+    offshoot::enter_if_helper();
+    setting::spell(|name| format!("--{}", name.replace('_', "-")));
     let (variable, value) = NO_MULTICAST;
     // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
     unsafe { std::env::set_var(variable, value) };

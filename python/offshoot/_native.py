@@ -15,3 +15,4 @@ batch_tokens = native.batch_tokens
 text_keys = native.text_keys
 Records = native.Records
 Samples = native.Samples
+use_helper = native.use_helper

@@ -6,6 +6,8 @@ from typing import Any
 
 __version__: str
 
+def use_helper(command: str | os.PathLike[str]) -> None: ...
+
 class Sampling:
     def __init__(
         self, *, n: int = 1, temperature: float = 1.0, top_p: float = 1.0, top_k: int | None = None, min_p: float = 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from offshoot._native import Records
+from offshoot._native import Records, use_helper
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -172,3 +173,8 @@ def _failure(code: int, said: str) -> BaseException:
     if "No such file" in sentence or "no such file" in sentence:
         return FileNotFoundError(sentence)
     return ValueError(sentence) if code == 2 else RuntimeError(sentence)
+
+
+# What model folders of strangers bring, such as chat templates, is run by the command, within bounds.
+with contextlib.suppress(FileNotFoundError):
+    use_helper(command())

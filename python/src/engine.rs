@@ -9,7 +9,7 @@ use std::time::Duration;
 use offshoot::engine::{EngineHandle, Finish, Hear, Priority, UniformKey};
 use offshoot::ids::TokenId;
 use offshoot::launch::{
-    ChoicesRequest, Demand, DeviceChoice, Devices, EngineBudget, GenerateEvent, Generator, Launch, ModelSource,
+    ChoicesRequest, Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, GenerateEvent, Generator, ModelSource,
     PrefixFolder, Release,
 };
 use offshoot::model::{ModelFolder, WeightChoice};
@@ -122,15 +122,8 @@ impl Engine {
             set_threads(threads)?;
             let folder = ModelFolder::open(&model)?.with(budget.weights)?;
             let tokenizer = Arc::new(Tokenizer::load(&model)?);
-            let launch = Launch {
-                model: ModelSource::folder(&folder)?,
-                tokenizer: Some(tokenizer.clone()),
-                devices,
-                budget,
-                planner,
-                demand: Demand::unbounded(),
-                prefix_store,
-            };
+            let options = EngineOptions { devices, budget, plan: Some(planner), prefix_store };
+            let launch = options.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
             Ok((launch.start()?, tokenizer))
         });
         let (launched, tokenizer) = launched.or_raise()?;

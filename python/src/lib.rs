@@ -17,12 +17,15 @@ mod tables;
 mod tokenizer;
 mod tree;
 
-use offshoot::bounded::CountingAllocator;
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
 
-/// Strangers' templates and tokenizers run within bounds of memory, which need allocations to be counted.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+/// Has the command `offshoot` at this path do what is bounded in memory and time: strangers' templates.
+#[pyfunction]
+fn use_helper(command: PathBuf) {
+    offshoot::bounded::use_helper(command);
+}
 
 #[pymodule]
 mod _offshoot {
@@ -46,12 +49,18 @@ mod _offshoot {
     use super::tokenizer::NativeTokenizer;
     #[pymodule_export]
     use super::tree::{Growth, Tree};
+    #[pymodule_export]
+    use super::use_helper;
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::process::start_log();
+        offshoot::setting::spell(|name| match name {
+            "tensor_parallel" => "tensor_parallel_size".to_string(),
+            other => other.to_string(),
+        });
         Ok(())
     }
 }

@@ -38,7 +38,7 @@ pub const CONV_TOKENS: usize = 4;
 pub const L2_EPS: f32 = 1e-6;
 
 /// How the matrices of states are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateDtype {
     /// 32 bits

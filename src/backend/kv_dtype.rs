@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Backend, Dtype, HeadLayout};
 
 /// The dtype of all keys and values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
     /// The compute dtype: that of the weights' elements

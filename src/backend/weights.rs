@@ -15,7 +15,7 @@ use crate::gguf::TensorType;
 use crate::mix::{GOLDEN, mix};
 
 /// Element type of activations, vectors and dense arrays. As the type of the operands of products: the *compute dtype*.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     F32,

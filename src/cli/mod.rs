@@ -11,6 +11,7 @@ mod serve;
 pub mod stopping;
 mod tree;
 mod vote;
+mod words;
 
 use clap::{Args, Parser, Subcommand};
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::words::PREDICTIONS;
+use crate::args::words::{DTYPES, one_of};
 use crate::args::{BudgetArgs, arrivals, whole};
 use crate::backend::Dtype;
 use crate::error::{Error, Result};
@@ -22,7 +24,7 @@ pub struct PlanArgs {
     pub input: Option<PathBuf>,
     /// Replay a recorded trace instead (not with --parts, --explain, --svg or options for reading a job): Mooncake's (.jsonl),
     /// lengths of prompt and answer (.csv), lengths of prompts (.json)
-    #[arg(long, alias = "simulate", value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
+    #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub replay: Option<PathBuf>,
     /// For a trace: requests per second, arriving independently (default: the trace's arrival times, or all at once)
     #[arg(long, value_name = "R", value_parser = arrivals, conflicts_with = "input")]
@@ -47,7 +49,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
     pub device_profile: String,
     /// Dtype of weights, keys and values (default: the config's)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(DTYPES))]
     pub dtype: Option<Dtype>,
     /// Expected tokens per sample, if the limit is higher (default: the limit)
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..))]
@@ -62,7 +64,7 @@ pub struct PlanArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Whether to run the scheduler on a simulated device, to predict steps and time
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN", help = predict_help())]
+    #[arg(long, value_parser = one_of(PREDICTIONS), default_value = "auto", value_name = "WHEN", help = predict_help())]
     pub predict: Predict,
     /// Also cut the job into N parts of about equal work for several processes, along its shared prefixes, and report
     /// what each computes and what is computed twice

@@ -43,12 +43,6 @@ impl Cli {
         if let Some(CliCommand::Bench(bench)) = &self.command {
             bench.refuse_ignored_options()?;
         }
-        if let Some(CliCommand::Run(run)) = &self.command
-            && run.attention_levels
-        {
-            let expected = "--trees instead, then `offshoot tree OUT --attention` after the run";
-            return Err(Error::value("--attention-levels", expected, "an option of earlier versions"));
-        }
         let uses_several = match &self.command {
             Some(CliCommand::Bench(bench)) => bench.uses_several(),
             Some(command) => matches!(

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{EngineArgs, JudgingArgs, PrefixStoreArgs, each_once, number, whole};
+use super::words::RESULT_FORMATS;
+use crate::args::words::one_of;
+use crate::args::{JudgingArgs, LaunchArgs, each_once, number, whole};
 use crate::eval::run::rescore::RescoreOptions;
 use crate::eval::run::{ResultFormat, RunOptions};
 use crate::eval::task::Overrides;
 use crate::launch::Devices;
-use crate::plan::Planner;
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]
@@ -54,15 +55,11 @@ pub struct RunArgs {
     /// Only the first N items
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub limit: Option<usize>,
-    /// How shared prefixes are attended to (default: balanced); changes speed, never results (on a GPU not even a
-    /// rounding with --deterministic)
-    #[arg(long, value_enum)]
-    pub plan: Option<Planner>,
     /// Folder for results (default: runs/NAME, then runs/NAME-2, ...)
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Also write samples.parquet and items.parquet when the run ends
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(RESULT_FORMATS), default_value = "jsonl", value_name = "FORMAT")]
     pub format: ResultFormat,
     /// The k of pass@k, maj@k and best@k (default: powers of two)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
@@ -75,9 +72,6 @@ pub struct RunArgs {
     /// Also write every item's sampling tree to OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
     #[arg(long)]
     pub trees: bool,
-    /// Removed; `refused` names the replacement
-    #[arg(long, hide = true)]
-    pub attention_levels: bool,
     /// Leave out the items whose prompts exceed the model's context, by name; the exit code is then 2. Without it such
     /// an item ends the run before it begins
     #[arg(long)]
@@ -91,9 +85,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub judging: JudgingArgs,
     #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub prefixes: PrefixStoreArgs,
+    pub engine: LaunchArgs,
 }
 
 impl RunArgs {
@@ -103,7 +95,6 @@ impl RunArgs {
             task: args.task,
             overrides: args.keys.into(),
             limit: args.limit,
-            plan: args.plan,
             out: args.out,
             format: args.format,
             k: args.k.map(each_once),
@@ -114,9 +105,7 @@ impl RunArgs {
             json: args.json,
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
-            devices,
-            budget: args.engine.into(),
-            prefix_store: args.prefixes.into(),
+            engine: args.engine.on(devices),
         }
     }
 }
@@ -139,7 +128,7 @@ pub struct RescoreArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Also write samples.parquet and items.parquet; a run that has them gets new ones in any case
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(long, value_parser = one_of(RESULT_FORMATS), default_value = "jsonl", value_name = "FORMAT")]
     pub format: ResultFormat,
     #[command(flatten)]
     pub judging: JudgingArgs,

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::args::{EngineArgs, PrefixStoreArgs, mib, seconds, whole};
+use crate::args::{LaunchArgs, mib, seconds, whole};
 use crate::launch::Devices;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
-use crate::plan::Planner;
 use crate::serve::dispatch::QueueLimits;
 use crate::serve::{LeaseLimits, ServeLimits, ServeOptions};
 
@@ -83,13 +82,8 @@ pub struct ServeArgs {
     /// with the number of streams, so that writing takes about a fiftieth of the cores
     #[arg(long, value_name = "MS", value_parser = whole::<u64>(0..=10_000), default_value_t = 30)]
     pub chunk_interval: u64,
-    /// How shared prefixes are attended to (default: balanced)
-    #[arg(long, value_enum)]
-    pub plan: Option<Planner>,
     #[command(flatten)]
-    pub prefix_store: PrefixStoreArgs,
-    #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: LaunchArgs,
 }
 
 /// Prompt tokens of all requests that have not ended.
@@ -110,12 +104,9 @@ impl ServeArgs {
                 ReasoningArg::Split => Reasoning::Split,
             },
             has_page: !args.no_page,
-            plan: args.plan,
-            devices,
-            budget: args.engine.into(),
+            engine: args.engine.on(devices),
             data: args.data,
             prefixes: args.prefixes,
-            prefix_store: args.prefix_store.into(),
             limits: ServeLimits {
                 queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
                 leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },

@@ -255,9 +255,9 @@ impl KvCache {
     }
 
     /// Ends a branch's hold and frees the pages that nobody else holds.
-    pub fn drop_now(&mut self, branch: &mut Branch) {
+    pub fn prune(&mut self, branch: &mut Branch) {
         if let Some(segment) = self.give_up(branch) {
-            self.prefix.drop_unused(&mut self.pages, segment);
+            self.prefix.prune(&mut self.pages, segment);
         }
     }
 
@@ -275,7 +275,7 @@ impl KvCache {
             return false;
         };
         self.prefix.retain(before);
-        self.drop_now(branch);
+        self.prune(branch);
         self.swap_room -= bytes;
         branch.hold = KvHold::Swapped(Swapped { before, computed, passed, bytes });
         self.transfers.push(Transfer::Save { branch: branch.id, pages, state });
@@ -298,7 +298,7 @@ impl KvCache {
         // In the first saved page only this branch's slots are valid.
         if let Err(short) = self.prefix.append_apart(&mut self.pages, segment, &tokens, passed) {
             self.prefix.release(segment);
-            self.prefix.drop_unused(&mut self.pages, segment);
+            self.prefix.prune(&mut self.pages, segment);
             return Err(short);
         }
         self.prefix.release(before);

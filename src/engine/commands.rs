@@ -288,7 +288,7 @@ impl Engine {
             self.scheduler.forget(*id);
             match keep_cached {
                 true => drop(self.cache.give_up(&mut branch)),
-                false => self.cache.drop_now(&mut branch),
+                false => self.cache.prune(&mut branch),
             }
         }
     }

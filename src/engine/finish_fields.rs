@@ -1,5 +1,5 @@
 //! A [`FinishReason`] as two fields of a record: `finish`, a word, and `stop`, the string or token that it names. For
-//! `#[serde(flatten, with = …)]`. Also reads records of earlier versions, whose `finish` may be an object.
+//! `#[serde(flatten, with = …)]`.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -31,10 +31,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FinishR
 
 /// The reason in a record with these fields.
 pub fn of(record: &Map<String, Value>) -> serde_json::Result<FinishReason> {
-    match record.get("finish") {
-        Some(before @ Value::Object(_)) => FinishReason::deserialize(before),
-        _ => FinishFields::deserialize(&Value::Object(record.clone())),
-    }
+    FinishFields::deserialize(&Value::Object(record.clone()))
 }
 
 /// The same for a record that may have no reason: its `finish` is null.
@@ -64,8 +61,6 @@ pub mod optional {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -103,13 +98,6 @@ mod tests {
         }
         assert!(serde_json::from_str::<Record>(r#"{"tokens":3,"finish":"bored","logprob":-0.1}"#).is_err());
         assert!(serde_json::from_str::<Record>(r#"{"tokens":3,"logprob":-0.1}"#).is_err());
-    }
-
-    #[test]
-    fn records_of_earlier_versions_are_read() {
-        let before = json!({"tokens": 3, "finish": {"stop_string": "\n"}, "logprob": -0.1});
-        let read: Record = serde_json::from_value(before).unwrap();
-        assert_eq!(read, record(FinishReason::StopString("\n".into())));
     }
 
     #[test]

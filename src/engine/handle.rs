@@ -305,7 +305,7 @@ impl EngineHandle {
     }
 
     /// Forgets branches and gives back at once the pages that no other branch holds.
-    pub fn discard(&self, branches: &[BranchId]) {
+    pub fn prune(&self, branches: &[BranchId]) {
         self.tell(Command::Release { branches: branches.to_vec(), keep_cached: false });
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::figures;
+use crate::setting::{KV_MEMORY, MEMORY};
 
 /// Allocated once weights and activations are in place; rounded down to whole pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +47,7 @@ impl PoolSize {
             let expected = format!("at least {}, for the states of one branch", figures::bytes(least as u64));
             let (all, _) = self.all_bytes(free)?;
             let found = format!("{}, in which no branch fits", figures::bytes(all as u64));
-            return Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, found));
+            return Err(Error::value(format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"), expected, found));
         }
         if fits < branches {
             let state = figures::bytes(state_bytes as u64);
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn where_no_branch_has_room_for_its_states_one_sentence_says_so() {
         let error = PoolSize::Bytes(1000 << 20).divide(2000 << 20, 300 << 20, 9).unwrap_err().to_string();
-        for said in ["--kv-memory", "1.17 GiB, for the states of one branch", "0.98 GiB, in which no branch fits"] {
+        for said in [KV_MEMORY.name(), "1.17 GiB, for the states of one branch", "0.98 GiB, in which no branch fits"] {
             assert!(error.contains(said), "{error}");
         }
     }

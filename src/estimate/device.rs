@@ -17,6 +17,7 @@ use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
 use crate::model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use crate::plan::{PlanHints, Planner};
 use crate::replay::{ReplaySettings, SimulatedMachine};
+use crate::setting::{DEVICE_PROFILE, WEIGHTS};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
 /// nothing about the simulated one.
@@ -115,8 +116,9 @@ impl DescribedDevice {
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
         {
-            let expected = "a device that multiplies them (--device-profile cpu), or weights as they are stored";
-            return Err(Error::value("--weights", expected, format!("{made} on {}", profile.name)));
+            let expected =
+                format!("a device that multiplies them ({DEVICE_PROFILE} cpu), or weights as they are stored");
+            return Err(Error::value(WEIGHTS, expected, format!("{made} on {}", profile.name)));
         }
         let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
         if weights > memory {

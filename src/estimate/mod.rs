@@ -29,6 +29,7 @@ use crate::kv::PromptTree;
 use crate::launch::EngineBudget;
 use crate::out;
 use crate::out::files::{check_output, write_whole};
+use crate::setting::{PREDICT, SVG};
 
 use decode_step::DecodeStep;
 use device::DescribedDevice;
@@ -70,7 +71,7 @@ pub struct PlanOptions {
 }
 
 /// Whether the job is run on the simulated device, to predict its time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Predict {
     /// If the prediction takes only seconds.
@@ -92,7 +93,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     if let (Some(svg), Ok(input)) = (&options.svg, options.input.canonicalize())
         && svg.canonicalize().is_ok_and(|svg| svg == input)
     {
-        return Err(Error::value("--svg", "another file than the input", svg.display().to_string()));
+        return Err(Error::value(SVG, "another file than the input", svg.display().to_string()));
     }
     options.svg.iter().try_for_each(|path| check_output(path))?;
     let (model, mut job) = source::read(options)?;
@@ -125,7 +126,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
     };
     if !wanted && options.predict == Predict::Auto {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
-        job.notes.push(format!("time is not predicted for {sizes} unless --predict always requests it"));
+        job.notes.push(format!("time is not predicted for {sizes} unless {PREDICT} always requests it"));
     }
     let estimate = JobEstimate {
         job: JobSizes::of(&options.input, &job, &tree),

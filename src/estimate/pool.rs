@@ -14,6 +14,7 @@ use super::job::PlannedJob;
 use crate::error::{Error, Result};
 use crate::figures::{bytes, count};
 use crate::kv::{PageCounts, PromptNode, PromptTree, Prompts};
+use crate::setting::{KV_MEMORY, MEMORY};
 
 /// Pages for keys and values.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -192,7 +193,11 @@ impl<'a> PageDemand<'a> {
             count(self.length(longest).into()),
             count(self.job.per_prompt[longest as usize].tokens.into())
         );
-        Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, bytes(self.pool.bytes())))
+        Err(Error::value(
+            format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"),
+            expected,
+            bytes(self.pool.bytes()),
+        ))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::lines::{open, whole};
 use crate::model::check::check_stored;
 use crate::model::{ModelConfig, ModelFolder, WeightChoice};
 use crate::openai::batch;
+use crate::setting::{LIMIT, MODEL, SAMPLES, SET, Setting};
 use crate::tokenizer::Tokenizer;
 
 /// A model without its weights.
@@ -47,9 +48,7 @@ impl PlanModel {
     /// The tokenizer, for prompts given as text.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         match is_config(&self.path) {
-            true => {
-                Err(Error::value("--model", "a folder with a tokenizer, for prompts come as text", "a config.json"))
-            }
+            true => Err(Error::value(MODEL, "a folder with a tokenizer, for prompts come as text", "a config.json")),
             false => Tokenizer::load(&self.path),
         }
     }
@@ -78,7 +77,7 @@ pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
         return Err(Error::value(option, "a task file (.json)", path.display().to_string()));
     }
     let Some(model) = &options.model else {
-        return Err(Error::value("--model", "a model folder or a config.json, for prompts without a task", "nothing"));
+        return Err(Error::value(MODEL, "a model folder or a config.json, for prompts without a task", "nothing"));
     };
     let model = PlanModel::open(model, options.dtype, options.budget.weights)?;
     let bytes = whole(path, open(path)?)?;
@@ -172,9 +171,8 @@ fn as_u32(count: usize) -> u32 {
 
 impl PlanOptions {
     /// A given option that applies only to task files.
-    fn for_tasks_alone(&self) -> Option<&'static str> {
-        let given =
-            [("--limit", self.limit.is_some()), ("--samples", self.samples.is_some()), ("--set", !self.set.is_empty())];
+    fn for_tasks_alone(&self) -> Option<Setting> {
+        let given = [(LIMIT, self.limit.is_some()), (SAMPLES, self.samples.is_some()), (SET, !self.set.is_empty())];
         given.into_iter().find_map(|(option, given)| given.then_some(option))
     }
 }

@@ -206,7 +206,7 @@ impl Player {
                 let Some(extend) = text.part(branch, at, number) else { break };
                 found.extend(self.finish(vec![extend])?.into_iter().flat_map(tokens_of));
             }
-            self.handle.discard(&[branch]);
+            self.handle.prune(&[branch]);
             all.insert(at, found);
         }
         Ok(all)
@@ -241,7 +241,7 @@ impl Player {
                 match text.part(fork.branch, fork.at, fork.next) {
                     Some(_) => resting.push(fork),
                     None if dice.one_in(2) => self.handle.release(&[fork.branch]),
-                    None => self.handle.discard(&[fork.branch]),
+                    None => self.handle.prune(&[fork.branch]),
                 }
             }
         }
@@ -257,8 +257,8 @@ impl Player {
         let uniforms = UniformKey::root(0, "short");
         let draw = |&branch: &BranchId| Extend::sampled(branch, &params, &stop, uniforms);
         self.finish(branches.iter().map(draw).collect())?;
-        self.handle.discard(&branches);
-        self.handle.discard(&[root]);
+        self.handle.prune(&branches);
+        self.handle.prune(&[root]);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use crate::model::check::{
 };
 use crate::model::{Decoder, ModelFolder, Quantisation, WeightChoice};
 use crate::out;
+use crate::setting::{ACTIVATIONS, AGAINST, DETERMINISTIC, FORKS, TEXT};
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
 pub use forks::{FORKED_TOKENS, ForkReport, forks};
@@ -63,7 +64,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     }
     let rounds = |how: &Quantisation| how.formats().any(|format| format.rounding != Rounding::Exact);
     if options.golden.is_some() && folder.config.quantisation.as_ref().is_some_and(rounds) {
-        log::warn!("activations are rounded: more is allowed beside golden values than with --activations bf16");
+        log::warn!("activations are rounded: more is allowed beside golden values than with {ACTIVATIONS} bf16");
     }
     let facts = match facts(&folder) {
         Ok(facts) => facts,
@@ -101,12 +102,12 @@ fn text_of(against: &Against, folder: &ModelFolder) -> Result<Vec<TokenId>> {
     let (mut tokens, others) = (own?, others?);
     if tokens != others {
         let expected = format!("a model with the tokens of {}", folder.path.display());
-        return Err(Error::value("--against", expected, "others for the text"));
+        return Err(Error::value(AGAINST, expected, "others for the text"));
     }
     let most = folder.config.context.min(there.config.context);
     tokens.truncate(most);
     if tokens.len() < 2 {
-        return Err(Error::value("--text", "a text of two tokens or more", format!("{} tokens", tokens.len())));
+        return Err(Error::value(TEXT, "a text of two tokens or more", format!("{} tokens", tokens.len())));
     }
     Ok(tokens)
 }
@@ -158,8 +159,8 @@ impl OnDevice for Arithmetic<'_> {
         let options = self.options;
         if options.forks.is_some() && B::IS_ASYNC && !options.deterministic {
             return Err(Error::value(
-                "--forks",
-                "--deterministic on a GPU, where steps change bits without it",
+                FORKS,
+                format!("{DETERMINISTIC} on a GPU, where steps change bits without it"),
                 "none",
             ));
         }

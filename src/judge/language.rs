@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn languages_by_name_and_by_commands() {
-        assert_eq!(Language::parse("--language", "python").unwrap(), Language::Python);
-        assert_eq!(Language::parse("--language", "cpp").unwrap(), Language::Cpp);
+        assert_eq!(Language::parse("language", "python").unwrap(), Language::Python);
+        assert_eq!(Language::parse("language", "cpp").unwrap(), Language::Cpp);
         let rust = r#"{"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}"#;
-        let Language::Command(commands) = Language::parse("--language", rust).unwrap() else { panic!("commands") };
+        let Language::Command(commands) = Language::parse("language", rust).unwrap() else { panic!("commands") };
         assert_eq!((commands.file.as_str(), commands.run.as_slice()), ("main.rs", &["./main".to_string()][..]));
         for (text, found) in [
             ("java", "java"),
@@ -124,8 +124,8 @@ mod tests {
             (r#"{"file": "x", "run": []}"#, "no word in `run`"),
             (r#"{"file": "x"}"#, "missing field `run`"),
         ] {
-            let error = Language::parse("--language", text).unwrap_err().to_string();
-            assert!(error.starts_with("--language: expected python, cpp, or") && error.contains(found), "{error}");
+            let error = Language::parse("language", text).unwrap_err().to_string();
+            assert!(error.starts_with("language: expected python, cpp, or") && error.contains(found), "{error}");
         }
     }
 }

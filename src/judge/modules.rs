@@ -12,6 +12,7 @@ use super::Judge;
 use crate::error::Result;
 use crate::figures::counted;
 use crate::judge::problem::{Compare, Problem, StreamSuite, TestSuite};
+use crate::setting::PYTHON;
 
 /// A module that tests import and the interpreter lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl fmt::Display for LackingModule {
         let problems = counted(*problems, "problem");
         write!(
             f,
-            "the tests of {problems} (first {first}) import {name}, which {} lacks: they cannot be judged; --python \
+            "the tests of {problems} (first {first}) import {name}, which {} lacks: they cannot be judged; {PYTHON} \
              chooses another interpreter or a virtual environment",
             python.display()
         )

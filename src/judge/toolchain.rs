@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::setting::PYTHON;
 
 /// A Python 3 interpreter.
 #[derive(Clone, Debug)]
@@ -65,8 +66,10 @@ impl Interpreter {
     /// else `python3` on the search path, or `python` if that is Python 3.
     pub fn find(chosen: Option<&Path>) -> Result<Interpreter> {
         let named = match chosen {
-            Some(chosen) => Some(("--python", chosen.to_path_buf())),
-            None => std::env::var_os("OFFSHOOT_PYTHON").map(|named| ("OFFSHOOT_PYTHON", PathBuf::from(named))),
+            Some(chosen) => Some((PYTHON.to_string(), chosen.to_path_buf())),
+            None => {
+                std::env::var_os("OFFSHOOT_PYTHON").map(|named| ("OFFSHOOT_PYTHON".to_string(), PathBuf::from(named)))
+            }
         };
         let said = match named {
             Some((what, path)) => ask(&in_environment(&path)).ok_or_else(|| {

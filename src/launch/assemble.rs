@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, OnBackend, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, EngineOptions, OnBackend, WhyNotCuda};
 use crate::backend::{Backend, Dtype};
 use crate::engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use crate::kv::PageCounts;
 use crate::model::check::facts;
 use crate::model::{Decoder, ModelConfig, ModelFolder, StepRunner};
 use crate::plan::Planner;
+use crate::setting::{KV_MEMORY, MEMORY, STATE_DTYPE};
 use crate::tokenizer::Tokenizer;
 
 /// Opens a model folder for sampling, on the first device that can hold it and with the default budgets: for programs
@@ -21,15 +22,7 @@ use crate::tokenizer::Tokenizer;
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
     let folder = ModelFolder::open(model)?;
     let tokenizer = Arc::new(Tokenizer::load(model)?);
-    let launch = Launch {
-        model: ModelSource::folder(&folder)?,
-        tokenizer: Some(tokenizer.clone()),
-        devices: Devices::default(),
-        budget: EngineBudget::default(),
-        planner: Planner::default(),
-        demand: Demand::unbounded(),
-        prefix_store: None,
-    };
+    let launch = EngineOptions::default().launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
     Ok((launch.start()?.engine, tokenizer))
 }
 
@@ -333,7 +326,7 @@ pub(super) fn load_on<B: Backend>(
     budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
     let mut decoder = model.load(&mut backend)?;
     if decoder.config().state_dtype(budget.states) != budget.states {
-        log::warn!("--state-dtype {}: the model has no states of delta-rule layers", budget.states);
+        log::warn!("{STATE_DTYPE} {}: the model has no states of delta-rule layers", budget.states);
     }
     decoder.set_state_dtype(budget.states);
     Ok(decoder.on(backend))
@@ -344,5 +337,9 @@ pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
     let Error::OutOfPages { needed, capacity, .. } = error else { return error };
     let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
     let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
-    Error::value("memory for keys and values (--kv-memory, --memory)", expected, format!("{} MiB", mib(capacity)))
+    Error::value(
+        format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"),
+        expected,
+        format!("{} MiB", mib(capacity)),
+    )
 }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::model::{ModelConfig, WeightChoice};
 use crate::plan::Planner;
+use crate::setting::{KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
 
 use super::DeviceKind;
 
@@ -64,18 +65,20 @@ impl EngineBudget {
     ///
     /// The first budget out of its range, with the range.
     pub fn check(&self) -> Result<()> {
-        for (name, share) in [("--memory", self.memory), ("gpu_memory_utilization", self.gpu_memory)] {
+        for (name, share) in
+            [(MEMORY.to_string(), self.memory), ("gpu_memory_utilization".to_string(), self.gpu_memory)]
+        {
             if let Some(share) = share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
                 return Err(Error::value(name, "a number above 0, at most 1", share.to_string()));
             }
         }
         if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free_bytes()) {
             let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
-            return Err(Error::value("--swap-memory", expected, bytes(swap as u64)));
+            return Err(Error::value(SWAP_MEMORY, expected, bytes(swap as u64)));
         }
         match (self.pool_bytes, self.max_branches) {
-            (Some(0), _) => Err(Error::value("--kv-memory", "a number of MiB from 1 up", "0")),
-            (_, Some(0)) => Err(Error::value("--max-branches", "a number from 1 up", "0")),
+            (Some(0), _) => Err(Error::value(KV_MEMORY, "a number of MiB from 1 up", "0")),
+            (_, Some(0)) => Err(Error::value(MAX_BRANCHES, "a number from 1 up", "0")),
             _ => Ok(()),
         }
     }
@@ -173,7 +176,7 @@ pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usi
     }
     let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
     let expected = format!("at least {} for {} of {given} tokens and {more}", size(needed), what());
-    Err(Error::value("memory for keys and values (--kv-memory, --memory)", expected, size(pool)))
+    Err(Error::value(format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"), expected, size(pool)))
 }
 
 #[cfg(test)]

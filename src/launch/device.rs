@@ -12,6 +12,7 @@ use crate::backend::{AttentionLevels, Backend, Timed};
 use crate::error::{Error, Result};
 use crate::figures::bytes;
 use crate::model::{RunnerFacts, SharedKeys, WhyCopied};
+use crate::setting::TENSOR_PARALLEL;
 
 use super::ModelSource;
 
@@ -152,7 +153,7 @@ impl Opened {
             }
         }
         if !cpus.is_empty() && !gpus.is_empty() {
-            return Err(Error::value("--tensor-parallel", "devices of one kind", names.join(", ")));
+            return Err(Error::value(TENSOR_PARALLEL, "devices of one kind", names.join(", ")));
         }
         Ok(match gpus.is_empty() {
             true => OpenRanks::Cpu(join_ranks(cpus, exact, model)?),
@@ -168,7 +169,7 @@ fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -
     match shared {
         SharedKeys::Nothing => {}
         SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic, .. } => log::info!("{shared}"),
-        SharedKeys::Copied { .. } => log::warn!("--tensor-parallel: {shared}"),
+        SharedKeys::Copied { .. } => log::warn!("{TENSOR_PARALLEL}: {shared}"),
     }
     let ranks = ranks.sharing_positions(shared.members());
     can_hold(&ranks, 1, Some(model))?;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use super::DeviceChoice;
 use crate::backend::cuda::discovery::probe::probe;
 use crate::error::{Error, Result};
+use crate::setting::{DEVICES, TENSOR_PARALLEL};
 
 /// `--device`, or `--devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +48,9 @@ impl Devices {
             Devices::One(device) => return Ok(vec![*device]),
             Devices::Each(devices) | Devices::Ranks(devices) => devices.clone(),
             Devices::AllGpus => {
-                let gpus = probe()
-                    .map_err(|error| Error::value("--devices all", "at least one GPU", format!("none: {error}")))?;
+                let gpus = probe().map_err(|error| {
+                    Error::value(format!("{DEVICES} all"), "at least one GPU", format!("none: {error}"))
+                })?;
                 (0..gpus.len()).map(|ordinal| DeviceChoice::Cuda { ordinal }).collect()
             }
         };
@@ -75,8 +77,8 @@ impl Devices {
         match devices.len() == ranks {
             true => Ok(Devices::Ranks(devices)),
             false => {
-                let expected = format!("{ranks} devices, as --tensor-parallel says");
-                Err(Error::value("--devices", expected, names(&devices)))
+                let expected = format!("{ranks} devices, as {TENSOR_PARALLEL} says");
+                Err(Error::value(DEVICES, expected, names(&devices)))
             }
         }
     }
@@ -124,7 +126,7 @@ fn check_kinds(choices: &[DeviceChoice]) -> Result<()> {
         let found = facts(other)?;
         if (&found.name, &found.arch) != (&kind.name, &kind.arch) {
             let expected = format!("GPUs of one kind, as cuda:{first} ({})", kind.name);
-            return Err(Error::value("--devices", expected, format!("cuda:{other} ({})", found.name)));
+            return Err(Error::value(DEVICES, expected, format!("cuda:{other} ({})", found.name)));
         }
     }
     Ok(())
@@ -136,7 +138,7 @@ impl fmt::Display for Devices {
             Devices::One(device) => device.fmt(f),
             Devices::Each(devices) => f.write_str(&names(devices)),
             Devices::AllGpus => f.write_str("all"),
-            Devices::Ranks(devices) => write!(f, "{} --tensor-parallel {}", names(devices), devices.len()),
+            Devices::Ranks(devices) => write!(f, "{} {TENSOR_PARALLEL} {}", names(devices), devices.len()),
         }
     }
 }

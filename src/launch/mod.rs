@@ -9,6 +9,7 @@ mod budget;
 mod device;
 mod devices;
 mod generate;
+mod options;
 mod order;
 mod ranks;
 mod several;
@@ -22,4 +23,5 @@ pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,
     generate,
 };
+pub use options::EngineOptions;
 pub use order::{OutputTokens, PromptOrder, TextKey};

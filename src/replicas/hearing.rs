@@ -4,6 +4,7 @@
 use crate::engine::{Command, Continuation, Event, Finish, SampledToken};
 use crate::error::Error;
 use crate::ids::BranchId;
+use crate::setting::DETERMINISTIC;
 
 use super::branch::On;
 use super::load::most_sampled;
@@ -143,7 +144,7 @@ impl Router {
         if let Some(record) = self.branches.get_mut(&branch) {
             record.is_known = false;
         }
-        let expected = "the tokens that a lost device had sampled (--deterministic)";
+        let expected = format!("the tokens that a lost device had sampled ({DETERMINISTIC})");
         let error = Error::value("a sample that was begun again", expected, "others");
         self.batcher.send(&task.events, Event::Failed { branch, error });
     }

@@ -86,7 +86,6 @@ pub fn choose(
         correct,
         detail,
         logprobs: None,
-        attention: None,
         error: None,
     };
     (job.record)(&sample)?;

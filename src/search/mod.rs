@@ -79,10 +79,6 @@ pub struct Sample {
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// Share of the sample's attention on each level of the prompt and, last, on its own text; recorded by earlier
-    /// versions (`run --attention-levels`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attention: Option<Vec<f32>>,
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -294,7 +290,6 @@ impl SearchJob<'_> {
             correct,
             detail,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
-            attention: None,
             error: None,
         })
     }
@@ -311,7 +306,6 @@ impl SearchJob<'_> {
             correct: None,
             detail: None,
             logprobs: None,
-            attention: None,
             error: tree.failure(node).map(ToString::to_string),
         })
     }

@@ -219,7 +219,6 @@ impl SearchJob<'_> {
             correct,
             detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
-            attention: None,
             error: None,
         };
         (self.record)(&sample)?;

@@ -23,6 +23,7 @@ use crate::openai::protocol::files::{
 };
 use crate::openai::protocol::{ProtocolLimits, Refusal, RequestReader};
 use crate::out::files::write_whole;
+use crate::setting::MAX_DATA;
 use crate::tokenizer::Tokenizer;
 
 use super::store::{Record, Store};
@@ -303,7 +304,7 @@ fn check_unpacked(input: &Path, most: u64) -> Result<()> {
     let mut unpacked = open(input)?.take(most.saturating_add(1));
     let bytes = io::copy(&mut unpacked, &mut io::sink()).map_err(Error::io(input, "read"))?;
     match bytes > most {
-        true => Err(Error::format(input, format!("expected at most the {most} bytes of --max-data, found more"))),
+        true => Err(Error::format(input, format!("expected at most the {most} bytes of {MAX_DATA}, found more"))),
         false => Ok(()),
     }
 }

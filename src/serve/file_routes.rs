@@ -26,6 +26,7 @@ use crate::openai::protocol::files::{
     BatchObject, FileObject, FilePurpose, FileStatus, FileTag, NewBatch, deleted, list,
 };
 use crate::openai::protocol::{Refusal, RefusalKind};
+use crate::setting::{DATA, MAX_DATA};
 
 use super::batches::{Batches, now};
 use super::dispatch::ClientId;
@@ -60,7 +61,7 @@ pub fn routes() -> Router<Arc<Server>> {
 }
 
 fn batches(server: &Server) -> Result<&Batches, Refusal> {
-    let off = || Refusal::not_found("this server keeps no files: start it with --data DIR");
+    let off = || Refusal::not_found(format!("this server keeps no files: start it with {DATA} DIR"));
     server.batches.as_ref().ok_or_else(off)
 }
 
@@ -369,7 +370,7 @@ async fn create(
     let object = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
     let record = Record::new(owner, object);
     if all.store.bytes() >= all.store.most_bytes {
-        let what = "there is no room for answers: the files have all the bytes of --max-data; delete some";
+        let what = format!("there is no room for answers: the files have all the bytes of {MAX_DATA}; delete some");
         return Err(Refusal::of_kind(RefusalKind::TooLarge, "no_room", what).into());
     }
     all.store.put(&record).map_err(|error| Refusal::of(&error))?;

@@ -9,11 +9,12 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 
 use crate::engine::{Finish, FinishReason, Hear, Priority};
+use crate::launch::SampleId;
 use crate::openai::protocol::{
     AnswerHead, ChunkWriter, EncodedPrompt, Endpoint, Keep, PromptCandidates, ProtocolRequest, Refusal, response,
 };
 
-use super::dispatch::{ClientId, Delivery, Job, JobPrompt, JobSample, JobUsage, OpenTicket, Outbox};
+use super::dispatch::{ClientId, Delivery, Job, JobPrompt, JobUsage, OpenTicket, Outbox};
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;
@@ -177,7 +178,7 @@ impl Collected {
         Ok(None)
     }
 
-    fn put(&mut self, JobSample { prompt, sample }: JobSample, finish: Finish, branch: Option<String>) {
+    fn put(&mut self, SampleId { prompt, sample }: SampleId, finish: Finish, branch: Option<String>) {
         let samples = self.samples;
         let of = &mut self.prompts[prompt];
         if branch.is_some() {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::engine::EngineHandle;
 use crate::ids::{BranchId, TokenId};
 use crate::openai::protocol::Refusal;
+use crate::setting::MAX_KEPT;
 
 use super::dispatch::ClientId;
 use super::random::random_hex;
@@ -71,7 +72,7 @@ impl Leases {
     pub fn promise(&self, client: ClientId, branches: usize) -> Result<(), Refusal> {
         let most = self.limits.each;
         if branches > most {
-            let expected = format!("at most {most} branches of a request with `keep`: --max-kept");
+            let expected = format!("at most {most} branches of a request with `keep`: {MAX_KEPT}");
             return Err(Refusal::value("n", &expected, &branches.to_string()));
         }
         let mut kept = self.lock();

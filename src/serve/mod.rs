@@ -34,12 +34,13 @@ use crate::error::{Error, Result};
 use crate::figures::count;
 use crate::interrupt::Interrupt;
 use crate::json;
-use crate::launch::{Demand, Launch, ModelSource, in_bytes};
+use crate::launch::{Demand, ModelSource, in_bytes};
 use crate::lines;
 use crate::model::ModelFolder;
 use crate::openai::batch::{CacheFormats, name_of_model, system_fingerprint};
 use crate::openai::protocol::chat_beginning;
 use crate::out;
+use crate::setting::{API_KEYS, DATA};
 use crate::tokenizer::{AddSpecial, Tokenizer};
 
 use batches::{BatchEngine, Batches};
@@ -60,7 +61,7 @@ const MOST_THREADS: usize = 8;
 
 /// Serves until `interrupt` asks to stop and every request in progress is answered.
 pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
-    options.budget.check()?;
+    options.engine.budget.check()?;
     let keys = ApiKeys::load(options.keys.as_deref())?;
     let address = SocketAddr::new(options.host, options.port);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -75,23 +76,16 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(Error::io(&place, "listen at"))?;
     let address = listener.local_addr().map_err(Error::io(&place, "listen at"))?;
     if !address.ip().is_loopback() && keys.is_empty() {
-        log::warn!("anybody who reaches {address} can use this server: no API keys are set (--api-keys)");
+        log::warn!("anybody who reaches {address} can use this server: no API keys are set ({API_KEYS})");
     }
     let connections = listen::room_for(options.limits.connections);
 
-    let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
-    let weights = folder.config.effect_of(options.budget.weights);
-    let formats = CacheFormats { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
+    let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
+    let weights = folder.config.effect_of(options.engine.budget.weights);
+    let formats =
+        CacheFormats { kv: options.engine.budget.kv, states: folder.config.state_dtype(options.engine.budget.states) };
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let launch = Launch {
-        model: ModelSource::folder(&folder)?,
-        tokenizer: Some(tokenizer.clone()),
-        devices: options.devices.clone(),
-        budget: options.budget,
-        planner: options.plan.unwrap_or_default(),
-        demand: Demand::unbounded(),
-        prefix_store: options.prefix_store.clone(),
-    };
+    let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
     let metrics = Arc::new(ServeMetrics::new());
@@ -155,7 +149,7 @@ fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
         None => match Store::open(Path::new(USUAL_DATA), most_bytes) {
             Ok(store) => Ok(Some(store)),
             Err(error) => {
-                log::warn!("files and batches are off ({error}); --data DIR gives them a folder");
+                log::warn!("files and batches are off ({error}); {DATA} DIR gives them a folder");
                 Ok(None)
             }
         },

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::launch::{Devices, EngineBudget, PrefixFolder};
+use crate::launch::EngineOptions;
 use crate::openai::protocol::{ProtocolLimits, Reasoning};
-use crate::plan::Planner;
 
 use super::dispatch::QueueLimits;
 use super::leases::LeaseLimits;
@@ -27,14 +26,11 @@ pub struct ServeOptions {
     pub reasoning: Reasoning,
     /// Whether `/` is a page that shows what runs.
     pub has_page: bool,
-    pub plan: Option<Planner>,
-    pub devices: Devices,
-    pub budget: EngineBudget,
+    pub engine: EngineOptions,
     /// Folder of uploaded files and batches; `None`: `runs/serve`, if it is free.
     pub data: Option<PathBuf>,
     /// Files with prompts that are computed at the start and stay: texts, and the messages of chats (`.json`).
     pub prefixes: Vec<PathBuf>,
-    pub prefix_store: Option<PrefixFolder>,
     pub limits: ServeLimits,
 }
 

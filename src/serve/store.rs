@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::openai::protocol::Refusal;
 use crate::openai::protocol::files::{BatchObject, FileObject};
 use crate::out::files::{FolderClaim, remove_partials, write_whole};
+use crate::setting::MAX_DATA;
 
 use super::random::random_hex;
 
@@ -61,8 +62,7 @@ impl Kept for BatchObject {
 pub struct Record<T> {
     /// Whose it is: `ApiKeys::owner`.
     pub owner: String,
-    /// How often a batch was begun since it had its last answer; 0 for files. Records of older versions have none.
-    #[serde(default)]
+    /// How often a batch was begun since it had its last answer; 0 for files.
     pub begun: u32,
     pub object: T,
 }
@@ -164,7 +164,7 @@ impl Store {
         let others = lengths.all - lengths.files.get(path).copied().unwrap_or(0);
         let left = self.most_bytes.saturating_sub(others);
         if bytes > left {
-            let expected = format!("at most {left} bytes, which --max-data leaves");
+            let expected = format!("at most {left} bytes, which {MAX_DATA} leaves");
             return Err(Error::value(what, expected, format!("at least {bytes}")));
         }
         lengths.set(path, bytes);

@@ -11,10 +11,9 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures_util::stream::unfold;
 
-use crate::launch::SampleId;
 use crate::openai::protocol::{ChunkWriter, sse};
 
-use super::dispatch::{Delivery, JobSample, OpenTicket};
+use super::dispatch::{Delivery, OpenTicket};
 use super::reply;
 use super::server::Server;
 
@@ -114,11 +113,10 @@ impl Stream {
     }
 
     fn write(&mut self, delivery: Delivery, out: &mut Vec<u8>) {
-        let id = |JobSample { prompt, sample }| SampleId { prompt, sample };
         match delivery {
-            Delivery::Tokens { sample, tokens, text } => self.writer.tokens(id(sample), tokens, &text, out),
+            Delivery::Tokens { sample, tokens, text } => self.writer.tokens(sample, tokens, &text, out),
             Delivery::Finished { sample, finish, branch } => {
-                self.writer.finished(id(sample), finish, branch.map(|branch| branch.to_string()), out);
+                self.writer.finished(sample, finish, branch.map(|branch| branch.to_string()), out);
             }
             Delivery::Done(usage) => {
                 self.writer.set_cached(usage.cached.iter().sum());

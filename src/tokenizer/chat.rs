@@ -2,14 +2,14 @@
 //! and Python's JSON. The callers provide the conversation.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use minijinja::value::{Kwargs, Value as JinjaValue};
 use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Deserializer, Map, Value};
 
-use crate::bounded::{Bounds, bounded};
+use crate::bounded::{Bounds, Work, is_unbounded};
 use crate::error::{Error, Result};
 use crate::figures;
 use crate::json::footprint;
@@ -105,16 +105,35 @@ impl ChatTemplates {
         context.insert("tools".to_string(), Value::Null);
         context.insert("documents".to_string(), Value::Null);
         context.extend(options.variables.clone());
-        let (bounds, now) = (Bounds::of_text(source.len() + footprint(&context)), options.now);
-        let rendered = bounded(bounds, move || {
-            let env = environment(now);
-            let template = env.template_from_str(&source).map_err(|e| format!("is broken: {}", describe(&e)))?;
-            template.render(context).map_err(|e| format!("refuses: {}", describe(&e)))
-        });
-        let rendered = rendered.unwrap_or_else(|stopped| Err(format!("fails: {stopped}")));
+        let bounds = Bounds::of_text(source.len() + footprint(&context));
+        let now = options.now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut request = serde_json::to_vec(&(source, now)).expect("a text and a number are JSON");
+        serde_json::to_writer(&mut request, &context).expect("values are JSON, and memory takes them");
+        let rendered: Result<String, String> = match CHAT_TEMPLATES.call(bounds, &request) {
+            Ok(answer) => serde_json::from_slice(&answer).expect("`rendered` writes it"),
+            Err(stopped) => Err(format!("fails: {stopped}")),
+        };
         rendered.map_err(|why| fault(format!("{place}: the chat template {why}")))
     }
 }
+
+/// Renders templates.
+pub static CHAT_TEMPLATES: Work =
+    Work::new("chat template", |request| serde_json::to_vec(&rendered(request)).expect("texts are JSON"));
+
+/// `request`: a template's source and the time in seconds since 1970, and then its variables.
+fn rendered(request: &[u8]) -> Result<String, String> {
+    let mut values = Deserializer::from_slice(request);
+    let unread = |error: serde_json::Error| format!("cannot be filled: {error}");
+    let (source, now) = <(String, u64)>::deserialize(&mut values).map_err(unread)?;
+    let context = Map::<String, Value>::deserialize(&mut values).map_err(unread)?;
+    let env = environment(UNIX_EPOCH + Duration::from_secs(now));
+    let template = env.template_from_str(&source).map_err(|e| format!("is broken: {}", describe(&e)))?;
+    template.render(context).map_err(|e| format!("refuses: {}", describe(&e)))
+}
+
+/// Instructions that a template may run where nothing else ends it.
+const FUEL: u64 = 1 << 20;
 
 /// One line: what the template raised, or what is wrong and where.
 fn describe(e: &minijinja::Error) -> String {
@@ -125,6 +144,7 @@ fn describe(e: &minijinja::Error) -> String {
 /// Jinja's options in transformers' `apply_chat_template`.
 fn environment(now: SystemTime) -> Environment<'static> {
     let mut env = Environment::new();
+    env.set_fuel(is_unbounded().then_some(FUEL));
     env.set_trim_blocks(true);
     env.set_lstrip_blocks(true);
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -235,7 +255,6 @@ pub fn strftime(format: &str, now: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn dates_as_strftime_writes_them() {

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +10,6 @@ use super::chat::ChatTemplates;
 use super::load::{MOST_IDS, pieces};
 use super::pre_tokenizers::WordSplit;
 use super::{SurroundingTokens, Tokenizer};
-use crate::bounded::Bounds;
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, Metadata};
 use crate::ids::TokenId;
@@ -23,11 +21,6 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const TEMPLATE: &str = "tokenizer.chat_template";
-
-/// What reading the tokenizer may take.
-pub(super) fn bounds(gguf: &Gguf) -> Bounds {
-    Bounds { bytes: (256 << 20) + 64 * gguf.files()[0].header_bytes(), cpu: Duration::from_secs(60) }
-}
 
 /// Whether the file has no tokenizer at all.
 pub(super) fn is_missing(gguf: &Gguf) -> bool {
@@ -44,7 +37,7 @@ pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
     let vocabulary = Vocabulary::read(&metadata)?;
     let (described, adds_bos) = match kind {
         "gpt2" => byte_level(&metadata, &vocabulary)?,
-        _ => (sentencepiece(&metadata, &vocabulary)?, true),
+        _ => (sentencepiece(gguf, &metadata, &vocabulary)?, true),
     };
     let text = serde_json::to_vec(&described).map_err(|fault| Error::Internal(format!("tokenizer: {fault}")))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(text)
@@ -59,7 +52,7 @@ pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
     inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(path, e.to_string()))?;
     let templates = ChatTemplates::new(templates(&metadata)?.as_ref(), TEMPLATE, vocabulary.token_texts(&metadata)?);
     let (folder, pieces, can_cut) = (path.to_path_buf(), Arc::new(pieces), OnceLock::new());
-    Ok(Tokenizer { folder, inner: Arc::new(inner), around, bos, eos, pieces, can_cut, templates })
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
 }
 
 /// The kinds of tokens.
@@ -211,7 +204,7 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<(V
 }
 
 /// A tokenizer.json of a sentencepiece BPE: spaces are `▁`, and bytes stand in for what has no token.
-fn sentencepiece(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Value> {
+fn sentencepiece(gguf: &Gguf, metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Value> {
     let prefixed = metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
     let normalizer = match prefixed {
@@ -241,20 +234,32 @@ fn sentencepiece(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result
         "model": {
             "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-            "vocab": vocabulary.ids(), "merges": merges_by_score(metadata, vocabulary)?,
+            "vocab": vocabulary.ids(), "merges": merges_by_score(gguf, metadata, vocabulary)?,
         },
     }))
 }
 
 /// The merges that build each token from two others, the token with the highest score first (as transformers makes
 /// merges of a sentencepiece model).
-fn merges_by_score(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
+///
+/// # Errors
+///
+/// The splits of the tokens, which are as many as their letters, have far more letters than the file.
+fn merges_by_score(gguf: &Gguf, metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Vec<Value>> {
+    /// A token of 64 letters has as many splits, of so many letters each; most tokens have a few letters.
+    const TIMES: usize = 64;
     let scores = metadata.numbers(SCORES)?.unwrap_or_default();
     if scores.len() != vocabulary.tokens.len() {
         let expected = format!("one for each of the {} tokens", vocabulary.tokens.len());
         return Err(metadata.error(SCORES, expected, scores.len().to_string()));
     }
     let merged = || vocabulary.of_type(TokenType::Normal).chain(vocabulary.of_type(TokenType::UserDefined));
+    let letters: usize = merged().map(|(_, token)| token.len() * token.len()).sum();
+    let most = (1 << 20) + TIMES * gguf.files()[0].header_bytes();
+    if letters > most {
+        let expected = format!("tokens whose splits have at most {most} letters");
+        return Err(metadata.error(TOKENS, expected, format!("{letters}")));
+    }
     let ids: HashMap<&str, usize> = merged().map(|(id, token)| (token, id)).collect();
     let mut merges = Vec::new();
     for (id, token) in merged() {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokenizers::models::bpe::BPE;
@@ -17,25 +16,11 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
 use super::{SurroundingTokens, Tokenizer};
-use crate::bounded::Bounds;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::lines;
 
 const CONFIG: &str = "tokenizer_config.json";
-
-/// What reading the files of `folder` may take.
-pub(super) fn bounds(folder: &Path) -> Bounds {
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_read = |name: &str| name.ends_with(".json") || name.ends_with(".txt") || name.ends_with(".jinja");
-    let bytes = files
-        .filter(|file| file.file_name().to_str().is_some_and(is_read))
-        .filter_map(|file| file.metadata().ok())
-        .map(|facts| facts.len() as usize)
-        .sum::<usize>();
-    // Tokenizers of published models take 14 to 24 bytes for each byte of their files.
-    Bounds { bytes: (256 << 20) + 64 * bytes, cpu: Duration::from_secs(60) }
-}
 
 pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let config = Config::read(folder)?;
@@ -53,10 +38,11 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
         None => SurroundingTokens::PostProcessor,
     };
     let pieces = pieces(&inner, &whole)?;
+    super::growth::check(&inner).map_err(|(field, expected, found)| Error::field(&whole, field, expected, found))?;
     inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(&whole, e.to_string()))?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
-    Ok(Tokenizer { folder, inner: Arc::new(inner), around, bos, eos, pieces, can_cut, templates })
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {

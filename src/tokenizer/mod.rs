@@ -9,6 +9,7 @@ mod channels;
 mod chat;
 mod choices;
 mod gguf;
+mod growth;
 mod load;
 mod pieces;
 mod pre_tokenizers;
@@ -20,16 +21,14 @@ mod stream;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use crate::bounded::{Bounds, bounded};
+use crate::bounded::caught;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 use crate::ids::TokenId;
 
 use chat::ChatTemplates;
-pub use chat::strftime;
-pub use chat::{ChatOptions, Message};
+pub use chat::{CHAT_TEMPLATES, ChatOptions, Message, strftime};
 pub use choices::ChoiceTokens;
 use pieces::TokenPieces;
 pub use shared::SharedEncoder;
@@ -54,7 +53,7 @@ enum SurroundingTokens {
 /// A model's tokenizer.
 pub struct Tokenizer {
     folder: PathBuf,
-    inner: Arc<tokenizers::Tokenizer>,
+    inner: tokenizers::Tokenizer,
     around: SurroundingTokens,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
@@ -124,17 +123,18 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// The files are no tokenizer; reading them, or trying the tokenizer on a short text, takes far more memory or time
-    /// than that of any known model.
+    /// The files are no tokenizer, or one that lengthens texts far more than that of any known model.
     pub fn load(folder: &Path) -> Result<Tokenizer> {
-        let loaded = if crate::gguf::files(folder)?.is_some() {
-            let gguf = Gguf::open(folder)?;
-            bounded(gguf::bounds(&gguf), move || gguf::load(&gguf))
-        } else {
-            let owned = folder.to_path_buf();
-            bounded(load::bounds(folder), move || load::load(&owned))
+        let loaded = match crate::gguf::files(folder)? {
+            Some(_) => {
+                let gguf = Gguf::open(folder)?;
+                caught(|| gguf::load(&gguf))
+            }
+            None => caught(|| load::load(folder)),
         };
-        loaded.unwrap_or_else(|stopped| Err(Error::format(folder, format!("the tokenizer cannot be read: {stopped}"))))
+        loaded.unwrap_or_else(|panic| {
+            Err(Error::format(folder, format!("the tokenizer cannot be read: its library fails ({panic})")))
+        })
     }
 
     /// Whether a model has no tokenizer at all, rather than a broken one.
@@ -210,8 +210,8 @@ impl Tokenizer {
 
     fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
         let post_process = self.post_process(special);
-        let (mut tokens, mut offsets) = self.within_bounds(text, move |inner, text| {
-            let encoding = inner.encode(text, post_process)?;
+        let (mut tokens, mut offsets) = self.checked(|| {
+            let encoding = self.inner.encode(text, post_process)?;
             Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
         })?;
         if let Some(lost) = first_unencoded(text, &offsets) {
@@ -225,21 +225,17 @@ impl Tokenizer {
     }
 
     fn encode_tokens(&self, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
-        self.within_bounds(text, move |inner, text| Ok(tokens_of(&inner.encode_fast(text, post_process)?)))
+        self.checked(|| Ok(tokens_of(&self.inner.encode_fast(text, post_process)?)))
     }
 
-    /// Encodes within bounds: a stranger's tokenizer.json can double each letter forty times, or panic.
-    fn within_bounds<T: Send + 'static>(
-        &self,
-        text: &str,
-        encode: impl FnOnce(&tokenizers::Tokenizer, &str) -> tokenizers::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        // The tokenizers of published models take about 200 bytes and 1 us for each byte of a text.
-        let bytes = (64 << 20) + 1024 * text.len();
-        let bounds = Bounds { bytes, cpu: Duration::from_secs(5) + Duration::from_micros(10) * text.len() as u32 };
-        let (inner, text) = (self.inner.clone(), text.to_owned());
-        let encoded = bounded(bounds, move || encode(&inner, &text));
-        encoded.map_err(|stopped| self.fault(stopped.to_string().into()))?.map_err(|error| self.fault(error))
+    /// What `encode` returns. The library panics where an expression of a stranger's tokenizer.json has tried too many
+    /// ways to match a text.
+    fn checked<T>(&self, encode: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+        match caught(encode) {
+            Ok(Ok(encoded)) => Ok(encoded),
+            Ok(Err(error)) => Err(self.fault(error)),
+            Err(panic) => Err(self.fault(format!("its library fails ({panic})").into())),
+        }
     }
 
     fn post_process(&self, special: AddSpecial) -> bool {

@@ -317,12 +317,12 @@ impl SamplingTree {
         }
     }
 
-    /// Rejects `at` and its subtree; the engine drops them at once. The record stays readable.
+    /// Rejects `at` and its subtree; the engine prunes their branches at once. The record stays readable.
     pub fn prune(&mut self, at: NodeIndex) {
         let mut below = vec![at];
         while let Some(node) = below.pop() {
             if let NodeState::Open(branch) = self.graph[node].state {
-                self.engine.discard(&[branch]);
+                self.engine.prune(&[branch]);
             }
             self.graph[node].state = NodeState::Pruned;
             below.extend(self.graph.neighbors(node));

@@ -272,7 +272,7 @@ fn a_model_that_ranks_do_not_divide_is_refused_by_name() {
     let refused = |config: &ModelConfig, count, exact| config.check_ranks(count, exact).unwrap_err().to_string();
     let narrow = config(&json!({ "model_type": "llama", "num_attention_heads": 24, "num_key_value_heads": 6 }));
     let said = refused(&narrow, 4, false);
-    for part in ["num_key_value_heads of layer 0", "--tensor-parallel 4", "or a divisor", "1, 2 devices do", "6"] {
+    for part in ["num_key_value_heads of layer 0", "`tensor_parallel` 4", "or a divisor", "1, 2 devices do", "6"] {
         assert!(said.contains(part), "{said}");
     }
     let odd = config(&json!({ "model_type": "llama", "intermediate_size": 44 }));
@@ -281,7 +281,7 @@ fn a_model_that_ranks_do_not_divide_is_refused_by_name() {
     let olmo = config(&json!({ "model_type": "olmo2" }));
     assert!(refused(&olmo, 2, false).contains("a norm over all heads"), "{}", refused(&olmo, 2, false));
     let three = Ranks::new((0..3).map(|_| Cpu::open().unwrap()).collect(), false).err().unwrap().to_string();
-    assert!(three.contains("--tensor-parallel") && three.contains('3'), "{three}");
+    assert!(three.contains("`tensor_parallel`") && three.contains('3'), "{three}");
 }
 
 /// Partial results of eight members are one sum more a row and head.

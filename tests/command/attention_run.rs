@@ -178,26 +178,6 @@ fn thoughts_of_a_path_count_together() {
 }
 
 #[test]
-fn what_earlier_versions_recorded_is_kept_and_reported() {
-    let folder = task_folder(|_| {});
-    let folder = folder.path();
-    run_into(folder, "out", &["--samples", "2"]);
-    let mut samples = lines(folder, "out", "samples.jsonl");
-    samples.iter_mut().step_by(2).for_each(|sample| sample["attention"] = json!([0.5, 0.125, 0.375]));
-    let text: String = samples.iter().map(|sample| format!("{sample}\n")).collect();
-    fs::write(folder.join("out/samples.jsonl"), &text).expect("writable");
-
-    let resumed = ["run", "task.json", "--out", "out", "--samples", "2", "--resume"];
-    let report = succeeds(run(folder, &resumed));
-    for said in [", 50.0 % of attention\n", ", 12.5 % of attention\n", " attention of 6 of 12 samples\n"] {
-        assert!(report.contains(said), "`{said}` is not in: {report}");
-    }
-    assert_eq!(String::from_utf8(bytes(folder, "out", "samples.jsonl")).expect("text"), text);
-    succeeds(run(folder, &["rescore", "out"]));
-    assert_eq!(String::from_utf8(bytes(folder, "out", "samples.jsonl")).expect("text"), text);
-}
-
-#[test]
 fn what_cannot_be_told_is_one_sentence() {
     let levels: Vec<String> = (0..8).map(|level| format!("Level {level}. ")).chain(["{{question}}".into()]).collect();
     let folder = task_folder(|task| task["prompt"] = json!({"levels": levels}));
@@ -213,7 +193,7 @@ fn what_cannot_be_told_is_one_sentence() {
     let mut trace: Value = serde_json::from_str(&trace).expect("JSON");
     trace.as_object_mut().expect("an object").remove("level_ends");
     fs::write(folder.join("deep/trees/0.json"), trace.to_string()).expect("writable");
-    refused("deep", &["trees/0.json", "level_ends", "run the task again with --trees", "earlier versions"]);
+    refused("deep", &["trees/0.json", "level_ends", "run the task again with --trees", "found nothing"]);
 
     let choice = repository().join("tasks/choice.json");
     let choice = choice.to_str().expect("text");
@@ -222,8 +202,5 @@ fn what_cannot_be_told_is_one_sentence() {
 
     refused("nowhere", &["nowhere", "manifest.json"]);
     refuses(&run(folder, &["tree", "bare", "--device", "cpu"]), &["--device", "computes on no device"]);
-    let moved = run(folder, &["run", "task.json", "--out", "moved", "--attention-levels"]);
-    refuses(&moved, &["--attention-levels", "--trees", "offshoot tree OUT --attention"]);
-    assert!(!folder.join("moved").exists());
     assert!(!["deep", "bare", "chosen"].iter().any(|out| folder.join(out).join("attention.jsonl").exists()));
 }

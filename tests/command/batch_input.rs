@@ -178,16 +178,3 @@ fn messages_have_known_roles() {
         assert!(message.contains(&format!("`{place}`")) && message.contains(said), "{message}");
     }
 }
-
-/// A file of answers from before refusals had OpenAI's form goes on.
-#[test]
-fn refusals_of_an_earlier_version_are_answered_again() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    write(folder.path(), &[short("a"), short("b")]);
-    let old = json!({"id": "x", "custom_id": "a", "response": null, "error": {"code": "c", "message": "m"}});
-    fs::write(folder.path().join("out.jsonl"), format!("{old}\n")).expect("writable");
-    let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &["--resume"]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let answers = read(&folder.path().join("out.jsonl"));
-    assert!(answers.len() == 2 && answers.iter().all(|answer| answer["response"]["status_code"] == 200));
-}

@@ -1,7 +1,5 @@
 //! The `offshoot` command as its users meet it.
 
-use offshoot::bounded::CountingAllocator;
-
 #[path = "../common/full.rs"]
 mod full;
 #[path = "../common/judging.rs"]
@@ -41,7 +39,3 @@ mod side_by_side;
 mod strangers;
 mod tensor_parallel;
 mod tree_view;
-
-/// Of `mutated_files`, whose readers bound the memory of templates and tokenizers by it.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;

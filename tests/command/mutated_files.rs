@@ -130,7 +130,7 @@ fn rescored(folder: &Path) -> Result<()> {
     rescore::rescore(&args.into())
 }
 
-/// Files that one process reads: few, so that what their templates have taken is given back.
+/// Files that one process reads: few, so that an abort leaves few unread.
 const SHARE: u64 = 20;
 /// Has this test read `FIRST..END:FOLDER of the seeds`, in a process of its own.
 const READER: &str = "OFFSHOOT_TEST_READER";
@@ -180,6 +180,7 @@ fn complaint(numbers: Range<u64>, seeds: &Path) -> Option<String> {
 
 /// In a process of its own: reads the files that `order` names, and fails with what is wrong.
 fn read(order: &str) {
+    offshoot::bounded::use_helper(env!("CARGO_BIN_EXE_offshoot").into());
     let (numbers, seeds) = order.split_once(':').expect("the test says where the seeds are");
     let (first, end) = numbers.split_once("..").expect("the test says which");
     let numbers = first.parse::<u64>().expect("a number")..end.parse::<u64>().expect("a number");

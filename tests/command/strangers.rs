@@ -123,7 +123,7 @@ fn tokenizers_that_break_their_library_are_errors() {
     }
 }
 
-/// A normalizer or pattern that a text sets off, after the tokenizer was read.
+/// Parts that a text sets off.
 #[test]
 fn tokenizers_that_break_on_a_text_are_errors() {
     let folder = task_folder(|task| {
@@ -136,14 +136,36 @@ fn tokenizers_that_break_on_a_text_are_errors() {
     let doubling = json!({"type": "Replace", "pattern": {"String": "z"}, "content": "zz"});
     let pattern = json!({"type": "Split", "pattern": {"Regex": "(z+)+$"}, "behavior": "Isolated", "invert": false});
     let before = |first: Value, then: &Value| json!({"type": "Sequence", "pretokenizers": [first, then]});
-    for (key, value, what) in [
-        ("normalizer", json!({"type": "Sequence", "normalizers": vec![doubling; 40]}), "each z is doubled 40 times"),
-        ("pre_tokenizer", before(pattern, &whole["pre_tokenizer"]), "a pattern that tries all ways"),
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let all_bytes = json!({"type": "Sequence", "pretokenizers": vec![bytes; 40]});
+    let twice = json!([{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
+    let twice = json!({"type": "TemplateProcessing", "single": twice, "pair": [], "special_tokens": {}});
+    let is_refused = "lengthen a text at most 64 times";
+    for (key, value, said, what) in [
+        (
+            "normalizer",
+            json!({"type": "Sequence", "normalizers": vec![doubling; 40]}),
+            is_refused,
+            "each z is doubled 40 times",
+        ),
+        ("pre_tokenizer", all_bytes, is_refused, "each byte is doubled 40 times"),
+        (
+            "post_processor",
+            json!({"type": "Sequence", "processors": vec![twice; 40]}),
+            is_refused,
+            "all tokens are doubled 40 times",
+        ),
+        (
+            "pre_tokenizer",
+            before(pattern, &whole["pre_tokenizer"]),
+            "the tokenizer cannot encode this text",
+            "a pattern that tries all ways",
+        ),
     ] {
         let mut strange = whole.clone();
         strange[key] = value;
         fs::write(folder.path().join("model/tokenizer.json"), strange.to_string()).expect("written");
-        assert_ends(&dry_run(folder.path()), usual.peak_bytes, &["the tokenizer cannot encode this text"], what);
+        assert_ends(&dry_run(folder.path()), usual.peak_bytes, &[said], what);
     }
 }
 

@@ -66,7 +66,7 @@ fn any_story(engine: &EngineHandle, seed: u64) -> Vec<Vec<String>> {
         story.extend(told(engine, extends.collect()));
         let again = branches[dice.within(0, 11) as usize];
         let forks = engine.fork(again, 2).unwrap();
-        engine.discard(&branches[..2]);
+        engine.prune(&branches[..2]);
         branches.splice(..2, forks);
     }
     story
@@ -101,8 +101,8 @@ fn a_branch_that_stops_costs_one_token() {
             (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), end.clone(), stop.clone())).collect(),
         );
         let metrics = engine.metrics().unwrap();
-        engine.discard(&children);
-        engine.discard(&[root]);
+        engine.prune(&children);
+        engine.prune(&[root]);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
         (metrics.tokens_sampled, metrics.tokens_discarded)
     };
@@ -141,7 +141,7 @@ fn commands_may_come_while_steps_are_in_flight() {
         }
         let (kept, gone) = children.split_at(4);
         extension.cancel(&kept[..2]);
-        engine.discard(&gone[..1]);
+        engine.prune(&gone[..1]);
         engine.release(&gone[1..]);
         let mut cut: Vec<Option<Finish>> = vec![None; 6];
         while let Some(event) = extension.next() {
@@ -170,7 +170,7 @@ fn commands_may_come_while_steps_are_in_flight() {
                 assert_eq!(went_on[place], expected, "seed {seed}, sample {i} went on");
             }
         }
-        engine.discard(&[kept, &more, &[root]].concat());
+        engine.prune(&[kept, &more, &[root]].concat());
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0, "seed {seed}");
     }
 }

@@ -238,8 +238,8 @@ pub fn sample(engine: &EngineHandle, item: &str, prompt: Vec<TokenId>, n: usize,
     let children = engine.fork(root, n).unwrap();
     let extends = (0u64..).zip(&children).map(|(i, &child)| draw(child, key(item, i), params(), stop.clone()));
     let finishes = finishes(engine, extends.collect());
-    engine.discard(&children);
-    engine.discard(&[root]);
+    engine.prune(&children);
+    engine.prune(&[root]);
     finishes
 }
 
@@ -252,7 +252,7 @@ pub fn mislead(engine: &EngineHandle) {
         let extends =
             children.iter().map(|&child| draw(child, key("early", round), at_once.clone(), Stop::max_tokens(100)));
         finishes(engine, extends.collect());
-        engine.discard(&children);
+        engine.prune(&children);
     }
-    engine.discard(&[root]);
+    engine.prune(&[root]);
 }

@@ -203,7 +203,7 @@ fn what_is_cancelled_before_it_begins_ends_as_well() {
     assert_eq!(ended, HashSet::from([sample(0, 1), sample(1, 0), sample(1, 1), sample(1, 2)]));
     assert!(generation.poll(MOMENT).is_pending());
     assert_eq!(begun.load(Ordering::Relaxed), 2, "the engine never had the second prompt");
-    generation.discard(0);
+    generation.prune(0);
     assert!(matches!(generation.poll(PATIENCE), Poll::Ready(None)), "no more is told of what was discarded");
 }
 

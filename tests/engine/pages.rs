@@ -194,7 +194,7 @@ fn a_branch_that_cannot_fit_alone_says_what_it_needs(mode: Mode) {
     for outcome in outcomes(&engine, extends.to_vec()) {
         assert!(matches!(outcome, Err(Error::OutOfPages { needed: 4, capacity: 3, .. })), "{outcome:?}");
     }
-    engine.discard(&roots);
+    engine.prune(&roots);
     let small = engine.root(prompt(4, 20)).unwrap();
     let drawn = finish(&engine, draw(small, key("item", 0), params(), length(5)));
     assert_eq!(drawn.reason, FinishReason::Length);

@@ -21,7 +21,7 @@ fn computed(engine: &EngineHandle) -> u64 {
     let before = engine.metrics().unwrap().prompt_tokens_computed;
     let root = engine.root([prompt(1, 50), prompt(2, 7)].concat()).unwrap();
     finish(engine, draw(root, key("item", 0), params(), length(20)));
-    engine.discard(&[root]);
+    engine.prune(&[root]);
     engine.metrics().unwrap().prompt_tokens_computed - before
 }
 
@@ -80,8 +80,8 @@ fn kept_branches_go_on_after_their_pages_were_taken(mode: Mode) {
             engine.release(&forks);
             told.extend(on(&kept, &format!("round {round}"), 5));
         }
-        engine.discard(&kept);
-        engine.discard(&[root]);
+        engine.prune(&kept);
+        engine.prune(&[root]);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
         told
     };
@@ -128,7 +128,7 @@ fn what_is_live_is_current_after_each_turn(mode: Mode) {
         assert!(segment.begin.len() <= 16 && segment.computed <= segment.tokens && !segment.is_pinned);
     }
     assert_eq!(map(1), whole[..1]);
-    handle.discard(&roots);
+    handle.prune(&roots);
     engine.turn().unwrap();
     let live = handle.live().unwrap();
     assert_eq!((live.branches, live.pages.free), (0, 20), "also while it is idle");
@@ -159,8 +159,8 @@ fn thousands_that_go_at_once_free_their_rows_before_the_next_step(mode: Mode) {
         engine.turn().unwrap();
     }
     let rows = engine.metrics().rows;
-    handle.discard(&children);
-    handle.discard(&[root]);
+    handle.prune(&children);
+    handle.prune(&[root]);
     while engine.turn().unwrap() == Turn::Stepped {}
     assert_eq!(engine.metrics().rows, rows, "no row is computed for them");
     let live = handle.live().unwrap();

@@ -68,11 +68,11 @@ fn story(engine: &EngineHandle, seed: u64, lengths: Lengths) -> Vec<Finish> {
         branches.retain(|(branch, _)| !gone.contains(branch));
         while branches.len() > 16 || (!branches.is_empty() && dice.one_in(3)) {
             let (gone, _) = branches.swap_remove(dice.within(1, branches.len() as u32) as usize - 1);
-            if dice.one_in(2) { engine.release(&[gone]) } else { engine.discard(&[gone]) }
+            if dice.one_in(2) { engine.release(&[gone]) } else { engine.prune(&[gone]) }
         }
     }
     let all: Vec<BranchId> = branches.iter().map(|(branch, _)| *branch).collect();
-    engine.discard(&all);
+    engine.prune(&all);
     story
 }
 

@@ -79,8 +79,8 @@ fn branches_end_where_every_step_fails_while_it_runs() {
         for outcome in outcomes(&engine, extends.collect()) {
             assert!(outcome.expect_err("nothing is computed").is_shortage(), "{shape:?}");
         }
-        engine.discard(&children);
-        engine.discard(&[root]);
+        engine.prune(&children);
+        engine.prune(&[root]);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
     }
 }
@@ -96,8 +96,8 @@ fn a_device_without_memory_for_a_row_ends_branches_and_not_the_engine() {
             let error = outcome.expect_err("there is no memory for it");
             assert!(error.is_shortage(), "{error}");
         }
-        engine.discard(&children);
-        engine.discard(&[root]);
+        engine.prune(&children);
+        engine.prune(&[root]);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
     }
 }

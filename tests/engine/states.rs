@@ -53,7 +53,7 @@ fn forks(engine: &EngineHandle, dice: &mut Dice, text: &[TokenId]) -> HashMap<us
         }
         let (kept, gone) = resumed.split_at(dice.within(0, resumed.len() as u32) as usize);
         let ids = |of: &[(usize, BranchId)]| of.iter().map(|&(_, branch)| branch).collect::<Vec<_>>();
-        engine.discard(&ids(gone));
+        engine.prune(&ids(gone));
         engine.release(&ids(kept));
         resting.splice(0..0, fresh);
     }

@@ -19,7 +19,7 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
         branches.push(root);
     }
     let told = finishes(engine, extends);
-    engine.discard(&branches);
+    engine.prune(&branches);
     told
 }
 

@@ -69,8 +69,8 @@ fn crowd(engine: &EngineHandle) -> Vec<Finish> {
     let children = engine.fork(root, 4).unwrap();
     let extends = (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), unsure(300)));
     let told = finishes(engine, extends.collect());
-    engine.discard(&children);
-    engine.discard(&[root]);
+    engine.prune(&children);
+    engine.prune(&[root]);
     told
 }
 
@@ -135,7 +135,7 @@ fn a_long_prompt_needs_few_pages_of_layers_with_a_window(mode: Mode) {
             // Its end, and what comes of it, can go on; only then is it gone.
             let fork = engine.fork(root, 1).unwrap()[0];
             let more = finish(&engine, draw(fork, key("more", 0), params(), length(1)));
-            engine.discard(&[root, fork]);
+            engine.prune(&[root, fork]);
             (drawn, more, engine.metrics().unwrap())
         };
         let (drawn, more, metrics) = run(config);
@@ -178,7 +178,7 @@ fn what_later_prompts_share_is_kept_where_pages_are_short(mode: Mode) {
             let roots: Vec<_> = texts.iter().map(|text| engine.root(text.clone()).unwrap()).collect();
             let extend = |(i, &root): (u64, &BranchId)| draw(root, key("level", i), params(), length(20));
             let drawn = finishes(&engine, (0..).zip(&roots).map(extend).collect::<Vec<Extend>>());
-            engine.discard(&roots);
+            engine.prune(&roots);
             (drawn, engine.metrics().unwrap())
         };
         // About two paths, of nine that share much.
@@ -219,8 +219,8 @@ fn samples_and_scores(engine: &EngineHandle) -> Vec<Finish> {
     let mut told = finishes(engine, (0..).zip(&forks).map(extend).collect());
     let again = forks.iter().map(|&fork| draw(fork, key("again", 0), params(), length(3))).collect();
     told.extend(finishes(engine, again));
-    engine.discard(&forks);
-    engine.discard(&roots);
+    engine.prune(&forks);
+    engine.prune(&roots);
     told
 }
 
@@ -288,7 +288,7 @@ fn a_scored_branch_keeps_what_its_first_rows_read(mode: Mode) {
             engine.release(&[cached]);
             let scored = engine.root(text[..40].to_vec()).unwrap();
             let told = finish(&engine, score(scored, text[40..].to_vec()));
-            engine.discard(&[resting, scored]);
+            engine.prune(&[resting, scored]);
             told
         };
         // Enough to let it in, beside the one that rests; too few when it comes to its own.
@@ -332,7 +332,7 @@ fn a_long_scored_text_needs_few_pages_of_layers_with_a_window(mode: Mode) {
                 // What goes on from its end finds the window before it.
                 let fork = engine.fork(root, 1).unwrap()[0];
                 let more = finish(&engine, draw(fork, key("more", 0), params(), length(2)));
-                engine.discard(&[root, fork]);
+                engine.prune(&[root, fork]);
                 (scored, more, engine.metrics().unwrap())
             };
             let (scored, more, metrics) = run(config);
@@ -363,7 +363,7 @@ fn scores_are_the_same_however_few_pages_there_are(mode: Mode) {
                 _ => score(root, texts[text][begin..].to_vec()),
             };
             let told = finishes(&engine, roots.iter().zip(&branches).map(extend).collect());
-            engine.discard(&roots);
+            engine.prune(&roots);
             (told, engine.metrics().unwrap())
         };
         let (expected, _) = run(small_steps(roomy()));

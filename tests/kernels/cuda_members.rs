@@ -167,8 +167,8 @@ fn mislead(engine: &EngineHandle) {
         Extend { branch, continuation: Continuation::Sampled { params, stop: Stop::max_tokens(100), uniforms } }
     };
     outcomes(engine, (0..).zip(&branches).map(at_once).collect());
-    engine.discard(&branches);
-    engine.discard(&[root]);
+    engine.prune(&branches);
+    engine.prune(&[root]);
 }
 
 /// Twelve branches of two prompts that begin alike, of so many tokens that most begin pages of their own.
@@ -211,7 +211,7 @@ fn branches_of_members_go_on_as_on_one_gpu() {
                     let branch = judge.root(text.clone()).unwrap();
                     let continuation = Continuation::Given { tokens: finish.tokens.clone(), logprobs: Some(0) };
                     let judged = outcomes(&judge, vec![Extend { branch, continuation }]).remove(0);
-                    judge.discard(&[branch]);
+                    judge.prune(&[branch]);
                     assert_eq!(judged.logprobs.len(), finish.tokens.len());
                     let differ = finish.logprobs.iter().zip(&judged.logprobs).map(|(a, b)| (a - b).abs());
                     worst = differ.fold(worst, f32::max);

@@ -334,7 +334,7 @@ impl Script {
     fn drop(&mut self) {
         let Some(segment) = self.release() else { return };
         let free = self.pool.free();
-        let freed = self.tree.drop_unused(&mut self.pool, segment);
+        let freed = self.tree.prune(&mut self.pool, segment);
         assert_eq!(self.pool.free(), free + freed);
     }
 
@@ -644,7 +644,7 @@ fn the_first_child_goes_on_in_the_last_page_and_no_other() {
     tree.check_integrity(&pool).unwrap();
     // What a branch gives up, the next one may have.
     [beneath, first].into_iter().for_each(|segment| tree.release(segment));
-    assert_eq!(tree.drop_unused(&mut pool, beneath), 0, "the page is still the prompt's");
+    assert_eq!(tree.prune(&mut pool, beneath), 0, "the page is still the prompt's");
     tree.append(&mut pool, third, &tokens("fghi")).unwrap();
     assert_eq!((tree.slot(third, 13).page, 20 - pool.free()), (shared, 4));
     // Whole pages are copied to one that stands apart.
@@ -818,8 +818,8 @@ fn dropping_a_thought_frees_its_own_pages_and_keeps_its_siblings() {
     tree.append(&mut pool, kept, &tokens("good")).unwrap();
     tree.append(&mut pool, pruned, &tokens("a bad one")).unwrap();
     tree.release(pruned);
-    assert_eq!(tree.drop_unused(&mut pool, pruned), 3);
-    assert_eq!(tree.drop_unused(&mut pool, kept), 0, "a leased thought stays");
+    assert_eq!(tree.prune(&mut pool, pruned), 3);
+    assert_eq!(tree.prune(&mut pool, kept), 0, "a leased thought stays");
     assert_eq!(tree.context(kept), tokens("questiongood"));
 }
 

@@ -127,7 +127,7 @@ fn run(engine: &mut Engine, handle: &EngineHandle, clock: &Clock, job: &Workload
     }
     assert_eq!(drawn, job.continuations() * generate);
     let seconds = (clock.now() - begun).as_secs_f64();
-    handle.discard(&branches);
+    handle.prune(&branches);
     assert_eq!(engine.turn().expect("nothing grows"), Turn::Idle);
     seconds
 }

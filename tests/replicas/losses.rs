@@ -122,7 +122,7 @@ fn a_stream_that_would_go_on_otherwise_fails_instead() {
         is_over.store(true, Ordering::SeqCst);
         engine.finish(vec![sampled(other, 2)]).expect("the second one has it");
         let Some(Event::Failed { error, .. }) = stream.next() else { panic!("it differs") };
-        assert!(error.to_string().contains("--deterministic"), "{error}");
+        assert!(error.to_string().contains("`deterministic`"), "{error}");
         assert!(stream.next().is_none());
         assert!(engine.finish(vec![sampled(root, 3)]).is_err(), "nobody knows its tokens");
         engine.finish(vec![sampled(other, 3)]).expect("others go on");

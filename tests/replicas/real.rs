@@ -106,7 +106,7 @@ fn pins_are_on_every_engine_and_stay_on_those_that_live() {
         for (at, segment) in map.iter().enumerate() {
             assert!(segment.parent.is_none_or(|parent| parent < at), "parents come first");
         }
-        engine.discard(&roots);
+        engine.prune(&roots);
         drop(pin);
         while engine.live().expect("it runs").pages.held > 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -89,7 +89,7 @@ fn grow(engine: &EngineHandle, rounds: usize, mut dice: Dice) -> BTreeMap<Branch
         for branch in chosen {
             match dice.within(0, 5) {
                 0 => engine.release(&[branch]),
-                1 => engine.discard(&[branch]),
+                1 => engine.prune(&[branch]),
                 _ => resting.push(branch),
             }
         }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms that every other room may use without an edge being drawn.
-const GROUND: [&str; 16] = [
+const GROUND: [&str; 17] = [
     "bounded",
     "dice",
     "error",
@@ -24,6 +24,7 @@ const GROUND: [&str; 16] = [
     "hub",
     "interrupt",
     "bundled",
+    "setting",
 ];
 
 /// A room and what it uses above the ground, from the ground up.
@@ -79,7 +80,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("openai/protocol", &["engine", "launch", "model", "tokenizer"]),
     ("openai/batch", &["backend", "engine", "kv", "launch", "model", "openai/protocol", "plan", "tokenizer"]),
     ("serve", &["engine", "kv", "launch", "model", "openai/batch", "openai/protocol", "plan", "tokenizer"]),
-    ("args", &["backend", "judge", "launch", "model"]),
+    ("args", &["backend", "judge", "launch", "model", "plan"]),
     ("inspect", &["backend", "engine", "launch", "model", "tokenizer"]),
     ("replay", &["backend", "backend/sim", "engine", "kv", "launch", "model", "plan"]),
     (

@@ -320,8 +320,8 @@ fn what_is_wrong_with_a_tokenizer() {
 fn a_gguf_model_is_not_made_into_codes() {
     let path = golden("llama3.gguf");
     for (choice, option) in [
-        (WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() }, "--weights"),
-        (WeightChoice { activations: ActivationChoice::Bf16, ..WeightChoice::default() }, "--activations"),
+        (WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() }, "`weights`"),
+        (WeightChoice { activations: ActivationChoice::Bf16, ..WeightChoice::default() }, "`activations`"),
     ] {
         let error = ModelFolder::open(&path).unwrap().with(choice).unwrap_err();
         assert_eq!(error.exit_code(), 2);

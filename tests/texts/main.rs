@@ -24,5 +24,6 @@ mod model_mutations;
 mod mxfp4_experts;
 mod parquet_items;
 mod quantised_checkpoints;
+mod settings;
 mod task_files;
 mod tokenizers;

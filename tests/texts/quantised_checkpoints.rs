@@ -303,7 +303,7 @@ fn a_quantised_folder_says_its_size_and_is_not_made_smaller_again() {
     assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(facts.dtype));
     let choice = WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() };
     let said = opened.with(choice).unwrap_err().to_string();
-    assert!(said.contains("--weights int8") && said.contains("compressed-tensors"), "{said}");
+    assert!(said.contains("`weights` int8") && said.contains("compressed-tensors"), "{said}");
 }
 
 /// ModelOpt writes its own file beside a config.json that says nothing, and scales of keys and values.

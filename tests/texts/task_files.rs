@@ -250,11 +250,11 @@ fn overrides_from_the_command_line() {
     assert!(error("sampling.temprature=1").contains("`sampling.temprature` (given on the command line); did you mean"));
     assert!(error("sampling.temperature=hot").contains("found \"hot\" (given on the command line)"));
     assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
-    assert!(error("prompt.item=x").contains("--set prompt.item: expected an object or a list at `prompt`"));
+    assert!(error("prompt.item=x").contains("`set` prompt.item: expected an object or a list at `prompt`"));
     assert!(error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#)).contains("`method.best_of_n.by.words`"));
     let unasked = scorer(r#"{"prompt": {"item": "x"}, "words": {" yes": 1, " no": 0}}"#);
     assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
-    assert!(error("seed").contains("--set: expected key=value, found `seed`"));
+    assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
 
     let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };
     let task = desk.load_with(&with("model", json!("there")), &options).unwrap();
@@ -658,7 +658,7 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
     assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
     assert_eq!(task.source["items"]["path"], json!(here.join("tasks/words.jsonl")), "a run records what was meant");
     let task = set("items.path=beside.jsonl").unwrap();
-    assert_eq!(task.source["items"]["path"], "beside.jsonl", "as in earlier versions, so that their runs go on");
+    assert_eq!(task.source["items"]["path"], "beside.jsonl", "as it was typed");
     assert_eq!(task.items(None).unwrap()[0].fields["q"], "beside");
     let task = set("items=tasks/words.jsonl").unwrap();
     assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
@@ -667,11 +667,11 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
     let error = set("items.path=none.jsonl").unwrap_err();
     for place in [here.join("none.jsonl"), desk.folder.path().join("none.jsonl")] {
         assert!(
-            error.contains("--set items.path: expected a file or folder") && error.contains(place.to_str().unwrap()),
+            error.contains("`set` items.path: expected a file or folder") && error.contains(place.to_str().unwrap()),
             "{error}"
         );
     }
-    assert!(set("prompt={\"item\": {\"file\": \"none.txt\"}}").unwrap_err().contains("--set prompt.item.file"));
+    assert!(set("prompt={\"item\": {\"file\": \"none.txt\"}}").unwrap_err().contains("`set` prompt.item.file"));
     // Not every text is a path.
     assert!(set("prompt=none.txt").is_ok());
 }

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use crate::backend::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
 use crate::error::{Error, Result};
+use crate::setting::TENSOR_PARALLEL;
 
 /// The share of rank `rank` of `ranks` in each of neighbouring segments, as ranges of all. `sharing`: see
 /// [`Segment::share`]. Panics if one has none.
@@ -105,7 +106,11 @@ pub fn columns<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> Result<Columns
             if !range.start.is_multiple_of(group) || !range.len().is_multiple_of(group) {
                 let expected = format!("whole groups of {group} inputs on each");
                 let found = format!("{} of {}", range.len(), view.cols);
-                return Err(Error::value("inputs of a quantised layer under --tensor-parallel", expected, found));
+                return Err(Error::value(
+                    format!("inputs of a quantised layer under {TENSOR_PARALLEL}"),
+                    expected,
+                    found,
+                ));
             }
             let first_col = view.first_col + range.start;
             ColumnsOf::Quantised(QuantView { first_col, cols: range.len(), ..view })

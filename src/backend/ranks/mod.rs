@@ -27,6 +27,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::Member;
+use crate::setting::TENSOR_PARALLEL;
 use members::Members;
 
 /// Parts of an exact sum over inputs; the largest number of ranks.
@@ -301,7 +302,7 @@ impl<B: Ranked> Ranks<B> {
     pub fn new(mut ranks: Vec<B>, exact: bool) -> Result<Self> {
         let count = ranks.len();
         if !RANKS.contains(&count) {
-            return Err(Error::value("--tensor-parallel", "1, 2, 4 or 8 devices", count.to_string()));
+            return Err(Error::value(TENSOR_PARALLEL, "1, 2, 4 or 8 devices", count.to_string()));
         }
         let fabric = B::connect(&mut ranks)?;
         let parts = if exact { PARTS / count } else { 1 };

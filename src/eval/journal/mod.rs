@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::out::files::{FolderClaim, write_whole};
 use crate::search::{Outcome, Sample};
+use crate::setting::OUT;
 use lines::SortedLines;
 
 pub use attention::{AttentionFile, SampleAttention};
@@ -125,7 +126,10 @@ impl Journal {
     pub fn check_free(folder: &Path) -> Result<()> {
         settle(folder)?;
         match folder.join("samples.jsonl").exists() {
-            true => Err(Error::format(folder, "holds the results of a run already; choose another folder by --out")),
+            true => Err(Error::format(
+                folder,
+                format!("holds the results of a run already; choose another folder by {OUT}"),
+            )),
             false => Ok(()),
         }
     }

@@ -80,7 +80,6 @@ impl RecordKind {
                         ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
                     ])),
                 ),
-                ("attention", list(F32)),
                 ("error", Text),
             ],
             RecordKind::Item => vec![
@@ -446,7 +445,7 @@ mod tests {
         let judged = json!({"verdict": "AC", "message": "", "tests_passed": 3, "tests": 3, "seconds": 0.5,
             "cpu_seconds": 0.25, "peak_bytes": 1_u64 << 40});
         let scored = json!({"id": "b", "index": 1, "text": "", "tokens": 0, "finish": "length", "logprob": 0.0,
-            "judged": judged, "attention": [0.5, 0.25], "error": "why",
+            "judged": judged, "error": "why",
             "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]},
                 {"token": 8, "logprob": -1.0, "top": []}]});
         let mut expected = [plain.clone(), scored.clone()];

@@ -57,10 +57,6 @@ pub struct LevelUse {
     /// KV bytes of `tokens`, over all layers and all items.
     pub kv_bytes: u64,
     pub kv_bytes_unshared: u64,
-    /// Share of attention on this level, 0 to 1: the mean over the tokens of the samples that have recorded attention
-    /// ([`AttentionCoverage`]).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attention: Option<f64>,
 }
 
 /// Numbers of samples that were cut short, by their `finish`.
@@ -70,13 +66,6 @@ pub struct CutShort {
     pub length: usize,
     /// The model's context was full.
     pub context_full: usize,
-}
-
-/// How many of the samples that have tokens also have recorded attention (earlier versions recorded it during the run).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct AttentionCoverage {
-    pub samples: usize,
-    pub of: usize,
 }
 
 /// Tokens of the prompts and of texts that the search appended.
@@ -193,9 +182,6 @@ pub struct Summary {
     pub uncounted_processes: usize,
     /// Root first, the samples last; empty if no item has finished.
     pub levels: Vec<LevelUse>,
-    /// `None` if no sample has recorded attention.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attention: Option<AttentionCoverage>,
     /// Seconds of wall-clock time of this process, from the first prompt to the last sample, without loading the model.
     /// All fields below are of this process, too.
     pub seconds: f64,

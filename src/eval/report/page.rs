@@ -2,12 +2,11 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::{
-    AtK, AttentionCoverage, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary,
-};
+use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::backend::KvDtype;
 use crate::eval::task::EarlyStop;
 use crate::figures::{bytes, count, counted, saved};
+use crate::setting::RESUME;
 
 impl Summary {
     /// Why fewer items were finished than requested.
@@ -62,9 +61,9 @@ impl Display for Summary {
         };
         page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
-            true => format!(" of {} ({}; --resume goes on)", self.items_asked, self.missing()),
+            true => format!(" of {} ({}; {RESUME} goes on)", self.items_asked, self.missing()),
             false => {
-                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; --resume tries again)"))
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; {RESUME} tries again)"))
             }
         };
         page.scores(&self.scores, &cut)?;
@@ -79,9 +78,6 @@ impl Display for Summary {
         }
         for level in &self.levels {
             page.line("", level)?;
-        }
-        if let Some(AttentionCoverage { samples, of }) = self.attention.filter(|told| told.samples < told.of) {
-            page.line("", format!("attention of {} of {} samples", count(samples as u64), count(of as u64)))?;
         }
         if engine.rows == 0 {
             return Ok(()); // Nothing was computed: there is nothing to compare.
@@ -107,8 +103,7 @@ impl Display for LevelUse {
         let (tokens, unshared) = (self.tokens, self.tokens_unshared);
         let saved = saved(tokens, unshared);
         write!(f, "{}: {} of {} tokens ({saved} saved)", self.level, count(tokens), count(unshared))?;
-        write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))?;
-        self.attention.map_or(Ok(()), |part| write!(f, ", {:.1} % of attention", 100.0 * part))
+        write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))
     }
 }
 

@@ -23,13 +23,16 @@ use crate::interrupt::Interrupt;
 use crate::launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use crate::model::{Attribution, ModelFolder};
 use crate::out::{self, Progress};
+use crate::setting::{MODEL, TREES};
 use crate::tree::{Trace, TraceNode};
 
 /// Rows of a replayed step: enough for matrix products to reach nearly full speed.
 const STEP_ROWS: usize = 512;
 
 /// Advice if the tokens of samples are not recorded.
-const RUN_AGAIN: &str = "run the task again with --trees (the same seed samples the same on the CPU)";
+fn run_again() -> String {
+    format!("run the task again with {TREES} (the same seed samples the same on the CPU)")
+}
 
 #[derive(Clone, Debug)]
 pub struct AttentionOptions {
@@ -84,7 +87,7 @@ fn model_of(manifest: &Manifest, options: &AttentionOptions) -> Result<ModelFold
     let hash = hash_of_folder(path)?;
     if hash != manifest.model_hash {
         let expected = format!("the run's, {} ({})", manifest.model.display(), manifest.model_hash);
-        return Err(Error::value("the model (--model)", expected, format!("{} ({hash})", path.display())));
+        return Err(Error::value(format!("the model ({MODEL})"), expected, format!("{} ({hash})", path.display())));
     }
     folder.with(manifest.weights)
 }
@@ -131,10 +134,10 @@ impl AttentionJob {
         }
         let (expected, found) = match (job.samples, has_trees) {
             (0, _) => ("a sample with tokens".to_string(), "none".to_string()),
-            (_, false) => (format!("trees of its items: {RUN_AGAIN}"), "none".to_string()),
+            (_, false) => (format!("trees of its items: {}", run_again()), "none".to_string()),
             (_, true) => {
                 let found = format!("none of {}", counted(job.samples as u64, "sample"));
-                (format!("samples with tokens that a tree records: {RUN_AGAIN}"), found)
+                (format!("samples with tokens that a tree records: {}", run_again()), found)
             }
         };
         Err(Error::value(run.display().to_string(), expected, found))
@@ -159,7 +162,7 @@ impl AttentionItem {
         let root = &trace.nodes[0];
         let prompt = root.token_ids.clone().unwrap_or_default();
         if prompt.is_empty() {
-            let expected = format!("the tokens of the prompt: {RUN_AGAIN}");
+            let expected = format!("the tokens of the prompt: {}", run_again());
             return Err(Error::field(file, "nodes[0].token_ids", expected, "nothing"));
         }
         let bounds = bounds_of(file, trace, prompt.len())?;
@@ -175,8 +178,8 @@ impl AttentionItem {
 /// The levels of the prompt, and one more for the sample's own text.
 fn bounds_of(file: &Path, trace: &Trace, prompt: usize) -> Result<LevelBounds> {
     let Some(ends) = &trace.level_ends else {
-        let expected = format!("where each level of the prompt ends: {RUN_AGAIN}");
-        return Err(Error::field(file, "level_ends", expected, "nothing, as earlier versions wrote it"));
+        let expected = format!("where each level of the prompt ends: {}", run_again());
+        return Err(Error::field(file, "level_ends", expected, "nothing"));
     };
     if ends.len() >= MOST_LEVELS {
         let expected = format!("at most {} levels of the prompt, the shared one included", MOST_LEVELS - 1);

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::eval::task::{Item, Method};
 use crate::figures::{bytes, count};
 use crate::interrupt::Interrupt;
+use crate::launch::EngineOptions;
 use crate::out;
 use crate::plan::Planner;
 use crate::search::vote::Decided;
@@ -18,6 +19,7 @@ use super::resume::Earlier;
 use super::worker::{Finished, ItemRunner, RunOutcome};
 use super::{PreparedRun, RunOptions, dry_run};
 use crate::out::Progress;
+use crate::setting::{JSON, OUT, PLAN, RESUME, TREES};
 
 /// Number of problems of the vote, and of the comparison of plans; few, so that results appear in seconds.
 const VOTE_ITEMS: usize = 8;
@@ -53,11 +55,11 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
 /// Refuses options that the demo would ignore.
 fn refuse_what_needs_a_task(options: &RunOptions) -> Result<()> {
     let given = [
-        ("--out", options.out.is_some()),
-        ("--resume", options.resume),
-        ("--trees", options.trees),
-        ("--plan", options.plan.is_some()),
-        ("--json", options.json),
+        (OUT, options.out.is_some()),
+        (RESUME, options.resume),
+        (TREES, options.trees),
+        (PLAN, options.engine.plan.is_some()),
+        (JSON, options.json),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Error::value(
@@ -100,7 +102,8 @@ fn compare_plans(prepared: &mut PreparedRun, options: &RunOptions, interrupted: 
     out::line(format_args!("{:<6} {:>9} {:>12} {:>12} {:>12}", "plan", "seconds", "tokens/s", "KV read", "KV held"))?;
     let mut texts: Option<Vec<String>> = None;
     for plan in [Planner::Flat, Planner::Tree] {
-        let options = RunOptions { plan: Some(plan), ..options.clone() };
+        let engine = EngineOptions { plan: Some(plan), ..options.engine.clone() };
+        let options = RunOptions { engine, ..options.clone() };
         let (run, exact) = quietly(prepared, &options, interrupted)?;
         if let Some(ended) = run.ended {
             return Err(ended);

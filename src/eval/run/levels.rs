@@ -2,9 +2,8 @@
 //! tokens without sharing and with every common prefix shared. It counts prompts and finished samples; the engine's own
 //! counters hold what the engine did (such as prompts computed again after an eviction).
 
-use crate::eval::report::{AttentionCoverage, LevelUse};
+use crate::eval::report::LevelUse;
 use crate::kv::DistinctTokens;
-use crate::search::Sample;
 use crate::tokenizer::LevelTokens;
 
 use super::worker::Finished;
@@ -36,41 +35,22 @@ impl LevelCounts {
 }
 
 /// The levels of the prompts of `finished`, counted by `counts`, and the samples last; empty if nothing has finished.
-/// Also the number of samples with recorded attention; `None` if there are none.
-pub fn levels(
-    counts: LevelCounts,
-    finished: &[Finished],
-    kv_bytes_per_token: u64,
-) -> (Vec<LevelUse>, Option<AttentionCoverage>) {
+pub fn levels(counts: LevelCounts, finished: &[Finished], kv_bytes_per_token: u64) -> Vec<LevelUse> {
     if finished.is_empty() {
-        return (Vec::new(), None);
+        return Vec::new();
     }
-    let samples = || finished.iter().flat_map(|item| &item.outcome.samples);
     let mut uses = counts.uses;
-    let sampled = samples().map(|sample| sample.tokens as u64).sum();
+    let sampled = finished.iter().flat_map(|item| &item.outcome.samples).map(|sample| sample.tokens as u64).sum();
     uses.push((sampled, sampled));
     let last = uses.len();
-    let told_by = samples().filter_map(|sample| Some((sample.tokens, sample.attention.as_deref()?)));
-    let attention = mean_attention(told_by, last);
     let level = |(ix, (unshared, shared)): (usize, (u64, u64))| LevelUse {
         level: if ix + 1 == last { "samples".to_string() } else { format!("prompt level {}", ix + 1) },
         tokens: shared,
         tokens_unshared: unshared,
         kv_bytes: shared * kv_bytes_per_token,
         kv_bytes_unshared: unshared * kv_bytes_per_token,
-        attention: attention.as_ref().map(|parts| parts[ix]),
     };
-    (uses.into_iter().enumerate().map(level).collect(), told(samples()))
-}
-
-/// How many of `samples` have recorded attention; `None` if none has.
-fn told<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<AttentionCoverage> {
-    let mut told = AttentionCoverage { samples: 0, of: 0 };
-    for sample in samples.filter(|sample| sample.tokens > 0) {
-        told.samples += usize::from(sample.attention.is_some());
-        told.of += 1;
-    }
-    (told.samples > 0).then_some(told)
+    uses.into_iter().enumerate().map(level).collect()
 }
 
 /// The share of attention on each of `levels` levels, the own text last: the mean over the tokens of `samples`, each

@@ -22,6 +22,7 @@ use super::PreparedRun;
 use crate::hashes::{files_named, hash_of_folder, hashes};
 use crate::launch::{EngineBudget, Launched};
 use crate::model::WeightChoice;
+use crate::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
 
 pub const NAME: &str = "manifest.json";
 
@@ -40,17 +41,14 @@ pub struct Manifest {
     /// folders, by their paths relative to the task's folder.
     pub files: BTreeMap<String, String>,
     /// The same for files that only some items' prompts include, such as a subject's examples.
-    #[serde(default)]
     pub prompt_files: BTreeMap<String, String>,
     pub seed: u64,
-    /// Storage format of keys and values; in runs older than this option, the weights' dtype.
-    #[serde(default)]
+    /// Storage format of keys and values.
     pub kv_dtype: KvDtype,
     /// The same of the states of delta-rule layers; left out if they are f32 or the model has none.
     #[serde(default, skip_serializing_if = "StateDtype::is_f32")]
     pub state_dtype: StateDtype,
-    /// What weights became when they were loaded, if that changes anything; in runs older than this option, what they are
-    /// stored as.
+    /// What weights became when they were loaded, if that changes anything.
     #[serde(default, skip_serializing_if = "WeightChoice::is_as_stored")]
     pub weights: WeightChoice,
     pub processes: Vec<Process>,
@@ -65,24 +63,21 @@ pub struct Process {
     pub device: String,
     /// Whether that device guarantees the same samples whatever else it computes.
     pub exact: bool,
-    /// The code path that then determines the last bits. `None`: an earlier version did not record it.
-    #[serde(default)]
-    pub arithmetic: Option<String>,
-    /// Its prompt tokens. `None`: it was killed, or an earlier version did not record them.
-    #[serde(default)]
+    /// The code path that then determines the last bits.
+    pub arithmetic: String,
+    /// Its prompt tokens. `None`: it was killed.
     pub prompts: Option<PromptTokens>,
 }
 
 impl Process {
     pub fn on(launched: &Launched) -> Self {
         let EngineFacts { device, arithmetic, exact, .. } = launched.engine.facts().clone();
-        Self { started: now(), ended: None, device, exact, arithmetic: Some(arithmetic), prompts: None }
+        Self { started: now(), ended: None, device, exact, arithmetic, prompts: None }
     }
 
     /// Whether both guarantee the same samples. Also true for two processes on the same device without that guarantee.
     fn draws_as(&self, other: &Process) -> bool {
         match (self.exact, other.exact) {
-            // Versions that did not record it folded long contexts in another way.
             (true, true) => self.arithmetic == other.arithmetic,
             (false, false) => self.device == other.device,
             _ => false,
@@ -145,11 +140,11 @@ impl Manifest {
             return differs("model", model(self), model(now));
         }
         if self.kv_dtype != now.kv_dtype {
-            let option = |of: &Manifest| format!("--kv-dtype {}", of.kv_dtype);
+            let option = |of: &Manifest| format!("{KV_DTYPE} {}", of.kv_dtype);
             return differs("kv_dtype", option(self), option(now));
         }
         if self.state_dtype != now.state_dtype {
-            let option = |of: &Manifest| format!("--state-dtype {}", of.state_dtype);
+            let option = |of: &Manifest| format!("{STATE_DTYPE} {}", of.state_dtype);
             return differs("state_dtype", option(self), option(now));
         }
         if self.weights != now.weights {
@@ -214,9 +209,9 @@ impl Manifest {
             let Process { device, exact, arithmetic, .. } = process;
             match (before.device == now.device, before.exact == now.exact) {
                 (false, _) => format!("on {device}"),
-                (true, true) => format!("on {}", arithmetic.as_ref().unwrap_or(device)),
-                (true, false) if *exact => "with --deterministic".to_owned(),
-                (true, false) => "without --deterministic".to_owned(),
+                (true, true) => format!("on {arithmetic}"),
+                (true, false) if *exact => format!("with {DETERMINISTIC}"),
+                (true, false) => format!("without {DETERMINISTIC}"),
             }
         });
         out::aside(format_args!("warning: the run was started {begun} and continues {goes_on}: samples may differ"));

@@ -31,10 +31,9 @@ use crate::eval::report::Summary;
 use crate::eval::task::Overrides;
 use crate::interrupt::Interrupt;
 use crate::judge::JudgeSetup;
-use crate::launch::{Devices, EngineBudget, PrefixFolder};
+use crate::launch::EngineOptions;
 use crate::out;
 use crate::out::Progress;
-use crate::plan::Planner;
 
 use manifest::Process;
 pub use prepare::{PreparedRun, RenderedTask};
@@ -51,8 +50,6 @@ pub struct RunOptions {
     /// Changes to the task file.
     pub overrides: Overrides,
     pub limit: Option<usize>,
-    /// `None`: the default planner.
-    pub plan: Option<Planner>,
     pub out: Option<PathBuf>,
     pub format: ResultFormat,
     /// The k of pass@k and the like; `None`: powers of two.
@@ -69,10 +66,7 @@ pub struct RunOptions {
     /// Candidates judged at once; `None`: one per core.
     pub judges: Option<usize>,
     pub judge: JudgeSetup,
-    pub devices: Devices,
-    pub budget: EngineBudget,
-    /// Where computed prefixes are kept on disk.
-    pub prefix_store: Option<PrefixFolder>,
+    pub engine: EngineOptions,
 }
 
 /// Runs a task until it is done or `interrupt` asks to stop.

@@ -22,6 +22,7 @@ use super::assess::RunJudge;
 use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use super::{RunOptions, worker};
 use crate::launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
+use crate::setting::{LIMIT, MODEL, OUT};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
@@ -67,7 +68,7 @@ impl RenderedTask {
 
     fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
         if limit == Some(0) {
-            return Err(Error::value("--limit", "a number from 1 up", "0"));
+            return Err(Error::value(LIMIT, "a number from 1 up", "0"));
         }
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
         let vocab = folder.config.vocab;
@@ -98,9 +99,9 @@ impl RenderedTask {
 
 impl PreparedRun {
     pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
-        options.budget.check()?;
+        options.engine.budget.check()?;
         let (task, model, folder) = open(path, &options.overrides)?;
-        let folder = folder.with(options.budget.weights)?;
+        let folder = folder.with(options.engine.budget.weights)?;
         check_name(&task, options)?;
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
@@ -162,15 +163,8 @@ impl PreparedRun {
             false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
-        Launch {
-            model: ModelSource::folder_of(&self.folder, self.facts.dtype),
-            tokenizer: Some(self.tokenizer.clone()),
-            devices: options.devices.clone(),
-            budget: options.budget,
-            planner: options.plan.unwrap_or_default(),
-            demand: Demand::new(samples, tokens),
-            prefix_store: options.prefix_store.clone(),
-        }
+        let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
+        options.engine.launch(model, &self.tokenizer, Demand::new(samples, tokens))
     }
 
     /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.
@@ -231,7 +225,7 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
         return Err(Error::field(&task.path, field, expected, samples.to_string()));
     }
     let Some(model) = task.model.clone() else {
-        let expected = "a model folder here or by --model";
+        let expected = format!("a model folder here or by {MODEL}");
         return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
     };
     let typed = task.source.get("model").and_then(Value::as_str).filter(|_| overrides.model.is_none());
@@ -245,7 +239,7 @@ fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolde
 /// The checks on a task that only a run needs.
 fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
     if options.out.is_none() && !is_plain_name(&task.name) {
-        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give --out)");
+        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give {OUT})");
         return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
     }
     Ok(())

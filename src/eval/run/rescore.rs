@@ -18,6 +18,7 @@ use crate::figures::counted;
 use crate::judge::JudgeSetup;
 use crate::out;
 use crate::out::files::FolderClaim;
+use crate::setting::{RESUME, SET};
 
 use super::assess::RunJudge;
 use super::manifest::{self, Manifest};
@@ -153,7 +154,7 @@ fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Resul
     let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
     if let Some(set) = options.set.iter().find(of_samples) {
         let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
-        return Err(Error::value("--set", expected, format!("`{set}`")));
+        return Err(Error::value(SET, expected, format!("`{set}`")));
     }
     let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
     let task = match &options.task {
@@ -193,7 +194,7 @@ fn say_what_is_left_out(graded: &Graded) {
     if let [first, ..] = &graded.failed[..] {
         let failed = counted(graded.failed.len() as u64, "item");
         out::aside(format_args!(
-            "warning: {failed} failed in the run, first `{first}`, and left out (`offshoot run --resume` tries again)"
+            "warning: {failed} failed in the run, first `{first}`, and left out (`offshoot run {RESUME}` tries again)"
         ));
     }
     if graded.unfinished > 0 {

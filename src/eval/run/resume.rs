@@ -47,7 +47,7 @@ impl RunFolder {
     /// Returns a new folder for a new run; with `--resume`, the folder given, or the task's latest run that matches; if
     /// there is none, a new one.
     pub fn find(prepared: &PreparedRun, options: &RunOptions) -> Result<Self> {
-        let now = Manifest::new(prepared, &options.budget)?;
+        let now = Manifest::new(prepared, &options.engine.budget)?;
         let base = PathBuf::from("runs").join(&prepared.task.name);
         if !options.resume {
             return Self::fresh(&base, now, options);

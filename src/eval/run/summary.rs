@@ -32,17 +32,17 @@ pub fn summarise(
     seconds: f64,
 ) -> Result<Summary> {
     let task = &prepared.task;
-    let (levels, attention) = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
+    let levels = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
     let engine = launched.engine.metrics()?;
     Ok(Summary {
         task: task.name.clone(),
         method: task.method.described(),
         model: prepared.model.display().to_string(),
         device: launched.engine.facts().device.clone(),
-        kv_dtype: options.budget.kv,
-        weights: prepared.folder.config.effect_of(options.budget.weights),
+        kv_dtype: options.engine.budget.kv,
+        weights: prepared.folder.config.effect_of(options.engine.budget.weights),
         not_cuda: launched.not_cuda.as_ref().map(ToString::to_string),
-        plan: options.plan.unwrap_or_default(),
+        plan: options.engine.plan.unwrap_or_default(),
         seed: task.sampling.seed,
         items_asked: prepared.items.len(),
         unfinished_samples: 0,
@@ -52,7 +52,6 @@ pub fn summarise(
         prompts: PromptTokens::of(&engine),
         uncounted_processes: 0,
         levels,
-        attention,
         seconds,
         seconds_loading: launched.seconds_loading,
         engine,
@@ -233,7 +232,6 @@ mod tests {
             finish: FinishReason::EndOfText,
             logprob: -1.0,
             logprobs: None,
-            attention: None,
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,

@@ -10,7 +10,7 @@ use crate::eval::records::table::{RecordKind, write_parquet};
 use crate::out::files::WholeFile;
 
 /// The form of a run's results.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResultFormat {
     /// JSON lines alone.
     #[default]

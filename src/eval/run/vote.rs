@@ -17,6 +17,7 @@ use crate::out;
 use crate::out::files::{WholeFile, check_output, write_whole};
 use crate::search::Sample;
 use crate::search::self_consistency::vote;
+use crate::setting::{ID, SET, Setting, TEXT};
 
 use super::assess::{grade, question_of};
 use super::summary::scores;
@@ -115,7 +116,7 @@ fn task_of(options: &VoteOptions, read: &[ItemTexts], most: usize) -> Result<Tas
     let allowed = ["answer", "grade", "items"];
     let key = |set: &str| set.split(['.', '=']).next().unwrap_or_default().trim().to_string();
     if let Some(set) = options.set.iter().find(|set| !allowed.contains(&key(set).as_str())) {
-        return Err(Error::value("--set", format!("a key of {}", listed(&allowed)), format!("`{set}`")));
+        return Err(Error::value(SET, format!("a key of {}", listed(&allowed)), format!("`{set}`")));
     }
     let method = json!({"self_consistency": {"samples": most}});
     let overrides = |set: &[String]| Overrides { set: set.to_vec(), ..Overrides::default() };
@@ -153,7 +154,6 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         correct: graded.correct,
         detail: None,
         logprobs: None,
-        attention: None,
         error: None,
     }
 }
@@ -182,7 +182,7 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<ItemTexts>> {
 }
 
 fn id_of(options: &VoteOptions, record: &FileRecord) -> Result<(String, String)> {
-    let field = field_of(options, record, options.id.as_deref(), &IDS, "--id")?;
+    let field = field_of(options, record, options.id.as_deref(), &IDS, ID)?;
     match &record.1[&field] {
         Value::String(id) => Ok((id.clone(), field)),
         Value::Number(id) => Ok((id.to_string(), field)),
@@ -195,7 +195,7 @@ fn id_of(options: &VoteOptions, record: &FileRecord) -> Result<(String, String)>
 
 /// The texts of a record: one, or a list.
 fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, String)> {
-    let field = field_of(options, record, options.text.as_deref(), &TEXTS, "--text")?;
+    let field = field_of(options, record, options.text.as_deref(), &TEXTS, TEXT)?;
     let wrong = |found: String| {
         Error::field(&options.samples, &field, format!("a text or a list of texts at {}", record.0), found)
     };
@@ -217,7 +217,7 @@ fn field_of(
     (place, fields): &FileRecord,
     given: Option<&str>,
     usual: &[&str],
-    option: &str,
+    option: Setting,
 ) -> Result<String> {
     let known = given.map_or(usual.to_vec(), |name| vec![name]);
     let found = known.iter().find(|name| fields.contains_key(**name));

@@ -21,6 +21,7 @@ use crate::figures::counted;
 use crate::launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
 use crate::out::Progress;
 use crate::search::{FailedBranches, Outcome, Sample, SearchJob};
+use crate::setting::RESUME;
 use crate::tree::{SamplingTree, Trace};
 
 use super::assess::{answer_of, assessor, grade, question_of};
@@ -75,7 +76,7 @@ impl Failed {
             _ => "failed",
         };
         let what =
-            format!("{failed} of {items} items {how}, first `{}`: {} (--resume tries again)", self.id, self.error);
+            format!("{failed} of {items} items {how}, first `{}`: {} ({RESUME} tries again)", self.id, self.error);
         Error::format(folder.join("items.jsonl"), what)
     }
 }
@@ -90,7 +91,7 @@ impl RunOutcome {
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
         let id = prepared.items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
         let branches = counted(self.summary.failed_branches as u64, "continuation");
-        let what = format!("{branches} failed, first of item `{id}`: {first} (--resume tries again)");
+        let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
         Err(Error::format(folder.join("items.jsonl"), what))
     }
 }
@@ -441,7 +442,7 @@ mod tests {
     use crate::eval::run::ResultFormat;
     use crate::eval::task::Overrides;
     use crate::judge::{Isolation, JudgeSetup};
-    use crate::launch::{DeviceChoice, EngineBudget, LOOK_AHEAD};
+    use crate::launch::{DeviceChoice, EngineBudget, EngineOptions, LOOK_AHEAD};
 
     const MOST_BRANCHES: usize = 4;
 
@@ -451,7 +452,6 @@ mod tests {
             overrides: Overrides::default(),
             limit: None,
             format: ResultFormat::Jsonl,
-            plan: None,
             out: None,
             k: None,
             resume: false,
@@ -461,9 +461,11 @@ mod tests {
             json: false,
             judges: None,
             judge: JudgeSetup { isolation: Isolation::Required, python: None, helper: None },
-            devices: DeviceChoice::Cpu.into(),
-            budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
-            prefix_store: None,
+            engine: EngineOptions {
+                devices: DeviceChoice::Cpu.into(),
+                budget: EngineBudget { max_branches: Some(MOST_BRANCHES), ..EngineBudget::default() },
+                ..EngineOptions::default()
+            },
         }
     }
 

@@ -1,14 +1,12 @@
 //! Extracts the program from a sample's text: the whole text, or the code between a chat model's fences.
 
-use clap::ValueEnum;
-
 use super::samples::Text;
 use crate::eval::benchmark::with_body;
 use crate::eval::task::candidate::fenced as fenced_block;
 use crate::judge::language::Language;
 use crate::judge::problem::{Assembly, Problem};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtractMode {
     /// A fenced block if there is one and the text should be a complete program
     Auto,

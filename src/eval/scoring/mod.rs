@@ -29,6 +29,7 @@ use crate::judge::problem::Problem;
 use crate::judge::{Judge, JudgeSetup, Language};
 use crate::out;
 use crate::out::files::check_output;
+use crate::setting::{OUT, RESUME, SAMPLES};
 use export::{Export, Scored};
 use pool::PoolItem;
 use problems::Problems;
@@ -85,7 +86,7 @@ impl ScoreOptions {
             || judged.exists() && !judged.is_file() && !judged.is_dir();
         match self.out.is_none() && is_stream {
             true => Err(Error::value(
-                "--out",
+                OUT,
                 format!("a file, because {} has no folder for results", judged.display()),
                 "none",
             )),
@@ -152,7 +153,7 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     };
     let judged = scoring.judge(&judge, samples, interrupt.listen());
     if matches!(judged, Err(Error::Interrupted)) {
-        out::aside(format_args!("{} verdicts are in {}; --resume goes on", scoring.tally.total(), lines.display()));
+        out::aside(format_args!("{} verdicts are in {}; {RESUME} goes on", scoring.tally.total(), lines.display()));
     }
     judged?;
     let ScoringRun { tally, mut results, places, .. } = scoring;
@@ -161,7 +162,7 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
             CandidateSource::Samples(path) => format!("none in {}", path.display()),
             CandidateSource::References => format!("none in {}", options.problems.display()),
         };
-        return Err(Error::value("--samples", "samples of problems that have tests", found));
+        return Err(Error::value(SAMPLES, "samples of problems that have tests", found));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
     let mut summary = ScoringSummary {

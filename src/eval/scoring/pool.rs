@@ -9,6 +9,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::setting::WORKERS;
 
 /// Maximum number and bytes of items that wait for an earlier, slower item.
 const MOST_WAITING: usize = 1024;
@@ -61,7 +62,7 @@ pub fn in_order<T, J: Send, R: Send + Sync>(
             };
             if let Err(error) = Builder::new().spawn_scoped(scope, work) {
                 if started == 0 {
-                    return Err(Error::value("--workers", "threads that can be started", format!("none: {error}")));
+                    return Err(Error::value(WORKERS, "threads that can be started", format!("none: {error}")));
                 }
                 log::warn!("only {started} of {workers} judging threads could be started: {error}");
                 break;

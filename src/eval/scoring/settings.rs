@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::ScoreOptions;
 use super::problems::Problems;
 use crate::error::{Error, Result};
+use crate::setting::RESUME;
 
 /// Writes the fingerprint next to `lines`; if `lines` is resumed, fails unless the existing fingerprint is equal.
 pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
@@ -17,7 +18,7 @@ pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -
         let before = fs::read_to_string(&path).map_err(Error::io(&path, "read the settings of the verdicts"))?;
         if before.trim() != now {
             let expected = "the same problems, limits, language and extraction as before";
-            return Err(Error::value(format!("--resume of {}", lines.display()), expected, "others"));
+            return Err(Error::value(format!("{RESUME} of {}", lines.display()), expected, "others"));
         }
         return Ok(());
     }

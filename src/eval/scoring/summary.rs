@@ -15,6 +15,7 @@ use crate::eval::statistics;
 use crate::figures::{count, counted};
 use crate::judge::Verdict;
 use crate::judge::problem::TestSuite;
+use crate::setting::{ALL_ATTEMPTED, SAMPLES};
 
 /// Seed of the bootstrap: the same verdicts give the same interval.
 const SEED: u64 = 0;
@@ -272,8 +273,8 @@ impl ScoringSummary<'_> {
             [] => Ok(()),
             [first, ..] => {
                 let missing = self.without_samples().len();
-                let expected = "samples of every problem (--all-attempted)";
-                Err(Error::value("--samples", expected, format!("none of {missing} problems, {first} among them")))
+                let expected = format!("samples of every problem ({ALL_ATTEMPTED})");
+                Err(Error::value(SAMPLES, expected, format!("none of {missing} problems, {first} among them")))
             }
         }
     }

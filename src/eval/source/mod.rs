@@ -15,6 +15,7 @@ use crate::file_kind::{begins_with_request, strip_comments};
 use crate::json;
 use crate::json::{describe, listed};
 use crate::lines;
+use crate::setting::SET;
 use schema::{Checked, Fault, Schema, inside};
 
 /// A task file's JSON with the changes from the command line.
@@ -55,12 +56,12 @@ impl TaskSource {
 
     fn set(&mut self, assignment: &str) -> Result<()> {
         let (key, text) =
-            assignment.split_once('=').ok_or_else(|| Error::value("--set", "key=value", format!("`{assignment}`")))?;
+            assignment.split_once('=').ok_or_else(|| Error::value(SET, "key=value", format!("`{assignment}`")))?;
         let value = serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_string()));
         let key = key.trim();
         assign(&mut self.value, key, value).map_err(|(at, found)| {
             Error::value(
-                format!("--set {key}"),
+                format!("{SET} {key}"),
                 format!("an object or a list at `{at}` of {}", self.path.display()),
                 found,
             )
@@ -106,7 +107,7 @@ impl TaskSource {
             // A model that is in neither folder may be a name on the Hugging Face Hub, about which its reader says more.
             (false, is_beside) if is_beside || at == "model" => Ok(typed.to_string()),
             (false, _) => Err(Error::value(
-                format!("--set {at}"),
+                format!("{SET} {at}"),
                 "a file or folder",
                 format!("\"{typed}\", which is neither {} nor {}", here.display(), beside.display()),
             )),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::SCHEMA;
 use crate::eval::source::schema::{inside, is_of, is_required, properties};
+use crate::setting::SET;
 
 /// Columns of the text.
 const WIDTH: usize = 100;
@@ -20,9 +21,9 @@ pub fn schema() -> String {
 pub fn text() -> String {
     let mut page = Page { text: String::new(), explained: HashMap::new() };
     page.lines("", "", &described(SCHEMA.root()));
-    page.text.push_str(
-        "\nKeys by dotted path, as in --set KEY=VALUE; `[]` is an element of a list, `NAME` a name of yours.\n\n",
-    );
+    page.text.push_str(&format!(
+        "\nKeys by dotted path, as in {SET} KEY=VALUE; `[]` is an element of a list, `NAME` a name of yours.\n\n"
+    ));
     page.keys_in("", SCHEMA.root());
     page.text
 }

@@ -40,6 +40,7 @@ use grade::{GradeSettings, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
 use prompt::{PromptSettings, PromptTemplate};
+pub use template::TEMPLATES;
 
 /// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths are
 /// relative to the file; those of the command line to the current folder.

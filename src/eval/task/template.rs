@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, escape_formatter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Deserializer, Map, Value};
 
-use crate::bounded::{Bounds, bounded};
+use crate::bounded::{Bounds, Stopped, Work, is_unbounded};
 use crate::error::{Error, Result};
 use crate::eval::source::values::TaskPath;
 use crate::eval::source::{Place, read_text};
@@ -63,11 +63,58 @@ static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
     });
     jinja.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     jinja.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    jinja.set_fuel(is_unbounded().then_some(FUEL));
     jinja
 });
 
+/// Instructions that a template may run where nothing else ends it.
+const FUEL: u64 = 1 << 20;
+
 /// The formatter's error for a null.
 const PRINTS_NULL: &str = "it prints null";
+
+/// Compiles a template and, where fields follow it, renders it.
+pub static TEMPLATES: Work =
+    Work::new("task template", |request| serde_json::to_vec(&worked(request)).expect("texts are JSON"));
+
+fn worked(request: &[u8]) -> Result<Option<String>, Fault> {
+    let mut values = Deserializer::from_slice(request).into_iter::<Value>();
+    let mut next = || values.next().transpose().map_err(|error| Fault::unread(&error));
+    let text = next()?.unwrap_or_default();
+    let template = JINJA.template_from_str(text.as_str().unwrap_or_default()).map_err(|error| Fault::of(&error))?;
+    next()?.map(|fields| template.render(fields)).transpose().map_err(|error| Fault::of(&error))
+}
+
+/// Why a template is not compiled or rendered.
+#[derive(Serialize, Deserialize)]
+struct Fault {
+    /// It uses an undefined name.
+    is_undefined: bool,
+    /// It prints a null.
+    is_null: bool,
+    text: String,
+}
+
+impl Fault {
+    fn unread(error: &serde_json::Error) -> Fault {
+        Fault { is_undefined: false, is_null: false, text: error.to_string() }
+    }
+
+    fn of(error: &minijinja::Error) -> Fault {
+        let is_undefined = error.kind() == ErrorKind::UndefinedError;
+        Fault { is_undefined, is_null: error.detail() == Some(PRINTS_NULL), text: in_one_line(error) }
+    }
+}
+
+/// Compiles the template, and renders it if there are fields.
+fn work(text: &str, fields: Option<&Map<String, Value>>) -> Result<Result<Option<String>, Fault>, Stopped> {
+    let mut request = serde_json::to_vec(text).expect("a text is JSON");
+    if let Some(fields) = fields {
+        serde_json::to_writer(&mut request, fields).expect("fields are JSON, and memory takes them");
+    }
+    let answer = TEMPLATES.call(Bounds::of_text(text.len() + fields.map_or(0, footprint)), &request)?;
+    Ok(serde_json::from_slice(&answer).expect("`TEMPLATES` writes it"))
+}
 
 impl Template {
     /// `place`: of the template.
@@ -76,11 +123,9 @@ impl Template {
     }
 
     pub(crate) fn new(place: &Place<'_>, text: String) -> Result<Template> {
-        let compiled = text.clone();
-        let compiled = bounded(Bounds::of_text(text.len()), move || JINJA.template_from_str(&compiled).map(drop));
-        match compiled {
-            Ok(Ok(())) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
-            Ok(Err(error)) => Err(place.wrong_as("a template", in_one_line(&error))),
+        match work(&text, None) {
+            Ok(Ok(_)) => Ok(Template { text, task: place.source.path.clone(), at: place.field().to_string() }),
+            Ok(Err(fault)) => Err(place.wrong_as("a template", fault.text)),
             Err(stopped) => Err(place.wrong_as("a template", stopped.to_string())),
         }
     }
@@ -93,17 +138,11 @@ impl Template {
 
     /// Renders the template for the item `id` with these fields. An error names the item and its missing fields.
     pub(crate) fn render(&self, id: &str, fields: &Map<String, Value>) -> Result<String> {
-        let bounds = Bounds::of_text(self.text.len() + footprint(fields));
-        let (text, owned) = (self.text.clone(), fields.clone());
-        let rendered = bounded(bounds, move || {
-            let template = JINJA.template_from_str(&text).expect("`read` compiled it");
-            template.render(owned)
-        });
-        let rendered = rendered.map_err(|stopped| {
+        let rendered = work(&self.text, Some(fields)).map_err(|stopped| {
             let expected = format!("a template that item `{id}` fills within its bounds");
             Error::field(&self.task, &self.at, expected, stopped.to_string())
         })?;
-        rendered.map_err(|e| {
+        rendered.map(Option::unwrap_or_default).map_err(|fault| {
             let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
             let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
             let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
@@ -111,18 +150,18 @@ impl Template {
             let nulls = template.undeclared_variables(true).into_iter().filter(|name| is_null(fields, name));
             let mut nulls: Vec<String> = nulls.map(|v| format!("`{v}`")).collect();
             nulls.sort();
-            let (expected, found) = match (e.kind(), missing.is_empty()) {
-                _ if e.detail() == Some(PRINTS_NULL) && !nulls.is_empty() => (
+            let (expected, found) = match fault {
+                Fault { is_null: true, .. } if !nulls.is_empty() => (
                     format!(
                         "a text or number in {} of item `{id}`, or a template that tests for null",
                         nulls.join(", ")
                     ),
                     "null".to_string(),
                 ),
-                (ErrorKind::UndefinedError, false) => {
+                Fault { is_undefined: true, .. } if !missing.is_empty() => {
                     (format!("fields {} in item `{id}`", missing.join(", ")), format!("the fields {}", names(fields)))
                 }
-                _ => (format!("a template that item `{id}` fills"), in_one_line(&e)),
+                Fault { text, .. } => (format!("a template that item `{id}` fills"), text),
             };
             Error::field(&self.task, &self.at, expected, found)
         })

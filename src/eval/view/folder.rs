@@ -12,10 +12,9 @@ use super::{ShownItem, ShownRun};
 use crate::engine::{ForkKind, finish_fields};
 use crate::error::{Error, Result};
 use crate::eval::journal::{AttentionFile, settle};
+use crate::setting::{ITEM, TREES};
 use crate::tree::{Trace, TraceNode, TraceState};
 
-const NO_TREE: &str = "The run wrote no tree (offshoot run --trees): this one is put together from its samples, without the \
-                       prompt's text, pruned branches and bytes.";
 const UNFINISHED: &str = "The run ended before this item did: only what is on disk is shown.";
 
 /// Lines of a JSON lines file, each an object.
@@ -86,7 +85,7 @@ fn keep(items: &mut JsonObjects, wanted: &str, folder: &Path) -> Result<()> {
     let Some(at) = by_id.or_else(by_index) else {
         let some: Vec<String> = items.iter().take(3).map(id_of).collect();
         let expected = format!("an item of {}, by id ({}, ...) or number", folder.display(), some.join(", "));
-        return Err(Error::value("--item", expected, wanted));
+        return Err(Error::value(ITEM, expected, wanted));
     };
     *items = vec![items.swap_remove(at)];
     Ok(())
@@ -102,7 +101,10 @@ fn show(item: RecordedItem, attention: &AttentionFile) -> ShownItem {
     let trace = match tree {
         Some((_, trace)) => trace,
         None => {
-            notes.push(NO_TREE.to_string());
+            notes.push(format!(
+                "The run wrote no tree (offshoot run {TREES}): this one is put together from its samples, without the \
+                 prompt's text, pruned branches and bytes."
+            ));
             if let Some(cancelled) = item.get("cancelled").and_then(Value::as_u64).filter(|&cancelled| cancelled > 0) {
                 notes.push(format!("{cancelled} more samples were stopped early and are not on disk."));
             }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{ShownItem, ShownNode, ShownRun};
 use crate::engine::ForkKind;
 use crate::figures::{bytes, count};
+use crate::setting::{HTML, ITEM};
 use crate::tree::TraceState;
 
 /// Limits: items shown if none is requested, children shown per node, and characters of a text.
@@ -23,7 +24,7 @@ pub fn text(run: &ShownRun, whole: bool) -> String {
     }
     let rest = run.items.len() - shown;
     if rest > 0 {
-        text += &format!("{rest} more items: --item ID shows one of them, --html FILE all in a page\n");
+        text += &format!("{rest} more items: {ITEM} ID shows one of them, {HTML} FILE all in a page\n");
     }
     text
 }

@@ -65,7 +65,7 @@ impl PrefixTree {
     /// Frees the unused end of the path of `segment` at once: the segment, if it has neither a lease nor children, then
     /// its parent on the same condition, and so on. For pruned branches after their lease was released. Returns the
     /// number of pages freed.
-    pub fn drop_unused(&mut self, pool: &mut PagePool, segment: SegmentId) -> usize {
+    pub fn prune(&mut self, pool: &mut PagePool, segment: SegmentId) -> usize {
         let mut freed = 0;
         let mut at = Some(segment);
         while let Some(id) = at.filter(|&id| self.at(id).idle.is_some()) {

@@ -41,7 +41,7 @@
 //!
 //! # Leases
 //! A lease on a segment keeps its whole path. A released segment stays cached for later prompts to match, until it is
-//! evicted. After `evict` or `drop_unused`, an id without a lease may be gone or reused.
+//! evicted. After `evict` or `prune`, an id without a lease may be gone or reused.
 //!
 //! # States
 //! A model with delta-rule layers computes a row from the state that the rows before have left (`states`). A state has a

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::tables::{print, print_json, rounded};
+use crate::args::words::{DTYPES, one_of};
 use crate::backend::Dtype;
 use crate::backend::cuda::ranks::measure::{Exchange, LinkLimits, MeasuredRanks};
 use crate::backend::cuda::ranks::ways::Way;
@@ -31,7 +32,7 @@ pub struct AllreduceOptions {
     )]
     pub bytes: Vec<usize>,
     /// What numbers are rounded to when they are sent
-    #[arg(long = "dtype", value_enum, value_name = "DTYPE", value_delimiter = ',', default_value = "bf16,f32")]
+    #[arg(long = "dtype", value_parser = one_of(DTYPES), value_name = "DTYPE", value_delimiter = ',', default_value = "bf16,f32")]
     pub dtypes: Vec<Dtype>,
 }
 

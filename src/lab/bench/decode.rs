@@ -8,6 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
+use crate::args::words::{DTYPES, PLANNERS, one_of};
 use crate::args::{EngineArgs, whole};
 use crate::backend::{Dtype, KvDtype, Rates, WeightFormat};
 use crate::engine::{EngineFacts, EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
@@ -43,10 +44,10 @@ pub struct DecodeOptions {
     #[arg(long, value_name = "G", value_parser = whole::<usize>(1..), default_value_t = 64)]
     pub generate: usize,
     /// Planners to measure, one after another
-    #[arg(long = "plan", value_enum, value_delimiter = ',', default_value = "balanced")]
+    #[arg(long = "plan", value_parser = one_of(PLANNERS), value_delimiter = ',', default_value = "balanced")]
     pub plans: Vec<Planner>,
     /// Weight dtype of random weights (default: the config's)
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = one_of(DTYPES))]
     pub dtype: Option<Dtype>,
     /// Runs of each case; the median is printed
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 3)]

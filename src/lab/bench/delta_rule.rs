@@ -13,6 +13,7 @@ use super::FloorArgs;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
 use crate::args::whole;
+use crate::args::words::{DTYPES, STATE_DTYPES, one_of};
 use crate::backend::{
     ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, RowToken, StateDtype, StateShape,
     StepBatch, Timed, Uniform, WeightFormat, WeightView,
@@ -49,10 +50,10 @@ pub struct DeltaRuleOptions {
     #[arg(long, value_name = "NxT", value_delimiter = ',', default_value = "1x2048,8x256,64x32")]
     pub prompts: Vec<Prompts>,
     /// Dtype of activations
-    #[arg(long, value_enum, default_value = "bf16")]
+    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
     pub dtype: Dtype,
     /// Storage format of states
-    #[arg(long, value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE")]
     pub state_dtype: StateDtype,
     #[command(flatten)]
     pub floor: FloorArgs,

@@ -16,6 +16,7 @@ use super::mixtures;
 use super::tables::{print, rounded};
 use super::workload_file::read_jobs;
 use crate::args::whole;
+use crate::args::words::{DTYPES, one_of};
 use crate::backend::{
     ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, Timed, Uniform,
     WeightFormat,
@@ -79,7 +80,7 @@ pub struct ProductOptions {
     )]
     pub rows: Vec<usize>,
     /// Dtype of the random weights
-    #[arg(long, value_enum, default_value = "bf16")]
+    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
     pub dtype: Dtype,
     /// Format of the layers' weights (default: dense)
     #[arg(long, value_enum, value_name = "FORMAT")]

@@ -14,6 +14,7 @@ use super::FloorArgs;
 use super::tables::{print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use crate::args::rate;
+use crate::args::words::{KV_DTYPES, PLANNERS, one_of};
 use crate::backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
     WeightFormat,
@@ -49,7 +50,7 @@ pub struct TreeOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub only: Vec<String>,
     /// How shared prefixes are attended to
-    #[arg(long = "plan", value_enum, default_value = "balanced")]
+    #[arg(long = "plan", value_parser = one_of(PLANNERS), default_value = "balanced")]
     pub planner: Planner,
     #[command(flatten)]
     pub floor: FloorArgs,
@@ -57,7 +58,7 @@ pub struct TreeOptions {
     #[arg(long)]
     pub deterministic: bool,
     /// Storage format of keys and values; errors are relative to unrounded keys and values
-    #[arg(long = "kv-dtype", value_enum, value_name = "DTYPE", default_value_t)]
+    #[arg(long = "kv-dtype", value_parser = one_of(KV_DTYPES), value_name = "DTYPE", default_value = "model")]
     pub kv: KvDtype,
     /// Standard deviation of the attention scores
     #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1")]

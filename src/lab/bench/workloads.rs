@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
+use crate::args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
 use crate::args::{WeightArgs, mebibytes, whole};
 use crate::backend::{Backend, Dtype, KvDtype, StateDtype, Timed};
 use crate::dice::Dice;
@@ -36,15 +37,15 @@ pub struct WorkloadOptions {
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Dtype of the random weights
-    #[arg(long, value_enum, default_value = "bf16")]
+    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
     pub dtype: Dtype,
     #[command(flatten)]
     pub weights: WeightArgs,
     /// Storage format of keys and values
-    #[arg(long = "kv-dtype", value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long = "kv-dtype", value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE")]
     pub kv: KvDtype,
     /// How shared prefixes are attended to
-    #[arg(long = "plan", value_enum, default_value = "balanced")]
+    #[arg(long = "plan", value_parser = one_of(PLANNERS), default_value = "balanced")]
     pub planner: Planner,
     /// Leave out attention, to measure the upper bound for any attention
     #[arg(long)]

@@ -172,7 +172,7 @@ fn run(model: Box<dyn StepRunner>, effort: CheckEffort) -> Result<TreeRun> {
     }
     let mut given = engine.finish(score(&first))?;
     let (kept, pruned): (Vec<_>, Vec<_>) = first.iter().enumerate().partition(|(i, _)| i % forks != forks - 1);
-    engine.discard(&pruned.iter().map(|(_, branch)| **branch).collect::<Vec<_>>());
+    engine.prune(&pruned.iter().map(|(_, branch)| **branch).collect::<Vec<_>>());
     let mut second = Vec::new();
     for (_, branch) in kept {
         second.extend(engine.fork(*branch, 2)?);

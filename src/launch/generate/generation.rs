@@ -128,9 +128,9 @@ impl<R: AsRequest> Generation<R> {
     }
 
     /// Drops a prompt at once; no further events of it are returned.
-    pub fn discard(&mut self, prompt: usize) {
+    pub fn prune(&mut self, prompt: usize) {
         self.is_begun[prompt] = true;
-        self.generator.discard(prompt);
+        self.generator.prune(prompt);
     }
 
     /// Whether this prompt has started and has samples that have not ended.

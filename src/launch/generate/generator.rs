@@ -319,7 +319,7 @@ impl Generator {
     }
 
     /// Drops a prompt in flight at once, but for the branches that were taken; no further events of it are returned.
-    pub fn discard(&mut self, prompt: usize) {
+    pub fn prune(&mut self, prompt: usize) {
         let Some(mut dropped) = self.in_flight.remove(&prompt) else { return };
         let mut samples = 0..;
         dropped.branches.retain(|branch| {
@@ -328,7 +328,7 @@ impl Generator {
             self.prompt_tokens -= if is_unfinished { dropped.tokens } else { 0 };
             is_unfinished || !dropped.keep || self.asked_for.remove(&sample).is_some()
         });
-        self.engine.discard(&dropped.branches);
+        self.engine.prune(&dropped.branches);
     }
 
     /// Whether this prompt has started and has samples that have not ended.
@@ -364,7 +364,7 @@ impl Drop for Generator {
         left.extend(self.asked_for.values());
         left.extend(self.in_flight.values().flat_map(|prompt| &prompt.branches));
         if !left.is_empty() {
-            self.engine.discard(&left);
+            self.engine.prune(&left);
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::hub;
 use crate::ids::TokenId;
 use crate::kv::PageGroups;
 use crate::lines;
+use crate::setting::{ACTIVATIONS, WEIGHTS};
 
 use super::layout::{LayerTensors, Layout, TensorSpec};
 use super::weights::GgufModel;
@@ -125,7 +126,7 @@ impl ModelConfig {
             (None, made) => made.map(|format| Quantisation::Made { format, exact, dense_head: false }),
             (Some(stored), None) => Some(if exact { stored.exact() } else { stored }),
             (Some(stored), Some(format)) => {
-                let what = format!("--weights {format} is made of dense weights; this checkpoint has {stored}");
+                let what = format!("{WEIGHTS} {format} is made of dense weights; this checkpoint has {stored}");
                 return Err(Error::format(path, what));
             }
         };
@@ -347,7 +348,7 @@ impl ModelFolder {
     /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already, or a GGUF model.
     pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
         if !choice.is_as_stored() && crate::gguf::files(&self.path)?.is_some() {
-            let option = if choice.weights.is_some() { "--weights" } else { "--activations" };
+            let option = if choice.weights.is_some() { WEIGHTS } else { ACTIVATIONS };
             let expected = "a model folder with it; a GGUF model stays as it is stored";
             return Err(Error::value(option, expected, self.path.display().to_string()));
         }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 
 use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
 use crate::model::layout::{Layout, TensorSpec};
+use crate::setting::{DETERMINISTIC, TENSOR_PARALLEL};
 
 /// How ranks that have the same key head hold its keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,15 @@ impl fmt::Display for SharedKeys {
             }
             SharedKeys::Copied { copies, why } => {
                 write!(f, "{copies} devices each have a copy of the keys and values of a key head")?;
-                f.write_str(match why {
-                    WhyCopied::Deterministic => ", as --deterministic gives the same bits on any number of devices",
-                    WhyCopied::Backend => ": devices that NVLink does not join cannot divide its positions",
-                    WhyCopied::Layers => " in some layers: layers differ in their number of key heads",
-                })
+                match why {
+                    WhyCopied::Deterministic => {
+                        write!(f, ", as {DETERMINISTIC} gives the same bits on any number of devices")
+                    }
+                    WhyCopied::Backend => {
+                        f.write_str(": devices that NVLink does not join cannot divide its positions")
+                    }
+                    WhyCopied::Layers => f.write_str(" in some layers: layers differ in their number of key heads"),
+                }
             }
         }
     }
@@ -144,12 +149,12 @@ impl ModelConfig {
     pub fn check_ranks(&self, ranks: usize, exact: bool) -> Result<()> {
         for (ix, layer) in self.layers.iter().enumerate() {
             if let Some(kind) = undivided(layer) {
-                let what = format!("layer {ix} ({}) under --tensor-parallel {ranks}", self.family);
+                let what = format!("layer {ix} ({}) under {TENSOR_PARALLEL} {ranks}", self.family);
                 return Err(Error::value(what, "attention whose norms are those of single heads", kind));
             }
             for divided in sizes(layer) {
                 if !divided.is_divided(ranks, exact) {
-                    let what = format!("{} of layer {ix} under --tensor-parallel {ranks}", divided.field);
+                    let what = format!("{} of layer {ix} under {TENSOR_PARALLEL} {ranks}", divided.field);
                     let by = divided.divisor(ranks, exact);
                     let or = if divided.is_repeated { " or a divisor" } else { "" };
                     let expected = format!("a multiple{or} of {by} (of this model: {})", self.whole_ranks(exact));
@@ -159,7 +164,7 @@ impl ModelConfig {
         }
         match RANKS.contains(&ranks) {
             true => Ok(()),
-            false => Err(Error::value("--tensor-parallel", "1, 2, 4 or 8 devices", ranks.to_string())),
+            false => Err(Error::value(TENSOR_PARALLEL, "1, 2, 4 or 8 devices", ranks.to_string())),
         }
     }
 

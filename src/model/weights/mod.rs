@@ -17,6 +17,7 @@ use crate::backend::{
     with_bytes,
 };
 use crate::error::{Error, Result};
+use crate::setting::WEIGHTS;
 
 use super::config::Quantisation;
 use super::layout::TensorSpec;
@@ -188,7 +189,7 @@ impl WeightSource {
             && format == WeightFormat::Quantised(made)
         {
             let found = format!("{format} on {}, which does not multiply it", backend.describe());
-            return Err(Error::value("--weights", "a format that the device multiplies (the CPU: all)", found));
+            return Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found));
         }
         // Of quantised matrices `Decoder` says it once for all.
         let dense = |part: &MatrixPart<'_>| part.format().dense().filter(|_| !is_kept(part));

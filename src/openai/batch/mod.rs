@@ -22,13 +22,12 @@ use crate::error::Result;
 use crate::figures::count;
 use crate::interrupt::Interrupt;
 use crate::json::describe;
-use crate::launch::{Demand, Devices, EngineBudget, Launch, ModelSource, PrefixFolder};
+use crate::launch::{Demand, EngineOptions, ModelSource};
 use crate::model::ModelFolder;
 use crate::openai::protocol::Refusal;
 use crate::out;
 use crate::out::Progress;
 use crate::out::files::check_replaceable;
-use crate::plan::Planner;
 use crate::tokenizer::Tokenizer;
 
 use serde_json::json;
@@ -52,11 +51,7 @@ pub struct BatchOptions {
     pub resume: bool,
     /// Seed of requests without one.
     pub seed: u64,
-    pub plan: Option<Planner>,
-    pub devices: Devices,
-    pub budget: EngineBudget,
-    /// Where computed prefixes are kept on disk.
-    pub prefix_store: Option<PrefixFolder>,
+    pub engine: EngineOptions,
 }
 
 /// The default of [`BatchOptions::most_of_line`].
@@ -67,13 +62,14 @@ const REFUSED: u8 = 2;
 
 /// Answers every line of the input until all are answered or `interrupt` asks to stop.
 pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
-    options.budget.check()?;
+    options.engine.budget.check()?;
     check_replaceable(&options.out)?;
     let lines = input::read(&options.input, options.most_of_line)?;
-    let folder = ModelFolder::open(&options.model)?.with(options.budget.weights)?;
-    let weights = folder.config.effect_of(options.budget.weights);
+    let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
+    let weights = folder.config.effect_of(options.engine.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let formats = CacheFormats { kv: options.budget.kv, states: folder.config.state_dtype(options.budget.states) };
+    let formats =
+        CacheFormats { kv: options.engine.budget.kv, states: folder.config.state_dtype(options.engine.budget.states) };
     let origin = AnswerOrigin::new(&options.model, formats, weights, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
@@ -86,15 +82,8 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         let most = file.most_tokens();
         // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
-        let launch = Launch {
-            model: ModelSource::folder(&folder)?,
-            tokenizer: Some(tokenizer.clone()),
-            devices: options.devices.clone(),
-            budget: options.budget,
-            planner: options.plan.unwrap_or_default(),
-            demand: Demand::new(branches, tokens),
-            prefix_store: options.prefix_store.clone(),
-        };
+        let demand = Demand::new(branches, tokens);
+        let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, demand);
         let engine = launch.start()?.engine;
         let progress = Progress::new(open);
         let answered = file.answer(engine, reader, &progress, interrupt.listen());

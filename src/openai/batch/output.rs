@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::openai::protocol::Refusal;
 use crate::out;
 use crate::out::files::{SYNC_EVERY, lock, remove_partials, write_whole};
+use crate::setting::{ACTIVATIONS, KV_DTYPE, OUT, RESUME, SEED, STATE_DTYPE, WEIGHTS};
 
 pub struct BatchOutput {
     path: PathBuf,
@@ -50,7 +51,7 @@ impl BatchOutput {
         options.read(true).write(true).create(resume).create_new(!resume).truncate(false);
         let file = options.open(path).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => {
-                Error::format(path, "already exists; give --resume to continue it, or another --out")
+                Error::format(path, format!("already exists; give {RESUME} to continue it, or another {OUT}"))
             }
             _ => Error::io(path, "open")(error),
         })?;
@@ -89,8 +90,8 @@ impl BatchOutput {
             else {
                 return Err(Error::format(&self.path, format!("line {number}: not an answer to a request")));
             };
-            // A refusal has another status; those of older versions have an `error` instead.
-            if line["error"].is_null() && line["response"]["status_code"] == 200 {
+            // A refusal has another status.
+            if line["response"]["status_code"] == 200 {
                 let id = line["custom_id"].as_str().unwrap_or("none");
                 let wrong_id = |expected: &str, found: String| {
                     Err(Error::field(&self.path, format!("line {number}: custom_id"), expected, found))
@@ -127,14 +128,14 @@ impl BatchOutput {
         let fingerprint = &response["body"]["system_fingerprint"];
         if *fingerprint != origin.system_fingerprint.as_str() {
             let expected = format!(
-                "{} of this model, --weights, --activations, --kv-dtype and --state-dtype",
+                "{} of this model, {WEIGHTS}, {ACTIVATIONS}, {KV_DTYPE} and {STATE_DTYPE}",
                 origin.system_fingerprint
             );
             return differs("body.system_fingerprint", expected, fingerprint);
         }
         let (id, found) = (origin.request_id(call), &response["request_id"]);
         if *found != id.as_str() {
-            let expected = format!("{id} of what request {:?} asks now, with this --seed", call.custom_id);
+            let expected = format!("{id} of what request {:?} asks now, with this {SEED}", call.custom_id);
             return differs("request_id", expected, found);
         }
         Ok(())

@@ -298,7 +298,7 @@ impl AnswerLoop<'_> {
             GenerateEvent::Failed { sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
-                self.generator.discard(sample.prompt);
+                self.generator.prune(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
             }

@@ -21,7 +21,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 
 pub use job::{ClientId, Job, JobId, JobPrompt};
-pub use outbox::{Delivery, JobSample, JobUsage, Outbox};
+pub use outbox::{Delivery, JobUsage, Outbox};
 
 /// What may wait to begin.
 #[derive(Clone, Copy, Debug)]

@@ -7,24 +7,17 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::engine::{Finish, SampledToken};
+use crate::launch::SampleId;
 use crate::openai::protocol::Refusal;
 use crate::serve::leases::LeaseId;
 
-/// A sample of a job: the index of its prompt, and its index among the prompt's samples or continuations (the number of
-/// its samples: the prompt's own scores).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobSample {
-    pub prompt: usize,
-    pub sample: usize,
-}
-
-/// A part of a job's results.
+/// A part of a job's results; a sample's prompt is numbered within the job.
 #[derive(Debug)]
 pub enum Delivery {
     /// Tokens were sampled, and this text became final with them.
-    Tokens { sample: JobSample, tokens: Vec<SampledToken>, text: String },
+    Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
     /// The sample has ended; `branch`: under which id it is kept.
-    Finished { sample: JobSample, finish: Finish, branch: Option<LeaseId> },
+    Finished { sample: SampleId, finish: Finish, branch: Option<LeaseId> },
     /// Every sample has ended. Nothing follows.
     Done(JobUsage),
     /// The job has ended without an answer. Nothing follows.
@@ -44,7 +37,7 @@ pub struct JobUsage {
 struct Waiting {
     deliveries: Vec<Delivery>,
     /// Where in `deliveries` the tokens of a sample are joined.
-    joined: HashMap<JobSample, usize>,
+    joined: HashMap<SampleId, usize>,
 }
 
 #[derive(Default)]
@@ -120,7 +113,7 @@ mod tests {
 
     fn token(sample: usize, token: u32) -> Delivery {
         let tokens = vec![SampledToken { token: TokenId(token), logprob: 0.0, top: Vec::new() }];
-        Delivery::Tokens { sample: JobSample { prompt: 0, sample }, tokens, text: token_text(token) }
+        Delivery::Tokens { sample: SampleId { prompt: 0, sample }, tokens, text: token_text(token) }
     }
 
     fn token_text(token: u32) -> String {

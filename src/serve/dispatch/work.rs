@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::job::{ClientId, Job, JobId};
-use super::outbox::{Delivery, JobSample, JobUsage, Outbox};
+use super::outbox::{Delivery, JobUsage, Outbox};
 use super::queue::{JobQueue, Part};
 use super::{Command, Shared};
 use crate::engine::{EngineHandle, Finish, FinishReason, First, Hear};
@@ -177,7 +177,7 @@ impl DispatchLoop {
             let Ok(branch) = self.generator.engine().root(tokens.to_vec()) else { continue };
             let lease = self.leases.keep(job.client, branch, tokens.clone(), time_to_live);
             job.promised -= 1;
-            let (sample, finish) = (JobSample { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
+            let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
             job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
         }
     }
@@ -337,7 +337,7 @@ impl DispatchLoop {
         self.queue.remove(id);
         let job = self.forget(id)?;
         for number in &job.parts {
-            self.generator.discard(*number);
+            self.generator.prune(*number);
             self.parts.remove(number);
         }
         Some(job.outbox)
@@ -382,7 +382,7 @@ impl DispatchLoop {
         for part in unbegun {
             for sample in part.first..part.first + part.samples {
                 let (sample, finish) =
-                    (JobSample { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
+                    (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
                 job.left -= 1;
                 job.outbox.put(Delivery::Finished { sample, finish, branch: None });
             }
@@ -407,9 +407,9 @@ impl Drop for DispatchLoop {
 
 impl OpenPart {
     /// The sample of its job with this index in the part.
-    fn sample(&self, index: usize) -> JobSample {
+    fn sample(&self, index: usize) -> SampleId {
         let is_prompt = !self.is_choices && index == self.samples;
-        JobSample { prompt: self.prompt, sample: if is_prompt { self.of } else { self.first + index } }
+        SampleId { prompt: self.prompt, sample: if is_prompt { self.of } else { self.first + index } }
     }
 }
 

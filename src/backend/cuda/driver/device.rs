@@ -18,6 +18,7 @@ use crate::backend::cuda::compile::Compiler;
 use crate::backend::cuda::discovery::libraries;
 use crate::backend::cuda::discovery::probe::{self, DeviceFacts};
 use crate::error::{Error, Result};
+use crate::setting::TENSOR_PARALLEL;
 
 /// The first generation whose kernels may begin early.
 const HOPPER: u32 = 9;
@@ -96,7 +97,7 @@ impl Device {
         })?;
         if can == 0 {
             let expected = format!("a GPU whose memory {} reads (through NVLink)", self.name());
-            return Err(Error::value("--tensor-parallel", expected, peer.name()));
+            return Err(Error::value(TENSOR_PARALLEL, expected, peer.name()));
         }
         // SAFETY: the peer's context lives as long as `peer`; kernels read its memory only while both do.
         let enable = || unsafe { sys::cuCtxEnablePeerAccess(peer.0.context, 0).result() };

@@ -14,6 +14,7 @@ use crate::backend::ranks::members::Members;
 use crate::backend::ranks::{Rank, Ranked};
 use crate::backend::{ActivationDtype, Backend, Dtype};
 use crate::error::{Error, Result};
+use crate::setting::TENSOR_PARALLEL;
 
 /// Exchanges in a captured graph, and its replays; the median of the replays counts.
 const CALLS: usize = 20;
@@ -78,7 +79,7 @@ impl MeasuredRanks {
     pub fn open(ordinals: &[usize]) -> Result<Self> {
         let mut gpus = ordinals.iter().map(|&ordinal| Cuda::open(ordinal)).collect::<Result<Vec<_>>>()?;
         if ![2, 4, 8].contains(&gpus.len()) {
-            return Err(Error::value("--tensor-parallel", "2, 4 or 8 GPUs", gpus.len().to_string()));
+            return Err(Error::value(TENSOR_PARALLEL, "2, 4 or 8 GPUs", gpus.len().to_string()));
         }
         let devices: Vec<Device> = gpus.iter().map(|gpu| gpu.device().clone()).collect();
         let fabric = Cuda::connect(&mut gpus)?;

@@ -34,6 +34,7 @@ use crate::backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring, StepB
 use crate::error::{Error, Result};
 use crate::ids::LayerIx;
 use crate::plan::Member;
+use crate::setting::TENSOR_PARALLEL;
 use gathered::Gathered;
 use peers::Peers;
 use ways::ChunkedPiece;
@@ -95,7 +96,7 @@ impl Exchanges {
                         false => {
                             let ordinal = |device: &Device| device.facts().ordinal;
                             let expected = format!("a GPU that NVLink joins to cuda:{}", ordinal(device));
-                            Err(Error::value("--tensor-parallel", expected, format!("cuda:{}", ordinal(peer))))
+                            Err(Error::value(TENSOR_PARALLEL, expected, format!("cuda:{}", ordinal(peer))))
                         }
                     }
                 })
@@ -113,7 +114,7 @@ impl Exchanges {
                 }
                 Err(no_nccl) => {
                     let expected = "GPUs joined by NVLink, or NCCL";
-                    Err(Error::value("--tensor-parallel", expected, format!("{no_peers}; {no_nccl}")))
+                    Err(Error::value(TENSOR_PARALLEL, expected, format!("{no_peers}; {no_nccl}")))
                 }
             },
         }
@@ -153,7 +154,7 @@ impl CudaFabric {
             Exchanges::Peers(peers) => Ok(peers),
             Exchanges::Gathered(_) => {
                 let found = format!("GPUs that are not, or {PEER_MEMORY}=0");
-                Err(Error::value("--tensor-parallel", "GPUs joined by NVLink", found))
+                Err(Error::value(TENSOR_PARALLEL, "GPUs joined by NVLink", found))
             }
         }
     }

@@ -16,6 +16,7 @@ pub use self::tables::Table;
 use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
 use super::workload_file::read_shape;
+use crate::args::words::{DTYPES, KV_DTYPES, one_of};
 use crate::args::{arrivals, seconds, whole};
 use crate::backend::sim::{DeviceProfile, Sim};
 use crate::backend::{Backend, Dtype, KvDtype, KvShape, StateDtype};
@@ -72,10 +73,10 @@ pub struct BatchesOptions {
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Dtype of the random weights
-    #[arg(long, value_enum, default_value = "bf16")]
+    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
     pub dtype: Dtype,
     /// Storage format of keys and values
-    #[arg(long = "kv-dtype", value_enum, default_value_t, value_name = "DTYPE")]
+    #[arg(long = "kv-dtype", value_parser = one_of(KV_DTYPES), default_value = "model", value_name = "DTYPE")]
     pub kv: KvDtype,
     /// Rows of a step: prompts fill the rows that decoding branches leave
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..), default_value_t = 2048)]
@@ -84,7 +85,7 @@ pub struct BatchesOptions {
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub kv_tokens: Option<usize>,
     /// Compute nothing: estimate the runs on this device (h200, cpu, or a file with a device's figures)
-    #[arg(long, alias = "modelled", value_name = "NAME_OR_JSON")]
+    #[arg(long, value_name = "NAME_OR_JSON")]
     pub simulated: Option<String>,
 }
 

@@ -249,7 +249,7 @@ fn drawn_while_pruning(
             Event::Finished { branch, finish } => {
                 let at = branches.iter().position(|&other| other == branch).expect("events are of our branches");
                 if at >= kept.len() {
-                    engine.discard(&[branch]);
+                    engine.prune(&[branch]);
                 }
                 finished[at] = Some(finish);
             }

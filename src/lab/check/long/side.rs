@@ -126,7 +126,7 @@ impl ScriptPlayer {
                 self.drawing.insert(branch, (name, position));
                 self.receiver.start(vec![Extend::sampled(branch, &self.params, &stop, uniforms(name))])?;
             }
-            ScriptAction::Prune(name) => self.handle.discard(&[self.branches[name]]),
+            ScriptAction::Prune(name) => self.handle.prune(&[self.branches[name]]),
             ScriptAction::Release(name) => self.handle.release(&[self.branches[name]]),
         }
         Ok(())

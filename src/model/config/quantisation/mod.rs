@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::layout::TensorSpec;
 use crate::backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
+use crate::setting::{ACTIVATIONS, WEIGHTS};
 
 pub use published::{Packing, Published, Scheme};
 pub(super) use published::{read, read_model_opt};
@@ -29,7 +30,7 @@ pub enum Quantisation {
 }
 
 /// Formats that dense weights can be made into when they are loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MadeFormat {
     /// e4m3 with a scale for each output; activations e4m3 with a scale for each row
@@ -41,7 +42,7 @@ pub enum MadeFormat {
 }
 
 /// What the activations of quantised matrices are rounded to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationChoice {
     /// What the format says: e4m3, 8-bit integers, or nothing
@@ -72,12 +73,12 @@ impl WeightChoice {
 impl fmt::Display for WeightChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.weights {
-            Some(format) => write!(f, "--weights {format}")?,
+            Some(format) => write!(f, "{WEIGHTS} {format}")?,
             None => write!(f, "weights as stored")?,
         }
         match self.activations {
             ActivationChoice::Format => Ok(()),
-            ActivationChoice::Bf16 => write!(f, " --activations bf16"),
+            ActivationChoice::Bf16 => write!(f, " {ACTIVATIONS} bf16"),
         }
     }
 }

@@ -1,0 +1,90 @@
+//! The options that errors and warnings name. They are named by their fields here; the command line has its flags
+//! written instead, and Python its keywords.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// An option that the user sets, by the name of its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting(&'static str);
+
+/// How settings are written, by their fields' names.
+pub type Spelling = fn(&str) -> String;
+
+static SPELLING: OnceLock<Spelling> = OnceLock::new();
+
+/// Has all settings written in this way, in the whole program. The first call counts.
+pub fn spell(spelling: Spelling) {
+    let _ = SPELLING.set(spelling);
+}
+
+impl Setting {
+    /// The name of its field.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match SPELLING.get() {
+            Some(spelling) => f.write_str(&spelling(self.0)),
+            None => write!(f, "`{}`", self.0),
+        }
+    }
+}
+
+impl From<Setting> for String {
+    fn from(setting: Setting) -> String {
+        setting.to_string()
+    }
+}
+
+macro_rules! settings {
+    ($($constant:ident $name:literal,)*) => {
+        $(pub const $constant: Setting = Setting($name);)*
+
+        /// All of them.
+        pub const ALL: &[Setting] = &[$($constant),*];
+    };
+}
+
+settings! {
+    ACTIVATIONS "activations",
+    AGAINST "against",
+    ALL_ATTEMPTED "all_attempted",
+    API_KEYS "api_keys",
+    DATA "data",
+    DETERMINISTIC "deterministic",
+    DEVICE_PROFILE "device_profile",
+    DEVICES "devices",
+    FORKS "forks",
+    HTML "html",
+    ID "id",
+    ITEM "item",
+    JSON "json",
+    KV_DTYPE "kv_dtype",
+    KV_MEMORY "kv_memory",
+    LIMIT "limit",
+    MAX_BRANCHES "max_branches",
+    MAX_DATA "max_data",
+    MAX_KEPT "max_kept",
+    MEMORY "memory",
+    MODEL "model",
+    OUT "out",
+    PLAN "plan",
+    PREDICT "predict",
+    PYTHON "python",
+    RESUME "resume",
+    SAMPLES "samples",
+    SEED "seed",
+    SET "set",
+    STATE_DTYPE "state_dtype",
+    SVG "svg",
+    SWAP_MEMORY "swap_memory",
+    TENSOR_PARALLEL "tensor_parallel",
+    TEXT "text",
+    TREES "trees",
+    WEIGHTS "weights",
+    WORKERS "workers",
+}

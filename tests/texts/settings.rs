@@ -1,0 +1,81 @@
+//! Flags are the command line's: what lies below it names options by their fields (`src/setting.rs`), so that a Rust or
+//! Python user reads no flag.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use offshoot::cli::Cli;
+use offshoot::setting;
+
+/// Rooms of the command line, and of the laboratory, whose options are flags alone.
+const OWNERS: [&str; 4] = ["args.rs", "cli", "lab", "main.rs"];
+/// What other programs are given: the Hub's own command, and NVRTC's options.
+const OTHERS: [&str; 4] = ["hf download", "--device-as-default-execution-space", "--gpu-architecture", "\"--version\""];
+
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable")) {
+        let path = entry.path();
+        match path.is_dir() {
+            true => sources(&path, found),
+            false if path.extension().is_some_and(|end| end == "rs") => {
+                found.push((path.display().to_string(), fs::read_to_string(&path).expect("UTF-8")));
+            }
+            false => {}
+        }
+    }
+}
+
+/// Whether a line has a flag in a string's text.
+fn names_a_flag(line: &str) -> bool {
+    let code = line.trim_start();
+    let in_text = |at: usize| line[..at].matches('"').count() % 2 == 1 || !line.contains('"');
+    let flags = line.match_indices("--").filter(|(at, _)| {
+        let after = line[at + 2..].starts_with(|c: char| c.is_ascii_lowercase());
+        let before = line[..*at].chars().next_back();
+        after && before.is_none_or(|c| " \"(`,/".contains(c)) && in_text(*at)
+    });
+    !code.starts_with("//") && flags.count() > 0 && !line.contains("--b\\r")
+}
+
+#[test]
+fn flags_are_named_by_the_command_line_alone() {
+    assert!(names_a_flag("Err(Error::value(\"--limit\", 1))") && names_a_flag("  tries again by --resume \\"));
+    assert!(!names_a_flag("/// as `--limit` says") && !names_a_flag("let less = a --b;"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&root).expect("a folder").map(|entry| entry.expect("readable")) {
+        let name = entry.file_name();
+        if OWNERS.iter().all(|owner| *owner != name) {
+            match entry.path().is_dir() {
+                true => sources(&entry.path(), &mut found),
+                false => {
+                    found.push((entry.path().display().to_string(), fs::read_to_string(entry.path()).expect("UTF-8")))
+                }
+            }
+        }
+    }
+    assert!(found.len() > 100, "{} files", found.len());
+    let lines = found.iter().flat_map(|(path, text)| text.lines().map(move |line| (path, line)));
+    let flags: Vec<String> = lines
+        .filter(|(_, line)| names_a_flag(line) && !OTHERS.iter().any(|other| line.contains(other)))
+        .map(|(path, line)| format!("{path}: {}", line.trim()))
+        .collect();
+    assert!(flags.is_empty(), "flags below the command line:\n{}", flags.join("\n"));
+}
+
+fn flags_of(command: &Command, found: &mut BTreeSet<String>) {
+    found.extend(command.get_arguments().filter_map(|argument| argument.get_long()).map(str::to_string));
+    command.get_subcommands().for_each(|inner| flags_of(inner, found));
+}
+
+#[test]
+fn each_setting_is_a_flag() {
+    let mut flags = BTreeSet::new();
+    flags_of(&Cli::command(), &mut flags);
+    for setting in setting::ALL {
+        assert!(flags.contains(&setting.name().replace('_', "-")), "{setting}");
+    }
+    assert_eq!(setting::KV_MEMORY.to_string(), "`kv_memory`");
+}
