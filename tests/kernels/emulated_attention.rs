@@ -5,6 +5,7 @@
 use crate::emulated_exchanges::Ranks as Exchange;
 use crate::emulator;
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use offshoot::backend::{Dtype, HeadLayout, KvDtype};
 use offshoot::dice::Dice;
 use offshoot::ids::TokenId;
 use offshoot::kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
-use offshoot::lab::check::dense::relative_error;
+use offshoot::lab::check::dense::{dense, relative_error};
 use offshoot::lab::check::forests::{ForestShape, GrownForest, context, grow};
 use offshoot::lab::check::setting::{ScoreTerms, Setting};
 use offshoot::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
@@ -109,6 +110,16 @@ fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize 
     run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
 }
 
+/// The slots that rows of a forest see, each once, by page and place there.
+fn seen_slots(grown: &GrownForest) -> BTreeMap<(u32, u32), KvSlot> {
+    let contexts = (0..grown.rows.len()).flat_map(|row| context(&grown.forest, row));
+    contexts.map(|slot| (number_of(slot), slot)).collect()
+}
+
+fn number_of(slot: KvSlot) -> (u32, u32) {
+    (slot.page.0, slot.slot)
+}
+
 /// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
 /// number.
 fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
@@ -120,14 +131,11 @@ fn kv_where(setting: &Setting, grown: &GrownForest, stored_at: impl Fn(KvSlot) -
     let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
     let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
     let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
-    for row in 0..grown.rows.len() {
-        let seen = context(&grown.forest, row).into_iter();
-        for (slot, own) in seen.filter_map(|slot| Some((slot, stored_at(slot)?))) {
-            for (i, x) in setting.kv(slot).enumerate() {
-                let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
-                let at = place(setting, own, 2 * head + values, element);
-                kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
-            }
+    for (slot, own) in seen_slots(grown).into_values().filter_map(|slot| Some((slot, stored_at(slot)?))) {
+        for (i, x) in setting.kv(slot).enumerate() {
+            let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
+            let at = place(setting, own, 2 * head + values, element);
+            kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
         }
     }
     kv
@@ -380,8 +388,19 @@ fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str
     assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
 }
 
+/// The results of a forest's rows by the definition.
 fn exact(setting: &Setting, grown: &GrownForest) -> Vec<Vec<f64>> {
-    (0..grown.rows.len()).map(|row| setting.dense(row, &context(&grown.forest, row))).collect()
+    let stored = |(number, slot)| (number, setting.kv(slot).collect());
+    let stored: BTreeMap<(u32, u32), Vec<f32>> = seen_slots(grown).into_iter().map(stored).collect();
+    let sinks = setting.sinks();
+    let of_row = |row: usize| {
+        let context = context(&grown.forest, row);
+        let hidden = setting.window.map_or(0, |window| context.len().saturating_sub(window as usize));
+        let seen: Vec<&[f32]> = context[hidden..].iter().map(|&slot| stored[&number_of(slot)].as_slice()).collect();
+        let query: Vec<f32> = setting.query(row, context.len() - 1).collect();
+        dense(setting.heads, &setting.scoring(sinks.as_ref()), &query, &seen)
+    };
+    (0..grown.rows.len()).map(of_row).collect()
 }
 
 fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
