@@ -57,12 +57,15 @@ struct Workshop {
     emulator: PathBuf,
 }
 
+/// A library that is compiled by whoever asks first.
+type Once = Arc<OnceLock<&'static Library>>;
+
 static WORKSHOP: LazyLock<Option<Workshop>> = LazyLock::new(Workshop::open);
 
 /// The library of a unit's kernels; `None`, and a word on standard error, where there is no C++ compiler. A thread that
 /// asks while another compiles it waits.
 pub fn library(unit: &Unit) -> Option<&'static Library> {
-    static ALL: LazyLock<Mutex<HashMap<Unit, Arc<OnceLock<&'static Library>>>>> = LazyLock::new(Mutex::default);
+    static ALL: LazyLock<Mutex<HashMap<Unit, Once>>> = LazyLock::new(Mutex::default);
     let Some(workshop) = &*WORKSHOP else {
         crate::skip::skipped("there is no g++");
         return None;
