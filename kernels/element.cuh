@@ -76,23 +76,6 @@ __device__ __forceinline__ e4m3 from_f32<e4m3>(float x) {
     return {static_cast<unsigned char>(sign | __float_as_uint(rounded * __uint_as_float(7u << 23)) >> 20)};
 }
 
-#if __CUDA_ARCH__ >= 890
-__device__ __forceinline__ unsigned short convert_e4m3x2(float low, float high) {
-    unsigned short pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-#endif
-
-// The codes of two neighbouring elements, `low` at the lower address: those of from_f32, at once where the GPU can.
-__device__ __forceinline__ unsigned short pack_e4m3(float low, float high) {
-#if __CUDA_ARCH__ >= 890
-    return convert_e4m3x2(low, high);
-#else
-    return static_cast<unsigned short>(from_f32<e4m3>(low).bits | from_f32<e4m3>(high).bits << 8);
-#endif
-}
-
 // Packs two neighbouring elements into one register, `low` at the lower address.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high);

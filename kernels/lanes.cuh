@@ -23,21 +23,14 @@ __device__ __forceinline__ Lanes<float, N> load(const T* from) {
     return x;
 }
 
+// Of e4m3: in e4m3.cuh.
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Lanes<float, N>& x) {
-    if constexpr (sizeof(T) == sizeof(e4m3) && N % 2 == 0) {
-        Lanes<unsigned short, N / 2> pairs;
+    static_assert(sizeof(T) != sizeof(e4m3), "e4m3.cuh stores e4m3");
+    Lanes<T, N> raw;
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) {
-            pairs.at[i] = pack_e4m3(x.at[2 * i], x.at[2 * i + 1]);
-        }
-        *reinterpret_cast<Lanes<unsigned short, N / 2>*>(to) = pairs;
-    } else {
-        Lanes<T, N> raw;
-#pragma unroll
-        for (int i = 0; i < N; ++i) {
-            raw.at[i] = from_f32<T>(x.at[i]);
-        }
-        *reinterpret_cast<Lanes<T, N>*>(to) = raw;
+    for (int i = 0; i < N; ++i) {
+        raw.at[i] = from_f32<T>(x.at[i]);
     }
+    *reinterpret_cast<Lanes<T, N>*>(to) = raw;
 }

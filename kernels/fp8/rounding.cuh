@@ -8,7 +8,7 @@
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
 
-#include "lanes.cuh"
+#include "e4m3.cuh"
 #include "reduce.cuh"
 
 constexpr unsigned SIGNLESS = 0x7fffffff, BLOCK_INPUTS = 128;

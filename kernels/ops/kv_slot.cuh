@@ -3,8 +3,8 @@
 // Defines: KV_ELEMENT, ROUNDED (1: KV_ELEMENT is wider than e4m3 and holds values of it), SWIZZLED (0 or 1).
 #pragma once
 
+#include "e4m3.cuh"
 #include "kv_page.cuh"
-#include "lanes.cuh"
 
 // Stores N elements, from `in_head` on, of the key of head `head`, or if that is kv_heads or more of the value of the head
 // as many before: in `slot`, page * PAGE_TOKENS + slot, of `layer` KV_ELEMENT [page][kv_head][keys, values].

@@ -147,7 +147,7 @@ fn every_unit_compiles() {
         Some(_) => compiler.with_cache(Cache::of_user()),
         None => compiler,
     };
-    let reports = compile_all(&compiler, &["sm_90a".to_string()]).unwrap();
+    let reports = compile_all(&compiler, &["sm_90a".to_string()], &[]).unwrap();
     let spilling: Vec<_> = reports.iter().filter(|report| report.spills()).collect();
     assert!(spilling.is_empty(), "{spilling:#?}");
 }

@@ -6,13 +6,13 @@ use crate::error::{Error, Result};
 use crate::out;
 
 /// Prints a line per kernel, unit and architecture; returns false if a kernel spills more registers than allowed.
-pub fn kernels(archs: &[String]) -> Result<bool> {
+pub fn kernels(archs: &[String], also: &[String]) -> Result<bool> {
     let unusable = |why| Error::NoDevice { device: "CUDA".into(), why };
     let compiler = Compiler::open(None).map_err(unusable)?;
-    archs.iter().try_for_each(|arch| compiler.knows(arch)).map_err(unusable)?;
+    archs.iter().chain(also).try_for_each(|arch| compiler.knows(arch)).map_err(unusable)?;
     out::line(compiler.describe())?;
     out::line(format_args!("{:<8} {:>9} {:>6} {:>7}  kernel", "arch", "registers", "spills", "shared"))?;
-    let reports = compile_all(&compiler, archs)?;
+    let reports = compile_all(&compiler, archs, also)?;
     for report in &reports {
         out::line(row(report))?;
     }

@@ -54,6 +54,9 @@ pub struct DeviceCheck {
     /// Architectures to compile for
     #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
     pub arch: Vec<String>,
+    /// An architecture to compile those kernels for whose source is another there than for the next lower `--arch`
+    #[arg(long, value_name = "ARCH", requires = "kernels")]
+    pub also: Vec<String>,
     /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
     #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
     pub paths: bool,
@@ -71,7 +74,7 @@ pub fn check(on: DeviceChoice, options: &DeviceCheck, deterministic: bool) -> Re
         return Ok(true);
     }
     if options.kernels {
-        return kernels::kernels(&options.arch);
+        return kernels::kernels(&options.arch, &options.also);
     }
     let opened = on.open(None)?;
     opened.not_cuda().into_iter().for_each(out::aside);

@@ -98,10 +98,18 @@ impl KernelReport {
     }
 }
 
-/// Compiles every unit for every architecture. The first kernel that does not compile is the error.
-pub fn compile_all(compiler: &Compiler, archs: &[String]) -> Result<Vec<KernelReport>> {
+/// Compiles every unit for the architectures `archs`, and for each of `also` those units that are another program there
+/// than for the nearest of `archs` below it. The first kernel that does not compile is the error.
+pub fn compile_all(compiler: &Compiler, archs: &[String], also: &[String]) -> Result<Vec<KernelReport>> {
     let units = units::all();
-    let jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |arch| (unit, arch.as_str()))).collect();
+    let mut jobs: Vec<_> = units.iter().flat_map(|unit| archs.iter().map(move |arch| (unit, arch.as_str()))).collect();
+    for arch in also {
+        let number = arch_number(arch);
+        let below = archs.iter().map(|arch| arch_number(arch)).filter(|&other| other < number).max();
+        let is_own =
+            |unit: &&Unit| below.is_none_or(|below| unit::differs_by_arch(unit.source, units::HEADERS, number, below));
+        jobs.extend(units.iter().filter(is_own).map(|unit| (unit, arch.as_str())));
+    }
     let compile = |&(unit, arch): &(&Unit, &str)| -> Result<Vec<KernelReport>> {
         let allowed_spills = units::allowed_spills(unit);
         let report = |usage| KernelReport { unit: unit.to_string(), arch: arch.to_string(), usage, allowed_spills };
@@ -109,4 +117,10 @@ pub fn compile_all(compiler: &Compiler, archs: &[String]) -> Result<Vec<KernelRe
     };
     let reports: Vec<Vec<_>> = jobs.par_iter().map(compile).collect::<Result<_>>()?;
     Ok(reports.into_iter().flatten().collect())
+}
+
+/// 890 of "sm_89" and 900 of "sm_90a", as `__CUDA_ARCH__` has it; 0 of what names no number.
+fn arch_number(arch: &str) -> u32 {
+    let digits: String = arch.chars().filter(char::is_ascii_digit).collect();
+    digits.parse::<u32>().map_or(0, |number| number.saturating_mul(10))
 }

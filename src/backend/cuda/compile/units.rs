@@ -47,6 +47,7 @@ pub static HEADERS: &[Source] = &[
     source!("delta_rule/gates.cuh"),
     source!("delta_rule/inverse.cuh"),
     source!("delta_rule/run.cuh"),
+    source!("e4m3.cuh"),
     source!("element.cuh"),
     source!("experts/panels.cuh"),
     source!("experts/products.cuh"),
