@@ -36,7 +36,7 @@ impl SavedPages {
     }
 
     /// The bytes of pages that one device has saved; panics on others.
-    pub(in crate::backend) fn of_device(&self) -> &[u8] {
+    pub fn of_device(&self) -> &[u8] {
         match self {
             SavedPages::Bytes(bytes) => bytes,
             SavedPages::Ranks(_) | SavedPages::Simulated { .. } => panic!("these pages are of another kind of device"),
@@ -44,7 +44,7 @@ impl SavedPages {
     }
 
     /// [`SavedPages::of_device`], to be changed.
-    pub(in crate::backend) fn of_device_mut(&mut self) -> &mut [u8] {
+    pub fn of_device_mut(&mut self) -> &mut [u8] {
         match self {
             SavedPages::Bytes(bytes) => bytes,
             SavedPages::Ranks(_) | SavedPages::Simulated { .. } => panic!("these pages are of another kind of device"),
