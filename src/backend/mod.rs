@@ -355,8 +355,8 @@ pub trait Backend: Send + 'static {
     fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
         Ok(shape)
     }
-    /// Loads `batch` into `step`. After a memory shortage ([`crate::Error::is_shortage`]), here or in `advance` or
-    /// `run`, a batch with fewer rows can still be loaded.
+    /// Loads `batch` into `step`. After a memory shortage ([`crate::Error::is_shortage`]), here or in
+    /// `advance` or `run`, a batch with fewer rows can still be loaded.
     fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
     /// Advances the loaded batch by one token per row ([`StepBatch::advance`]), after counting the tokens it sampled
     /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
