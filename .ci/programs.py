@@ -13,7 +13,8 @@ import sys
 
 
 def programs(messages):
-    """By name: the program and the folder of its package. Unit tests of a library are `lib-NAME`."""
+    """By name: the program and the folder of its package. Unit tests of a library are `lib-NAME`; a suite of a crate below
+    crates/ has the crate's name before its own."""
     found = {}
     for line in open(messages):
         message = json.loads(line)
@@ -21,7 +22,11 @@ def programs(messages):
             continue
         kind, name = message["target"]["kind"][0], message["target"]["name"]
         folder = os.path.dirname(message["manifest_path"])
-        found[name if kind == "test" else f"{kind}-{name}"] = (message["executable"], folder)
+        if kind != "test":
+            name = f"{kind}-{name}"
+        elif os.path.basename(os.path.dirname(folder)) == "crates":
+            name = f"{os.path.basename(folder)}-{name}"
+        found[name] = (message["executable"], folder)
     return found
 
 

@@ -14,7 +14,7 @@ series         list of {name, file, where, key, value, as}: the lines of `file` 
                `where` gives; `key` names the fields that hold a group's key, `value` the field that is shown; `as` is
                `bar` (the default) or `mark`: a mark across the bars of its group, for a bound
 
-The card and its styles are those of src/out/svg.rs, which draws the other pictures.
+The card and its styles are those of crates/core/src/out/svg.rs, which draws the other pictures.
 """
 
 import argparse

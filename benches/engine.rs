@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use offshoot::backend::cpu::Cpu;
-use offshoot::backend::sim::{DeviceProfile, Sim};
-use offshoot::backend::{Backend, Dtype};
-use offshoot::engine::{
+use offshoot_backend::{Backend, Dtype};
+use offshoot_core::ids::TokenId;
+use offshoot_cpu::Cpu;
+use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop,
     UniformKey,
 };
-use offshoot::ids::TokenId;
-use offshoot::model::{Decoder, ModelConfig};
+use offshoot_model::{Decoder, ModelConfig};
+use offshoot_sim::{DeviceProfile, Sim};
 
 const TOKENS: usize = 192;
 

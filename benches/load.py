@@ -49,7 +49,7 @@ class Failure(Exception):
 
 
 def mix(z):
-    """The finaliser of SplitMix64 (src/mix.rs)."""
+    """The finaliser of SplitMix64 (crates/core/src/mix.rs)."""
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
     z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
     return z ^ z >> 31

@@ -8,13 +8,13 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
-use offshoot::backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
-use offshoot::dice::Dice;
-use offshoot::ids::{PageId, TokenId};
-use offshoot::kv::{PageGroups, PagePool, PrefixTree, StepRow, Window};
-use offshoot::lab::check::forests::{ForestShape, grow};
-use offshoot::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
+use offshoot_backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::{PageId, TokenId};
+use offshoot_cuda::attention::device_plan::{DevicePlan, KV_BLOCK_TOKENS, Tiling, Workers};
+use offshoot_fixtures::forests::{ForestShape, grow};
+use offshoot_kv::plan::{AttentionPlan, CostModel, NewPage, PlanHints, Planner};
+use offshoot_kv::{PageGroups, PagePool, PrefixTree, StepRow, Window};
 
 const REPETITIONS: usize = 200;
 /// Llama-3-8B's.
@@ -213,7 +213,7 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
         let start = Instant::now();
         let full = (0u32..).zip(&batch.positions).filter(|&(_, at)| (at + 1).is_multiple_of(KV_BLOCK_TOKENS));
         let new_pages: Vec<NewPage> = full
-            .map(|(row, _)| NewPage { group: offshoot::ids::GroupIx(0), row, page: PageId(1_000_000 + row) })
+            .map(|(row, _)| NewPage { group: offshoot_core::ids::GroupIx(0), row, page: PageId(1_000_000 + row) })
             .collect();
         batch.advance(&uniforms, &new_pages);
         black_box(words.advance(&new_pages)).expect("two pages may be turned");
@@ -262,7 +262,7 @@ fn hints(tile: u32) -> PlanHints {
     let cost = if tile == 1 { CostModel::CUDA } else { CostModel::CPU };
     PlanHints {
         tile,
-        group: offshoot::ids::GroupIx(0),
+        group: offshoot_core::ids::GroupIx(0),
         window: None,
         q_heads: 32,
         kv_heads: 8,

@@ -5,9 +5,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot::dice::Dice;
-use offshoot::ids::TokenId;
-use offshoot::kv::{PackedPrompts, PromptTree, Prompts};
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::TokenId;
+use offshoot_kv::{PackedPrompts, PromptTree, Prompts};
 
 const REPETITIONS: usize = 21;
 const VOCAB: u32 = 128_000;
@@ -48,7 +48,11 @@ fn main() {
 fn million() {
     let prompts = Kind { group: 16, shared: 1000, own: 500 }.prompts(1_000_000);
     let tokens: usize = (0..prompts.count()).map(|prompt| prompts.tokens(prompt).len()).sum();
-    println!("{} prompts, {tokens} tokens: {} as u32", prompts.count(), offshoot::figures::bytes(4 * tokens as u64));
+    println!(
+        "{} prompts, {tokens} tokens: {} as u32",
+        prompts.count(),
+        offshoot_core::figures::bytes(4 * tokens as u64)
+    );
     let tree = timed("tree", || PromptTree::new(&prompts));
     println!("{:>12} {}", "nodes", tree.nodes().len());
     for (name, saving) in [

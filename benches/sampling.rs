@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use offshoot::backend::cpu::sampling::{self, SampleScratch};
-use offshoot::backend::cpu::{Cores, CpuBuffer, Isa, Team};
-use offshoot::backend::{Pick, SampleRequest};
+use offshoot_backend::{Pick, SampleRequest};
+use offshoot_cpu::sampling::{self, SampleScratch};
+use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 
 /// Qwen2's vocabulary.
 const VOCABULARY: usize = 151_936;

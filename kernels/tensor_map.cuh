@@ -3,7 +3,7 @@
 #pragma once
 
 // A matrix, the size of its boxes and how they lie in shared memory, as the driver encodes them (`TensorMap` of
-// src/backend/cuda/driver/tensor_map.rs). A parameter of the kernel (`__grid_constant__`).
+// crates/cuda/src/driver/tensor_map.rs). A parameter of the kernel (`__grid_constant__`).
 struct alignas(64) TensorMap {
     unsigned long long words[16];
 };

@@ -1,4 +1,4 @@
-// The input token of a row as one word, written by `token_word` in src/backend/cuda/step/token_word.rs.
+// The input token of a row as one word, written by `token_word` in crates/cuda/src/step/token_word.rs.
 #pragma once
 
 // Bit set: the other bits are the index of a request of the previous step, whose token is in `sampled_tokens`. Bit

@@ -3,7 +3,7 @@
 //! meet the node's keys and values in one product, read once; partial results merge through their log-sum-exp.
 //!
 //! # Rooms
-//! A module uses only modules below it (`tests/texts/floors.rs` holds every edge):
+//! Rooms are crates below `crates/`, which use only crates below them. This package is the command and the face:
 //!
 //! ```text
 //! cli                    what the user typed
@@ -62,53 +62,31 @@
 //! }
 //! ```
 
-pub mod args;
-pub mod backend;
-pub mod bounded;
-pub mod bundled;
+#[cfg(feature = "command")]
 pub mod cli;
-pub mod dice;
-pub mod engine;
-pub mod error;
-pub mod estimate;
-pub mod eval;
-pub mod figures;
-mod file_kind;
-pub mod gguf;
-mod hashes;
-mod hub;
-pub mod ids;
-pub mod inspect;
-pub mod interrupt;
-pub mod json;
-pub mod judge;
-pub mod kv;
-pub mod lab;
-pub mod launch;
-mod lines;
-mod mapped;
-mod mix;
-pub mod model;
-pub mod openai;
-pub mod out;
-pub mod plan;
-pub mod replay;
-pub mod replicas;
-pub mod search;
-pub mod serve;
-pub mod setting;
-#[cfg(test)]
-#[path = "../tests/common/skip.rs"]
-mod skip;
-pub mod tokenizer;
-pub mod tree;
 
-pub use error::{Error, Result};
-pub use launch::open;
+pub use offshoot_core::{Error, Result, bounded, error, figures, ids, setting};
+pub use offshoot_engine as engine;
+#[cfg(feature = "eval")]
+pub use offshoot_eval as eval;
+#[cfg(feature = "judge")]
+pub use offshoot_judge as judge;
+pub use offshoot_kv::{self as kv, plan};
+pub use offshoot_launch::{self as launch, open};
+pub use offshoot_model as model;
+#[cfg(feature = "serve")]
+pub use offshoot_openai as openai;
+pub use offshoot_search::{self as search, tree};
+pub use offshoot_text as tokenizer;
 
 /// If this process was started as a helper (of the judge, or of bounded work), becomes it and never returns. To be the
 /// first line of `main` of a program that judges programs, or that has strangers' templates bounded in memory and time.
 pub fn enter_if_helper() {
-    judge::sandbox::enter_if_helper();
-    bounded::enter_if_helper(&[&eval::task::TEMPLATES, &tokenizer::CHAT_TEMPLATES]);
+    #[cfg(feature = "judge")]
+    offshoot_judge::sandbox::enter_if_helper();
+    offshoot_core::bounded::enter_if_helper(&[
+        #[cfg(feature = "eval")]
+        &offshoot_eval::task::TEMPLATES,
+        &offshoot_text::CHAT_TEMPLATES,
+    ]);
 }

@@ -4,17 +4,19 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use offshoot::backend::cuda::ranks::nccl::NO_MULTICAST;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand};
-use offshoot::error::{Error, Result};
-use offshoot::eval::{run, scoring, task, view};
-use offshoot::figures;
-use offshoot::lab::check;
-use offshoot::launch::Opened;
-use offshoot::openai::batch;
-use offshoot::serve;
-use offshoot::{estimate, inspect, out, setting};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures;
+use offshoot_core::{out, setting};
+use offshoot_cuda::ranks::nccl::NO_MULTICAST;
+use offshoot_estimate as estimate;
+use offshoot_eval::{run, scoring, task, view};
+use offshoot_inspect as inspect;
+use offshoot_lab::check;
+use offshoot_launch::Opened;
+use offshoot_openai::batch;
+use offshoot_serve as serve;
 
 fn main() -> ExitCode {
     offshoot::enter_if_helper();

@@ -21,7 +21,7 @@ import torch
 
 EXPERTS, CHOSEN, WIDTH, EXPERT_WIDTH = 128, 8, 2048, 768
 ROWS = [16, 64, 256, 512, 1024, 1280, 2560, 8192]
-# As `ExpertTiles` of src/backend/cuda/compile/elements.rs: warpgroups with the one that copies; more shared memory than
+# As `ExpertTiles` of crates/cuda/src/compile/elements.rs: warpgroups with the one that copies; more shared memory than
 # some trees ask for does no harm.
 THREADS, SHARED = {64: 384, 192: 512}, {64: 9 * 192 * 128 + 1024, 192: 4 * 384 * 128 + 3 * 2 * 4096 + 1024}
 

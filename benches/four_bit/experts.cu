@@ -10,7 +10,7 @@
 // The host has to know of the kernel.
 #define __CUDA_ARCH_FEAT_SM90_ALL
 #endif
-// As `FourBitTiles` of src/backend/cuda/compile/four_bit.rs counts them.
+// As `FourBitTiles` of crates/cuda/src/compile/four_bit.rs counts them.
 constexpr unsigned panel_bytes = 4096 + 128 / SWEEP_GROUP * 64 * (SWEEP_FP4 ? 1 : 5);
 constexpr unsigned stage_bytes = (SWEEP_CAP * 256 + SWEEP_GROUPS * panel_bytes + 1023) / 1024 * 1024;
 constexpr unsigned split_bytes = (SWEEP_SPLITS - 1) * SWEEP_GROUPS * SWEEP_CAP / 2 * 128 * 4;

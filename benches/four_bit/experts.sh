@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times the tiles of expert_linear_4bit_wgmma that could serve, on a Hopper GPU with nvcc 13: bash benches/four_bit/experts.sh OUT.
 # A file OUT/NAME.tsv for each line of experts.txt. The best of them by rows belong into `FourBitTiles` of
-# src/backend/cuda/compile/four_bit.rs.
+# crates/cuda/src/compile/four_bit.rs.
 set -euo pipefail
 out=${1:?the folder for results}
 here=$(cd "$(dirname "$0")" && pwd)

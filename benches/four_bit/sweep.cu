@@ -12,7 +12,7 @@
 // The host has to know of the kernel.
 #define __CUDA_ARCH_FEAT_SM90_ALL
 #endif
-// As `LayerTiles` of src/backend/cuda/compile/four_bit_layers.rs counts them.
+// As `LayerTiles` of crates/cuda/src/compile/four_bit_layers.rs counts them.
 constexpr unsigned panel_bytes = 4096 + 128 / SWEEP_GROUP * 64 * (SWEEP_FP4 ? 1 : 5);
 constexpr unsigned stage_bytes = (SWEEP_CAP * 256 + SWEEP_GROUPS * panel_bytes + 1023) / 1024 * 1024;
 constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_bytes, most_stages = fitting < 24 ? fitting : 24;

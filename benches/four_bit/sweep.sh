@@ -2,7 +2,7 @@
 # Times the tiles of kernels/four_bit that could serve, on a Hopper GPU with nvcc 13: bash benches/four_bit/sweep.sh OUT.
 # Builds sweep.cu once for each, in parallel, then runs them one after another; a file OUT/NAME.tsv for each line of variants.txt, or of a
 # second argument. The best of
-# them by rows and shape belong into `LayerPlan` of src/backend/cuda/compile/four_bit_layers.rs.
+# them by rows and shape belong into `LayerPlan` of crates/cuda/src/compile/four_bit_layers.rs.
 set -euo pipefail
 out=${1:?the folder for results}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -10,7 +10,7 @@
 // warps take pages in turn, lane t slot t of each page. A lane's sum runs over fixed positions in rising order, and the
 // sums are combined in a fixed order: the bits depend on the row alone, not on how the plan divides its context.
 // Limit: presumably the shuffles of its sums; not profiled. Every row reads its keys separately.
-// Definition: `AttentionLevels::level_lse`; on the CPU, src/backend/cpu/levels.rs.
+// Definition: `AttentionLevels::level_lse`; on the CPU, crates/cpu/src/levels.rs.
 //
 // Defines: ELEMENT, KV_ELEMENT (the same, or e4m3), HEAD_DIM (at most 512), SWIZZLED (0 or 1).
 #include "attention/state.cuh"

@@ -6,7 +6,7 @@
 // levels of a row are empty, its masses are 0.
 // Grid: one warp per request; lane t takes heads t, t + 32, ..
 // Limit: launch latency.
-// Definition: `AttentionLevels::add_level_mass`; on the CPU, src/backend/cpu/levels.rs.
+// Definition: `AttentionLevels::add_level_mass`; on the CPU, crates/cpu/src/levels.rs.
 #include "attention/state.cuh"
 #include "attention/level_words.cuh"
 

@@ -1,4 +1,4 @@
-// The words of a plan for level_lse, as src/backend/cuda/attention/level_words.rs writes them: each row's context by
+// The words of a plan for level_lse, as crates/cuda/src/attention/level_words.rs writes them: each row's context by
 // rising positions.
 #pragma once
 

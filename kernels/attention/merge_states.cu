@@ -7,7 +7,7 @@
 // Grid: (R, ceil(q_heads * split / 8)). `split` warps (1, 2, 4 or 8) take a row and head, so that few rows with many
 // states still have many loads in flight: each warp combines a run of the list, the first warp then combines the runs.
 // Limit: bandwidth, the bytes of the partial states.
-// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
+// Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/states.cuh"

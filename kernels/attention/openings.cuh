@@ -1,7 +1,7 @@
 // How tiles go on from openings: the first steps of a deterministic plan's tile, computed once for all rows that see
 // the same keys there. A row's operations are those of one tile, in the same order, so its bits are, too. A multiplying
 // warp waits for states and loads them when it begins a tile; the copying warps fetch the tile's keys meanwhile.
-// src/backend/cuda/attention/openings.rs chooses openings, attention/wide_wgmma.cuh computes tiles.
+// crates/cuda/src/attention/openings.rs chooses openings, attention/wide_wgmma.cuh computes tiles.
 #pragma once
 
 #include "attention/merge.cuh"

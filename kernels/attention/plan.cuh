@@ -1,4 +1,4 @@
-// Reads the words of a device plan, as src/backend/cuda/attention/device_plan.rs writes them, and locates partial
+// Reads the words of a device plan, as crates/cuda/src/attention/device_plan.rs writes them, and locates partial
 // states.
 #pragma once
 

@@ -40,7 +40,7 @@ constexpr unsigned MAX_WIDE_ROWS = 16 * WARPS * ROW_TILES;  // packed rows per t
 
 // SHARED_KB: shared memory available to a block, by architecture. SHARED_BYTES: dynamic shared memory requested: half
 // of it less the static part, so that a multiprocessor holds two blocks, or all of it where half is too little. Mirrors
-// `shared_bytes` of src/backend/cuda/attention/mod.rs.
+// `shared_bytes` of crates/cuda/src/attention.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
 constexpr unsigned SHARED_KB = 163;
 #elif __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200

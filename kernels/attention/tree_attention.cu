@@ -15,7 +15,7 @@
 // Grid: as many blocks as are resident at a time, two per multiprocessor. Blocks take (tile, key head) pairs by ticket,
 // longest first: wide tiles (compute-bound), then narrow ones (bandwidth-bound), whose small size fills the time until
 // the last block ends. Which block takes which tile does not affect results.
-// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
+// Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
 // Defines: ELEMENT, HEAD_DIM.
 #include "attention/narrow.cuh"

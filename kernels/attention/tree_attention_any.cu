@@ -1,12 +1,12 @@
 // Tree attention without tensor cores, for f32 and for head widths that are no multiple of 16. Formula, operands, plan
 // and partial states are those of tree_attention.cu; all arithmetic is f32, all tiles are narrow (16 packed rows). With
-// a plan of undivided tiles (src/plan/mod.rs) a row's states do not depend on other rows, so deterministic steps use
+// a plan of undivided tiles (crates/kv/src/plan) a row's states do not depend on other rows, so deterministic steps use
 // this kernel where the kernels for Hopper do not serve.
 //
 // Grid: blocks take (tile, key head) pairs by ticket. The four warps take four rows each. The block loads each KV block
 // into shared memory; lane `t` scores slot `t` and then accumulates the elements t, t + 32, .. of o.
 // Limit: f32 multiplications and shared memory.
-// Definition: `Backend::tree_attention`; on the CPU, src/backend/cpu/attention.
+// Definition: `Backend::tree_attention`; on the CPU, crates/cpu/src/attention.
 //
 // Defines: ELEMENT, HEAD_DIM (at most 512).
 #include "attention/plan.cuh"

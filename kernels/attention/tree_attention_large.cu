@@ -4,7 +4,7 @@
 // team of as many warps as a head has parts of 128 elements each; then they merge.
 //
 // Operands as in tree_attention.cu, except that the rows of kv are swizzled panels (kv_page.cuh). Output rows past those of
-// the plan, up to `rows_padded`, are zeroed. The CPU definition is src/backend/cpu/attention. DETERMINISTIC as in
+// the plan, up to `rows_padded`, are zeroed. The CPU definition is crates/cpu/src/attention. DETERMINISTIC as in
 // tree_attention_wgmma.cu.
 //
 // Defines: ELEMENT, HEAD_DIM, DETERMINISTIC (0 or 1).

@@ -4,10 +4,10 @@
 // bandwidth-bound work overlap.
 //
 // Operands as in tree_attention.cu, except that the rows of kv are swizzled (kv_page.cuh). Output rows past those of
-// the plan, up to `rows_padded`, are zeroed. The CPU definition is src/backend/cpu/attention.
+// the plan, up to `rows_padded`, are zeroed. The CPU definition is crates/cpu/src/attention.
 //
 // With DETERMINISTIC the bits of a row depend on its own tokens alone. Such plans have wide tiles only, each over one
-// range of positions (a tile of the plan, src/plan/mod.rs) that is the same for all rows, or over its first steps or its
+// range of positions (a tile of the plan, crates/kv/src/plan) that is the same for all rows, or over its first steps or its
 // others (attention/openings.cuh). Within it, steps begin at the same positions for all rows, a row's products do not
 // depend on other rows, and masked slots add exactly nothing. States are merged in one order, whatever the number of rows.
 //

@@ -5,7 +5,7 @@
 // Grid: x = segment of a run, y = blocks over channels. The block of a run's first segment writes the state: that it
 // has read what the same memory held, and no other segment reads it.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element, and for a run of one row 28 more for the state.
-// Definition: `Backend::causal_conv`; on the CPU, `causal_conv` of src/backend/cpu/delta_rule.rs.
+// Definition: `Backend::causal_conv`; on the CPU, `causal_conv` of crates/cpu/src/delta_rule.rs.
 #include "delta_rule/run.cuh"
 #include "lanes.cuh"
 #include "sigmoid.cuh"

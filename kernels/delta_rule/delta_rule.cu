@@ -1,4 +1,4 @@
-// The gated delta rule, token by token (src/backend/delta_rule.rs): for each value head
+// The gated delta rule, token by token (crates/backend/src/delta_rule.rs): for each value head
 //
 //   S = decay * S,  S = S + k (beta * (v - S^T k))^T,  out = S^T q
 //
@@ -16,14 +16,14 @@
 // waits, 256 KEY_DIM bytes a block of 64 columns, or 128 (64 KiB at a time on a multiprocessor are enough to keep HBM3
 // busy).
 // The order of sums depends on nothing but KEY_DIM: however rows are divided into runs, they have the same bits.
-// Definition: `Backend::delta_rule`; on the CPU, `delta_rule` of src/backend/cpu/delta_rule.rs.
+// Definition: `Backend::delta_rule`; on the CPU, `delta_rule` of crates/cpu/src/delta_rule.rs.
 // Defines: ELEMENT, STATE (f32, bf16), KEY_DIM, VALUE_DIM.
 #include "delta_rule/gates.cuh"
 #include "delta_rule/run.cuh"
 #include "lanes.cuh"
 #include "reduce.cuh"
 
-// As in src/backend/cuda/delta_rule/mod.rs.
+// As in crates/cuda/src/delta_rule.
 constexpr unsigned WARPS = VALUE_DIM > 48 ? 4 : (VALUE_DIM + 15) / 16;
 constexpr unsigned STRIP = 16 * WARPS;
 constexpr unsigned STRIPS = (VALUE_DIM + STRIP - 1) / STRIP;

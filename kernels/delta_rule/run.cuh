@@ -1,5 +1,5 @@
 // Runs of a step as the ops of delta-rule layers read them: consecutive rows that continue one state. Written by
-// src/backend/cuda/delta_rule/runs.rs.
+// crates/cuda/src/delta_rule/runs.rs.
 #pragma once
 
 // No state: that of an empty sequence, or one that is not kept.

@@ -7,7 +7,7 @@
 // Grid: x = tiles of TILE outputs, y = any number of blocks that share the tiles of places. A block has TILE x TILE
 // threads, one output each; operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication.
-// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/grouped.rs.
+// Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/grouped.rs.
 //
 // Defines: ELEMENT, OUT.
 #include "experts/tile.cuh"

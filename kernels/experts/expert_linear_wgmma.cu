@@ -10,11 +10,11 @@
 // A tile has up to CAP places. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is the
 // same chain for all sizes, so a result depends on its input and its expert alone.
 // Grid: any number of blocks of (MULTIPLIERS + 1) * 128 threads; dynamic shared memory for the ring (`ExpertTiles` of
-// src/backend/cuda/compile/elements.rs).
+// crates/cuda/src/compile/elements.rs).
 // Limit: bandwidth of the weights for few places; for many, tensor cores and memory at once, and what neither hides: a tile's
 // end, for which its block's tensor cores wait. No cache is near its rate: asking for weights ahead of the ring only has
 // them read twice, and tiles of twice the panels leave rings too short.
-// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/grouped.rs.
+// Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/grouped.rs.
 //
 // Defines: ELEMENT, CAP (64 or 192), GATED (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -6,7 +6,7 @@
 // which is the same), 2 sigmoids, 3 sigmoids divided by the sum of the chosen ones.
 // Grid: one warp per row, WARPS to a block; WARPS * experts words of dynamic shared memory.
 // Limit: latency, `chosen` passes over a row's scores.
-// Definition: `Backend::route`; on the CPU, `choose` of src/backend/cpu/experts.rs.
+// Definition: `Backend::route`; on the CPU, `choose` of crates/cpu/src/experts.rs.
 #include "reduce.cuh"
 
 constexpr unsigned WARPS = 4;

@@ -5,7 +5,7 @@
 // choice. needed[0] rises by the number of experts that have places, needed[1] by 1.
 // Grid: one block of THREADS threads per expert, which looks at all choices; a thread at RUN neighbours at a time.
 // Limit: latency; every block reads 2 bytes per choice, twice.
-// Definition: `Backend::route`; on the CPU, `sort` of src/backend/cpu/experts.rs.
+// Definition: `Backend::route`; on the CPU, `sort` of crates/cpu/src/experts.rs.
 
 constexpr unsigned THREADS = 512, RUN = 8;
 

@@ -7,7 +7,7 @@
 #include "experts/panels.cuh"
 #include "sigmoid.cuh"
 
-// What becomes of sums: they are stored as they are, or gated (`Gate` of src/backend/experts.rs).
+// What becomes of sums: they are stored as they are, or gated (`Gate` of crates/backend/src/experts.rs).
 enum Gate { SILU = 0, GELU = 1, CLAMPED = 2 };
 
 struct Results {

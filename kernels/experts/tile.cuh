@@ -5,7 +5,7 @@
 
 #include "element.cuh"
 
-constexpr unsigned MOST_EXPERTS = 1024;  // as in src/backend/cuda/experts
+constexpr unsigned MOST_EXPERTS = 1024;  // as in crates/cuda/src/experts
 
 // The operands of a launch, as its kernel's arguments give them.
 struct Operands {

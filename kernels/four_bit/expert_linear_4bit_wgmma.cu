@@ -10,9 +10,9 @@
 // outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
 // A tile has up to CAP places. The sum over the inputs is the same chain for all its sizes; SPLITS changes it.
 // Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits' sums
-// (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
+// (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
-// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+// Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/quantised/clear.rs.
 //
 // Defines: ELEMENT, FP4, GROUP, CAP (16, 32, 64, 128, 192 or 256), GROUPS, SPLITS, RING_STAGES, RESCALES (unless scales
 // are in the operands), GATED (0).

@@ -12,9 +12,9 @@
 // A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` and RESCALES
 // change it.
 // Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared memory
-// for the ring (`FourBitTiles` of src/backend/cuda/compile/four_bit.rs).
+// for the ring (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.
-// Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+// Definition: `Backend::linear`; on the CPU, crates/cpu/src/gemm/quantised/clear.rs.
 //
 // Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64, 128, 192 or 256), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor),
 // RESCALES, GATED (0).

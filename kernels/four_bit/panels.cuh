@@ -9,7 +9,7 @@
 // No scale of an output that exists is 0 or below 2^-100: groups of such a scale have codes that stand for 0.
 // Of a word, register i of the operand has two neighbouring inputs, the first in the lower 16 bits. INT4: four bits at
 // 4 i. FP4 (e2m1): its sign at 15 - 3 i and the other three at 6 - 3 i, for i = 3 its sign at 14 and the others at 13, 11
-// and 10: so that three of four registers are one shift and one mask. Packed by src/backend/cuda/memory/four_bit.rs.
+// and 10: so that three of four registers are one shift and one mask. Packed by crates/cuda/src/memory/four_bit.rs.
 //
 // Defines: FP4 (0: INT4, 1: FP4), GROUP (32, 64 or 128; FP4: 32).
 #pragma once

@@ -9,9 +9,9 @@
 // The sum over the inputs is the same chain for all sizes of tiles, so a result depends on its input and its expert
 // alone.
 // Grid: any number of blocks of (GROUPS + 1) * 128 threads; dynamic shared memory as `Fp8Tiles` of
-// src/backend/cuda/compile/elements.rs counts it.
+// crates/cuda/src/compile/elements.rs counts it.
 // Limit: bandwidth of the weights for few places, that of the second-level cache for many.
-// Definition: `Backend::expert_linear`; on the CPU, src/backend/cpu/gemm/grouped.rs.
+// Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/grouped.rs.
 //
 // Defines: OUT, COLUMNS (8, 16, 64 or 128), GROUPS (1 or 2), STAGES, BLOCKS (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -5,7 +5,7 @@
 // Shapes: as those of ops/gated_silu.cu and fp8/round_rows.cu.
 // Grid: one block of THREADS threads per row.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) + 1 bytes per output, and sizeof(ELEMENT) more if `keeps`.
-// Definition: `Backend::gated`, and `round_row` of src/backend/quantised/rounding.rs.
+// Definition: `Backend::gated`, and `round_row` of crates/backend/src/quantised/rounding.rs.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"

@@ -7,10 +7,10 @@
 // A tile has OUTPUTS outputs and COLUMNS rows. The sum over the inputs is the same chain for all sizes, so a row's
 // result depends on that row alone.
 // Grid: any number of blocks of (GROUPS + 1) * 128 threads; dynamic shared memory as `Fp8Tiles` of
-// src/backend/cuda/compile/elements.rs counts it.
+// crates/cuda/src/compile/elements.rs counts it.
 // Limit: bandwidth of the weights for few rows; for many that of the second-level cache, as tiles are small: two parts
 // of the sums are in registers.
-// Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/quantised/clear.rs.
+// Definition: `Backend::linear`; on the CPU, crates/cpu/src/gemm/quantised/clear.rs.
 //
 // Defines: OUT, COLUMNS (8, 16, 64 or 128), GROUPS (1 or 2), STAGES, BLOCKS (0 or 1).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

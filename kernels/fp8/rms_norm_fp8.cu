@@ -6,7 +6,7 @@
 // Shapes: as those of ops/rms_norm.cu and fp8/round_rows.cu.
 // Grid: one block of THREADS threads per row, with shared memory for `width` floats.
 // Limit: bandwidth, 5 bytes per element, and sizeof(ELEMENT) more if `keeps`.
-// Definition: `Backend::rms_norm`, and `round_row` of src/backend/quantised/rounding.rs.
+// Definition: `Backend::rms_norm`, and `round_row` of crates/backend/src/quantised/rounding.rs.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"

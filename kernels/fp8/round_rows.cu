@@ -6,7 +6,7 @@
 // if `gathers`, else row r.
 // Grid: one block of THREADS threads per row.
 // Limit: bandwidth, sizeof(ELEMENT) + 1 bytes per element.
-// Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of src/backend/quantised/rounding.rs.
+// Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of crates/backend/src/quantised/rounding.rs.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"

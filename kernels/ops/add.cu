@@ -3,7 +3,7 @@
 // Shapes: out f32 [R, width], x f32 [R, width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 12 bytes per element.
-// Definition: `Backend::add`; on the CPU, `add` of src/backend/cpu/sums.rs.
+// Definition: `Backend::add`; on the CPU, `add` of crates/cpu/src/sums.rs.
 #include "lanes.cuh"
 
 template <int N>

@@ -6,7 +6,7 @@
 // Shapes: tokens, positions u32 [rows], slots u32 [groups, padded]; a slot word counts slots, page after page.
 // Grid: one thread per row.
 // Limit: launch latency.
-// Definition: `StepBatch::advance` of src/backend/step.rs.
+// Definition: `StepBatch::advance` of crates/backend/src/step.rs.
 
 #include "token_word.cuh"
 

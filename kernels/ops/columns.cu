@@ -3,7 +3,7 @@
 // Shapes: out [R, width] and x [R, from_width] of elements of `bytes` bytes.
 // Grid: x = row, y = blocks over the row's bytes, 16 to a thread.
 // Limit: bandwidth.
-// Definition: `Ranked::columns`; on the CPU, src/backend/cpu/fabric.rs.
+// Definition: `Ranked::columns`; on the CPU, crates/cpu/src/fabric.rs.
 
 template <class Chunk>
 __device__ __forceinline__ void copy_columns(char* out, const char* from, unsigned bytes) {

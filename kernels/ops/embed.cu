@@ -3,7 +3,7 @@
 // Shapes: out f32 [R, width], table ELEMENT [vocab, width]; tokens u32 [R] and sampled_tokens u32 as in token_word.cuh.
 // Grid: one block per row.
 // Limit: bandwidth, sizeof(ELEMENT) + 4 bytes per element.
-// Definition: `Backend::embed`; on the CPU, `embed` of src/backend/cpu/gemm/mod.rs.
+// Definition: `Backend::embed`; on the CPU, `embed` of crates/cpu/src/gemm.
 #include "lanes.cuh"
 #include "token_word.cuh"
 

@@ -3,7 +3,7 @@
 // Shapes: out ELEMENT [R, width], x ELEMENT [R, 2 * width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per output.
-// Definition: `Backend::gated`, `Gate::Clamped`; on the CPU, `gated` of src/backend/cpu/activation.rs.
+// Definition: `Backend::gated`, `Gate::Clamped`; on the CPU, `gated` of crates/cpu/src/activation.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"
 

@@ -4,7 +4,7 @@
 // Shapes: x, gate ELEMENT [R, heads * head_dim], weight f32 [head_dim].
 // Grid: x = row, y = blocks over heads; one warp per head. The second pass over a head hits the L1 cache.
 // Limit: bandwidth, 3 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::gated_rms_norm`; on the CPU, `gated_rms_norm` of src/backend/cpu/delta_rule.rs.
+// Definition: `Backend::gated_rms_norm`; on the CPU, `gated_rms_norm` of crates/cpu/src/delta_rule.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"
 #include "sigmoid.cuh"

@@ -4,7 +4,7 @@
 // Shapes: x ELEMENT [R, width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::gelu`; on the CPU, `gelu` of src/backend/cpu/activation.rs.
+// Definition: `Backend::gelu`; on the CPU, `gelu` of crates/cpu/src/activation.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"
 

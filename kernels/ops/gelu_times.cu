@@ -3,7 +3,7 @@
 // Shapes: x ELEMENT [R, width], y f32 [R, y_width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 4 + 2 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::gelu_times`; on the CPU, `gelu_times` of src/backend/cpu/activation.rs.
+// Definition: `Backend::gelu_times`; on the CPU, `gelu_times` of crates/cpu/src/activation.rs.
 #include "lanes.cuh"
 #include "sigmoid.cuh"
 

@@ -3,7 +3,7 @@
 // Shapes: qkv ELEMENT [R, width], weight f32 [head_dim]; `qkv` points at the first normalised head of the first row.
 // Grid: x = row, y = blocks over heads; one warp per head. The second pass over a head hits the L1 cache.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::head_norm`; on the CPU, `head_norm` of src/backend/cpu/norm.rs.
+// Definition: `Backend::head_norm`; on the CPU, `head_norm` of crates/cpu/src/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"
 

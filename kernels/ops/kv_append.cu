@@ -6,7 +6,7 @@
 // bytes are copied.
 // Grid: x = row, y = blocks over the keys and values of the row.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
+// Definition: `Backend::kv_append`; on the CPU, `append` of crates/cpu/src/kv.rs (whose page layout differs).
 //
 // Defines: SWIZZLED (0 or 1).
 #include "kv_page.cuh"

@@ -7,7 +7,7 @@
 // row, which is skipped as those of other members than `member` of `members` are.
 // Grid: x = row, y = blocks over the keys and values of the row.
 // Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
-// Definition: `Backend::kv_append`; on the CPU, `append` of src/backend/cpu/kv.rs (whose page layout differs).
+// Definition: `Backend::kv_append`; on the CPU, `append` of crates/cpu/src/kv.rs (whose page layout differs).
 //
 // Defines: ELEMENT, KV_ELEMENT, ROUNDED (1: KV_ELEMENT is ELEMENT), SWIZZLED (0 or 1).
 #include "ops/kv_slot.cuh"

@@ -6,7 +6,7 @@
 // Grid: x = i, y = layer.
 // Limit: bandwidth, twice the bytes of the pages.
 // Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of
-// src/backend/cpu/kv.rs.
+// crates/cpu/src/kv.rs.
 
 __device__ __forceinline__ void copy_page(uint4* to, const uint4* from, unsigned chunks) {
     for (unsigned i = threadIdx.x; i < chunks; i += blockDim.x) {

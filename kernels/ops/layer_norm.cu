@@ -4,7 +4,7 @@
 // Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats), so the variance is
 // summed around the mean; each thread reads back only what it wrote.
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::layer_norm`; on the CPU, `layer_norm` of src/backend/cpu/norm.rs.
+// Definition: `Backend::layer_norm`; on the CPU, `layer_norm` of crates/cpu/src/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"
 

@@ -5,7 +5,7 @@
 // Grid: x = tiles of TILE rows of w (a vocabulary may exceed the limit of grid y), y = tiles of TILE rows of x. A block
 // has TILE x TILE threads, one output each; operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication. It uses no tensor cores, since no large model should need it.
-// Definition: `Backend::linear`; on the CPU, src/backend/cpu/gemm/clear.rs.
+// Definition: `Backend::linear`; on the CPU, crates/cpu/src/gemm/clear.rs.
 #include "element.cuh"
 
 constexpr unsigned TILE = 16;

@@ -4,10 +4,10 @@
 // Shapes: out ELEMENT [elements]. An element depends on its stream and index alone, not on the grid.
 // Grid: a grid-stride loop over the elements.
 // Limit: bandwidth, sizeof(ELEMENT) bytes per element, plus about 20 integer operations.
-// Definition: `Uniform` of src/backend/weights.rs.
+// Definition: `Uniform` of crates/backend/src/weights.rs.
 #include "element.cuh"
 
-// SplitMix64's finaliser, as in src/mix.rs. GOLDEN is its increment.
+// SplitMix64's finaliser, as in crates/core/src/mix.rs. GOLDEN is its increment.
 __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;

@@ -4,7 +4,7 @@
 // Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats) until its sum is known;
 // each thread reads back only what it wrote.
 // Limit: bandwidth, 4 + sizeof(ELEMENT) bytes per element.
-// Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of src/backend/cpu/norm.rs.
+// Definition: `Backend::rms_norm`; on the CPU, `rms_norm` of crates/cpu/src/norm.rs.
 #include "ops/rms_norm.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -4,7 +4,7 @@
 // Grid: one block of THREADS threads per row. The row is kept in shared memory (width floats) until its sum is known;
 // each thread reads back only what it wrote.
 // Limit: bandwidth, 12 bytes per element.
-// Definition: `Backend::rms_norm_add`; on the CPU, `rms_norm_add` of src/backend/cpu/norm.rs.
+// Definition: `Backend::rms_norm_add`; on the CPU, `rms_norm_add` of crates/cpu/src/norm.rs.
 #include "lanes.cuh"
 #include "reduce.cuh"
 

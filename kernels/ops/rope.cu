@@ -4,7 +4,7 @@
 // Shapes: qkv ELEMENT [R, width], cosines and sines f32 [positions, rotary / 2], positions u32 [R].
 // Grid: x = row, y = blocks over the pairs of the row.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element; the tables' rows stay in cache.
-// Definition: `Backend::rope`; on the CPU, `rope` of src/backend/cpu/rope.rs.
+// Definition: `Backend::rope`; on the CPU, `rope` of crates/cpu/src/rope.rs.
 #include "lanes.cuh"
 
 template <int N>

@@ -3,7 +3,7 @@
 // Shapes: out [I, row_bytes], x [R, row_bytes], rows u32 [I]; row_bytes is even.
 // Grid: x = i, y = blocks over the bytes of the row.
 // Limit: bandwidth, twice the bytes of the selected rows.
-// Definition: `Backend::select_rows`; on the CPU, `select_rows` of src/backend/cpu/mod.rs.
+// Definition: `Backend::select_rows`; on the CPU, `select_rows` of crates/cpu.
 
 template <class Chunk>
 __device__ __forceinline__ void copy_row(char* out, const char* from, unsigned row_bytes) {

@@ -3,7 +3,7 @@
 // Shapes: x f32 [R, width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 8 bytes per element.
-// Definition: `Backend::softcap`; on the CPU, `softcap` of src/backend/cpu/sums.rs.
+// Definition: `Backend::softcap`; on the CPU, `softcap` of crates/cpu/src/sums.rs.
 #include "lanes.cuh"
 
 template <int N>

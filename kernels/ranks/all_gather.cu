@@ -4,7 +4,7 @@
 // Shapes: out f32 [rows, RANKS * width], x f32 [rows, width]; memory as in exchange.cuh.
 // Grid: the same on every rank; blocks of 512 threads. Blocks wait only for blocks of a lower number on other ranks.
 // Limit: the link: (RANKS - 1) * 4 bytes per element of x leave each GPU.
-// Definition: `Ranked::all_gather`; on the CPU, src/backend/cpu/fabric.rs.
+// Definition: `Ranked::all_gather`; on the CPU, crates/cpu/src/fabric.rs.
 //
 // Defines: RANKS (2, 4 or 8).
 #include "ranks/exchange.cuh"

@@ -16,7 +16,7 @@
 // Shapes: out f32, parts PART, of which elements first, .. first + count are summed; memory as in exchange.cuh.
 // Grid: the same on every rank. Warps wait only for the same warps of other ranks.
 // Limit: the link.
-// Definition: `Ranked::all_reduce`; on the CPU, src/backend/cpu/fabric.rs.
+// Definition: `Ranked::all_reduce`; on the CPU, crates/cpu/src/fabric.rs.
 //
 // Defines: RANKS (1, 2, 4 or 8), PARTS (of a rank: 1, 2, 4 or 8), PART and WIRE (f32, f16 or bf16), EXACT (0 or 1).
 #include "overlap.cuh"

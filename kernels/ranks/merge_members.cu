@@ -14,7 +14,7 @@
 // Grid: the same on every rank; blocks of 512 threads, a warp for each unit. Blocks wait only for blocks of a lower number
 // on other ranks.
 // Limit: bandwidth, the bytes of the partial states; of few rows, the link's latency.
-// Definition: `Ranked::tree_attention_of_members`; on the CPU, `merge_members` of src/backend/cpu/fabric.rs.
+// Definition: `Ranked::tree_attention_of_members`; on the CPU, `merge_members` of crates/cpu/src/fabric.rs.
 //
 // Defines: ELEMENT, HEAD_DIM, RANKS (2, 4 or 8), MEMBERS (2, 4 or 8, at most RANKS), PERMUTED (0 or 1).
 #include "attention/states.cuh"

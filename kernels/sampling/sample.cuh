@@ -1,6 +1,6 @@
-// What the sampling kernels share: requests as the host packs them (src/backend/cuda/sampling/requests.rs mirrors each
+// What the sampling kernels share: requests as the host packs them (crates/cuda/src/sampling/requests.rs mirrors each
 // struct), comparing and weighing of scores, and chunks of the vocabulary, one per warp. The definition is
-// src/backend/cpu/sampling/clear.rs.
+// crates/cpu/src/sampling/clear.rs.
 #pragma once
 
 using u32 = unsigned;
@@ -12,7 +12,7 @@ constexpr u32 ALL_LANES = 0xffffffff;
 constexpr u32 CHUNK = 512;
 constexpr u32 PER_LANE = CHUNK / WARP;
 
-// Maximum tokens that a request counts on the device between two loads of requests: MOST_COUNTED of src/backend/mod.rs.
+// Maximum tokens that a request counts on the device between two loads of requests: MOST_COUNTED of crates/backend.
 constexpr u32 MOST_COUNTED = 128;
 
 constexpr u32 GREEDY = 0;

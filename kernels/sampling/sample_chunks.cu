@@ -5,7 +5,7 @@
 // Grid: requests * groups blocks; a group is 8 chunks, one per warp.
 // Limit: bandwidth. Each logit is read once, 4 bytes for about 12 instructions (two exponentials among them); 2,560
 // rows of 128,256 take at least 0.31 ms at 4.3 TB/s.
-// Definition: `Backend::sample`; on the CPU, src/backend/cpu/sampling/clear.rs.
+// Definition: `Backend::sample`; on the CPU, crates/cpu/src/sampling/clear.rs.
 #include "sampling/sample.cuh"
 
 constexpr u32 WARPS = 8;

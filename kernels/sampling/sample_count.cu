@@ -9,7 +9,7 @@
 // Grid: one block of one warp per request.
 // Limit: latency. A binary search among the tokens seen when the requests were loaded, then one pass over those counted
 // since.
-// Definition: `StepBatch::count_unseen` and `StepBatch::advance` of src/backend/step.rs.
+// Definition: `StepBatch::count_unseen` and `StepBatch::advance` of crates/backend/src/step.rs.
 #include "sampling/edit.cuh"
 
 __device__ __forceinline__ void count(Request& request, const Edits& edits, u32 token) {

@@ -1,6 +1,6 @@
 // The fourth kernel of `sample`: applies top-k, top-p and min-p to the requests that use any of them. Writes the cut
 // between kept and excluded tokens, and sample_sum [requests, chunks] over the kept tokens only. Follows `weights` of
-// src/backend/cpu/sampling/clear.rs.
+// crates/cpu/src/sampling/clear.rs.
 // Grid: one block of 256 to 1,024 threads per request; a block without a filter returns at once.
 // Limit: bandwidth if probability is spread over the whole row (the logits are read up to 5 times), else latency: only
 // chunks whose maximum reaches a bound derived from the sums are read.

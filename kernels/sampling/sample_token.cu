@@ -1,7 +1,7 @@
 // The last kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting the
 // cumulative distribution in vocabulary order at the request's uniform) and returns its log-probability under the
 // model's own logits, which it first restores where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf`
-// of src/backend/cpu/sampling/clear.rs.
+// of crates/cpu/src/sampling/clear.rs.
 // Grid: one block of one warp per request.
 // Limit: latency. Reads 16 bytes per 512 tokens and one chunk of logits.
 #include "sampling/edit.cuh"

@@ -1,6 +1,6 @@
 // The second kernel of `sample`: the most likely tokens of each request that wants some, by falling score, then rising
 // id, with log-probabilities under the model's own logits. Follows `by_score` and `log_softmax` of
-// src/backend/cpu/sampling/clear.rs.
+// crates/cpu/src/sampling/clear.rs.
 // Grid: one block of 256 to 1,024 threads per request; a block that needs no tokens returns at once.
 // Limit: latency. Only chunks whose maximum is among the largest are read, up to 4 times.
 #include "sampling/select.cuh"

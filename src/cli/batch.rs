@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{LaunchArgs, whole};
-use crate::launch::Devices;
-use crate::openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
+use offshoot_args::{LaunchArgs, whole};
+use offshoot_launch::Devices;
+use offshoot_openai::batch::{BatchOptions, DEFAULT_MOST_OF_LINE};
 
 #[derive(Debug, Args)]
 pub struct BatchArgs {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::whole;
-use crate::args::words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, STATE_DTYPES, one_of};
-use crate::backend::{KvDtype, StateDtype};
-use crate::inspect::{Against, ModelCheck};
-use crate::lab::check::DeviceCheck;
-use crate::model::{ActivationChoice, MadeFormat, WeightChoice};
+use offshoot_args::whole;
+use offshoot_args::words::{ACTIVATIONS, KV_DTYPES, MADE_FORMATS, STATE_DTYPES, one_of};
+use offshoot_backend::{KvDtype, StateDtype};
+use offshoot_inspect::{Against, ModelCheck};
+use offshoot_lab::check::DeviceCheck;
+use offshoot_model::{ActivationChoice, MadeFormat, WeightChoice};
 
 #[derive(Debug, Args)]
 pub struct CheckArgs {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::words::EXTRACT_MODES;
-use crate::args::words::one_of;
-use crate::args::{CandidateArgs, each_once, seconds, whole};
-use crate::error::{Error, Result};
-use crate::eval::benchmark::BenchmarkFormat;
-use crate::eval::scoring::{CandidateSource, DoctorOptions, ExtractMode, LimitChanges, ScoreOptions};
-use crate::judge::Language;
+use offshoot_args::words::one_of;
+use offshoot_args::{CandidateArgs, each_once, seconds, whole};
+use offshoot_core::error::{Error, Result};
+use offshoot_eval::benchmark::BenchmarkFormat;
+use offshoot_eval::scoring::{CandidateSource, DoctorOptions, ExtractMode, LimitChanges, ScoreOptions};
+use offshoot_judge::Language;
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {

@@ -24,9 +24,9 @@ pub use serve::ServeArgs;
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
 
-use crate::args::whole;
-use crate::lab::bench::BenchArgs;
-use crate::launch::{DeviceChoice, Devices};
+use offshoot_args::whole;
+use offshoot_lab::bench::BenchArgs;
+use offshoot_launch::{DeviceChoice, Devices};
 
 /// Upper limit of `--threads`.
 const MOST_THREADS: u64 = 1024;
@@ -72,7 +72,7 @@ impl Cli {
     /// # Errors
     ///
     /// They are not as many as `--tensor-parallel` says.
-    pub fn chosen_devices(&self) -> crate::error::Result<Devices> {
+    pub fn chosen_devices(&self) -> offshoot_core::error::Result<Devices> {
         let devices = self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into());
         // An estimate opens no device.
         let opens = !matches!(self.command, Some(CliCommand::Plan(_)));

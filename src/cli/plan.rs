@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::words::PREDICTIONS;
-use crate::args::words::{DTYPES, one_of};
-use crate::args::{BudgetArgs, arrivals, whole};
-use crate::backend::Dtype;
-use crate::error::{Error, Result};
-use crate::estimate::trace::TraceOptions;
-use crate::estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
-use crate::figures::count;
-use crate::launch::Devices;
-use crate::replay::{Policy, TraceReplay};
+use offshoot_args::words::{DTYPES, one_of};
+use offshoot_args::{BudgetArgs, arrivals, whole};
+use offshoot_backend::Dtype;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::count;
+use offshoot_estimate::replay::{Policy, TraceReplay};
+use offshoot_estimate::trace::TraceOptions;
+use offshoot_estimate::{FEW_SAMPLES, FEW_TOKENS, PlanOptions, Predict};
+use offshoot_launch::Devices;
 
 #[derive(Debug, Args)]
 pub struct PlanArgs {

@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches};
 
 use super::{Cli, CliCommand};
-use crate::error::{Error, Result};
+use offshoot_core::error::{Error, Result};
 
 impl Cli {
     /// Reads the command line. Prints clap's own messages (help, version, unknown options) and ends the process.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::words::RESULT_FORMATS;
-use crate::args::words::one_of;
-use crate::args::{JudgingArgs, LaunchArgs, each_once, number, whole};
-use crate::eval::run::rescore::RescoreOptions;
-use crate::eval::run::{ResultFormat, RunOptions};
-use crate::eval::task::Overrides;
-use crate::launch::Devices;
+use offshoot_args::words::one_of;
+use offshoot_args::{JudgingArgs, LaunchArgs, each_once, number, whole};
+use offshoot_eval::run::rescore::RescoreOptions;
+use offshoot_eval::run::{ResultFormat, RunOptions};
+use offshoot_eval::task::Overrides;
+use offshoot_launch::Devices;
 
 /// Options that set keys of the task file.
 #[derive(Debug, Args)]

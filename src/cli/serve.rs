@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::args::{LaunchArgs, mib, seconds, whole};
-use crate::launch::Devices;
-use crate::openai::protocol::{ProtocolLimits, Reasoning};
-use crate::serve::dispatch::QueueLimits;
-use crate::serve::{LeaseLimits, ServeLimits, ServeOptions};
+use offshoot_args::{LaunchArgs, mib, seconds, whole};
+use offshoot_launch::Devices;
+use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
+use offshoot_serve::dispatch::QueueLimits;
+use offshoot_serve::{LeaseLimits, ServeLimits, ServeOptions};
 
 /// What happens to the text of `<think>` in chats that do not say.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]

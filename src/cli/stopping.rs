@@ -5,9 +5,9 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use crate::error::{Error, Result};
-use crate::interrupt::Interrupt;
-use crate::out;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::interrupt::Interrupt;
+use offshoot_core::out;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::eval::run::attention::AttentionOptions;
-use crate::eval::view::ViewOptions;
-use crate::launch::DeviceChoice;
+use offshoot_eval::run::attention::AttentionOptions;
+use offshoot_eval::view::ViewOptions;
+use offshoot_launch::DeviceChoice;
 
 #[derive(Debug, Args)]
 pub struct TreeArgs {

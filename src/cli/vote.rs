@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{each_once, whole};
-use crate::eval::run::vote::VoteOptions;
+use offshoot_args::{each_once, whole};
+use offshoot_eval::run::vote::VoteOptions;
 
 #[derive(Debug, Args)]
 pub struct VoteArgs {

@@ -1,9 +1,9 @@
 //! The words of options that the command alone has.
 
-use crate::args::words::Word;
-use crate::estimate::Predict;
-use crate::eval::run::ResultFormat;
-use crate::eval::scoring::ExtractMode;
+use offshoot_args::words::Word;
+use offshoot_estimate::Predict;
+use offshoot_eval::run::ResultFormat;
+use offshoot_eval::scoring::ExtractMode;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
     ("jsonl", ResultFormat::Jsonl, "JSON lines alone"),

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use offshoot::backend::Dtype;
-use offshoot::backend::cpu::Isa;
-use offshoot::lab::check::setting::tolerance;
+use offshoot_backend::Dtype;
+use offshoot_cpu::Isa;
+use offshoot_fixtures::setting::tolerance;
 use serde_json::Value;
 
 /// Runs `offshoot bench` on the code path that the environment selects, and parses its JSON lines.

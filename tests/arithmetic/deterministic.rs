@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use offshoot::backend::cpu::attention::SECTION;
-use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::lab::check::{CheckEffort, ReportRow, deterministic};
+use offshoot_cpu::attention::SECTION;
+use offshoot_cpu::{Cpu, Isa};
+use offshoot_lab::check::{CheckEffort, ReportRow, deterministic};
 use serde_json::{Value, json};
 
 use crate::runs;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use offshoot::dice::Dice;
+use offshoot_core::dice::Dice;
 use serde_json::{Value, json};
 
 use crate::served::{PATIENCE, Reply, Served, connect, exchange, message};

@@ -1,6 +1,6 @@
 //! Damage to the bytes of requests, by random numbers.
 
-use offshoot::dice::Dice;
+use offshoot_core::dice::Dice;
 
 /// What parsers of JSON and HTTP stumble over.
 const PIECES: &[&[u8]] = &[

@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use offshoot::dice::Dice;
+use offshoot_core::dice::Dice;
 use serde_json::{Value, json};
 
 use crate::damage::damage;

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use offshoot::replay::{TextRun, TracePrompt, poisson, read_trace};
+use offshoot_estimate::replay::{TextRun, TracePrompt, poisson, read_trace};
 use serde_json::{Value, json};
 
 use crate::served::Served;

@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use offshoot::backend::LevelBounds;
-use offshoot::backend::cpu::Cpu;
-use offshoot::model::{Attribution, Decoder, ModelFolder};
-use offshoot::tree::Trace;
+use offshoot_backend::LevelBounds;
+use offshoot_cpu::Cpu;
+use offshoot_model::{Attribution, Decoder, ModelFolder};
+use offshoot_search::tree::Trace;
 use serde_json::{Value, json};
 
 use crate::runs;

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use offshoot::backend::cpu::Isa;
+use offshoot_cpu::Isa;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 

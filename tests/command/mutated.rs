@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use offshoot::dice::Dice;
+use offshoot_core::dice::Dice;
 
 use crate::full::some_or_full;
 use crate::judging;

@@ -15,17 +15,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
-use offshoot::backend::cpu::Cpu;
 use offshoot::cli::{Cli, CliCommand};
-use offshoot::dice::Dice;
-use offshoot::error::Result;
-use offshoot::eval::run::{RenderedTask, rescore, vote};
-use offshoot::eval::task::Overrides;
-use offshoot::eval::{benchmark, view};
-use offshoot::ids::TokenId;
-use offshoot::model::{Decoder, ModelFolder, Sequence, WeightChoice};
-use offshoot::openai::batch::{self, AnswerOrigin, CacheFormats, RequestFile};
-use offshoot::tokenizer::Tokenizer;
+use offshoot_core::dice::Dice;
+use offshoot_core::error::Result;
+use offshoot_core::ids::TokenId;
+use offshoot_cpu::Cpu;
+use offshoot_eval::run::{RenderedTask, rescore, vote};
+use offshoot_eval::task::Overrides;
+use offshoot_eval::{benchmark, view};
+use offshoot_model::{Decoder, ModelFolder, Sequence, WeightChoice};
+use offshoot_openai::batch::{self, AnswerOrigin, CacheFormats, RequestFile};
+use offshoot_text::Tokenizer;
 
 use crate::full::some_or_full;
 use crate::mutated::{MEMORY_LIMIT, number, short};
@@ -180,7 +180,7 @@ fn complaint(numbers: Range<u64>, seeds: &Path) -> Option<String> {
 
 /// In a process of its own: reads the files that `order` names, and fails with what is wrong.
 fn read(order: &str) {
-    offshoot::bounded::use_helper(env!("CARGO_BIN_EXE_offshoot").into());
+    offshoot_core::bounded::use_helper(env!("CARGO_BIN_EXE_offshoot").into());
     let (numbers, seeds) = order.split_once(':').expect("the test says where the seeds are");
     let (first, end) = numbers.split_once("..").expect("the test says which");
     let numbers = first.parse::<u64>().expect("a number")..end.parse::<u64>().expect("a number");

@@ -1,6 +1,6 @@
 //! Damages files at random: bytes of any file, and values of JSON.
 
-use offshoot::dice::Dice;
+use offshoot_core::dice::Dice;
 use serde_json::{Value, json};
 
 /// Damages a file's bytes, some of them twice; returns what was done.

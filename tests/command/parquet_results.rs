@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use offshoot::eval::records::parquet_lines;
+use offshoot_eval::records::parquet_lines;
 use serde_json::{Value, json};
 
 use crate::parquet_files::write_parquet;

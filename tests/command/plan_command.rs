@@ -422,7 +422,7 @@ fn what_is_wrong_with_the_options_is_one_sentence() {
 
 /// The H200's profile, with a memory of 1 GB.
 fn small_device() -> String {
-    let path = repository().join("src/backend/sim/h200.json");
+    let path = repository().join("crates/sim/src/h200.json");
     let mut profile: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     profile["memory_bytes"] = json!(1e9);
     profile.to_string()

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use offshoot::eval::task::{Overrides, Task, TaskPrompt};
+use offshoot_eval::task::{Overrides, Task, TaskPrompt};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

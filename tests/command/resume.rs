@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use offshoot::dice::Dice;
-use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use offshoot_core::dice::Dice;
+use offshoot_text::{AddSpecial, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::full::some_or_full;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use offshoot::eval::view;
-use offshoot::eval::view::ViewOptions;
+use offshoot_eval::view;
+use offshoot_eval::view::ViewOptions;
 use serde_json::{Value, json};
 
 /// Texts that would like to be more than text.

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use offshoot::gguf::TensorType;
+use offshoot_gguf::TensorType;
 
 /// A file of tests/data/gguf.
 pub fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf").join(name)
+    Path::new(offshoot_fixtures::REPOSITORY).join("tests/data/gguf").join(name)
 }
 
 /// A file in the making. Its metadata are written as they are pushed.

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use offshoot::Result;
-use offshoot::engine::{SamplingParams, Stop};
-use offshoot::search::{Assessor, Sample, SearchJob};
+use offshoot_core::Result;
+use offshoot_engine::{SamplingParams, Stop};
+use offshoot_search::{Assessor, Sample, SearchJob};
 
 /// What a job borrows, but for what assesses its samples and where they go.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 pub fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(offshoot_fixtures::REPOSITORY)
 }
 
 pub fn offshoot(folder: &Path, arguments: &[&str]) -> Command {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use offshoot::judge::sandbox::{Isolation, SandboxSetup};
+use offshoot_judge::sandbox::{Isolation, SandboxSetup};
 
 pub fn setup(namespaces: bool) -> SandboxSetup {
     let helper = Some(PathBuf::from(crate::HELPER));

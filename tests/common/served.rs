@@ -91,7 +91,7 @@ impl Drop for Served {
 
 /// A folder `demo` with links to the demo model's files, and a chat template.
 fn demo_with_chats(folder: &Path) -> PathBuf {
-    let (demo, own) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tasks/models/demo"), folder.join("demo"));
+    let (demo, own) = (Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo"), folder.join("demo"));
     std::fs::create_dir(&own).expect("the folder is writable");
     for entry in std::fs::read_dir(demo).expect("it is in the repository") {
         let path = entry.expect("a folder can be read").path();

@@ -5,10 +5,10 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use offshoot::eval::benchmark;
-use offshoot::eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
-use offshoot::json::RawJson;
-use offshoot::judge::problem::{Assembly, Compare, Problem, TestSuite};
+use offshoot_core::json::RawJson;
+use offshoot_eval::benchmark;
+use offshoot_eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
+use offshoot_judge::problem::{Assembly, Compare, Problem, TestSuite};
 use serde_json::{Map, Value, json};
 
 use crate::parquet_files::write_parquet;

@@ -11,14 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use offshoot::error::Error;
-use offshoot::eval::benchmark;
-use offshoot::json::RawJson;
-use offshoot::judge::problem::{
-    Assembly, CallSuite, CallTest, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite,
-};
-use offshoot::judge::sandbox::Sandbox;
-use offshoot::judge::{Judge, Judgement, Language, Verdict};
+use offshoot_core::error::Error;
+use offshoot_core::json::RawJson;
+use offshoot_eval::benchmark;
+use offshoot_judge::problem::{Assembly, CallSuite, CallTest, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
+use offshoot_judge::sandbox::Sandbox;
+use offshoot_judge::{Judge, Judgement, Language, Verdict};
 use serde_json::{Value, json};
 
 use judging::can_judge;

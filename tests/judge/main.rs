@@ -20,8 +20,6 @@ mod judge_command;
 mod judge_files;
 mod judge_python;
 mod python_data;
-mod sandbox;
-mod siege;
 
 /// The program that the sandbox starts as its helper.
 const HELPER: &str = env!("CARGO_BIN_EXE_offshoot");

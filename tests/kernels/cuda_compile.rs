@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use offshoot::backend::cuda::compile::cache::{Cache, Cubin, Key};
-use offshoot::backend::cuda::compile::ptxas::{KernelUsage, usage};
-use offshoot::backend::cuda::compile::unit::{Source, Unit};
-use offshoot::backend::cuda::compile::units;
-use offshoot::backend::cuda::compile::{Compiler, compile_all};
-use offshoot::backend::cuda::discovery::probe::{arch, probe};
-use offshoot::backend::cuda::driver::device::Device;
-use offshoot::error::Error;
+use offshoot_core::error::Error;
+use offshoot_cuda::compile::cache::{Cache, Cubin, Key};
+use offshoot_cuda::compile::ptxas::{KernelUsage, usage};
+use offshoot_cuda::compile::unit::{Source, Unit};
+use offshoot_cuda::compile::units;
+use offshoot_cuda::compile::{Compiler, compile_all};
+use offshoot_cuda::discovery::probe::{arch, probe};
+use offshoot_cuda::driver::device::Device;
 use tempfile::TempDir;
 
 static SCALE: Source = Source {

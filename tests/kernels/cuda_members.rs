@@ -2,17 +2,17 @@
 //! windows, sinks and dtypes, and so do branches that go on token by token. With fewer than two GPUs that write into
 //! each other's memory every test says so and passes.
 
-use offshoot::Error;
-use offshoot::backend::cuda::Cuda;
-use offshoot::backend::ranks::Ranks;
-use offshoot::backend::{Backend, Dtype, KvDtype};
-use offshoot::dice::Dice;
-use offshoot::engine::{
+use offshoot_backend::ranks::Ranks;
+use offshoot_backend::{Backend, Dtype, KvDtype};
+use offshoot_core::Error;
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::TokenId;
+use offshoot_cuda::Cuda;
+use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
     UniformKey,
 };
-use offshoot::ids::TokenId;
-use offshoot::model::{Decoder, ModelConfig, Sequence};
+use offshoot_model::{Decoder, ModelConfig, Sequence};
 use serde_json::{Value, json};
 
 const VOCAB: u32 = 512;

@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use offshoot::backend::cpu::{Cpu, Isa};
-use offshoot::lab::check::{CheckEffort, ReportRow, suite};
+use offshoot_cpu::{Cpu, Isa};
+use offshoot_lab::check::{CheckEffort, ReportRow, suite};
 use serde_json::Value;
 
 /// The path that `OFFSHOOT_CPU` names, or the machine's best; `.ci/run` takes `check --quick` through the others.

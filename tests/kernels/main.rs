@@ -4,21 +4,5 @@
 mod skip;
 
 mod cuda_compile;
-mod cuda_device;
 mod cuda_members;
-mod cuda_ops;
-mod cuda_steps;
 mod device_check;
-mod device_plan;
-mod emulated_advance;
-mod emulated_append;
-mod emulated_attention;
-mod emulated_delta_rule;
-mod emulated_exchanges;
-mod emulated_experts;
-mod emulated_four_bit;
-mod emulated_fp8;
-mod emulated_heads;
-mod emulated_levels;
-mod emulated_sampling;
-mod emulator;

@@ -5,13 +5,5 @@ mod shared;
 #[path = "../common/skip.rs"]
 mod skip;
 
-mod hints;
-mod kv_scripts;
 mod modelled_times;
-mod plan_advance;
-mod plan_costs;
-mod plan_explain;
-mod plans;
-mod prompt_parts;
-mod prompt_tree;
 mod simulate;

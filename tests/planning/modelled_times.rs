@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::backend::sim::{Clock, DeviceProfile, Sim};
-use offshoot::backend::{Backend, Dtype, HeadLayout};
-use offshoot::engine::{
+use offshoot_backend::{Backend, Dtype, HeadLayout};
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
     UniformKey,
 };
-use offshoot::ids::TokenId;
-use offshoot::lab::bench::trees::read_trees;
-use offshoot::lab::bench::workload_file::{Workload, read_jobs};
-use offshoot::model::{Decoder, ModelConfig};
-use offshoot::plan::{PlanHints, Planner};
+use offshoot_kv::plan::{PlanHints, Planner};
+use offshoot_lab::bench::trees::read_trees;
+use offshoot_lab::bench::workload_file::{Workload, read_jobs};
+use offshoot_model::{Decoder, ModelConfig};
+use offshoot_sim::{Clock, DeviceProfile, Sim};
 use serde_json::Value;
 use shared::shared;
 
@@ -63,7 +63,7 @@ fn attention_takes_what_was_measured() {
     for tree in read_trees(&path).expect("the trees are well formed") {
         let small = |n: usize| u32::try_from(n).expect("heads are few");
         let hints = PlanHints {
-            group: offshoot::ids::GroupIx(0),
+            group: offshoot_core::ids::GroupIx(0),
             tile,
             window: None,
             q_heads: small(tree.q_heads),

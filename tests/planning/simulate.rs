@@ -7,20 +7,20 @@ use crate::shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use offshoot::backend::cpu::Cpu;
-use offshoot::backend::sim::{DeviceProfile, Sim};
-use offshoot::backend::{Dtype, KvDtype, StateDtype};
-use offshoot::engine::Metrics;
-use offshoot::kv::PromptTree;
-use offshoot::lab::bench::workload_file::read_jobs;
-use offshoot::model::ModelConfig;
-use offshoot::plan::Planner;
-use offshoot::replay::{
+use offshoot_backend::{Dtype, KvDtype, StateDtype};
+use offshoot_cpu::Cpu;
+use offshoot_engine::Metrics;
+use offshoot_estimate::replay::{
     BranchLimit, JobRecord, LoadedModel, Policy, PromptSharing, RateSearch, ReplayJob, ReplayRequest, ReplaySettings,
     RequestLengths, RequestOrder, SimulatedMachine, StepRecord, TextRun, TracePrompt, TraceReplay, WallClock, industry,
     micro, nested, poisson, read_trace, replay, replay_trace, shared_prompts, sustainable_rate, warm_up,
     with_system_prompt,
 };
+use offshoot_kv::PromptTree;
+use offshoot_kv::plan::Planner;
+use offshoot_lab::bench::workload_file::read_jobs;
+use offshoot_model::ModelConfig;
+use offshoot_sim::{DeviceProfile, Sim};
 use shared::shared;
 use tempfile::TempDir;
 

@@ -6,9 +6,9 @@ use crate::shared;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use offshoot::dice::Dice;
-use offshoot::eval::task::{Item, Overrides, Task, TaskPrompt};
-use offshoot::tokenizer::{AddSpecial, SharedEncoder, Tokenizer};
+use offshoot_core::dice::Dice;
+use offshoot_eval::task::{Item, Overrides, Task, TaskPrompt};
+use offshoot_text::{AddSpecial, SharedEncoder, Tokenizer};
 use serde_json::{Value, json};
 use shared::shared;
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ impl Desk {
     }
 }
 
-fn one_sentence(error: offshoot::Error) -> String {
+fn one_sentence(error: offshoot_core::Error) -> String {
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
     assert!(!message.contains('\n'), "more than one line: {message}");

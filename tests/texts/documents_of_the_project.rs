@@ -103,11 +103,13 @@ fn links_of_the_documents_lead_somewhere() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
-/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, from the repository's root.
+/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, `crates/….rs`, from the repository's root.
 fn source_paths(text: &str) -> Vec<&str> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '/', '.', '-'].contains(&c);
     let words = text.split(|c: char| !is_path(c));
-    words.filter(|word| (word.starts_with("src/") || word.starts_with("tests/")) && word.ends_with(".rs")).collect()
+    words
+        .filter(|word| ["src/", "tests/", "crates/"].iter().any(|root| word.starts_with(root)) && word.ends_with(".rs"))
+        .collect()
 }
 
 /// What is dated (`benches/runs`, the changelog) names the files of its day.

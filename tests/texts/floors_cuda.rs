@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders and top-level files of `src/backend/cuda` from the lowest up, each with those that it may use.
+/// Folders and top-level files of `crates/cuda/src` from the lowest up, each with those that it may use.
 const MAY_USE: [(&str, &[&str]); 15] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
@@ -25,7 +25,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("timing", &["step", "gemm", "driver"]),
 ];
 
-const ROOT: &str = "src/backend/cuda";
+const ROOT: &str = "crates/cuda/src";
 
 fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("src is readable") {
@@ -38,7 +38,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The folders of cuda that `text`, the file at `inside` cuda, names: by `crate::backend::cuda::`, or by `super::` as
+/// The folders of cuda that `text`, the file at `inside` cuda, names: by `crate::`, or by `super::` as
 /// often as it takes to reach cuda itself. `None` stands for cuda's own items.
 fn folders_named(inside: &Path, text: &str) -> Vec<Option<String>> {
     let is_root_of_folder = inside.file_name().is_some_and(|name| name == "mod.rs");
@@ -47,7 +47,7 @@ fn folders_named(inside: &Path, text: &str) -> Vec<Option<String>> {
     // Comments name what is elsewhere, too.
     let code: String = text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
     let mut named = Vec::new();
-    for root in ["crate::backend::cuda::", up.as_str()] {
+    for root in ["crate::", up.as_str()] {
         for (at, _) in code.match_indices(root) {
             // Inside a longer path of `super::` this is no path to cuda.
             if code[..at].ends_with("super::") || code[..at].ends_with("in ") {
@@ -98,7 +98,7 @@ fn every_folder_uses_only_those_drawn_below_it() {
     for file in &files {
         let inside = file.strip_prefix(&root).expect("found below it");
         let own = inside.iter().next().expect("a file has a name").to_string_lossy().replace(".rs", "");
-        if own == "mod" {
+        if own == "lib" {
             continue;
         }
         let Some((_, may_use)) = MAY_USE.iter().find(|(folder, _)| *folder == own) else {
@@ -137,7 +137,7 @@ fn the_drawing_has_no_circle() {
 fn a_use_that_is_not_drawn_would_be_seen() {
     let named = |inside: &str, text: &str| folders_named(Path::new(inside), text);
     let some = |names: &[&str]| names.iter().map(|name| Some(name.to_string())).collect::<Vec<_>>();
-    assert_eq!(named("driver/device.rs", "use crate::backend::cuda::step::Step;"), some(&["step"]));
+    assert_eq!(named("driver/device.rs", "use crate::step::Step;"), some(&["step"]));
     assert_eq!(named("driver/device.rs", "use super::args::Args; // super::super::step"), []);
     assert_eq!(named("driver/device.rs", "    super::super::memory::kv::page_bytes(x)"), some(&["memory"]));
     assert_eq!(named("driver/mod.rs", "use super::{gemm, step::{Step, Way}};"), some(&["gemm", "step"]));

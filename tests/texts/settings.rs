@@ -1,5 +1,5 @@
-//! Flags are the command line's: what lies below it names options by their fields (`src/setting.rs`), so that a Rust or
-//! Python user reads no flag.
+//! Flags are the command line's: what lies below it names options by their fields (`crates/core/src/setting.rs`), so that
+//! a Rust or Python user reads no flag.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory};
 use offshoot::cli::Cli;
-use offshoot::setting;
+use offshoot_core::setting;
 
-/// Rooms of the command line, and of the laboratory, whose options are flags alone.
-const OWNERS: [&str; 4] = ["args.rs", "cli", "lab", "main.rs"];
+/// Crates of the command line, and of the laboratory, whose options are flags alone.
+const OWNERS: [&str; 2] = ["args", "lab"];
 /// What other programs are given: the Hub's own command, and NVRTC's options.
 const OTHERS: [&str; 4] = ["hf download", "--device-as-default-execution-space", "--gpu-architecture", "\"--version\""];
 
@@ -43,17 +43,12 @@ fn names_a_flag(line: &str) -> bool {
 fn flags_are_named_by_the_command_line_alone() {
     assert!(names_a_flag("Err(Error::value(\"--limit\", 1))") && names_a_flag("  tries again by --resume \\"));
     assert!(!names_a_flag("/// as `--limit` says") && !names_a_flag("let less = a --b;"));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
     let mut found = Vec::new();
-    for entry in fs::read_dir(&root).expect("a folder").map(|entry| entry.expect("readable")) {
+    for entry in fs::read_dir(&crates).expect("a folder").map(|entry| entry.expect("readable")) {
         let name = entry.file_name();
         if OWNERS.iter().all(|owner| *owner != name) {
-            match entry.path().is_dir() {
-                true => sources(&entry.path(), &mut found),
-                false => {
-                    found.push((entry.path().display().to_string(), fs::read_to_string(entry.path()).expect("UTF-8")))
-                }
-            }
+            sources(&entry.path().join("src"), &mut found);
         }
     }
     assert!(found.len() > 100, "{} files", found.len());

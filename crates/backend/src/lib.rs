@@ -1,0 +1,559 @@
+//! Floor 3: the ops of a transformer step ([`Backend`]). They are specified here in prose, defined on the CPU by clear
+//! loops, and implemented again where they must be fast. Callers see rows, tokens, plans and opaque buffers; backends
+//! manage memory.
+//!
+//! Activations are row-major buffers of `rows x width` in f32 or, where [`ActivationDtype`] allows it, the compute
+//! dtype. Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its
+//! products ([`Dtype`], the compute dtype: that of a dense matrix's elements), and how keys and values are stored
+//! ([`KvDtype`]).
+//!
+//! *Arithmetic by compute dtype*. f32: f32 operands, f32 accumulation. f16 and bf16: the activation operand of a dot
+//! product may be rounded to that dtype (to nearest even), products are accumulated in f32, and a backend may store
+//! buffers of [`ActivationDtype::Operands`] in it. Keys and values are stored in the compute dtype, or first rounded to
+//! the KV dtype. Attention follows the same rule: queries and softmax numerators may be rounded to the dtype of keys
+//! and values, or to f16 where these are fp8.
+//!
+//! *Quantised matrices* ([`quantised`]): an element is `scale * (code - zero)`. Activations are rounded to what the
+//! format says ([`Rounding`]), or to nothing; products of integers are exact, others are accumulated in f32.
+//!
+//! *Batch invariance*: an op's result for a row depends on that row's inputs only, to the last bit; see `plan` for
+//! attention. A backend whose tile is 1 does not guarantee it before [`Backend::set_batch_invariant`] is called.
+//!
+//! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may
+//! enqueue work and return; only `collect` and `read` wait for results. Work runs in the order it was enqueued, so a
+//! page may be reused as soon as its last reader is enqueued.
+
+mod delta_rule;
+mod experts;
+mod kv_dtype;
+mod levels;
+pub mod quantised;
+pub mod ranks;
+mod saved;
+mod scoring;
+mod shapes;
+mod split;
+mod step;
+mod timed;
+pub mod weights;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use offshoot_core::error::Result;
+use offshoot_core::ids::{LayerIx, PageId, StateId, TokenId};
+use offshoot_kv::plan::{CostModel, NewPage};
+
+pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
+pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
+pub use kv_dtype::{KvDtype, e4m3};
+pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
+pub use saved::SavedPages;
+pub use scoring::Scoring;
+pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
+pub use split::{Segment, Share, Split};
+pub use step::{RowToken, StepBatch, StepShape, advance_slots};
+pub use timed::{Rates, Timed};
+pub use weights::{
+    BlockView, Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
+};
+
+/// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
+/// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
+/// (x[i] cos - x[i + h] sin, x[i + h] cos + x[i] sin)`.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    pub rotary: usize,
+    /// Whether key heads are rotated too, and not only query heads.
+    pub keys: bool,
+    pub cos: Vec<f32>,
+    pub sin: Vec<f32>,
+}
+
+/// What an activation buffer holds, and so the precision a backend must store it with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivationDtype {
+    /// Sums that many layers add to, and logits: f32.
+    Sums,
+    /// Operands of dot products and results of linear layers: f32, or the compute dtype (given).
+    Operands(Dtype),
+}
+
+/// Estimated rates to choose how preempted keys and values are restored: by a copy from host memory, or by recomputing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwapRates {
+    /// Bytes per second between host memory and KV memory, one way.
+    pub host_bytes: f64,
+    /// Floating-point operations per second of linear layers with many rows.
+    pub flops: f64,
+}
+
+/// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
+pub const MOST_TOP: usize = 2048;
+
+/// The most sampled tokens a loaded step counts by itself: if its requests have penalties, it can be advanced this many
+/// times before it must be loaded again with all tokens seen so far.
+pub const MOST_COUNTED: usize = 128;
+
+/// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p,
+/// min-p, then the inverse of the cumulative distribution in vocabulary order at `uniform`.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    pub pick: Pick,
+    /// Tokens that penalties apply to.
+    pub seen: Vec<SeenToken>,
+    /// Index of the previous step's request that samples this branch's newest token: penalties apply to that token too,
+    /// beside `seen` ([`StepBatch::count_unseen`]).
+    pub unseen: Option<u32>,
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    /// Added to the logits of these tokens, before penalties.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Tokens never sampled (e.g. end-of-text below the minimal length).
+    pub banned: Vec<TokenId>,
+    /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`].
+    pub top_logprobs: usize,
+}
+
+impl SampleRequest {
+    /// A request without bias, penalties or banned tokens.
+    pub fn of(pick: Pick) -> Self {
+        Self {
+            pick,
+            seen: Vec::new(),
+            unseen: None,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            banned: Vec::new(),
+            top_logprobs: 0,
+        }
+    }
+
+    /// The request's uniform; 0 if it takes none.
+    pub fn uniform(&self) -> f64 {
+        match self.pick {
+            Pick::Random { uniform, .. } => uniform,
+            Pick::Greedy | Pick::Given(_) => 0.0,
+        }
+    }
+
+    /// Whether seen tokens change the scores.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// Replaces the request's uniform, if it takes one.
+    pub fn set_uniform(&mut self, new: f64) {
+        if let Pick::Random { uniform, .. } = &mut self.pick {
+            *uniform = new;
+        }
+    }
+}
+
+/// A token that occurred in a branch's context.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SeenToken {
+    pub token: TokenId,
+    /// Its count in the sampled text.
+    pub sampled: u32,
+    pub in_prompt: bool,
+}
+
+/// How a token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pick {
+    /// The largest logit after penalties; on ties the smallest token id.
+    Greedy,
+    /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
+    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
+    /// The token is given; only its log-probability is computed.
+    Given(TokenId),
+}
+
+/// A sampled token. Log-probabilities are natural and those of the model itself: log-softmax of the unmodified logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    pub token: TokenId,
+    pub logprob: f32,
+    /// The likeliest tokens with their log-probabilities, falling.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
+/// decoder checks shapes when it loads a model, so a mismatch is a bug.
+pub trait Backend: Send + 'static {
+    /// Activations, `rows x width`; see [`ActivationDtype`].
+    type Buffer: Send;
+    /// A weight matrix `[out, in]` in the layout this backend multiplies fastest.
+    type Matrix: Send + Sync;
+    /// A weight vector, f32.
+    type Vector: Send + Sync;
+    /// The matrices of the experts of a mixture, and their biases.
+    type Experts: Send + Sync;
+    /// The experts chosen for the rows of a step, and the rows of each expert.
+    type Routes: Send;
+    /// Keys and values of all layers, in pages.
+    type Kv: Send;
+    /// A [`RopeTable`] in the memory that ops read.
+    type Rope: Send;
+    /// The loaded step in the memory that ops read, and the samples not collected yet.
+    type Step: Send;
+
+    /// Whether the backend computes asynchronously, in its own memory. Then the host can prepare the next step
+    /// meanwhile, and pages can be swapped to host memory.
+    const IS_ASYNC: bool;
+
+    /// Whether weights of one dtype can multiply activations stored for another one ([`ActivationDtype::Operands`]).
+    const MIXES_DTYPES: bool;
+
+    /// Whether activations are put into the order of a quantised matrix's inputs that has one of its own
+    /// (`QuantView::order`), and parts of different formats are stacked.
+    const ORDERS_INPUTS: bool = true;
+
+    /// Slots per page.
+    fn page_tokens(&self) -> u32;
+
+    /// One line for people: device, instruction set or architecture, threads.
+    fn describe(&self) -> String;
+    /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
+    fn arithmetic(&self) -> String;
+    /// Names the order of the bytes of saved pages ([`SavedPages`]), beside the model's shape and dtypes: devices with equal
+    /// strings can restore each other's.
+    fn page_layout(&self) -> String;
+    /// The costs that planners use for this device.
+    fn cost_model(&self) -> CostModel;
+    /// The tile size of attention (see `plan`).
+    fn tile(&self) -> u32;
+    /// The tile size of plans of attention with these heads, over keys and values of `dtype`, within `window`: a multiple
+    /// of [`Backend::tile`].
+    fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
+        let _ = (heads, dtype, window);
+        self.tile()
+    }
+    /// Makes all ops batch-invariant, possibly slower. Steps and plans made before become invalid.
+    fn set_batch_invariant(&mut self);
+    /// Sets the KV dtype, which is the compute dtype at first. KV memory and steps made before become invalid.
+    fn set_kv_dtype(&mut self, kv: KvDtype);
+    /// Rates that decide how preempted keys and values are restored.
+    fn swap_rates(&self) -> SwapRates;
+    /// Bytes that can still be allocated for weights, activations, keys and values.
+    fn free_bytes(&self) -> Result<usize>;
+    /// How many devices compute together, each of which has a copy of what is not divided (`Split::Whole`). Bytes are
+    /// those of all.
+    fn devices(&self) -> usize {
+        1
+    }
+
+    /// How many of them share each key head and divide its keys and values by positions; 1 if each has all of its own.
+    fn sharing(&self) -> usize {
+        1
+    }
+
+    /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
+    fn multiplies(&self, format: WeightFormat) -> bool;
+    /// The same of matrices of experts of this width, which is divided among devices that compute together.
+    fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
+        let _ = width;
+        self.multiplies(format)
+    }
+    /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
+    /// the backend does not mix dtypes.
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
+    /// The same of a matrix that ranks divide.
+    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], _split: &Split) -> Result<Self::Matrix> {
+        self.matrix(parts)
+    }
+    /// Concatenates `parts` into one f32 vector.
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
+    /// The same of one beside a matrix that ranks divide.
+    fn split_vector(&mut self, parts: &[WeightView<'_>], _split: &Split) -> Result<Self::Vector> {
+        self.vector(parts)
+    }
+    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert. Only the op that
+    /// `kind` names may be called with them.
+    fn experts(
+        &mut self,
+        matrices: Vec<Self::Matrix>,
+        biases: Vec<Self::Vector>,
+        kind: ExpertKind,
+    ) -> Result<Self::Experts>;
+    fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
+    /// A buffer with no rows.
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
+    /// The same of one that ranks may divide.
+    fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, _share: Share) -> Result<Self::Buffer> {
+        self.buffer(width, holds)
+    }
+    /// Sets the row count of a buffer (contents unspecified); reuses its memory if large enough.
+    fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()>;
+    /// Routes of no rows, among `experts` experts.
+    fn routes(&mut self, experts: usize, router: Router) -> Result<Self::Routes>;
+    /// Sets the row count of routes (contents unspecified).
+    fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()>;
+    /// Writes `values`, `[rows, width]`, to the first `rows` rows, rounded to the buffer's dtype.
+    fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()>;
+    /// The first `rows` rows, `[rows, width]`. Waits for enqueued work.
+    fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>>;
+
+    /// Bytes per element of keys and values at the current KV dtype, in layers with these heads and compute dtype.
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize;
+    /// How many of the devices that compute together store each key and value of layers with these heads.
+    fn kv_copies(&self, heads: HeadLayout) -> usize {
+        let _ = heads;
+        1
+    }
+    /// Bytes per page, all layers of a page group.
+    fn page_bytes(&self, shape: &KvShape) -> usize;
+    /// Bytes that `kv` allocates in addition to its pages.
+    fn kv_overhead_bytes(&self, _shape: &KvShape) -> usize {
+        0
+    }
+    /// Bytes that delta-rule layers with these heads need in a step of up to so many rows, beside their states and
+    /// activations. All layers use them in turn.
+    fn delta_rule_bytes(&self, _heads: DeltaHeads, _dtype: Dtype, _rows: usize) -> usize {
+        0
+    }
+    /// Allocates as much as any of them needs, so that no step of up to so many rows allocates it later.
+    fn reserve_delta_rule(&mut self, _heads: &[DeltaHeads], _dtype: Dtype, _rows: usize) -> Result<()> {
+        Ok(())
+    }
+    /// Allocates KV memory.
+    fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv>;
+    /// Copies `pages` to host memory.
+    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<SavedPages>;
+    /// Copies saved pages, in the same order, to `pages`, which may be other ones.
+    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// Copies the state in `slot`, all delta-rule layers, to host memory: as many bytes as [`StateShape::state_bytes`]
+    /// says, in the device's own order.
+    fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>>;
+    /// Copies a saved state to `slot`, which may be another one.
+    fn restore_state(&mut self, kv: &mut Self::Kv, saved: &[u8], slot: StateId) -> Result<()>;
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved from
+    /// `kv`.
+    fn join_saved(
+        kv: &Self::Kv,
+        saved: &mut SavedPages,
+        page: usize,
+        others: &SavedPages,
+        from: usize,
+        slots: Range<u32>,
+    );
+
+    /// An empty step, for a model with this compute dtype and vocabulary. `heads`: for each plan, those of its layers.
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step>;
+    /// Allocates in `step` what the shape of a batch determines, so that no step up to this shape allocates it later.
+    /// Returns the shape that [`Backend::load`] would return.
+    fn reserve(&mut self, _step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
+        Ok(shape)
+    }
+    /// Loads `batch` into `step`. After a memory shortage ([`offshoot_core::Error::is_shortage`]), here or in
+    /// `advance` or `run`, a batch with fewer rows can still be loaded.
+    fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape>;
+    /// Advances the loaded batch by one token per row ([`StepBatch::advance`]), after counting the tokens it sampled
+    /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
+    /// request has penalties.
+    fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
+    /// Enqueues the loaded step: calls `ops`, or replays what they enqueued for an earlier step of the same shape. So
+    /// `ops` may depend on the shape only, and must use the same buffers each time.
+    fn run(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()>;
+    /// After an error of `run`: whether ops of the step may have been computed, in part or all.
+    fn has_begun(&self) -> bool {
+        true
+    }
+    /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the backend
+    /// was opened. `None`: it is not counted, as of GPUs and of several devices that compute one model.
+    fn idle(&self) -> Option<Duration> {
+        None
+    }
+    /// The same as `run`, but always calls `ops`, which may depend on more than the shape.
+    fn run_once(
+        &mut self,
+        step: &mut Self::Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
+    ) -> Result<()> {
+        self.run(step, shape, ops)
+    }
+    /// Waits for the oldest step that was run and not collected. Returns one sample per request.
+    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
+
+    /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
+    fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
+    /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
+    fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// [`Backend::rms_norm`] whose results are read by one product only, the next op: that with `next`.
+    /// A backend may keep nothing but what that multiplies, so `out` is not to be read otherwise until it is written again.
+    fn rms_norm_for(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        next: &Self::Matrix,
+    ) {
+        let _ = next;
+        self.rms_norm(out, x, weight, eps);
+    }
+    /// `out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i]`, population variance.
+    fn layer_norm(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        bias: &Self::Vector,
+        eps: f32,
+    );
+    /// `out[r][i] += x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`; both buffers hold sums.
+    fn rms_norm_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// `out[r] = x[r]`, sums rounded to the dtype of `out`.
+    fn round(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// `out[r] += x[r]`; both buffers hold sums.
+    fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer);
+    /// In place, `x[r][i] * factor`.
+    fn scale(&mut self, x: &mut Self::Buffer, factor: f32);
+    /// In place, `cap * tanh(x[r][i] / cap)`.
+    fn softcap(&mut self, x: &mut Self::Buffer, cap: f32);
+    /// `out[r] = w x[r] (+ bias)`.
+    fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
+    /// `out[r] += w x[r] (+ bias)`: a linear layer that adds to the residual.
+    fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
+    /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of all
+    /// of them as one vector if it is as long as they are together.
+    fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
+    /// Rotates query heads of `qkv`, and key heads if the table says so, in place by the rows' positions.
+    fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
+    /// Stores the key and value heads of row `r` of `qkv` in slot `r` of the step, in layer `layer`, rounded to the KV
+    /// dtype.
+    fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step);
+    /// [`Backend::head_norm`], [`Backend::rope`] and [`Backend::kv_append`] in turn, as `steps` says.
+    fn prepare_heads(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        steps: &HeadSteps<'_, Self::Vector, Self::Rope>,
+        kv: &mut Self::Kv,
+        step: &Self::Step,
+    ) {
+        prepare_heads_in_turn(self, qkv, steps, kv, step);
+    }
+    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the positions
+    /// it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms of the
+    /// softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are read.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn tree_attention(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        kv: &Self::Kv,
+        layer: LayerIx,
+        step: &mut Self::Step,
+        plan: usize,
+        scoring: Scoring<'_, Self::Vector>,
+    );
+    /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`.
+    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate);
+    /// [`Backend::gated`] as [`Backend::rms_norm_for`] is [`Backend::rms_norm`].
+    fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
+        let _ = next;
+        self.gated(out, x, gate);
+    }
+    /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].
+    fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
+    /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    fn gelu(&mut self, x: &mut Self::Buffer);
+    /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
+    fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
+    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight` is
+    /// `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
+    fn causal_conv(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
+    /// The delta rule of layer `layer`: `out` is `[R, value_width]`, `qkv` what the convolution gave, `ba` `[R, 2 *
+    /// value_heads]`: b of all value heads, then a. Reads and writes the matrices in the states of the step's runs. A
+    /// backend that is not batch-invariant may compute runs of many rows in chunks, in f16 and bf16 with operands of
+    /// products in that dtype.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn delta_rule(
+        &mut self,
+        out: &mut Self::Buffer,
+        qkv: &Self::Buffer,
+        ba: &Self::Buffer,
+        gates: DeltaGates<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: LayerIx,
+        step: &Self::Step,
+    );
+    /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
+    fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32);
+    /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
+    /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
+    /// first.
+    fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>);
+    /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where `i` is
+    /// the place's row or the place itself (`input`). The result for a place depends on its input and expert only.
+    fn expert_linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        input: ExpertInput,
+    );
+    /// `out[place] = gate(g, u)`, with g and u the halves of `w[expert] x[row of the place] (+ bias[expert])`. `inner`: room
+    /// for these, `[places, 2F]`, unspecified afterwards.
+    fn expert_gated(
+        &mut self,
+        out: &mut Self::Buffer,
+        inner: &mut Self::Buffer,
+        x: &Self::Buffer,
+        experts: &Self::Experts,
+        routes: &Self::Routes,
+        gate: Gate,
+    );
+    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
+    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
+    /// `out[r] += ` what `combine` computes, added when it is complete.
+    fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
+    /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
+    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
+    /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]
+    /// specifies.
+    fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
+}
+
+/// The definition of [`Backend::prepare_heads`].
+pub fn prepare_heads_in_turn<B: Backend + ?Sized>(
+    backend: &mut B,
+    qkv: &mut B::Buffer,
+    steps: &HeadSteps<'_, B::Vector, B::Rope>,
+    kv: &mut B::Kv,
+    step: &B::Step,
+) {
+    for (kind, weight) in HeadKind::ALL.into_iter().zip(steps.norms) {
+        if let Some(weight) = weight {
+            backend.head_norm(qkv, steps.heads, kind, weight, steps.eps);
+        }
+    }
+    for table in steps.ropes.into_iter().flatten() {
+        backend.rope(qkv, steps.heads, table, step);
+    }
+    if steps.stores {
+        backend.kv_append(kv, steps.layer, qkv, step);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a rank has of a stack of matrices or vectors: rows or columns of each part.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::setting::TENSOR_PARALLEL;
+
+/// The share of rank `rank` of `ranks` in each of neighbouring segments, as ranges of all. `sharing`: see
+/// [`Segment::share`]. Panics if one has none.
+pub fn shares(segments: &[Segment], rank: usize, ranks: usize, sharing: usize) -> impl Iterator<Item = Range<usize>> {
+    segments.iter().scan(0, move |first, segment| {
+        let begin = *first;
+        *first += segment.width;
+        let own = segment
+            .share(rank, ranks, sharing)
+            .expect("`Ranks::portion` divides segments that have a share for each rank");
+        Some(begin + own.start..begin + own.end)
+    })
+}
+
+/// These rows of a stack of parts.
+pub fn rows<'a>(parts: &[MatrixPart<'a>], ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<MatrixPart<'a>> {
+    cut(parts, MatrixPart::rows, ranges, |part, rows| rows_of(part, rows))
+}
+
+/// These elements of concatenated vectors.
+pub fn elements<'a>(vectors: &[WeightView<'a>], ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<WeightView<'a>> {
+    let length = |view: &WeightView<'_>| view.rows * view.cols;
+    cut(vectors, length, ranges, |view, range| {
+        let size = view.dtype.bytes();
+        WeightView { rows: 1, cols: range.len(), bytes: &view.bytes[range.start * size..range.end * size], ..*view }
+    })
+}
+
+/// `of(part, range)` for each part that a range meets, in order.
+fn cut<T>(
+    parts: &[T],
+    length: impl Fn(&T) -> usize,
+    ranges: impl IntoIterator<Item = Range<usize>>,
+    of: impl Fn(&T, Range<usize>) -> T,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    for range in ranges {
+        let mut first = 0;
+        for part in parts {
+            let end = first + length(part);
+            let (from, to) = (range.start.max(first), range.end.min(end));
+            if from < to {
+                found.push(of(part, from - first..to - first));
+            }
+            first = end;
+        }
+    }
+    found
+}
+
+fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
+    let rows = range.len();
+    match *part {
+        MatrixPart::Dense(view) => {
+            let row = view.cols * view.dtype.bytes();
+            MatrixPart::Dense(WeightView { rows, bytes: &view.bytes[range.start * row..range.end * row], ..view })
+        }
+        MatrixPart::Random(random) => {
+            // Number `i` follows from the sum of the stream and `i`.
+            let stream = random.numbers.stream.wrapping_add((range.start * random.cols) as u64);
+            MatrixPart::Random(RandomWeight { rows, numbers: Uniform { stream, ..random.numbers }, ..random })
+        }
+        MatrixPart::Quantised(view) => {
+            MatrixPart::Quantised(QuantView { first: view.first + range.start * view.step, rows, ..view })
+        }
+        MatrixPart::Blocks(view) => {
+            let row = view.kind.row_bytes(view.cols);
+            MatrixPart::Blocks(BlockView { rows, bytes: &view.bytes[range.start * row..range.end * row], ..view })
+        }
+    }
+}
+
+/// These columns of a part: dense ones as bytes of their own, codes as a view of the same source.
+///
+/// # Errors
+///
+/// Inputs that share a scale would be divided.
+pub fn columns<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> Result<ColumnsOf<'a>> {
+    Ok(match *part {
+        MatrixPart::Dense(view) => {
+            let size = view.dtype.bytes();
+            let own = bytes_of_rows(view.rows, range.len() * size, |row, own| {
+                own.copy_from_slice(&view.bytes[(row * view.cols + range.start) * size..][..own.len()]);
+            });
+            ColumnsOf::Dense { dtype: view.dtype, rows: view.rows, cols: range.len(), bytes: own }
+        }
+        MatrixPart::Random(random) => {
+            let bytes = bytes_of_rows(random.rows, range.len() * random.dtype.bytes(), |row, own| {
+                let numbers: Vec<f32> = range.clone().map(|col| random.numbers.at(row * random.cols + col)).collect();
+                own.copy_from_slice(&random.dtype.encode(&numbers));
+            });
+            ColumnsOf::Dense { dtype: random.dtype, rows: random.rows, cols: range.len(), bytes }
+        }
+        MatrixPart::Quantised(view) => {
+            assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
+            let group = view.format.group.map_or(1, |group| group as usize);
+            if !range.start.is_multiple_of(group) || !range.len().is_multiple_of(group) {
+                let expected = format!("whole groups of {group} inputs on each");
+                let found = format!("{} of {}", range.len(), view.cols);
+                return Err(Error::value(
+                    format!("inputs of a quantised layer under {TENSOR_PARALLEL}"),
+                    expected,
+                    found,
+                ));
+            }
+            let first_col = view.first_col + range.start;
+            ColumnsOf::Quantised(QuantView { first_col, cols: range.len(), ..view })
+        }
+        MatrixPart::Blocks(_) => panic!("inputs of {} are not divided, which `multiplies` says", part.format()),
+    })
+}
+
+/// Some columns of a part.
+pub enum ColumnsOf<'a> {
+    Dense { dtype: Dtype, rows: usize, cols: usize, bytes: Vec<u8> },
+    Quantised(QuantView<'a>),
+}
+
+impl ColumnsOf<'_> {
+    pub fn part(&self) -> MatrixPart<'_> {
+        match self {
+            ColumnsOf::Dense { dtype, rows, cols, bytes } => {
+                MatrixPart::Dense(WeightView { dtype: *dtype, rows: *rows, cols: *cols, bytes })
+            }
+            ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
+        }
+    }
+}
+
+/// Rows of `width` bytes, which `fill` writes.
+fn bytes_of_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [u8]) + Sync) -> Vec<u8> {
+    let mut bytes = vec![0; rows * width];
+    bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, own)| fill(row, own));
+    bytes
+}

@@ -1,0 +1,128 @@
+//! Shapes of attention: the heads in a row of queries, keys and values, and the size of the memory for keys, values and
+//! states. `delta_rule` has those of delta-rule layers.
+
+use std::fmt;
+
+use super::{Dtype, StateShape};
+use offshoot_core::ids::{GroupIx, LayerIx};
+use offshoot_kv::LayerPlace;
+
+/// The layout of a row of `qkv`: `q_heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, each of
+/// `head_dim` elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLayout {
+    pub q_heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+/// `32 / 8 x 128`: heads of queries, of keys, and their width.
+impl fmt::Display for HeadLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} / {} x {}", self.q_heads, self.kv_heads, self.head_dim)
+    }
+}
+
+impl HeadLayout {
+    pub fn qkv_width(&self) -> usize {
+        (self.q_heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    pub fn q_width(&self) -> usize {
+        self.q_heads * self.head_dim
+    }
+
+    /// Query heads per key head.
+    pub fn group(&self) -> usize {
+        self.q_heads / self.kv_heads
+    }
+}
+
+/// The largest `head_dim` of a model. It must also be even, because 16-bit keys are stored in pairs.
+pub const MOST_HEAD_DIM: usize = 512;
+
+/// Which heads `head_norm` normalises (before rope).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    Query,
+    Key,
+    Value,
+}
+
+impl HeadKind {
+    pub const ALL: [HeadKind; 3] = [HeadKind::Query, HeadKind::Key, HeadKind::Value];
+
+    /// The first of these heads in a row of `qkv`, and their number.
+    pub fn place(self, heads: HeadLayout) -> (usize, usize) {
+        match self {
+            HeadKind::Query => (0, heads.q_heads),
+            HeadKind::Key => (heads.q_heads, heads.kv_heads),
+            HeadKind::Value => (heads.q_heads + heads.kv_heads, heads.kv_heads),
+        }
+    }
+}
+
+/// Rotations of the heads of one layer, at most.
+pub const MOST_ROPES: usize = 2;
+
+/// What is done to the heads of a row of `qkv` before attention reads them.
+pub struct HeadSteps<'a, V, R> {
+    pub heads: HeadLayout,
+    /// First, for each of `HeadKind::ALL` the weights of its norm, if it has one.
+    pub norms: [Option<&'a V>; 3],
+    pub eps: f32,
+    /// Then, in this order.
+    pub ropes: [Option<&'a R>; MOST_ROPES],
+    /// The layer that keys and values belong to, and whether they are those of this row: they are then appended to it.
+    pub layer: LayerIx,
+    pub stores: bool,
+}
+
+/// The size of the KV memory: `pages` pages of `page_tokens` tokens, of the bytes that one page group of layers needs.
+#[derive(Clone, Debug)]
+pub struct KvShape {
+    /// Heads of each layer.
+    pub heads: Vec<HeadLayout>,
+    /// Page group of each layer and its part of the group's pages. Layers that use the same part have the same heads.
+    pub places: Vec<LayerPlace>,
+    /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
+    pub dtype: Dtype,
+    pub pages: usize,
+    /// Of delta-rule layers, which have states instead of keys and values.
+    pub states: StateShape,
+}
+
+impl KvShape {
+    /// The shape of `layers` layers with the same heads.
+    pub fn uniform(layers: usize, heads: HeadLayout, dtype: Dtype, pages: usize) -> Self {
+        Self::one_group(vec![heads; layers], dtype, pages)
+    }
+
+    /// The shape of layers that are all in one page group.
+    pub fn one_group(heads: Vec<HeadLayout>, dtype: Dtype, pages: usize) -> Self {
+        let places = (0..heads.len()).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
+        Self { heads, places, dtype, pages, states: StateShape::default() }
+    }
+
+    /// The same with room for so many states.
+    #[must_use]
+    pub fn with_states(mut self, slots: usize) -> Self {
+        self.states.slots = slots;
+        self
+    }
+
+    /// The heads of the layers that use each part of a page. Panics if they differ, or a part is not used.
+    pub fn parts(&self) -> Vec<HeadLayout> {
+        let mut parts: Vec<Option<HeadLayout>> =
+            vec![None; self.places.iter().map(|place| place.part + 1).max().unwrap_or(0)];
+        for (heads, place) in self.heads.iter().zip(&self.places) {
+            let part = parts[place.part].get_or_insert(*heads);
+            assert_eq!(part, heads, "layers that use the same part of a page have the same heads");
+        }
+        parts.into_iter().map(|part| part.expect("each part of a page is some layer's")).collect()
+    }
+
+    pub fn layers(&self) -> usize {
+        self.heads.len()
+    }
+}

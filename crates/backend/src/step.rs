@@ -1,0 +1,104 @@
+//! One forward step as integers: each row's token, position and KV slot, the attention plans, and what is sampled. Made
+//! by the engine, loaded by a backend (`Backend::load`), read by the ops.
+
+use offshoot_core::ids::TokenId;
+use offshoot_kv::plan::{AttentionPlan, NewPage};
+use offshoot_kv::{KvSlot, StateRun};
+
+use super::{SampleRequest, SeenToken};
+
+/// The token of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowToken {
+    Known(TokenId),
+    /// The token the previous step samples for its request of this index. The host may not know it yet.
+    Sampled(u32),
+}
+
+/// The rows of one step, depth-first.
+#[derive(Clone, Debug, Default)]
+pub struct StepBatch {
+    pub tokens: Vec<RowToken>,
+    /// Absolute position of each row.
+    pub positions: Vec<u32>,
+    /// For each page group of the model the slot of each row.
+    pub slots: Vec<Vec<KvSlot>>,
+    /// Rows whose logits are computed, in rising order. A row appears once per sample taken from its logits.
+    pub logit_rows: Vec<u32>,
+    /// One per kind of attention (heads, window and page group) of the model's layers, in the order of
+    /// `Decoder::plan_hints`.
+    pub plans: Vec<AttentionPlan>,
+    /// For models with delta-rule layers: runs that have each row once, in the order in which they are computed. A run
+    /// may read what an earlier one has written.
+    pub state_runs: Vec<StateRun>,
+    /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
+    pub requests: Vec<SampleRequest>,
+}
+
+/// Row counts of a step's buffers: those of the batch, or larger if the backend pads. Padded rows are never read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StepShape {
+    pub rows: usize,
+    pub logit_rows: usize,
+    /// Whether tokens are sampled from the logits.
+    pub samples: bool,
+}
+
+impl StepBatch {
+    pub fn shape(&self) -> StepShape {
+        StepShape { rows: self.tokens.len(), logit_rows: self.logit_rows.len(), samples: !self.requests.is_empty() }
+    }
+
+    /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
+    /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and every
+    /// plan can be advanced.
+    pub fn can_advance(&self) -> bool {
+        let each_once =
+            self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);
+        let goes_on = self.state_runs.iter().all(|run| run.to.is_some() && run.rows.len() == 1);
+        let is_sampled = each_once && self.requests.len() == self.logit_rows.len();
+        is_sampled && goes_on && self.plans.iter().all(AttentionPlan::can_advance)
+    }
+
+    /// Counts each request's `unseen` token as seen. `before`: the tokens the previous step sampled, by request. This
+    /// is the definition; an asynchronous backend does it on the device.
+    pub fn count_unseen(&mut self, before: &[TokenId]) {
+        for request in &mut self.requests {
+            let Some(unseen) = request.unseen.take() else { continue };
+            let token = before[unseen as usize];
+            match request.seen.iter_mut().find(|seen| seen.token == token) {
+                Some(seen) => seen.sampled += 1,
+                None => request.seen.push(SeenToken { token, sampled: 1, in_prompt: false }),
+            }
+        }
+    }
+
+    /// Advances every row by one token: row `r` gets the token that request `r` samples, one position further.
+    /// `uniforms`: one per request, ignored where a request takes none. `new_pages`: for each group the new pages of
+    /// rows whose last page is full, in rising order of row. Requests with penalties must have been counted before
+    /// ([`StepBatch::count_unseen`]).
+    pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) {
+        debug_assert!(self.can_advance());
+        for (row, token) in (0u32..).zip(&mut self.tokens) {
+            *token = RowToken::Sampled(row);
+        }
+        self.positions.iter_mut().for_each(|position| *position += 1);
+        advance_slots(&mut self.slots, new_pages);
+        self.plans.iter_mut().for_each(|plan| plan.advance(new_pages));
+        StateRun::advance(&mut self.state_runs);
+        for (row, request) in (0u32..).zip(&mut self.requests) {
+            request.unseen = request.has_penalties().then_some(row);
+        }
+        for (request, &uniform) in self.requests.iter_mut().zip(uniforms) {
+            request.set_uniform(uniform);
+        }
+    }
+}
+
+/// Moves each row's slots, one in each group, to those of its next token.
+pub fn advance_slots(slots: &mut [Vec<KvSlot>], new_pages: &[NewPage]) {
+    slots.iter_mut().flatten().for_each(|slot| slot.slot += 1);
+    for &NewPage { group, row, page } in new_pages {
+        slots[group.ix()][row as usize] = KvSlot { page, slot: 0 };
+    }
+}

@@ -1,0 +1,23 @@
+//! What every room uses: ids, errors, figures as people read them, JSON, lines of files, output. Nothing here knows a
+//! model, a device or a task.
+
+pub mod bounded;
+pub mod bundled;
+pub mod dice;
+pub mod error;
+pub mod figures;
+pub mod file_kind;
+pub mod hub;
+pub mod ids;
+pub mod interrupt;
+pub mod json;
+pub mod lines;
+pub mod mapped;
+pub mod mix;
+pub mod out;
+pub mod setting;
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+
+pub use error::{Error, Result};

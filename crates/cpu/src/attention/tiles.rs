@@ -1,0 +1,260 @@
+//! Lists the tiles of an attention plan and the pages each of them reads. Integers only, computed once per call for all
+//! heads.
+
+use std::ops::Range;
+
+use super::super::kv::SLOTS;
+use super::{SECTION, TILE};
+use offshoot_core::ids::PageId;
+use offshoot_kv::plan::AttentionPlan;
+
+/// Pages per tile.
+pub const PAGES: usize = TILE as usize / SLOTS;
+
+/// One tile of one work item. Lane `i` is position `first_position + i`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanTile {
+    /// The item's rows.
+    pub rows: Range<usize>,
+    /// A multiple of `TILE`.
+    pub first_position: u32,
+    /// Lanes covered by the item's spans. A row may see fewer of them.
+    pub lanes: Range<usize>,
+    pub pages: [TilePage; PAGES],
+    /// The positions that every one of the rows sees.
+    pub seen_by_all: Range<u32>,
+    /// Page reads of this tile and all tiles before it: end of its range of `PlanTiles::reads`.
+    pub reads: usize,
+}
+
+/// The keys and values of 16 aligned positions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TilePage {
+    /// None of them belongs to the item.
+    #[default]
+    Absent,
+    /// All that belong to the item are in one page.
+    Stored(PageId),
+    /// They are gathered from the pages in this range of [`PlanTiles::gathered`], because segments begin inside a page.
+    Gathered(Range<usize>),
+}
+
+/// Slots of a page that are copied to a gathered page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSlots {
+    pub page: PageId,
+    pub slots: Range<usize>,
+}
+
+/// All tiles of a plan in the order of its items, so that the tiles of each row have rising positions.
+#[derive(Default)]
+pub struct PlanTiles {
+    pub tiles: Vec<PlanTile>,
+    /// What gathered pages are made of.
+    pub gathered: Vec<PageSlots>,
+    /// The pages that tiles read, in the order of the tiles.
+    pub reads: Vec<PageRead>,
+}
+
+/// A tile of `rows` in section number `section` reads this page: all of its keys, and the values below slot `slots`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRead {
+    pub page: PageId,
+    pub slots: usize,
+    pub rows: Range<usize>,
+    pub section: u32,
+}
+
+impl PlanTiles {
+    /// Replaces the tiles by those of `plan`. `pair`: slots that share a word of values (see `kv`).
+    pub fn resolve(&mut self, plan: &AttentionPlan, pair: usize) {
+        assert_eq!((plan.tile, plan.page_tokens), (TILE, SLOTS as u32), "plan made for the CPU's tiles and pages");
+        self.tiles.clear();
+        self.gathered.clear();
+        self.reads.clear();
+        for item in &plan.items {
+            let rows = item.rows.start as usize..item.rows.end as usize;
+            let common = |all: Range<u32>, seen: Range<u32>| all.start.max(seen.start)..all.end.min(seen.end);
+            let seen_by_all = rows.clone().map(|row| plan.seen(row)).fold(0..u32::MAX, common);
+            let from = self.tiles.len();
+            for span in &plan.spans[item.spans.start as usize..item.spans.end as usize] {
+                let end = span.first_position + span.tokens;
+                let mut position = span.first_position;
+                for &page in &plan.pages[span.pages.start as usize..span.pages.end as usize] {
+                    let upto = end.min((position / plan.page_tokens + 1) * plan.page_tokens);
+                    if self.tiles.len() == from
+                        || self.tiles[self.tiles.len() - 1].first_position != position / TILE * TILE
+                    {
+                        self.tiles.push(PlanTile::empty(rows.clone(), position, seen_by_all.clone()));
+                    }
+                    self.add(page, position..upto);
+                    position = upto;
+                }
+            }
+            for tile in from..self.tiles.len() {
+                self.gather_odd_start(tile, pair);
+            }
+        }
+    }
+
+    /// Adds `positions`, whose slots are in `page`, to the last tile.
+    fn add(&mut self, page: PageId, positions: Range<u32>) {
+        let tile = self.tiles.last_mut().expect("a tile was pushed before");
+        let lanes = (positions.start - tile.first_position) as usize..(positions.end - tile.first_position) as usize;
+        let slots = lanes.start % SLOTS..(lanes.end - 1) % SLOTS + 1;
+        self.reads.push(PageRead { page, slots: slots.end, rows: tile.rows.clone(), section: tile.section() });
+        tile.reads = self.reads.len();
+        let tile_page = &mut tile.pages[lanes.start / SLOTS];
+        match tile_page {
+            TilePage::Absent => *tile_page = TilePage::Stored(page),
+            TilePage::Stored(known) if *known == page => {}
+            TilePage::Stored(known) => {
+                let earlier = tile.lanes.start.max(lanes.start / SLOTS * SLOTS) % SLOTS..slots.start;
+                let from = self.gathered.len();
+                self.gathered.push(PageSlots { page: *known, slots: earlier });
+                self.gathered.push(PageSlots { page, slots });
+                *tile_page = TilePage::Gathered(from..from + 2);
+            }
+            TilePage::Gathered(range) => {
+                self.gathered.push(PageSlots { page, slots });
+                range.end += 1;
+            }
+        }
+        if tile.lanes.is_empty() {
+            tile.lanes = lanes;
+        } else {
+            assert_eq!(tile.lanes.end, lanes.start, "the spans of an item adjoin");
+            tile.lanes.end = lanes.end;
+        }
+    }
+
+    /// The sections that have tiles; the first one if none has.
+    pub fn sections(&self) -> Range<u32> {
+        let sections = || self.tiles.iter().map(PlanTile::section);
+        sections().min().unwrap_or(0)..sections().max().unwrap_or(0) + 1
+    }
+
+    /// The number of page reads before the first tile of `sections`.
+    pub fn first_read(&self, sections: &Range<u32>) -> usize {
+        self.reads.iter().position(|read| sections.contains(&read.section)).unwrap_or(self.reads.len())
+    }
+
+    /// If the tile begins with the second slot of a pair, gathers that page without the first slot: it is not part of
+    /// the item and may hold garbage, which the pair's product would include.
+    fn gather_odd_start(&mut self, tile: usize, pair: usize) {
+        let tile = &mut self.tiles[tile];
+        let tile_page = &mut tile.pages[tile.lanes.start / SLOTS];
+        if let (false, TilePage::Stored(page)) = (tile.lanes.start.is_multiple_of(pair), &*tile_page) {
+            let page_end = (tile.lanes.start / SLOTS + 1) * SLOTS;
+            let slots = tile.lanes.start % SLOTS..(tile.lanes.end.min(page_end) - 1) % SLOTS + 1;
+            self.gathered.push(PageSlots { page: *page, slots });
+            *tile_page = TilePage::Gathered(self.gathered.len() - 1..self.gathered.len());
+        }
+    }
+}
+
+impl PlanTile {
+    fn empty(rows: Range<usize>, position: u32, seen_by_all: Range<u32>) -> Self {
+        Self {
+            rows,
+            first_position: position / TILE * TILE,
+            lanes: 0..0,
+            pages: Default::default(),
+            seen_by_all,
+            reads: 0,
+        }
+    }
+
+    /// The number of the section that it lies in.
+    pub fn section(&self) -> u32 {
+        self.first_position / SECTION
+    }
+
+    /// The lanes that a row attends to which sees the positions `seen`.
+    pub fn visible(&self, seen: &Range<u32>) -> Range<usize> {
+        let lane = |position: u32| position.saturating_sub(self.first_position).min(TILE) as usize;
+        lane(seen.start).max(self.lanes.start)..lane(seen.end).min(self.lanes.end)
+    }
+
+    /// Whether every row attends to all `TILE` lanes.
+    pub fn is_whole(&self) -> bool {
+        self.visible(&self.seen_by_all) == (0..TILE as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offshoot_core::ids::GroupIx;
+    use offshoot_kv::plan::{Csr, KvSpan, WorkItem};
+
+    /// One item with one row at position `last`, over spans of `(first position, tokens, pages)`.
+    fn plan(last: u32, runs: &[(u32, u32, &[u32])]) -> AttentionPlan {
+        let mut pages = Vec::new();
+        let mut spans = Vec::new();
+        for &(first_position, tokens, held) in runs {
+            let from = pages.len() as u32;
+            pages.extend(held.iter().map(|&page| PageId(page)));
+            spans.push(KvSpan { pages: from..pages.len() as u32, first_position, tokens });
+        }
+        AttentionPlan {
+            page_tokens: 16,
+            tile: TILE,
+            group: GroupIx(0),
+            window: None,
+            member: None,
+            joins_beginnings: false,
+            items: vec![WorkItem { rows: 0..1, spans: 0..spans.len() as u32 }],
+            spans,
+            pages,
+            row_positions: vec![last],
+            growing: Vec::new(),
+            merge: Csr { offsets: vec![0, 1], values: vec![0] },
+            flat_kv_tokens: 0,
+        }
+    }
+
+    fn resolve(plan: &AttentionPlan) -> PlanTiles {
+        let mut tiles = PlanTiles::default();
+        tiles.resolve(plan, 2);
+        tiles
+    }
+
+    #[test]
+    fn a_page_of_three_segments_is_gathered_from_three_pages() {
+        let found = resolve(&plan(80, &[(60, 6, &[3, 9]), (66, 1, &[7]), (67, 14, &[5, 6])]));
+        assert_eq!(found.tiles.len(), 2);
+        assert_eq!(found.tiles[0].lanes, 60..64);
+        assert_eq!(found.tiles[0].pages[3], TilePage::Stored(PageId(3)));
+        assert_eq!(found.tiles[1].lanes, 0..17);
+        assert_eq!(found.tiles[1].pages[0], TilePage::Gathered(0..3));
+        assert_eq!(found.tiles[1].pages[1], TilePage::Stored(PageId(6)));
+        let slots_of = |page, slots| PageSlots { page: PageId(page), slots };
+        assert_eq!(found.gathered, [slots_of(9, 0..2), slots_of(7, 2..3), slots_of(5, 3..16)]);
+    }
+
+    #[test]
+    fn a_split_page_stays_whole_and_an_odd_start_is_gathered() {
+        let found = resolve(&plan(20, &[(0, 5, &[4]), (5, 16, &[4, 8])]));
+        assert_eq!(found.tiles[0].pages[..2], [TilePage::Stored(PageId(4)), TilePage::Stored(PageId(8))]);
+        let found = resolve(&plan(20, &[(5, 16, &[4, 8])]));
+        assert_eq!(found.tiles[0].pages[0], TilePage::Gathered(0..1));
+        assert_eq!(found.gathered, [PageSlots { page: PageId(4), slots: 5..16 }]);
+        assert_eq!(found.tiles[0].lanes, 5..21);
+    }
+
+    #[test]
+    fn rows_see_neither_the_future_nor_what_left_the_window() {
+        let tiles =
+            |window: Option<u32>| resolve(&AttentionPlan { window, ..plan(130, &[(64, 67, &[1, 2, 3, 4, 5])]) }).tiles;
+        let tile = &tiles(None)[0];
+        assert_eq!(tile.visible(&(0..64)), 0..0);
+        assert_eq!(tile.visible(&(0..65)), 0..1);
+        assert_eq!(tile.visible(&(0..131)), 0..64);
+        assert_eq!(tile.visible(&(91..101)), 27..37);
+        assert!(tile.visible(&(128..131)).is_empty());
+        let is_whole = |window: Option<u32>| tiles(window)[0].is_whole();
+        assert!(is_whole(None) && is_whole(Some(67)) && !is_whole(Some(66)));
+        assert_eq!(tiles(None)[1].visible(&(0..131)), 0..3);
+    }
+}

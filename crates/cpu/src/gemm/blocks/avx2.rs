@@ -1,0 +1,289 @@
+//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel. Dot products by
+//! AVX-VNNI where the processor has it; else by products in pairs of 16 bits.
+
+use std::arch::x86_64::*;
+
+use super::super::pack::PANEL;
+use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
+use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use offshoot_gguf::LIFTED;
+
+/// The kernels for `codes` by products in pairs.
+pub fn pairs(codes: CodeLines) -> BlockKernels {
+    BlockKernels {
+        rows: 4,
+        panels: |_| 1,
+        kernel: match codes {
+            CodeLines::Bytes => |rows, _, form| of_form::<Bytes, false>(rows, form),
+            CodeLines::Nibbles => |rows, _, form| of_form::<Nibbles, false>(rows, form),
+            CodeLines::Five => |rows, _, form| of_form::<Five, false>(rows, form),
+            CodeLines::Six => |rows, _, form| of_form::<Six, false>(rows, form),
+            CodeLines::Fp4 => |rows, _, form| of_form::<Fp4, false>(rows, form),
+        },
+    }
+}
+
+/// The kernels for `codes` by AVX-VNNI.
+pub fn vnni(codes: CodeLines) -> BlockKernels {
+    BlockKernels {
+        kernel: match codes {
+            CodeLines::Bytes => |rows, _, form| of_form::<Bytes, true>(rows, form),
+            CodeLines::Nibbles => |rows, _, form| of_form::<Nibbles, true>(rows, form),
+            CodeLines::Five => |rows, _, form| of_form::<Five, true>(rows, form),
+            CodeLines::Six => |rows, _, form| of_form::<Six, true>(rows, form),
+            CodeLines::Fp4 => |rows, _, form| of_form::<Fp4, true>(rows, form),
+        },
+        ..pairs(codes)
+    }
+}
+
+fn of_form<C: Codes, const VNNI: bool>(rows: usize, form: BlockForm) -> BlockKernel {
+    match form {
+        BlockForm::Plain => kernel::<C, VNNI, false, false>(rows),
+        BlockForm::Least => kernel::<C, VNNI, true, false>(rows),
+        BlockForm::Halves => kernel::<C, VNNI, false, true>(rows),
+    }
+}
+
+fn kernel<C: Codes, const VNNI: bool, const LEAST: bool, const HALVES: bool>(rows: usize) -> BlockKernel {
+    macro_rules! of_rows {
+        ($tile:ident) => {
+            match rows {
+                1 => $tile::<C, LEAST, HALVES, 1>,
+                2 => $tile::<C, LEAST, HALVES, 2>,
+                3 => $tile::<C, LEAST, HALVES, 3>,
+                4 => $tile::<C, LEAST, HALVES, 4>,
+                _ => unreachable!("no kernel for {rows} rows"),
+            }
+        };
+    }
+    if VNNI { of_rows!(vnni_tile) } else { of_rows!(pair_tile) }
+}
+
+/// Unpacks 32 inputs of eight outputs.
+trait Codes {
+    const LINES: usize;
+    /// Words whose sums of products of pairs fit 16 bits; zero where not even one pair's do.
+    const WORDS_IN_16_BITS: usize;
+
+    /// Word `i` of the raised codes.
+    ///
+    /// # Safety
+    /// `lines` is valid for half of each of `LINES` lines; the processor has AVX2.
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i;
+}
+
+/// # Safety
+/// `lines` is valid for half a line at `i`; the processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn line(lines: *const u8, i: usize) -> __m256i {
+    // SAFETY: promised by the caller.
+    unsafe { _mm256_loadu_si256(lines.add(i * LINE).cast()) }
+}
+
+/// # Safety
+/// `lines` is valid for half of each of four lines; the processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn nibbles(lines: *const u8, i: usize) -> __m256i {
+    // SAFETY: promised by the caller.
+    let both = unsafe { line(lines, i % 4) };
+    let half = if i < 4 { both } else { _mm256_srli_epi16::<4>(both) };
+    _mm256_and_si256(half, _mm256_set1_epi8(15))
+}
+
+/// Bits `mask` of the bytes of `high`, shifted to the left by `shift` before, or to the right if it is negative.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn high_bits(high: __m256i, shift: i32, mask: i8) -> __m256i {
+    let moved = match shift >= 0 {
+        true => _mm256_sll_epi16(high, _mm_cvtsi32_si128(shift)),
+        false => _mm256_srl_epi16(high, _mm_cvtsi32_si128(-shift)),
+    };
+    _mm256_and_si256(moved, _mm256_set1_epi8(mask))
+}
+
+struct Bytes;
+
+impl Codes for Bytes {
+    const LINES: usize = CodeLines::Bytes.lines();
+    const WORDS_IN_16_BITS: usize = 0;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { line(lines, i) }
+    }
+}
+
+/// `8 * 2 * 15 * 127` is 30,480.
+struct Nibbles;
+
+impl Codes for Nibbles {
+    const LINES: usize = CodeLines::Nibbles.lines();
+    const WORDS_IN_16_BITS: usize = 8;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
+        // SAFETY: promised by the caller.
+        unsafe { nibbles(lines, i) }
+    }
+}
+
+/// `4 * 2 * 31 * 127` is 31,496.
+struct Five;
+
+impl Codes for Five {
+    const LINES: usize = CodeLines::Five.lines();
+    const WORDS_IN_16_BITS: usize = 4;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
+        // SAFETY: promised by the caller.
+        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4)) };
+        _mm256_or_si256(low, high_bits(high, 4 - i as i32, 16))
+    }
+}
+
+/// `2 * 2 * 63 * 127` is 32,004.
+struct Six;
+
+impl Codes for Six {
+    const LINES: usize = CodeLines::Six.lines();
+    const WORDS_IN_16_BITS: usize = 2;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
+        // SAFETY: promised by the caller.
+        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4 + i / 4)) };
+        _mm256_or_si256(low, high_bits(high, 4 - 2 * (i as i32 % 4), 0x30))
+    }
+}
+
+/// `4 * 2 * 24 * 127` is 24,384.
+struct Fp4;
+
+impl Codes for Fp4 {
+    const LINES: usize = CodeLines::Fp4.lines();
+    const WORDS_IN_16_BITS: usize = 4;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
+        // SAFETY: promised by the caller; the table has 16 bytes.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, nibbles(lines, i))
+        }
+    }
+}
+
+/// Adds the products of some words to `dot`. Codes of eight bits have no sums of pairs in 16 bits: there the sizes of the
+/// signed codes are multiplied by the activations with their signs, at most `2 * 128 * 127`, and what raised the codes is
+/// not in the sum, nor in its beginning.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_pairs<C: Codes>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
+    let ones = _mm256_set1_epi16(1);
+    for (words, x) in words.chunks(C::WORDS_IN_16_BITS.max(1)).zip(x.chunks(C::WORDS_IN_16_BITS.max(1))) {
+        let mut pairs = _mm256_setzero_si256();
+        for (word, x) in words.iter().zip(x) {
+            let x = _mm256_set1_epi32(*x);
+            pairs = if C::WORDS_IN_16_BITS == 0 {
+                let code = _mm256_xor_si256(*word, _mm256_set1_epi8(-128));
+                _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code))
+            } else {
+                _mm256_add_epi16(pairs, _mm256_maddubs_epi16(*word, x))
+            };
+        }
+        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
+    }
+    dot
+}
+
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn add_dots(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
+    for (word, x) in words.iter().zip(x) {
+        dot = _mm256_dpbusd_avx_epi32(dot, *word, _mm256_set1_epi32(*x));
+    }
+    dot
+}
+
+macro_rules! tile {
+    ($name:ident, $features:literal, $raised:expr, $add:expr) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $name<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usize>(
+            tile: &BlockTile<'_>,
+            sums: &mut [f32],
+        ) {
+            let (w, groups) = (tile.w, tile.w.groups());
+            let codes = &w.codes_from(tile.panel)[..groups * C::LINES * LINE];
+            let splits = if HALVES { 2 } else { 1 };
+            let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
+            for (g, lines) in codes.chunks_exact(C::LINES * LINE).enumerate() {
+                let x: [[i32; WORDS]; ROWS] = std::array::from_fn(|r| {
+                    let codes = &tile.x.codes_from(tile.first + r)[g * LIFTED..][..LIFTED];
+                    bytemuck::pod_read_unaligned(bytemuck::cast_slice(codes))
+                });
+                for half in 0..2 {
+                    let mut words = [_mm256_setzero_si256(); WORDS];
+                    for (i, word) in words.iter_mut().enumerate() {
+                        // SAFETY: `lines` has all lines of the group; the processor has the instructions.
+                        *word = unsafe { C::word(lines.as_ptr().add(half * LINE / 2), i) };
+                    }
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let row = tile.x.row(tile.first + r);
+                        for split in 0..splits {
+                            let words_of = split * WORDS / splits..(split + 1) * WORDS / splits;
+                            let start = if $raised(C::WORDS_IN_16_BITS) { row.starts[g * splits + split] } else { 0 };
+                            let dot = $add(_mm256_set1_epi32(start), &words[words_of.clone()], &x[r][words_of]);
+                            let scales = &tile.scales_at(0, g, split)[half * PANEL / 2..][..PANEL / 2];
+                            // SAFETY: eight numbers.
+                            let scales = unsafe { _mm256_loadu_ps(scales.as_ptr()) };
+                            let scale = _mm256_mul_ps(scales, _mm256_set1_ps(row.scales[g]));
+                            acc[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc[half]);
+                        }
+                        if LEAST {
+                            let least = &tile.least_at(0, g)[half * PANEL / 2..][..PANEL / 2];
+                            // SAFETY: eight numbers.
+                            let least = unsafe { _mm256_loadu_ps(least.as_ptr()) };
+                            acc[half] = _mm256_fnmadd_ps(least, _mm256_set1_ps(row.sums[g]), acc[half]);
+                        }
+                    }
+                }
+            }
+            for (acc, sums) in acc.as_flattened().iter().zip(sums.chunks_exact_mut(PANEL / 2)) {
+                // SAFETY: `sums` are eight numbers.
+                unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), *acc) };
+            }
+        }
+    };
+}
+
+tile!(pair_tile, "avx2,fma,f16c", |words: usize| words > 0, add_pairs::<C>);
+tile!(vnni_tile, "avx2,fma,f16c,avxvnni", |_: usize| true, add_dots);
+
+#[cfg(test)]
+mod tests {
+    use super::super::clear::tests::compare;
+    use crate::Isa;
+
+    #[test]
+    fn kernels_compute_the_bits_of_the_definition() {
+        if !Isa::available().contains(&Isa::Avx2) {
+            return crate::skip::skipped("this processor has no AVX2");
+        }
+        compare("AVX2", super::pairs);
+        if is_x86_feature_detected!("avxvnni") {
+            compare("AVX-VNNI", super::vnni);
+        } else {
+            crate::skip::skipped("this processor has no AVX-VNNI");
+        }
+    }
+}

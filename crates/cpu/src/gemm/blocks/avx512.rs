@@ -1,0 +1,256 @@
+//! Kernels for AVX-512 with VNNI: 16 outputs of a panel in a register, dot products of four inputs each. The codes of 32
+//! inputs are unpacked to eight registers and multiplied by all rows of the tile.
+
+use std::arch::x86_64::*;
+
+use super::super::pack::PANEL;
+use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
+use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use offshoot_gguf::LIFTED;
+
+/// The kernels for `codes`.
+pub fn kernels(codes: CodeLines) -> BlockKernels {
+    BlockKernels {
+        rows: 12,
+        panels,
+        kernel: match codes {
+            CodeLines::Bytes => of_form::<Bytes>,
+            CodeLines::Nibbles => of_form::<Nibbles>,
+            CodeLines::Five => of_form::<Five>,
+            CodeLines::Six => of_form::<Six>,
+            CodeLines::Fp4 => of_form::<Fp4>,
+        },
+    }
+}
+
+/// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that several
+/// streams of weights are read at once.
+fn panels(rows: usize) -> usize {
+    match rows {
+        0..=2 => 4,
+        3..=6 => 2,
+        _ => 1,
+    }
+}
+
+fn of_form<C: Codes>(rows: usize, panels: usize, form: BlockForm) -> BlockKernel {
+    match form {
+        BlockForm::Plain => kernel::<C, false, false>(rows, panels),
+        BlockForm::Least => kernel::<C, true, false>(rows, panels),
+        BlockForm::Halves => kernel::<C, false, true>(rows, panels),
+    }
+}
+
+fn kernel<C: Codes, const LEAST: bool, const HALVES: bool>(rows: usize, panels: usize) -> BlockKernel {
+    macro_rules! one_of {
+        ($($rows:literal x $($panels:literal)+;)+) => {
+            match (rows, panels) {
+                $($(($rows, $panels) => tile::<C, LEAST, HALVES, $rows, $panels>,)+)+
+                _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
+            }
+        };
+    }
+    one_of! {
+        1 x 1 4;
+        2 x 1 4;
+        3 x 1 2;
+        4 x 1 2;
+        5 x 1 2;
+        6 x 1 2;
+        7 x 1;
+        8 x 1;
+        9 x 1;
+        10 x 1;
+        11 x 1;
+        12 x 1;
+    }
+}
+
+/// Unpacks 32 inputs of a panel.
+trait Codes {
+    const LINES: usize;
+
+    /// Word `i` of the raised codes.
+    ///
+    /// # Safety
+    /// `lines` is valid for `LINES` lines; the processor has AVX-512 F and BW.
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i;
+}
+
+/// # Safety
+/// `lines` is valid for a line at `i`; the processor has AVX-512 F.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn line(lines: *const u8, i: usize) -> __m512i {
+    // SAFETY: promised by the caller.
+    unsafe { _mm512_loadu_si512(lines.add(i * LINE).cast()) }
+}
+
+/// # Safety
+/// `lines` is valid for four lines; the processor has AVX-512 F.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn nibbles(lines: *const u8, i: usize) -> __m512i {
+    // SAFETY: promised by the caller.
+    let both = unsafe { line(lines, i % 4) };
+    let half = if i < 4 { both } else { _mm512_srli_epi16::<4>(both) };
+    _mm512_and_si512(half, _mm512_set1_epi8(15))
+}
+
+struct Bytes;
+
+impl Codes for Bytes {
+    const LINES: usize = CodeLines::Bytes.lines();
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
+        // SAFETY: promised by the caller.
+        unsafe { line(lines, i) }
+    }
+}
+
+struct Nibbles;
+
+impl Codes for Nibbles {
+    const LINES: usize = CodeLines::Nibbles.lines();
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
+        // SAFETY: promised by the caller.
+        unsafe { nibbles(lines, i) }
+    }
+}
+
+struct Five;
+
+impl Codes for Five {
+    const LINES: usize = CodeLines::Five.lines();
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
+        // SAFETY: promised by the caller.
+        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4)) };
+        let to_fifth = match i < 4 {
+            true => _mm512_sll_epi16(high, _mm_cvtsi32_si128(4 - i as i32)),
+            false => _mm512_srl_epi16(high, _mm_cvtsi32_si128(i as i32 - 4)),
+        };
+        _mm512_or_si512(low, _mm512_and_si512(to_fifth, _mm512_set1_epi8(16)))
+    }
+}
+
+struct Six;
+
+impl Codes for Six {
+    const LINES: usize = CodeLines::Six.lines();
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
+        // SAFETY: promised by the caller.
+        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4 + i / 4)) };
+        let shift = 4 - 2 * (i as i32 % 4);
+        let to_fifth = match shift >= 0 {
+            true => _mm512_sll_epi16(high, _mm_cvtsi32_si128(shift)),
+            false => _mm512_srl_epi16(high, _mm_cvtsi32_si128(-shift)),
+        };
+        _mm512_or_si512(low, _mm512_and_si512(to_fifth, _mm512_set1_epi8(0x30)))
+    }
+}
+
+struct Fp4;
+
+impl Codes for Fp4 {
+    const LINES: usize = CodeLines::Fp4.lines();
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
+        // SAFETY: promised by the caller; the table has 16 bytes.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, nibbles(lines, i))
+        }
+    }
+}
+
+/// Lines ahead of those in use that are prefetched.
+const AHEAD: usize = 24;
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usize, const PANELS: usize>(
+    tile: &BlockTile<'_>,
+    sums: &mut [f32],
+) {
+    let (w, groups) = (tile.w, tile.w.groups());
+    let (codes, panel_bytes) = (w.codes_from(tile.panel), w.panel_bytes());
+    let (x, stride) = (tile.x.codes_from(tile.first), tile.x.stride);
+    let rows: [_; ROWS] = std::array::from_fn(|r| tile.x.row(tile.first + r));
+    let splits = if HALVES { 2 } else { 1 };
+    assert!(
+        panel_bytes == groups * C::LINES * LINE
+            && codes.len() >= PANELS * panel_bytes
+            && x.len() >= (ROWS - 1) * stride + groups * LIFTED
+            && tile.scales.scales.len() >= PANELS * groups * splits
+            && (!LEAST || tile.scales.least.len() >= PANELS * groups)
+            && sums.len() >= ROWS * PANELS * PANEL
+            && rows.iter().all(|row| {
+                (row.scales.len(), row.sums.len(), row.starts.len()) == (groups, groups, groups * splits)
+            }),
+        "shapes of the panels and their rows"
+    );
+    let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
+    for g in 0..groups {
+        for p in 0..PANELS {
+            let at = p * panel_bytes + g * C::LINES * LINE;
+            for i in 0..C::LINES {
+                _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
+            }
+            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups, and
+            // the rows their codes.
+            unsafe {
+                let mut words = [_mm512_setzero_si512(); WORDS];
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = C::word(codes.as_ptr().add(at), i);
+                }
+                let scales = tile.scales.scales.as_ptr().add((p * groups + g) * splits);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let (row, x) = (rows[r], x.as_ptr().add(r * stride + g * LIFTED).cast::<i32>());
+                    let x_scale = _mm512_set1_ps(*row.scales.get_unchecked(g));
+                    for (half, words) in words.chunks_exact(WORDS / splits).enumerate() {
+                        let mut dot = _mm512_set1_epi32(*row.starts.get_unchecked(g * splits + half));
+                        let x = x.add(half * WORDS / splits);
+                        for (i, word) in words.iter().enumerate() {
+                            dot = _mm512_dpbusd_epi32(dot, *word, _mm512_set1_epi32(x.add(i).read_unaligned()));
+                        }
+                        let scale = _mm512_mul_ps(_mm512_loadu_ps(scales.add(half).cast()), x_scale);
+                        acc[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[p]);
+                    }
+                    if LEAST {
+                        let least = _mm512_loadu_ps(tile.scales.least.as_ptr().add(p * groups + g).cast());
+                        acc[p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[p]);
+                    }
+                }
+            }
+        }
+    }
+    for (acc, sums) in acc.as_flattened().iter().zip(sums.chunks_exact_mut(PANEL)) {
+        // SAFETY: `sums` are 16 numbers.
+        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), *acc) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Isa;
+
+    #[test]
+    fn kernels_compute_the_bits_of_the_definition() {
+        if !Isa::available().contains(&Isa::Avx512) || !is_x86_feature_detected!("avx512vnni") {
+            return crate::skip::skipped("this processor has no AVX-512 with VNNI");
+        }
+        super::super::clear::tests::compare("AVX-512 VNNI", super::kernels);
+    }
+}

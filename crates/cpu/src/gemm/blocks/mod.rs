@@ -1,0 +1,63 @@
+//! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`), the
+//! definition (`clear`), and the fast path: loops over panels and rows (`drive`) and the kernels of each instruction set.
+//! Where activations are to stay as they are, `numbers` multiplies.
+//!
+//! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
+//! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising order.
+//! Every instruction set computes the same bits.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod clear;
+mod codes;
+mod drive;
+mod numbers;
+mod operand;
+mod panels;
+
+use super::OutputMode;
+use crate::{Cores, CpuBuffer, Isa};
+use codes::CodeLines;
+use drive::BlockKernels;
+
+pub use drive::BlockScratch;
+pub use panels::BlockPanels;
+
+/// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
+pub fn linear(
+    cores: &Cores,
+    scratch: &mut BlockScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &BlockPanels,
+    bias: Option<&[f32]>,
+    mode: OutputMode,
+) {
+    if w.rows == 0 || x.rows == 0 {
+        return;
+    }
+    let kernels = if w.exact { numbers::KERNELS } else { kernels(cores.isa, CodeLines::of(w.kind)) };
+    drive::multiply(cores, &kernels, scratch, out, x, w, bias, mode);
+}
+
+/// The fastest kernels of a path for these codes.
+fn kernels(isa: Isa, codes: CodeLines) -> BlockKernels {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let vnni = is_x86_feature_detected!("avx512vnni");
+        let avx_vnni = is_x86_feature_detected!("avxvnni");
+        match isa {
+            Isa::Portable => clear::KERNELS,
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(codes),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(codes),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(codes),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (isa, codes);
+        clear::KERNELS
+    }
+}

@@ -1,0 +1,88 @@
+//! The lines of weights that a kernel call prefetches, one after another, and the cache they go to. `drive` chooses
+//! them; kernels say when the next one is due.
+
+#[cfg(target_arch = "x86_64")]
+use crate::memory::prefetch_line;
+use crate::memory::{CacheLevel, CacheLine};
+
+/// Lines of the first panel of a kernel call. May lie past the end of the weights.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are for x86"))]
+pub struct LinesAhead {
+    into: CacheLevel,
+    at: *const u8,
+    /// Lines to prefetch from here, before those at `then`.
+    left: usize,
+    then: *const u8,
+}
+
+impl LinesAhead {
+    /// Lines between one in use and the one that is prefetched with it, where they are prefetched soon before they are
+    /// read. Half as many brought less (benches/cpu/NOTES.md).
+    const DISTANCE: usize = 32;
+
+    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows. They go to
+    /// the first-level cache.
+    pub fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
+        let ahead = Self::DISTANCE * size_of::<CacheLine>();
+        match lines.checked_sub(Self::DISTANCE) {
+            Some(left) => Self { into: CacheLevel::First, at: strip.wrapping_add(ahead), left, then: next },
+            None => Self::all_from(next.wrapping_add(ahead - lines * size_of::<CacheLine>()), CacheLevel::First),
+        }
+    }
+
+    /// All from one place on.
+    pub fn all_from(at: *const u8, into: CacheLevel) -> Self {
+        Self { into, at, left: usize::MAX, then: at }
+    }
+
+    #[cfg(any(test, target_arch = "x86_64"))]
+    #[inline(always)]
+    pub fn next(&mut self) -> *const u8 {
+        if self.left == 0 {
+            (self.at, self.left) = (self.then, usize::MAX);
+        }
+        let line = self.at;
+        self.at = line.wrapping_add(size_of::<CacheLine>());
+        self.left -= 1;
+        line
+    }
+
+    /// Prefetches the next line of each of `PANELS` panels. One branch for all of them.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn prefetch<const PANELS: usize>(&mut self, panel_bytes: usize) {
+        match self.into {
+            CacheLevel::First => self.prefetch_into::<PANELS>(panel_bytes, CacheLevel::First),
+            CacheLevel::Second => self.prefetch_into::<PANELS>(panel_bytes, CacheLevel::Second),
+        }
+    }
+
+    /// The same where it is known that they go to this cache.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: CacheLevel) {
+        debug_assert_eq!(self.into, into);
+        let line = self.next();
+        for p in 0..PANELS {
+            prefetch_line(line.wrapping_add(p * panel_bytes), into);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many lines as the strip has, of both strips in a row, beginning `DISTANCE` further on.
+    #[test]
+    fn lines_that_are_read_soon_are_those_of_this_strip_and_then_of_the_next() {
+        let at = |line: usize| std::ptr::without_provenance::<u8>(line * size_of::<CacheLine>());
+        for lines in [1, 20, 31, 32, 33, 100, 256] {
+            let mut ahead = LinesAhead::soon(at(1000), lines, at(5000));
+            let found: Vec<_> = (0..lines).map(|_| ahead.next()).collect();
+            let both = (1000..1000 + lines).chain(5000..).skip(LinesAhead::DISTANCE).take(lines);
+            assert_eq!(found, both.map(at).collect::<Vec<_>>(), "{lines} lines");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The layout of weights: panels of 16 outputs, so that one vector register holds the weights of one input for 16
+//! outputs. One packed copy serves every instruction set and the embedding lookup. `drive` and the kernels multiply it.
+
+use half::{bf16, f16};
+use memmap2::MmapMut;
+use rayon::prelude::*;
+
+use super::Isa;
+use crate::memory::CacheLine;
+use offshoot_backend::{Dtype, WeightView};
+
+/// Outputs per panel: f32 lanes of the widest register.
+pub const PANEL: usize = 16;
+
+/// A weight matrix `[rows, cols]` (outputs, inputs) in panels of `PANEL` outputs, the last one padded with zeros. A
+/// panel is `[cols][16]` in f32 and f16. In bf16 it is `[cols / 2][16][2]`: pairs of inputs, as the dot product
+/// instruction reads them, an odd number of inputs padded with a zero.
+pub struct CpuMatrix {
+    pub rows: usize,
+    pub cols: usize,
+    dtype: Dtype,
+    lines: MmapMut,
+}
+
+impl CpuMatrix {
+    /// Stacks `parts`, which have equal `cols` and dtype. The layout is the same for every instruction set. Panics if
+    /// parts differ or a part's bytes do not fit its shape.
+    pub fn pack(_isa: Isa, parts: &[WeightView<'_>]) -> Self {
+        let first = parts.first().expect("a matrix has at least one part");
+        let (cols, dtype) = (first.cols, first.dtype);
+        assert!(parts.iter().all(|p| p.cols == cols && p.dtype == dtype), "stacked parts agree in width and dtype");
+        assert!(parts.iter().all(|p| p.bytes.len() == p.rows * cols * dtype.bytes()), "a part's bytes fit its shape");
+        let rows: usize = parts.iter().map(|p| p.rows).sum();
+        let mut lines = zeroed(rows.div_ceil(PANEL) * panel_lines(dtype, cols));
+        let sources: Vec<&[u8]> =
+            parts.iter().flat_map(|p| p.bytes.chunks_exact((cols * dtype.bytes()).max(1))).collect();
+        cast_mut(&mut lines)
+            .par_chunks_exact_mut(panel_lines(dtype, cols).max(1))
+            .zip(sources.par_chunks(PANEL))
+            .for_each(|(panel, rows)| fill_panel(panel, rows, dtype));
+        Self { rows, cols, dtype, lines }
+    }
+
+    /// The dtype of its elements.
+    pub(super) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    pub(super) fn panels(&self) -> usize {
+        self.rows.div_ceil(PANEL)
+    }
+
+    pub(super) fn panel_lines(&self) -> usize {
+        panel_lines(self.dtype(), self.cols)
+    }
+
+    /// All panels, one after another.
+    pub(super) fn lines(&self) -> &[CacheLine] {
+        let lines: &[CacheLine] = bytemuck::cast_slice(&self.lines);
+        &lines[..self.panels() * self.panel_lines()]
+    }
+
+    pub(super) fn panel(&self, p: usize) -> &[CacheLine] {
+        &self.lines()[p * self.panel_lines()..][..self.panel_lines()]
+    }
+
+    /// Row `row`, widened to f32.
+    pub fn copy_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of a matrix of {} rows", self.rows);
+        let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+        for (k, out) in out.iter_mut().enumerate() {
+            *out = element(panel, self.dtype(), k, lane);
+        }
+    }
+}
+
+/// Input `k` of output `lane` of a panel, widened to f32.
+#[inline(always)]
+pub fn element(panel: &[CacheLine], dtype: Dtype, k: usize, lane: usize) -> f32 {
+    match dtype {
+        Dtype::F32 => bytemuck::cast_slice::<_, f32>(panel)[k * PANEL + lane],
+        Dtype::F16 => f16::from_bits(bytemuck::cast_slice::<_, u16>(panel)[k * PANEL + lane]).to_f32(),
+        Dtype::Bf16 => bf16::from_bits(bytemuck::cast_slice::<_, u16>(panel)[bf16_index(k, lane)]).to_f32(),
+    }
+}
+
+/// Index of input `k` of output `lane` among the elements of a bf16 panel.
+#[inline(always)]
+fn bf16_index(k: usize, lane: usize) -> usize {
+    (k / 2 * PANEL + lane) * 2 + k % 2
+}
+
+/// Cache lines per panel.
+fn panel_lines(dtype: Dtype, cols: usize) -> usize {
+    match dtype {
+        Dtype::F32 => cols,
+        Dtype::F16 | Dtype::Bf16 => cols.div_ceil(2),
+    }
+}
+
+/// Copies up to 16 rows (bytes as in the file, possibly unaligned) into the lanes of a panel.
+fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
+    for (lane, row) in rows.iter().enumerate() {
+        match dtype {
+            Dtype::F32 => {
+                let out: &mut [f32] = bytemuck::cast_slice_mut(panel);
+                for (k, b) in row.as_chunks::<4>().0.iter().enumerate() {
+                    out[k * PANEL + lane] = f32::from_le_bytes(*b);
+                }
+            }
+            Dtype::F16 => {
+                let out: &mut [u16] = bytemuck::cast_slice_mut(panel);
+                for (k, b) in row.as_chunks::<2>().0.iter().enumerate() {
+                    out[k * PANEL + lane] = u16::from_le_bytes(*b);
+                }
+            }
+            Dtype::Bf16 => {
+                let out: &mut [u16] = bytemuck::cast_slice_mut(panel);
+                for (k, b) in row.as_chunks::<2>().0.iter().enumerate() {
+                    out[bf16_index(k, lane)] = u16::from_le_bytes(*b);
+                }
+            }
+        }
+    }
+}
+
+/// Zeroed memory mapped from the system, on huge pages where available: weights are streamed, and small pages would
+/// cost a page-table walk every 4 KB.
+pub fn zeroed(lines: usize) -> MmapMut {
+    let bytes = lines.max(1) * size_of::<CacheLine>();
+    let memory = MmapMut::map_anon(bytes).expect("memory for weights, without which no allocation would succeed");
+    #[cfg(target_os = "linux")]
+    if let Err(err) = memory.advise(memmap2::Advice::HugePage) {
+        log::debug!("no huge pages for weights: {err}");
+    }
+    memory
+}
+
+fn cast_mut(memory: &mut MmapMut) -> &mut [CacheLine] {
+    bytemuck::cast_slice_mut(memory)
+}

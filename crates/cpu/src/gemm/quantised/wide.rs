@@ -1,0 +1,192 @@
+//! Layers of more rows than a kernel takes at once: the codes of a strip of inputs become numbers once, then all groups of
+//! rows are multiplied by them. Strips are whole groups of inputs, or parts of one, whose sums wait for the others.
+
+use super::super::drive::groups;
+use super::super::pack::PANEL;
+use super::operand::OperandRows;
+use super::panels::QuantPanels;
+
+/// Most inputs of a strip: 16 KB of numbers for a panel.
+const STRIP: usize = 256;
+
+/// The kernels for many rows.
+#[derive(Clone, Copy)]
+pub struct WideKernels {
+    /// Writes the numbers of some inputs of a panel, `[inputs][16]`: codes, zero points (null where the format has none),
+    /// inputs, where to.
+    pub unpack: unsafe fn(*const u8, *const u8, usize, *mut f32),
+    /// Bytes of the codes of `STEP` inputs, and `STEP`.
+    pub step: usize,
+    pub step_bytes: usize,
+    /// What the numbers are too small by, a power of two.
+    pub factor: f32,
+    pub kernel: fn(rows: usize, panels: usize) -> WideKernel,
+}
+
+/// Adds the products of a tile to its parts or sums.
+///
+/// # Safety
+/// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
+pub type WideKernel = unsafe fn(&WideTile);
+
+/// A group of rows times a strip of some panels.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are for x86"))]
+pub struct WideTile {
+    /// The strip's activations; rows are `stride` words apart.
+    pub x: *const u32,
+    pub stride: usize,
+    /// `[pieces * inputs][16]`; the next panel's begin `panel_numbers` later.
+    pub numbers: *const f32,
+    pub panel_numbers: usize,
+    /// Groups of the strip, or one part of a group; the inputs of each.
+    pub pieces: usize,
+    pub inputs: usize,
+    /// Whether the strip begins with a group, and ends with one.
+    pub begins: bool,
+    pub ends: bool,
+    /// Whether there is no group before these.
+    pub is_first: bool,
+    /// The scales of the strip's first group; those of the next panel are `groups` groups later.
+    pub scales: *const f32,
+    pub groups: usize,
+    pub factor: f32,
+    /// `[rows][panels * 16]`: sums of the group that has begun, and of all groups before.
+    pub parts: *mut f32,
+    pub sums: *mut f32,
+}
+
+/// Memory reused between panels.
+#[derive(Default)]
+pub struct WideScratch {
+    numbers: Vec<f32>,
+    parts: Vec<f32>,
+}
+
+/// Multiplies panels `panel .. panel + count` by `rows` rows, at most `most` of them at a time; `sums` are
+/// `[rows][count * 16]`.
+#[expect(clippy::too_many_arguments, reason = "one for each operand of the product")]
+pub fn multiply(
+    kernels: &WideKernels,
+    most: usize,
+    w: &QuantPanels,
+    operand: &OperandRows,
+    panel: usize,
+    count: usize,
+    rows: usize,
+    scratch: &mut WideScratch,
+    sums: &mut Vec<f32>,
+) {
+    let (inputs, group) = (w.padded_inputs(), w.format.group_inputs(w.cols));
+    let (groups_of_w, width) = (w.groups(), count * PANEL);
+    sums.resize(rows * width, 0.0);
+    scratch.parts.resize(rows * width, 0.0);
+    scratch.numbers.resize(count * STRIP * PANEL, 0.0);
+    let (codes, panel_bytes) = w.codes_from(panel);
+    let (scales, zeros) = (w.scales_from(panel), w.zeros_from(panel));
+    let has_zeros = w.format.zeros;
+    assert!(
+        codes.len() >= count * panel_bytes
+            && panel_bytes * kernels.step >= inputs * kernels.step_bytes
+            && scales.len() >= count * groups_of_w * PANEL
+            && (!has_zeros || zeros.len() >= count * groups_of_w * PANEL),
+        "shapes of the panels"
+    );
+    let mut first = 0;
+    while first < inputs {
+        let g = (first / group).min(groups_of_w - 1);
+        // The last group has the padding.
+        let end = |g: usize| if g + 1 == groups_of_w { inputs } else { (g + 1) * group };
+        let whole = STRIP / group;
+        let (pieces, each) = match first == g * group && whole > 1 && end(g) - first == group {
+            true => {
+                let last_is_whole = inputs == groups_of_w * group;
+                let left = groups_of_w - g - usize::from(!last_is_whole);
+                (whole.min(left).max(1), group)
+            }
+            false => (1, (end(g) - first).min(STRIP)),
+        };
+        for p in 0..count {
+            for piece in 0..pieces {
+                let from = first + piece * each;
+                let zeros = match has_zeros {
+                    true => zeros[(p * groups_of_w + g + piece) * PANEL..][..PANEL].as_ptr(),
+                    false => std::ptr::null(),
+                };
+                let at = p * panel_bytes + from / kernels.step * kernels.step_bytes;
+                let to = &mut scratch.numbers[(p * STRIP + piece * each) * PANEL..][..each * PANEL];
+                // SAFETY: by the assertion above the codes of `each` inputs from `from` on are there; so are 16 zero points;
+                // `to` has room for the numbers.
+                unsafe { (kernels.unpack)(codes[at..].as_ptr(), zeros, each, to.as_mut_ptr()) };
+            }
+        }
+        for rows in groups(rows, most) {
+            let (x, stride) = operand.rows_from(rows.first);
+            assert!(x.len() >= (rows.rows - 1) * stride + first + pieces * each, "shapes of the rows");
+            let own = rows.first * width..(rows.first + rows.rows) * width;
+            let tile = WideTile {
+                x: x[first..].as_ptr(),
+                stride,
+                numbers: scratch.numbers.as_ptr(),
+                panel_numbers: STRIP * PANEL,
+                pieces,
+                inputs: each,
+                begins: first == g * group,
+                ends: first + each >= end(g),
+                is_first: g == 0,
+                scales: scales[g * PANEL..].as_ptr(),
+                groups: groups_of_w,
+                factor: kernels.factor,
+                parts: scratch.parts[own.clone()].as_mut_ptr(),
+                sums: sums[own].as_mut_ptr(),
+            };
+            // SAFETY: by the assertions above `x` holds the strip of the rows, `numbers` that of `count` panels, and the
+            // panels have their scales; `parts` and `sums` hold the tile's.
+            unsafe { (kernels.kernel)(rows.rows, count)(&tile) };
+        }
+        first += pieces * each;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gemm::{CpuWeights, GemmScratch, OutputMode, linear_stack};
+    use crate::{Cores, CpuBuffer, Isa};
+    use offshoot_backend::{
+        CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform,
+    };
+
+    fn product(cores: &Cores, w: &CpuWeights, rows: usize, numbers: &[f32]) -> Vec<f32> {
+        let x = CpuBuffer { rows, width: w.cols, data: numbers.to_vec() };
+        let mut out = CpuBuffer::new(rows, w.rows);
+        linear_stack(cores, &mut GemmScratch::default(), &mut out, &x, w, None, OutputMode::Replace);
+        out.data
+    }
+
+    /// Groups that are smaller and larger than a strip, that do not divide the inputs, and none; whole panels and half ones.
+    #[test]
+    fn rows_have_the_bits_that_they_have_alone() {
+        const OUTPUTS: usize = 50;
+        let shapes =
+            [(768, Some(32)), (264, Some(88)), (200, Some(64)), (203, Some(64)), (1024, Some(512)), (600, None)];
+        let codes = [CodeFormat::Fp8, CodeFormat::Int8, CodeFormat::Int4, CodeFormat::Fp4];
+        for (isa, codes) in Isa::available().into_iter().flat_map(|isa| codes.map(|codes| (isa, codes))) {
+            let cores = Cores::new(isa);
+            for (cols, group) in shapes {
+                let numbers = Uniform { stream: 5, centre: 0.0, reach: 0.1 };
+                let random = RandomWeight { dtype: Dtype::F32, rows: OUTPUTS, cols, numbers };
+                let zeros = codes == CodeFormat::Int4 && group != Some(32);
+                let format = QuantFormat { codes, group, zeros, rounding: Rounding::Exact };
+                let view = QuantView::of(format, OUTPUTS, cols, QuantSource::Random(random));
+                let w = CpuWeights::pack(isa, &[MatrixPart::Quantised(view)]);
+                for rows in [13, 34] {
+                    let x: Vec<f32> = (0..rows * cols).map(|i| numbers.at(i)).collect();
+                    let found = product(&cores, &w, rows, &x);
+                    for (r, found) in found.chunks_exact(OUTPUTS).enumerate() {
+                        let alone = product(&cores, &w, 1, &x[r * cols..][..cols]);
+                        assert_eq!(alone, found, "{isa}: {format}, {cols} inputs, row {r} of {rows}");
+                    }
+                }
+            }
+        }
+    }
+}

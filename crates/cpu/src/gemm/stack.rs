@@ -1,0 +1,157 @@
+//! A weight matrix as the CPU keeps it: pieces of one format each, stacked. Parts of equal formats become one piece, so
+//! most matrices have one. `pack` holds dense pieces, `quantised` those with scales, `blocks` those of GGUF files.
+
+use super::blocks::BlockPanels;
+use super::quantised::QuantPanels;
+use super::{CpuMatrix, GemmScratch, OutputMode, blocks, linear, quantised};
+use crate::rows::for_rows;
+use crate::team::Team;
+use crate::{Cores, CpuBuffer, Isa};
+use offshoot_backend::quantised::QuantView;
+use offshoot_backend::{BlockView, MatrixPart, with_bytes};
+use offshoot_core::ids::TokenId;
+
+/// A matrix `[rows, cols]` (outputs, inputs).
+pub struct CpuWeights {
+    pub rows: usize,
+    pub cols: usize,
+    pieces: Vec<Piece>,
+}
+
+/// Neighbouring outputs whose weights are stored in one format.
+pub enum Piece {
+    Dense(CpuMatrix),
+    Quantised(QuantPanels),
+    Blocks(BlockPanels),
+}
+
+impl Piece {
+    fn rows(&self) -> usize {
+        match self {
+            Piece::Dense(matrix) => matrix.rows,
+            Piece::Quantised(panels) => panels.rows,
+            Piece::Blocks(blocks) => blocks.rows,
+        }
+    }
+
+    fn copy_row(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Piece::Dense(matrix) => matrix.copy_row(row, out),
+            Piece::Quantised(panels) => panels.copy_row(row, out),
+            Piece::Blocks(blocks) => blocks.copy_row(row, out),
+        }
+    }
+}
+
+impl CpuWeights {
+    /// Stacks `parts`, which have equal `cols`.
+    pub fn pack(isa: Isa, parts: &[MatrixPart<'_>]) -> Self {
+        let cols = parts.first().expect("a matrix has at least one part").cols();
+        assert!(parts.iter().all(|part| part.cols() == cols), "stacked parts agree in width");
+        let pieces: Vec<Piece> = parts.chunk_by(alike).map(|parts| piece(isa, parts)).collect();
+        Self { rows: parts.iter().map(MatrixPart::rows).sum(), cols, pieces }
+    }
+
+    /// The pieces from the first output on.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Row `row` as f32 numbers.
+    fn copy_row(&self, mut row: usize, out: &mut [f32]) {
+        for piece in &self.pieces {
+            if row < piece.rows() {
+                return piece.copy_row(row, out);
+            }
+            row -= piece.rows();
+        }
+        panic!("row {row} beyond a matrix of {} rows", self.rows);
+    }
+}
+
+/// Whether two neighbouring parts can be one piece.
+fn alike(a: &MatrixPart<'_>, b: &MatrixPart<'_>) -> bool {
+    match (a, b) {
+        (MatrixPart::Quantised(a), MatrixPart::Quantised(b)) => {
+            (a.format, a.order, a.activations) == (b.format, b.order, b.activations)
+        }
+        (MatrixPart::Blocks(a), MatrixPart::Blocks(b)) => (a.kind, a.exact) == (b.kind, b.exact),
+        _ => a.format() == b.format(),
+    }
+}
+
+/// `parts` are alike.
+fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
+    let quantised = parts.iter().map(|part| match part {
+        MatrixPart::Quantised(view) => Some(*view),
+        _ => None,
+    });
+    let blocks = parts.iter().map(|part| match part {
+        MatrixPart::Blocks(view) => Some(*view),
+        _ => None,
+    });
+    if let Some(views) = quantised.collect::<Option<Vec<QuantView<'_>>>>() {
+        return Piece::Quantised(QuantPanels::pack(&views));
+    }
+    if let Some(views) = blocks.collect::<Option<Vec<BlockView<'_>>>>() {
+        return Piece::Blocks(BlockPanels::pack(&views));
+    }
+    Piece::Dense(with_bytes(parts, |views| CpuMatrix::pack(isa, views)))
+}
+
+/// `out[r] = table[tokens[r]]`, as f32 numbers.
+pub fn embed(team: &Team, out: &mut CpuBuffer, table: &CpuWeights, tokens: &[TokenId]) {
+    assert_eq!((out.rows, out.width), (tokens.len(), table.cols), "embed: shape of the output");
+    for_rows(team, out, |r, row| table.copy_row(tokens[r].ix(), row));
+}
+
+/// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`, by the pieces of `w`.
+pub fn linear_stack(
+    cores: &Cores,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    w: &CpuWeights,
+    bias: Option<&[f32]>,
+    mode: OutputMode,
+) {
+    assert_eq!((x.width, out.width, out.rows), (w.cols, w.rows, x.rows), "linear: shapes of input and output");
+    assert!(bias.is_none_or(|bias| bias.len() == w.rows), "linear: length of the bias");
+    if let [piece] = w.pieces() {
+        return linear_piece(cores, scratch, out, x, piece, bias, mode);
+    }
+    let mut first = 0;
+    for piece in w.pieces() {
+        let rows = piece.rows();
+        let mut own = std::mem::take(&mut scratch.piece);
+        (own.rows, own.width) = (x.rows, rows);
+        own.data.resize(x.rows * rows, 0.0);
+        let bias = bias.map(|bias| &bias[first..first + rows]);
+        linear_piece(cores, scratch, &mut own, x, piece, bias, OutputMode::Replace);
+        for_rows(&cores.team, out, |r, out| {
+            let out = out[first..first + rows].iter_mut().zip(own.row(r));
+            match mode {
+                OutputMode::Replace => out.for_each(|(out, y)| *out = *y),
+                OutputMode::Add => out.for_each(|(out, y)| *out += y),
+            }
+        });
+        scratch.piece = own;
+        first += rows;
+    }
+}
+
+fn linear_piece(
+    cores: &Cores,
+    scratch: &mut GemmScratch,
+    out: &mut CpuBuffer,
+    x: &CpuBuffer,
+    piece: &Piece,
+    bias: Option<&[f32]>,
+    mode: OutputMode,
+) {
+    match piece {
+        Piece::Dense(matrix) => linear(cores, scratch, out, x, matrix, bias, mode),
+        Piece::Quantised(panels) => quantised::linear(cores, scratch, out, x, panels, bias, mode),
+        Piece::Blocks(blocks) => blocks::linear(cores, &mut scratch.blocks, out, x, blocks, bias, mode),
+    }
+}

@@ -1,0 +1,540 @@
+//! Storage for the keys and values of all layers, in pages of 16 slots. Only this file knows the layout of a page. The
+//! prefix tree decides which page holds which token; attention decides what is read.
+//!
+//! # Layout
+//! One zeroed mapping per layer, `[kv_head][page]`; the system backs it with memory as pages are first written. A page
+//! of one head holds its keys, then its values. Vector lanes are slots for keys and dimensions for values, so neither
+//! `q . k` nor `p . v` sums across lanes:
+//!
+//! | dtype    | keys              | values                  |
+//! |----------|-------------------|-------------------------|
+//! | f32, f16 | `[d][16]`         | `[16][width]`           |
+//! | bf16     | `[d / 2][16][2]`  | `[16 / 2][width][2]`    |
+//!
+//! `width` is `d` rounded up to a multiple of 16. bf16 elements lie in pairs along the summed dimension, as the dot
+//! product instruction reads them. A pair of slots is always multiplied as a whole, with a factor of zero for a hidden
+//! slot. Zero times an infinity or NaN left by an earlier token would give NaN, so writing an even slot clears such a
+//! value in the odd slot of its pair.
+//!
+//! fp8 keys and values are rounded when they are appended and stored in the weights' dtype.
+
+use std::ops::Range;
+
+use memmap2::MmapMut;
+
+use super::memory::{CacheLevel, prefetch_line};
+use super::rows::{bf16_bits, for_each_isa};
+use super::states::LayerStates;
+use super::{Cores, CpuBuffer, Isa};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, e4m3};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
+use offshoot_kv::{KvSlot, LayerPlace};
+
+pub const PAGE_TOKENS: u32 = 16;
+
+/// `PAGE_TOKENS` as a `usize`.
+pub const SLOTS: usize = PAGE_TOKENS as usize;
+
+/// Appends of fewer elements run on the calling thread: a worker would come too late.
+const PARALLEL_ELEMENTS: usize = 1 << 12;
+
+/// Layout of one head's page. All indices count elements from the start of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuPageLayout {
+    pub dtype: Dtype,
+    pub head_dim: usize,
+    /// Elements from one value row to the next: `head_dim` rounded up to whole vectors.
+    pub width: usize,
+}
+
+impl CpuPageLayout {
+    pub fn new(dtype: Dtype, head_dim: usize) -> Self {
+        assert!(head_dim.is_multiple_of(2), "head_dim {head_dim} is odd");
+        Self { dtype, head_dim, width: head_dim.next_multiple_of(SLOTS) }
+    }
+
+    /// Elements stored side by side along the summed dimension: 2 for bf16, else 1.
+    pub fn pair(&self) -> usize {
+        match self.dtype {
+            Dtype::Bf16 => 2,
+            Dtype::F32 | Dtype::F16 => 1,
+        }
+    }
+
+    /// Elements of a page's keys. The values follow them.
+    pub fn key_elements(&self) -> usize {
+        self.head_dim * SLOTS
+    }
+
+    pub fn value_elements(&self) -> usize {
+        SLOTS * self.width
+    }
+
+    pub fn elements(&self) -> usize {
+        self.key_elements() + self.value_elements()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.bytes()
+    }
+
+    /// Index of element `i` of the key in `slot`.
+    pub fn key(&self, slot: usize, i: usize) -> usize {
+        let pair = self.pair();
+        (i / pair * SLOTS + slot) * pair + i % pair
+    }
+
+    /// Index of element `i` of the value in `slot`.
+    pub fn value(&self, slot: usize, i: usize) -> usize {
+        let pair = self.pair();
+        self.key_elements() + (slot / pair * self.width + i) * pair + slot % pair
+    }
+}
+
+/// Keys and values of all layers. Layers of several page groups keep theirs in the same part of different pages.
+pub struct KvStore {
+    /// The compute dtype, which elements are stored in.
+    dtype: Dtype,
+    /// What elements are rounded to first.
+    kv: KvDtype,
+    pages: usize,
+    /// By stored layer.
+    places: Vec<LayerPlace>,
+    parts: Vec<PartStore>,
+    /// By delta-rule layer.
+    states: Vec<LayerStates>,
+}
+
+/// One part of all pages.
+struct PartStore {
+    heads: HeadLayout,
+    layout: CpuPageLayout,
+    /// `[kv_head][page]`
+    map: MmapMut,
+}
+
+impl PartStore {
+    /// Byte offsets of `pages` in the mapping, `[kv_head][page]`. `capacity`: pages per head in the pool.
+    fn offsets(&self, capacity: usize, pages: &[PageId]) -> impl Iterator<Item = usize> {
+        let page_bytes = self.layout.bytes();
+        let heads = (0..self.heads.kv_heads).map(move |head| head * capacity * page_bytes);
+        heads.flat_map(move |head| pages.iter().map(move |page| head + page.ix() * page_bytes))
+    }
+}
+
+/// Names the layouts of pages and of saved pages in this file; changes with them.
+pub const LAYOUT: &str = "cpu pages 1";
+
+impl KvStore {
+    /// Bytes that one page takes in all parts and heads.
+    pub fn page_bytes(shape: &KvShape) -> usize {
+        shape.parts().iter().map(|heads| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes()).sum()
+    }
+
+    /// Maps address space for `shape.pages` zeroed pages. Errors: the system refuses a mapping of that size.
+    pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
+        let part = |&heads: &HeadLayout| {
+            let layout = CpuPageLayout::new(shape.dtype, heads.head_dim);
+            // An empty pool maps one byte: a mapping of zero bytes is an error.
+            let bytes = (heads.kv_heads * shape.pages * layout.bytes()).max(1);
+            let map = MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source))?;
+            Ok(PartStore { heads, layout, map })
+        };
+        let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
+        let states = LayerStates::all(&shape.states);
+        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places: shape.places.clone(), parts, states })
+    }
+
+    /// The states of delta-rule layer `layer`.
+    pub fn states(&mut self, layer: LayerIx) -> &mut LayerStates {
+        &mut self.states[layer.ix()]
+    }
+
+    /// The page group of a layer.
+    pub fn group(&self, layer: LayerIx) -> GroupIx {
+        self.places[layer.ix()].group
+    }
+
+    fn part(&self, layer: LayerIx) -> &PartStore {
+        &self.parts[self.places[layer.ix()].part]
+    }
+
+    /// The compute dtype.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    pub fn heads(&self, layer: LayerIx) -> HeadLayout {
+        self.part(layer).heads
+    }
+
+    pub fn layout(&self, layer: LayerIx) -> CpuPageLayout {
+        self.part(layer).layout
+    }
+
+    /// All pages of one head of one layer, those of other page groups too, back to back, as words of type `T` (see
+    /// `StoredWord`).
+    pub fn head<T: bytemuck::Pod>(&self, layer: LayerIx, kv_head: usize) -> &[T] {
+        let PartStore { layout, map, .. } = self.part(layer);
+        let bytes = self.pages * layout.bytes();
+        bytemuck::cast_slice(&map[kv_head * bytes..][..bytes])
+    }
+
+    /// The key of one token, widened to f32: `head_dim` values.
+    pub fn key(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
+        self.token(layer, kv_head, at, |layout, i| layout.key(at.slot as usize, i))
+    }
+
+    /// The keys of one page, widened to f32: `[head_dim][SLOTS]`. Slots without a token hold arbitrary values.
+    pub fn page_keys(&self, layer: LayerIx, kv_head: usize, page: PageId) -> Vec<f32> {
+        let layout = self.layout(layer);
+        let keys = page.ix() * layout.elements()..page.ix() * layout.elements() + layout.key_elements();
+        match layout.dtype {
+            Dtype::F32 => self.head::<f32>(layer, kv_head)[keys].to_vec(),
+            Dtype::F16 => self.head::<half::f16>(layer, kv_head)[keys].iter().map(|x| x.to_f32()).collect(),
+            Dtype::Bf16 => {
+                let stored = &self.head::<half::bf16>(layer, kv_head)[keys];
+                let element = |at: usize| stored[layout.key(at % SLOTS, at / SLOTS)].to_f32();
+                (0..stored.len()).map(element).collect()
+            }
+        }
+    }
+
+    /// The value of one token, widened to f32: `head_dim` values.
+    pub fn value(&self, layer: LayerIx, kv_head: usize, at: KvSlot) -> Vec<f32> {
+        self.token(layer, kv_head, at, |layout, i| layout.value(at.slot as usize, i))
+    }
+
+    /// The elements of one token at the indices that `element` gives, widened to f32: `head_dim` values.
+    fn token(
+        &self,
+        layer: LayerIx,
+        kv_head: usize,
+        at: KvSlot,
+        element: impl Fn(&CpuPageLayout, usize) -> usize,
+    ) -> Vec<f32> {
+        let layout = self.layout(layer);
+        let base = at.page.ix() * layout.elements();
+        let elements = (0..layout.head_dim).map(|i| base + element(&layout, i));
+        match layout.dtype {
+            Dtype::F32 => elements.map(|i| self.head::<f32>(layer, kv_head)[i]).collect(),
+            Dtype::F16 => elements.map(|i| self.head::<half::f16>(layer, kv_head)[i].to_f32()).collect(),
+            Dtype::Bf16 => elements.map(|i| self.head::<half::bf16>(layer, kv_head)[i].to_f32()).collect(),
+        }
+    }
+
+    /// Copies all parts and heads of `pages`: `[part][kv_head][page]`.
+    pub fn save(&self, pages: &[PageId]) -> Vec<u8> {
+        let mut saved = Vec::new();
+        for part in &self.parts {
+            for at in part.offsets(self.pages, pages) {
+                saved.extend_from_slice(&part.map[at..at + part.layout.bytes()]);
+            }
+        }
+        saved
+    }
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
+    pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
+        let part_bytes = |part: &PartStore| part.heads.kv_heads * part.layout.bytes();
+        let all: usize = self.parts.iter().map(part_bytes).sum();
+        let (to_pages, from_pages) = (saved.len() / all, others.len() / all);
+        let mut before = 0;
+        for part in &self.parts {
+            let (layout, element) = (part.layout, part.layout.dtype.bytes());
+            for head in 0..part.heads.kv_heads {
+                let to = before * to_pages + (head * to_pages + page) * layout.bytes();
+                let from = before * from_pages + (head * from_pages + from) * layout.bytes();
+                for (slot, i) in slots.clone().flat_map(|slot| (0..layout.head_dim).map(move |i| (slot as usize, i))) {
+                    for at in [layout.key(slot, i), layout.value(slot, i)].map(|index| index * element) {
+                        saved[to + at..][..element].copy_from_slice(&others[from + at..][..element]);
+                    }
+                }
+            }
+            before += part_bytes(part);
+        }
+    }
+
+    /// Writes saved pages to `pages`, in the same order and number.
+    pub fn restore(&mut self, saved: &[u8], pages: &[PageId]) {
+        let mut saved = saved;
+        for part in &mut self.parts {
+            let offsets: Vec<usize> = part.offsets(self.pages, pages).collect();
+            for at in offsets {
+                let (bytes, rest) = saved.split_at(part.layout.bytes());
+                part.map[at..at + bytes.len()].copy_from_slice(bytes);
+                saved = rest;
+            }
+        }
+        assert!(saved.is_empty(), "restore: as many pages as were saved");
+    }
+
+    /// Copies the state in `slot`, one layer after the other.
+    pub fn save_state(&self, slot: StateId) -> Vec<u8> {
+        let mut saved = Vec::new();
+        self.states.iter().for_each(|layer| layer.save(slot, &mut saved));
+        saved
+    }
+
+    /// Writes a saved state to `slot`.
+    pub fn restore_state(&mut self, saved: &[u8], slot: StateId) {
+        let left = self.states.iter_mut().fold(saved, |saved, layer| layer.restore(slot, saved));
+        assert!(left.is_empty(), "restore_state: a state of these layers");
+    }
+
+    /// Stores the key and value heads of row `r` of `qkv` (`[R, qkv_width]`) in `slots[r]` of `layer`, rounded to the
+    /// KV dtype. Rows that go to one page must come in rising order of slot.
+    pub fn append(&mut self, cores: &Cores, layer: LayerIx, qkv: &CpuBuffer, slots: &[KvSlot]) {
+        let part = self.places[layer.ix()].part;
+        let PartStore { heads, layout, map } = &mut self.parts[part];
+        let (heads, layout) = (*heads, *layout);
+        assert_eq!((qkv.rows, qkv.width), (slots.len(), heads.qkv_width()), "kv_append: shape of qkv");
+        let rounded;
+        let qkv = match self.kv {
+            KvDtype::Model => qkv,
+            KvDtype::Fp8 => {
+                rounded = rounded_to_e4m3(qkv, heads);
+                &rounded
+            }
+        };
+        let bytes = self.pages * layout.bytes();
+        if bytes == 0 {
+            assert!(slots.is_empty(), "a slot in an empty pool");
+            return;
+        }
+        let write =
+            |(kv_head, pages): (usize, &mut [u8])| append_head(cores.isa, layout, heads, kv_head, pages, qkv, slots);
+        if slots.len() * heads.kv_heads * heads.head_dim < PARALLEL_ELEMENTS {
+            map.chunks_exact_mut(bytes).take(heads.kv_heads).enumerate().for_each(write);
+        } else {
+            cores.team.for_chunks(&mut map[..heads.kv_heads * bytes], bytes, |kv_head, pages| write((kv_head, pages)));
+        }
+    }
+}
+
+fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
+    let bytes = KvStore::page_bytes(shape) * shape.pages;
+    Error::value("memory for keys and values", "a size that the system can map", format!("{bytes} bytes: {source}"))
+}
+
+/// A copy of `qkv` with keys and values rounded to e4m3, which every dtype represents exactly.
+fn rounded_to_e4m3(qkv: &CpuBuffer, heads: HeadLayout) -> CpuBuffer {
+    let mut rounded = qkv.clone();
+    for row in rounded.data.chunks_exact_mut(qkv.width) {
+        row[heads.q_width()..].iter_mut().for_each(|x| *x = e4m3(*x));
+    }
+    rounded
+}
+
+for_each_isa! {
+    /// Appends all rows of one head. `pages`: all pages of that head.
+    fn append_head(
+        layout: CpuPageLayout,
+        heads: HeadLayout,
+        kv_head: usize,
+        pages: &mut [u8],
+        qkv: &CpuBuffer,
+        slots: &[KvSlot],
+    ) = append_head_loop;
+}
+
+#[inline(always)]
+fn append_head_loop(
+    layout: CpuPageLayout,
+    heads: HeadLayout,
+    kv_head: usize,
+    pages: &mut [u8],
+    qkv: &CpuBuffer,
+    slots: &[KvSlot],
+) {
+    match layout.dtype {
+        Dtype::F32 => append_rows::<f32>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+        Dtype::F16 => append_rows::<half::f16>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+        Dtype::Bf16 => append_rows::<Bf16Pair>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+    }
+}
+
+/// A word of a page: one element, or a pair of neighbours.
+trait StoredWord: bytemuck::Pod {
+    /// The word of the key elements `x`: one element, or two where they are stored in pairs.
+    fn of_key(x: &[f32]) -> Self;
+    /// `self` with the value element of `slot` replaced by `x`. If `slot` is the even one of a pair and the odd element
+    /// is not finite, the latter becomes zero.
+    fn with_value(self, slot: usize, x: f32) -> Self;
+}
+
+impl StoredWord for f32 {
+    #[inline(always)]
+    fn of_key(x: &[f32]) -> Self {
+        x[0]
+    }
+
+    fn with_value(self, _slot: usize, x: f32) -> Self {
+        x
+    }
+}
+
+impl StoredWord for half::f16 {
+    #[inline(always)]
+    fn of_key(x: &[f32]) -> Self {
+        Self::from_f32(x[0])
+    }
+
+    fn with_value(self, _slot: usize, x: f32) -> Self {
+        Self::from_f32(x)
+    }
+}
+
+/// Two bf16 elements, the first in the low half.
+type Bf16Pair = u32;
+
+impl StoredWord for Bf16Pair {
+    #[inline(always)]
+    fn of_key(x: &[f32]) -> Self {
+        bf16_bits(x[0]) | bf16_bits(x[1]) << 16
+    }
+
+    #[inline(always)]
+    fn with_value(self, slot: usize, x: f32) -> Self {
+        match slot % 2 {
+            0 if self & 0x7f80_0000 == 0x7f80_0000 => bf16_bits(x),
+            0 => (self & 0xffff_0000) | bf16_bits(x),
+            _ => (self & 0xffff) | bf16_bits(x) << 16,
+        }
+    }
+}
+
+#[inline(always)]
+fn append_rows<T: StoredWord>(
+    layout: CpuPageLayout,
+    heads: HeadLayout,
+    kv_head: usize,
+    pages: &mut [T],
+    qkv: &CpuBuffer,
+    slots: &[KvSlot],
+) {
+    let (d, pair) = (heads.head_dim, layout.pair());
+    let page_words = layout.elements() / pair;
+    let first_key = (heads.q_heads + kv_head) * d;
+    let first_value = first_key + heads.kv_heads * d;
+    let mut rounded = [T::zeroed(); MOST_HEAD_DIM];
+    for (r, at) in slots.iter().enumerate() {
+        let row = qkv.row(r);
+        let slot = at.slot as usize;
+        if let Some(next) = slots.get(r + 1).filter(|next| next.page != at.page) {
+            let page = &pages[next.page.ix() * page_words..][..page_words];
+            let (keys, values) = page.split_at(layout.key_elements() / pair);
+            let values = &values[next.slot as usize / pair * layout.width..][..layout.width];
+            let lines = keys.chunks(SLOTS).chain(values.chunks(SLOTS));
+            lines.for_each(|line| prefetch_line(line.as_ptr().cast(), CacheLevel::Second));
+        }
+        let page = &mut pages[at.page.ix() * page_words..][..page_words];
+        let (keys, values) = page.split_at_mut(layout.key_elements() / pair);
+        // Rounded apart from the scattered stores, so that this loop vectorises.
+        let rounded = &mut rounded[..d / pair];
+        rounded.iter_mut().zip(row[first_key..][..d].chunks_exact(pair)).for_each(|(word, x)| *word = T::of_key(x));
+        for (lanes, word) in keys.as_chunks_mut::<SLOTS>().0.iter_mut().zip(rounded) {
+            lanes[slot] = *word;
+        }
+        for (word, &x) in values[slot / pair * layout.width..].iter_mut().zip(&row[first_value..][..d]) {
+            *word = word.with_value(slot, x);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(dtype: Dtype, head_dim: usize) -> KvShape {
+        KvShape::uniform(2, HeadLayout { q_heads: 4, kv_heads: 2, head_dim }, dtype, 3)
+    }
+
+    #[test]
+    fn what_is_appended_is_read_back_rounded() {
+        for dtype in Dtype::ALL {
+            for (head_dim, kept) in
+                [(2, KvDtype::Model), (18, KvDtype::Model), (64, KvDtype::Model), (18, KvDtype::Fp8)]
+            {
+                let shape = shape(dtype, head_dim);
+                let mut kv = KvStore::new(&shape, kept).unwrap();
+                let slots: Vec<KvSlot> = [(2, 15), (0, 0), (0, 1), (0, 2), (1, 7)]
+                    .map(|(page, slot)| KvSlot { page: PageId(page), slot })
+                    .to_vec();
+                let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
+                qkv.data.iter_mut().enumerate().for_each(|(i, x)| *x = (i as f32 * 0.37).sin() * 3.0);
+                kv.append(&Cores::new(Isa::Portable), LayerIx(1), &qkv, &slots);
+                for (r, &at) in slots.iter().enumerate() {
+                    for kv_head in 0..2 {
+                        let key = (4 + kv_head) * head_dim;
+                        let rounded = |from: usize| -> Vec<f32> {
+                            qkv.row(r)[from..][..head_dim].iter().map(|&x| kept.round(dtype, x)).collect()
+                        };
+                        assert_eq!(kv.key(LayerIx(1), kv_head, at), rounded(key));
+                        let page = kv.page_keys(LayerIx(1), kv_head, at.page);
+                        let of_slot = page.iter().skip(at.slot as usize).step_by(SLOTS);
+                        assert_eq!(of_slot.copied().collect::<Vec<_>>(), rounded(key));
+                        assert_eq!(kv.value(LayerIx(1), kv_head, at), rounded(key + 2 * head_dim));
+                        assert!(
+                            kv.key(LayerIx(0), kv_head, at).iter().all(|&x| x == 0.0),
+                            "the other layer is untouched"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn saved_pages_are_joined_slot_by_slot() {
+        for dtype in Dtype::ALL {
+            let shape = shape(dtype, 18);
+            let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+            let append = |kv: &mut KvStore, page: u32, slots: Range<u32>| {
+                let slots: Vec<KvSlot> = slots.map(|slot| KvSlot { page: PageId(page), slot }).collect();
+                let mut qkv = CpuBuffer::new(slots.len(), shape.heads[0].qkv_width());
+                for (r, at) in slots.iter().enumerate() {
+                    let width = qkv.width;
+                    let row = &mut qkv.data[r * width..][..width];
+                    row.iter_mut().enumerate().for_each(|(i, x)| *x = (at.slot as usize * width + i) as f32 * 0.01);
+                }
+                (0..2).for_each(|layer| kv.append(&Cores::new(Isa::Portable), LayerIx(layer), &qkv, &slots));
+            };
+            // The first slots in page 1, the others in page 2, and all of them in page 0.
+            append(&mut kv, 0, 0..16);
+            append(&mut kv, 1, 0..5);
+            append(&mut kv, 2, 5..16);
+            let whole = kv.save(&[PageId(0), PageId(0)]);
+            let (mut parted, others) = (kv.save(&[PageId(0), PageId(2)]), kv.save(&[PageId(2), PageId(2), PageId(1)]));
+            assert!(parted != whole);
+            kv.join(&mut parted, 1, &others, 2, 0..5);
+            assert!(parted == whole, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn writing_an_even_slot_clears_its_partner_unless_that_is_a_number() {
+        let shape = shape(Dtype::Bf16, 16);
+        let mut kv = KvStore::new(&shape, KvDtype::Model).unwrap();
+        let at = |slot| KvSlot { page: PageId(1), slot };
+        let mut qkv = CpuBuffer::new(1, shape.heads[0].qkv_width());
+        qkv.data.fill(f32::NAN);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(5)]);
+        assert!(kv.value(LayerIx(0), 0, at(5))[0].is_nan());
+        qkv.data.fill(1.0);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(4)]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(5)), vec![0.0; 16]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(4)), vec![1.0; 16]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(7)]);
+        kv.append(&Cores::new(Isa::Portable), LayerIx(0), &qkv, &[at(6)]);
+        assert_eq!(kv.value(LayerIx(0), 0, at(7)), vec![1.0; 16], "a live neighbour");
+    }
+
+    #[test]
+    fn page_bytes_count_padding_and_all_layers() {
+        // keys 18 x 16, values 16 x 32, two bytes each, in 2 heads of 2 layers
+        assert_eq!(KvStore::page_bytes(&shape(Dtype::Bf16, 18)), (18 * 16 + 16 * 32) * 2 * 4);
+        assert_eq!(KvStore::page_bytes(&shape(Dtype::F32, 64)), 16 * 64 * 2 * 4 * 4);
+    }
+}

@@ -1,0 +1,487 @@
+//! Sampling without sorting the vocabulary. The maximum of each chunk of tokens tells which chunks can hold the
+//! likeliest ones. Sampling by temperature alone takes one pass for the maxima, one for the sums of the exponentials by
+//! chunk, a search over the sums, and the exponentials of the chunk that is found.
+
+use std::borrow::Cow;
+
+use super::nucleus::Cut;
+use super::scores::{adjusted, made_all_safe};
+use crate::Isa;
+use crate::exp::{LOWEST, exp};
+use crate::rows::for_each_isa;
+use offshoot_backend::{Pick, SampleRequest, Sampled};
+use offshoot_core::ids::TokenId;
+
+/// Tokens per chunk.
+pub(super) const CHUNK: usize = 128;
+
+/// Up to so many tokens that may pass the filters are sorted; more are cut off by score (`nucleus`).
+const FEW: usize = 1024;
+
+/// Buffers that a thread reuses between rows.
+#[derive(Default)]
+pub struct RowScratch {
+    /// Chunk maxima of the model's logits.
+    model_maxima: Vec<f32>,
+    /// Chunk maxima of the adjusted scores.
+    maxima: Vec<f32>,
+    /// By token, see `Scores::exponentials`.
+    weights: Vec<f32>,
+    /// Sum of weights by chunk.
+    sums: Vec<f64>,
+}
+
+/// Samples one token.
+pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
+    let RowScratch { model_maxima, maxima, weights, sums } = scratch;
+    let made_safe;
+    let model = match Scores::new(isa, logits, model_maxima) {
+        Some(model) => model,
+        None => {
+            made_safe = made_all_safe(logits);
+            Scores::new(isa, &made_safe, model_maxima).expect("NaN and +inf are replaced")
+        }
+    };
+    let adjusted = adjusted(model.scores, request);
+    let changed = match &adjusted {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(scores) => Some(Scores::new(isa, scores, maxima).expect("adjusted scores are no NaN and not +inf")),
+    };
+    let edited = changed.as_ref().unwrap_or(&model);
+
+    // At temperature 1 the model's weights and sums are those of the edited scores, where nothing was edited.
+    let of_model = |temperature: f32| temperature == 1.0 && changed.is_none();
+    let stored = match request.pick {
+        Pick::Random { temperature, top_k: None, top_p, .. } => top_p < 1.0 && of_model(temperature),
+        Pick::Random { .. } | Pick::Greedy | Pick::Given(_) => false,
+    };
+    let model_sum = match stored {
+        true => model.exponentials(isa, 1.0, weights, sums),
+        false => model.sum_chunks(isa, 1.0, sums),
+    };
+    let token = match request.pick {
+        Pick::Greedy => edited.first_best(),
+        Pick::Given(token) => token.ix(),
+        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
+            let weights = Weights { weights, sums, total: of_model(temperature).then_some(model_sum), stored };
+            Filters { temperature, top_k, top_p, min_p }.sample(isa, edited, weights, uniform)
+        }
+    };
+    let logprob = |t: usize| match model.best.is_finite() {
+        true => (f64::from(model.scores[t]) - f64::from(model.best) - model_sum.ln()) as f32,
+        false => model.scores[t],
+    };
+    let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
+    Sampled { token: TokenId::new(token), logprob: logprob(token), top }
+}
+
+/// Scores with the maximum of each chunk.
+pub(super) struct Scores<'a> {
+    pub(super) scores: &'a [f32],
+    pub(super) maxima: &'a [f32],
+    pub(super) best: f32,
+}
+
+impl<'a> Scores<'a> {
+    /// `None`: one of them is NaN or +inf.
+    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Option<Self> {
+        maxima.resize(scores.len().div_ceil(CHUNK), 0.0);
+        chunk_maxima(isa, scores, maxima).then(|| {
+            let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            Self { scores, maxima, best }
+        })
+    }
+
+    fn first_best(&self) -> usize {
+        self.at_least(self.best).next().expect("the best score is one of them")
+    }
+
+    /// Tokens with a score of at least `lowest`, by rising id.
+    pub(super) fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
+        let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
+        chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
+            chunk.iter().enumerate().filter(move |(_, x)| **x >= lowest).map(move |(i, _)| c * CHUNK + i)
+        })
+    }
+
+    /// The same as a list, unless they are more than [`FEW`] among finite scores.
+    fn few_at_least(&self, lowest: f32) -> Option<Vec<usize>> {
+        if !self.best.is_finite() {
+            return Some(Vec::new());
+        }
+        let tokens: Vec<usize> = self.at_least(lowest).take(FEW + 1).collect();
+        (tokens.len() <= FEW).then_some(tokens)
+    }
+
+    /// The `count` best tokens, by falling score, ties by rising id.
+    fn largest(&self, count: usize) -> Vec<usize> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let mut lowest = f32::NEG_INFINITY;
+        if count < self.maxima.len() {
+            // At least `count` tokens reach the `count`-th largest maximum, namely the maxima themselves.
+            let mut maxima = self.maxima.to_vec();
+            lowest = *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1;
+        }
+        let mut tokens: Vec<usize> = self.at_least(lowest).collect();
+        if count < tokens.len() {
+            tokens.select_nth_unstable_by(count, |&a, &b| self.rank(a, b));
+            tokens.truncate(count);
+        }
+        tokens.sort_unstable_by(|&a, &b| self.rank(a, b));
+        tokens
+    }
+
+    pub(super) fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
+        // Adding zero makes -0 and 0 equal.
+        (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
+    }
+
+    /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum
+    /// of all.
+    fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
+        weights.resize(self.scores.len(), 0.0);
+        sums.resize(self.maxima.len(), 0.0);
+        if self.best.is_finite() {
+            weigh_chunks(isa, self.scores, self.best, temperature, weights, sums);
+        } else {
+            weights.fill(0.0);
+            sums.fill(0.0);
+        }
+        sums.iter().sum()
+    }
+
+    /// The same sums, of weights that are not kept.
+    fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
+        sums.resize(self.maxima.len(), 0.0);
+        if self.best.is_finite() {
+            sum_chunks(isa, self.scores, self.best, temperature, sums);
+        } else {
+            sums.fill(0.0);
+        }
+        sums.iter().sum()
+    }
+
+    /// The weights of one chunk, the same as `exponentials` writes; the best score is finite.
+    fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
+        let scores = &self.scores[chunk * CHUNK..self.scores.len().min((chunk + 1) * CHUNK)];
+        weigh_chunks(isa, scores, self.best, temperature, &mut weights[..scores.len()], &mut [0.0]);
+    }
+
+    /// The weight of one token, computed in f64.
+    fn weight(&self, token: usize, temperature: f32) -> f64 {
+        self.weight_of(self.scores[token], temperature)
+    }
+
+    /// The same of a score.
+    pub(super) fn weight_of(&self, score: f32, temperature: f32) -> f64 {
+        let exponent = (f64::from(score) - f64::from(self.best)) / f64::from(temperature);
+        if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
+    }
+}
+
+/// The weights of all tokens, see `Scores::exponentials`.
+struct Weights<'a> {
+    weights: &'a mut Vec<f32>,
+    /// By chunk.
+    sums: &'a mut Vec<f64>,
+    /// Their sum, once the sums are computed.
+    total: Option<f64>,
+    /// Whether the weights are computed, too.
+    stored: bool,
+}
+
+impl Weights<'_> {
+    /// Computes them unless they are. Returns their sum.
+    fn compute(&mut self, isa: Isa, scores: &Scores, temperature: f32) -> f64 {
+        match self.total.filter(|_| self.stored) {
+            Some(total) => total,
+            None => {
+                self.stored = true;
+                *self.total.insert(scores.exponentials(isa, temperature, self.weights, self.sums))
+            }
+        }
+    }
+
+    /// Computes the sums unless they are.
+    fn sum(&mut self, isa: Isa, scores: &Scores, temperature: f32) {
+        self.total.get_or_insert_with(|| scores.sum_chunks(isa, temperature, self.sums));
+    }
+
+    fn keep(&mut self, isa: Isa, scores: &Scores, cut: Cut) -> Kept {
+        cut.apply(isa, scores, self.weights, self.sums);
+        Kept::Many
+    }
+
+    fn copy_chunk(&self, chunk: usize, to: &mut [f32; CHUNK]) {
+        let weights = &self.weights[chunk * CHUNK..self.weights.len().min((chunk + 1) * CHUNK)];
+        to[..weights.len()].copy_from_slice(weights);
+    }
+}
+
+/// What passed the filters.
+enum Kept {
+    /// All tokens; their weights may not be stored.
+    All,
+    /// By rising id, with their weights in f64.
+    Few(Vec<(usize, f64)>),
+    /// The tokens whose weight is not zero now.
+    Many,
+}
+
+/// The temperature and the filters of a request.
+struct Filters {
+    temperature: f32,
+    top_k: Option<u32>,
+    top_p: f32,
+    min_p: f32,
+}
+
+impl Filters {
+    /// The token at `uniform` of those that pass the filters.
+    fn sample(&self, isa: Isa, scores: &Scores, mut weights: Weights, uniform: f64) -> usize {
+        match self.kept(isa, scores, &mut weights) {
+            Kept::All => {
+                let weigh = |c: usize, to: &mut [f32; CHUNK]| scores.weigh_chunk(isa, self.temperature, c, to);
+                inverse_cdf(weights.sums, uniform, weigh)
+            }
+            Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
+            Kept::Many => inverse_cdf(weights.sums, uniform, |c, to| weights.copy_chunk(c, to)),
+        }
+    }
+
+    fn none(&self) -> bool {
+        self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
+    }
+
+    /// The tokens that pass the filters. Computes `weights` where they are needed.
+    fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Weights) -> Kept {
+        let weight = |t: usize| scores.weight(t, self.temperature);
+        let mut kept: Vec<(usize, f64)>;
+        if self.none() {
+            weights.sum(isa, scores, self.temperature);
+            return Kept::All;
+        } else if let Some(k) = self.top_k {
+            kept = scores.largest(k.max(1) as usize).into_iter().map(|t| (t, weight(t))).collect();
+            let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
+            kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
+        } else if self.top_p < 1.0 {
+            let total = weights.compute(isa, scores, self.temperature);
+            let lowest = self.lowest_of_top_p(scores, total);
+            let Some(tokens) = scores.few_at_least(lowest) else {
+                let cut = Cut::of_top_p(isa, scores, lowest, weights.weights, f64::from(self.top_p) * total);
+                let cut = if self.min_p > 0.0 { cut.and(self.cut_of_min_p(scores)) } else { cut };
+                return weights.keep(isa, scores, cut);
+            };
+            kept = self.nucleus(scores, tokens, total);
+        } else {
+            // Half of min-p, so that rounding loses no token at the threshold; `retain` below is exact.
+            let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
+            let Some(tokens) = scores.few_at_least(lowest.min(scores.best)) else {
+                weights.compute(isa, scores, self.temperature);
+                return weights.keep(isa, scores, self.cut_of_min_p(scores));
+            };
+            kept = tokens.into_iter().map(|t| (t, weight(t))).collect();
+        }
+        kept.retain(|(_, weight)| *weight >= f64::from(self.min_p.min(1.0)));
+        kept.sort_unstable_by_key(|(token, _)| *token);
+        Kept::Few(kept)
+    }
+
+    fn cut_of_min_p(&self, scores: &Scores) -> Cut {
+        Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0))
+    }
+
+    /// All tokens of a lower score together weigh less than 1 - top_p of the total, so top-p is reached without them.
+    fn lowest_of_top_p(&self, scores: &Scores, total: f64) -> f32 {
+        // The factor 0.25 is a margin for rounding.
+        let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
+        (scores.best + self.temperature * lightest.ln() as f32).min(scores.best)
+    }
+
+    /// The fewest best of `tokens` whose weights reach `top_p` of `total`. Sorts them in blocks of growing size, from the
+    /// best down, and stops as soon as that is reached.
+    fn nucleus(&self, scores: &Scores, mut tokens: Vec<usize>, total: f64) -> Vec<(usize, f64)> {
+        let mut kept = Vec::new();
+        let (mut rest, mut block, mut before) = (tokens.as_mut_slice(), 64, 0.0);
+        while !rest.is_empty() {
+            if block < rest.len() {
+                rest.select_nth_unstable_by(block, |&a, &b| scores.rank(a, b));
+            }
+            let (head, tail) = rest.split_at_mut(block.min(rest.len()));
+            head.sort_unstable_by(|&a, &b| scores.rank(a, b));
+            let from = kept.len();
+            kept.extend(head.iter().map(|&t| (t, scores.weight(t, self.temperature))));
+            if let Some(count) = self.reached(&kept[from..], before, total) {
+                kept.truncate(from + count);
+                break;
+            }
+            before += kept[from..].iter().map(|(_, weight)| weight).sum::<f64>();
+            (rest, block) = (tail, 4 * block);
+        }
+        kept
+    }
+
+    /// How many of `sorted`, after tokens of weight `before`, are needed to reach `top_p` of `total`. `None` if they do
+    /// not reach it or top-p is off.
+    fn reached(&self, sorted: &[(usize, f64)], before: f64, total: f64) -> Option<usize> {
+        let mut before = before;
+        (self.top_p < 1.0).then_some(())?;
+        sorted.iter().position(|(_, weight)| {
+            let reached = before > 0.0 && before >= f64::from(self.top_p) * total;
+            before += weight;
+            reached
+        })
+    }
+}
+
+/// The first token at which the running sum of weights exceeds `uniform` times their total. `sums`: by chunk; `weights`
+/// writes those of a chunk.
+fn inverse_cdf(sums: &[f64], uniform: f64, mut weights: impl FnMut(usize, &mut [f32; CHUNK])) -> usize {
+    let target = uniform * sums.iter().sum::<f64>();
+    let mut positive_of = |chunk: usize| {
+        let mut of_chunk = [0.0; CHUNK];
+        weights(chunk, &mut of_chunk);
+        of_chunk.into_iter().enumerate().filter(|(_, weight)| *weight > 0.0)
+    };
+    let (mut before, mut last) = (0.0, None);
+    for (c, sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
+        if before + sum > target || c + 1 == sums.len() {
+            let mut running = before;
+            for (i, weight) in positive_of(c) {
+                running += f64::from(weight);
+                if running > target {
+                    return c * CHUNK + i;
+                }
+            }
+        }
+        before += sum;
+        last = Some(c);
+    }
+    // No running sum exceeds it, by rounding: the last token with a weight.
+    let last_of = |c: usize| c * CHUNK + positive_of(c).next_back().expect("a positive sum has a positive weight").0;
+    last.map_or(0, last_of)
+}
+
+/// The same among tokens that passed the filters.
+fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
+    let target = uniform * kept.iter().map(|(_, weight)| weight).sum::<f64>();
+    let mut running = 0.0;
+    let positive = kept.iter().filter(|(_, weight)| *weight > 0.0);
+    let found = positive.clone().find(|(_, weight)| {
+        running += weight;
+        running > target
+    });
+    found.or_else(|| positive.clone().next_back()).map_or(0, |(token, _)| *token)
+}
+
+for_each_isa! {
+    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) -> bool = chunk_maxima_loop;
+}
+
+/// Returns whether all scores are below +inf, and none is NaN.
+#[inline(always)]
+fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
+    let mut safe = [true; 16];
+    for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
+        let (whole, rest) = chunk.as_chunks::<16>();
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        for part in whole {
+            for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
+                *lane = if x > *lane { x } else { *lane };
+                // NaN fails this comparison, too.
+                *safe &= x <= f32::MAX;
+            }
+        }
+        for (safe, x) in safe.iter_mut().zip(rest) {
+            *safe &= *x <= f32::MAX;
+        }
+        *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    }
+    safe == [true; 16]
+}
+
+for_each_isa! {
+    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
+        = weigh_chunks_loop;
+}
+
+#[inline(always)]
+fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
+    for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
+        *sum = weigh(scores, best, temperature, weights);
+    }
+}
+
+for_each_isa! {
+    fn sum_chunks(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) = sum_chunks_loop;
+}
+
+#[inline(always)]
+fn sum_chunks_loop(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) {
+    let mut weights = [0.0; CHUNK];
+    for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
+        *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
+    }
+}
+
+/// The weights of a chunk, and their sum.
+#[inline(always)]
+fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f64 {
+    // Nothing changes by a division by 1, which takes as long as half of an exponential.
+    if temperature == 1.0 {
+        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp(score - best));
+    } else {
+        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp((score - best) / temperature));
+    }
+    let (whole, rest) = weights.as_chunks::<16>();
+    let mut lanes = [0.0f64; 16];
+    for part in whole {
+        for (lane, &weight) in lanes.iter_mut().zip(part) {
+            *lane += f64::from(weight);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_without_weights_and_weights_of_one_chunk_are_those_of_all() {
+        let scores: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1009) as f32 / 50.0 - 10.0).collect();
+        for isa in Isa::available() {
+            for (len, temperature) in [1, 127, 128, 129, 300].into_iter().flat_map(|len| [(len, 1.0), (len, 0.7)]) {
+                let mut maxima = Vec::new();
+                let scores = Scores::new(isa, &scores[..len], &mut maxima).expect("all scores are finite");
+                let (mut weights, mut stored, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+                let total = scores.exponentials(isa, temperature, &mut weights, &mut stored);
+                assert_eq!(scores.sum_chunks(isa, temperature, &mut alone).to_bits(), total.to_bits());
+                assert_eq!(alone, stored, "{isa:?}, {len} tokens");
+                for (c, whole) in weights.chunks(CHUNK).enumerate() {
+                    let mut of_chunk = [0.0; CHUNK];
+                    scores.weigh_chunk(isa, temperature, c, &mut of_chunk);
+                    assert_eq!(of_chunk[..whole.len()], *whole, "{isa:?}, {len} tokens, chunk {c}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scores_are_refused_if_one_is_no_number_or_infinite_wherever_it_is() {
+        for (at, wrong) in
+            [0, 15, 16, 127, 128, 290, 299].into_iter().flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)])
+        {
+            let mut scores = vec![0.5; 300];
+            scores[7] = f32::NEG_INFINITY;
+            for isa in Isa::available() {
+                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_some());
+                let mut scores = scores.clone();
+                scores[at] = wrong;
+                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_none(), "{isa:?}, {wrong} at {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The loaded step of the CPU backend: a batch with all tokens known, and the samples not collected yet. The CPU runs a
+//! step synchronously, so samples are ready when `run` returns.
+
+use std::collections::VecDeque;
+
+use offshoot_backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
+use offshoot_core::ids::{GroupIx, TokenId};
+use offshoot_kv::KvSlot;
+use offshoot_kv::plan::{AttentionPlan, Member, NewPage};
+
+/// A loaded batch and the samples of finished steps.
+#[derive(Default)]
+pub struct CpuStep {
+    batch: StepBatch,
+    /// What a member of a group that divides positions has of it; `None`: all.
+    own: Option<OwnPositions>,
+    /// The token of each row.
+    tokens: Vec<TokenId>,
+    /// Tokens the previous step sampled, by request.
+    before: Vec<TokenId>,
+    /// Samples of the running step, by request.
+    sampled: Vec<Sampled>,
+    /// Samples of finished steps that were not collected, oldest first.
+    done: VecDeque<Vec<Sampled>>,
+}
+
+/// The part of a batch whose keys and values one member of a group of ranks stores.
+struct OwnPositions {
+    member: Member,
+    /// One for each of the batch.
+    plans: Vec<AttentionPlan>,
+    /// For each page group the rows that it stores, in rising order, and their slots.
+    rows: Vec<Vec<(usize, KvSlot)>>,
+}
+
+impl OwnPositions {
+    fn of(batch: &StepBatch, member: Member) -> Self {
+        let own_rows = |slots: &Vec<KvSlot>| {
+            slots.iter().enumerate().filter_map(|(row, &at)| Some((row, member.slot(at)?))).collect()
+        };
+        Self {
+            member,
+            plans: batch.plans.iter().map(|plan| plan.of_member(member)).collect(),
+            rows: batch.slots.iter().map(own_rows).collect(),
+        }
+    }
+}
+
+impl CpuStep {
+    pub fn load(&mut self, batch: StepBatch, member: Option<Member>) -> StepShape {
+        self.own = member.map(|member| OwnPositions::of(&batch, member));
+        self.batch = batch;
+        self.resolve()
+    }
+
+    pub fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> StepShape {
+        self.batch.advance(uniforms, new_pages);
+        if let Some(OwnPositions { member, .. }) = self.own {
+            self.own = Some(OwnPositions::of(&self.batch, member));
+        }
+        self.resolve()
+    }
+
+    /// Attention plan `plan`, of the positions that this device has.
+    pub fn plan(&self, plan: usize) -> &AttentionPlan {
+        &self.own.as_ref().map_or(&self.batch.plans, |own| &own.plans)[plan]
+    }
+
+    /// The rows whose keys and values this device stores in the pages of `group`, with their slots; `None`: all of the
+    /// batch, in its slots.
+    pub fn own_rows(&self, group: GroupIx) -> Option<&[(usize, KvSlot)]> {
+        self.own.as_ref().map(|own| &*own.rows[group.ix()])
+    }
+
+    /// Replaces references to the previous step's samples by the tokens.
+    fn resolve(&mut self) -> StepShape {
+        let token = |token: &RowToken| match *token {
+            RowToken::Known(token) => token,
+            RowToken::Sampled(request) => self.before[request as usize],
+        };
+        self.tokens.clear();
+        self.tokens.extend(self.batch.tokens.iter().map(token));
+        self.batch.count_unseen(&self.before);
+        self.batch.shape()
+    }
+
+    pub fn batch(&self) -> &StepBatch {
+        &self.batch
+    }
+
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// The sample requests. Their `seen` lists include the previous step's samples.
+    pub fn requests(&self) -> &[SampleRequest] {
+        &self.batch.requests
+    }
+
+    /// The sample requests, and where their samples go.
+    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Sampled>) {
+        (&self.batch.requests, &mut self.sampled)
+    }
+
+    /// Ends the step: its samples can be collected and the next step can refer to them.
+    pub fn finish(&mut self) {
+        self.before.clear();
+        self.before.extend(self.sampled.iter().map(|sampled| sampled.token));
+        self.done.push_back(std::mem::take(&mut self.sampled));
+    }
+
+    /// Ends the step without samples.
+    pub fn fail(&mut self) {
+        self.sampled.clear();
+    }
+
+    /// The samples of the oldest finished step not collected yet. Panics if there is none.
+    pub fn collect(&mut self) -> Vec<Sampled> {
+        self.done.pop_front().expect("a step is run before it is collected")
+    }
+}

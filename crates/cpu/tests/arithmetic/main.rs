@@ -1,0 +1,8 @@
+//! The ops: every code path of the CPU compared with the definition.
+
+mod attention_levels;
+mod delta_rule;
+mod ops;
+mod quantised_products;
+mod sampling;
+mod tree_attention;

@@ -1,0 +1,592 @@
+//! Every file of `kernels/` and every unit that the backend can request. A new kernel's source and units are added
+//! here: the compile check and the loading at start read these tables, and a test compares them with the folder.
+
+use std::collections::HashSet;
+
+use super::elements::{
+    ChunkWalk, ExpertKernel, ExpertTiles, Fp8Scaling, Fp8Tiles, HopperKernel, KvElement, PageLayout, element_name,
+};
+use super::four_bit::{FourBit, FourBitCodes, FourBitKernel, FourBitTiles};
+use super::four_bit_layers::LayerTiles;
+use super::unit::{Source, Unit};
+use offshoot_backend::ranks::PARTS;
+use offshoot_backend::{Dtype, StateDtype};
+
+/// A file of `kernels/` as a [`Source`].
+macro_rules! source {
+    ($name:literal) => {
+        Source { name: $name, text: include_str!(concat!("../../../../kernels/", $name)) }
+    };
+}
+
+/// Headers that kernels include, by file name.
+pub static HEADERS: &[Source] = &[
+    source!("attention/barrier.cuh"),
+    source!("attention/copy.cuh"),
+    source!("attention/fp8.cuh"),
+    source!("attention/large.cuh"),
+    source!("attention/large_copy.cuh"),
+    source!("attention/large_ring.cuh"),
+    source!("attention/merge.cuh"),
+    source!("attention/mma.cuh"),
+    source!("attention/narrow.cuh"),
+    source!("attention/openings.cuh"),
+    source!("attention/page.cuh"),
+    source!("attention/plan.cuh"),
+    source!("attention/ring.cuh"),
+    source!("attention/rows.cuh"),
+    source!("attention/state.cuh"),
+    source!("attention/states.cuh"),
+    source!("attention/stream.cuh"),
+    source!("attention/tile.cuh"),
+    source!("attention/wide_tiles.cuh"),
+    source!("attention/wide_wgmma.cuh"),
+    source!("attention/wide.cuh"),
+    source!("cluster.cuh"),
+    source!("delta_rule/chunk.cuh"),
+    source!("delta_rule/gates.cuh"),
+    source!("delta_rule/inverse.cuh"),
+    source!("delta_rule/run.cuh"),
+    source!("e4m3.cuh"),
+    source!("element.cuh"),
+    source!("experts/panels.cuh"),
+    source!("experts/products.cuh"),
+    source!("experts/staging.cuh"),
+    source!("experts/store.cuh"),
+    source!("experts/tile.cuh"),
+    source!("four_bit/decode.cuh"),
+    source!("four_bit/panels.cuh"),
+    source!("four_bit/products.cuh"),
+    source!("four_bit/sums.cuh"),
+    source!("four_bit/tiles.cuh"),
+    source!("fp8/products.cuh"),
+    source!("fp8/rounding.cuh"),
+    source!("fp8/tile.cuh"),
+    source!("kv_page.cuh"),
+    source!("lanes.cuh"),
+    source!("overlap.cuh"),
+    source!("ops/gated_silu.cuh"),
+    source!("ops/kv_slot.cuh"),
+    source!("ops/rms_norm.cuh"),
+    source!("registers.cuh"),
+    source!("attention/level_words.cuh"),
+    source!("reduce.cuh"),
+    source!("ranks/exchange.cuh"),
+    source!("sampling/sample.cuh"),
+    source!("sampling/edit.cuh"),
+    source!("sampling/row.cuh"),
+    source!("sampling/select.cuh"),
+    source!("sigmoid.cuh"),
+    source!("tensor_map.cuh"),
+    source!("token_word.cuh"),
+    source!("attention/wgmma.cuh"),
+];
+
+pub static ADVANCE: Source = source!("ops/advance.cu");
+pub static ADD: Source = source!("ops/add.cu");
+pub static ADD_BIAS: Source = source!("ops/add_bias.cu");
+pub static CAUSAL_CONV: Source = source!("delta_rule/causal_conv.cu");
+pub static CHUNK_PRODUCTS: Source = source!("delta_rule/chunk_products.cu");
+pub static CHUNK_STATES: Source = source!("delta_rule/chunk_states.cu");
+pub static COMBINE: Source = source!("experts/combine.cu");
+pub static DELTA_RULE: Source = source!("delta_rule/delta_rule.cu");
+pub static EMBED: Source = source!("ops/embed.cu");
+pub static EXPERT_LINEAR_4BIT_WGMMA: Source = source!("four_bit/expert_linear_4bit_wgmma.cu");
+pub static EXPERT_LINEAR: Source = source!("experts/expert_linear.cu");
+pub static EXPERT_LINEAR_ANY: Source = source!("experts/expert_linear_any.cu");
+pub static EXPERT_LINEAR_WGMMA: Source = source!("experts/expert_linear_wgmma.cu");
+pub static EXPERT_LINEAR_FP8: Source = source!("fp8/expert_linear_fp8.cu");
+pub static EXPERT_PANELS: Source = source!("experts/expert_panels.cu");
+pub static GATED_CLAMPED: Source = source!("ops/gated_clamped.cu");
+pub static GATED_GELU: Source = source!("ops/gated_gelu.cu");
+pub static GATED_RMS_NORM: Source = source!("ops/gated_rms_norm.cu");
+pub static GATED_SILU: Source = source!("ops/gated_silu.cu");
+pub static GATED_SILU_FP8: Source = source!("fp8/gated_silu_fp8.cu");
+pub static GELU: Source = source!("ops/gelu.cu");
+pub static GELU_TIMES: Source = source!("ops/gelu_times.cu");
+pub static HEAD_NORM: Source = source!("ops/head_norm.cu");
+pub static KV_APPEND: Source = source!("ops/kv_append.cu");
+pub static KV_APPEND_FP8: Source = source!("ops/kv_append_fp8.cu");
+pub static COLUMNS: Source = source!("ops/columns.cu");
+pub static ALL_GATHER: Source = source!("ranks/all_gather.cu");
+pub static ALL_REDUCE: Source = source!("ranks/all_reduce.cu");
+pub static ROUND_TRIP: Source = source!("ranks/round_trip.cu");
+pub static KV_PAGES: Source = source!("ops/kv_pages.cu");
+pub static LAYER_NORM: Source = source!("ops/layer_norm.cu");
+pub static LEVEL_LSE: Source = source!("attention/level_lse.cu");
+pub static LEVEL_MASS: Source = source!("attention/level_mass.cu");
+pub static LINEAR_4BIT: Source = source!("four_bit/linear_4bit.cu");
+pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
+pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
+pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
+pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
+pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
+pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
+pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
+pub static PREPARE_HEADS: Source = source!("ops/prepare_heads.cu");
+pub static RMS_NORM: Source = source!("ops/rms_norm.cu");
+pub static RMS_NORM_FP8: Source = source!("fp8/rms_norm_fp8.cu");
+pub static RMS_NORM_ADD: Source = source!("ops/rms_norm_add.cu");
+pub static ROPE: Source = source!("ops/rope.cu");
+pub static ROUND: Source = source!("ops/round.cu");
+pub static ROUND_ROWS: Source = source!("fp8/round_rows.cu");
+pub static ROUTE_CHOOSE: Source = source!("experts/route_choose.cu");
+pub static ROUTE_PLACES: Source = source!("experts/route_places.cu");
+pub static SCALE: Source = source!("ops/scale.cu");
+pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
+pub static SIGMOID_TIMES: Source = source!("ops/sigmoid_times.cu");
+pub static SOFTCAP: Source = source!("ops/softcap.cu");
+pub static TREE_ATTENTION: Source = source!("attention/tree_attention.cu");
+pub static TREE_ATTENTION_ANY: Source = source!("attention/tree_attention_any.cu");
+pub static TREE_ATTENTION_LARGE: Source = source!("attention/tree_attention_large.cu");
+pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmma.cu");
+
+/// The kernels of `sample`, in the order of their launches.
+pub static SAMPLE: [Source; 5] = [
+    source!("sampling/sample_chunks.cu"),
+    source!("sampling/sample_top.cu"),
+    source!("sampling/sample_edit.cu"),
+    source!("sampling/sample_filter.cu"),
+    source!("sampling/sample_token.cu"),
+];
+
+/// Launched before them when an advanced step has requests with penalties.
+pub static SAMPLE_COUNT: Source = source!("sampling/sample_count.cu");
+
+const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+/// Every unit, all combinations of defines that the backend supports.
+pub fn all() -> Vec<Unit> {
+    let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
+    all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
+    all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
+    let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
+    all.extend([8, 9].into_iter().flat_map(four_bit_of));
+    all.extend(SAMPLE.iter().chain([&SAMPLE_COUNT]).map(Unit::new));
+    all.push(advance());
+    all.extend(exchanged_sums().into_iter().map(all_reduce));
+    all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));
+    all.extend(merged_states().into_iter().map(merge_members));
+    all.extend(routes());
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
+    );
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
+    );
+    all.extend(
+        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
+    );
+    all.push(level_mass());
+    all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
+    for state in StateDtype::ALL {
+        let of_dims = |element| DELTA_DIMS.map(|(key, value)| delta_rule(element, state, key, value));
+        all.extend(DTYPES.into_iter().flat_map(of_dims));
+        let walks = |element, (key, value)| {
+            let walk = move |walk| chunk_states(element, state, key, value, walk);
+            ChunkWalk::of(value).into_iter().map(walk)
+        };
+        let of_dims = |element| CHUNK_DIMS.into_iter().flat_map(move |dims| walks(element, dims));
+        all.extend([Dtype::F16, Dtype::Bf16].into_iter().flat_map(of_dims));
+    }
+    let products = |element| CHUNK_DIMS.map(|(key, value)| chunk_products(element, key, value));
+    all.extend([Dtype::F16, Dtype::Bf16].into_iter().flat_map(products));
+    let (plain, swizzled) = (PageLayout::Plain, PageLayout::Swizzled);
+    let pages = [
+        (KvElement::Plain, plain),
+        (KvElement::Plain, swizzled),
+        (KvElement::Rounded, plain),
+        (KvElement::Rounded, swizzled),
+        (KvElement::Fp8, swizzled),
+    ];
+    for (kv_element, layout) in pages {
+        for element in DTYPES {
+            let is_read = |dim: &usize| match (layout, kv_element) {
+                (PageLayout::Plain, _) => true,
+                (PageLayout::Swizzled, KvElement::Fp8) => KvElement::is_fp8_read(element, *dim),
+                (PageLayout::Swizzled, _) => HopperKernel::of(element, *dim).is_some(),
+            };
+            let dims: Vec<usize> = HEAD_DIMS.into_iter().filter(is_read).collect();
+            if !dims.is_empty() {
+                all.extend([kv_append(element, kv_element, layout).0, prepare_heads(element, kv_element, layout)]);
+            }
+            all.extend(dims.iter().map(|&dim| level_lse(element, kv_element, layout, dim)));
+            let hopper =
+                |dim| [false, true].map(|deterministic| attention_hopper(element, kv_element, dim, deterministic));
+            let kernels = dims.iter().filter(|_| layout == swizzled).flat_map(|&dim| hopper(dim));
+            all.extend(kernels.flatten().map(|(unit, _)| unit));
+        }
+    }
+    // Units that serve several element types are listed once with each.
+    let mut seen = HashSet::new();
+    all.retain(|unit| seen.insert(unit.clone()));
+    all
+}
+
+/// Units that `Ops` launches for weights of `element`, and those that copy pages.
+pub fn ops(element: Dtype) -> Vec<Unit> {
+    let elementwise = [
+        &EMBED,
+        &RMS_NORM,
+        &LAYER_NORM,
+        &HEAD_NORM,
+        &ROPE,
+        &GATED_SILU,
+        &GATED_GELU,
+        &GATED_CLAMPED,
+        &GELU,
+        &GELU_TIMES,
+        &GATED_RMS_NORM,
+        &SIGMOID_TIMES,
+        &ROUND,
+        &COMBINE,
+    ];
+    let plain = [&ADD, &RMS_NORM_ADD, &SCALE, &SOFTCAP, &SELECT_ROWS, &COLUMNS, &KV_PAGES];
+    elementwise.map(|source| typed(source, element)).into_iter().chain(plain.map(Unit::new)).collect()
+}
+
+/// Units that `Gemm` launches for weights of `element` if the library has no algorithm.
+pub fn gemm(element: Dtype) -> Vec<Unit> {
+    let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
+    let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
+    products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
+pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
+    let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
+    let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
+    rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
+}
+
+/// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
+pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
+    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales));
+    DTYPES.into_iter().flat_map(linear).collect()
+}
+
+/// A kernel that rounds rows of `element`: `ROUND_ROWS`, `RMS_NORM_FP8` or `GATED_SILU_FP8`.
+pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling) -> Unit {
+    typed(source, element).define("BLOCKS", scales.blocks())
+}
+
+pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&LINEAR_FP8, out, tiles, scales)
+}
+
+pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales)
+}
+
+fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+    let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
+    unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
+}
+
+/// Units that multiply by 4-bit weights of `format` on GPUs of compute capability `major`.
+pub fn four_bit(format: FourBit, major: u32) -> Vec<Unit> {
+    let any =
+        DTYPES.into_iter().flat_map(|element| [element, Dtype::F32].map(|out| linear_4bit_any(format, element, out)));
+    let operands = [Dtype::F16, Dtype::Bf16].into_iter();
+    let tiles = operands.flat_map(|element| FourBitTiles::of(major).iter().map(move |&tiles| (element, tiles)));
+    let tiles = tiles.map(|(element, tiles)| linear_4bit(format, element, tiles));
+    let layers = [Dtype::F16, Dtype::Bf16].into_iter().filter(|_| major == 9);
+    let layers = layers.flat_map(|element| LayerTiles::ALL.map(|tiles| layer_4bit(format, element, tiles)));
+    any.chain(tiles).chain(layers).collect()
+}
+
+/// The unit that multiplies layers on Hopper by tiles of that size.
+pub fn layer_4bit(format: FourBit, element: Dtype, tiles: LayerTiles) -> Unit {
+    let unit = of_format(typed(&LINEAR_4BIT_WGMMA, element), format).define("CAP", tiles.cap).define("GATED", 0);
+    let unit = unit.define("RESCALES", u8::from(tiles.has_one_sum && !has_scaled_codes(format, element)));
+    unit.define("GROUPS", tiles.groups).define("BLOCKS", tiles.blocks).define("STAGES", tiles.stages(format))
+}
+
+/// Whether kernels of Hopper have the scales of weights in their operands (`SCALED` of kernels/four_bit/sums.cuh).
+fn has_scaled_codes(format: FourBit, element: Dtype) -> bool {
+    format.codes == FourBitCodes::Fp4 && element == Dtype::Bf16
+}
+
+pub fn linear_4bit(format: FourBit, element: Dtype, tiles: FourBitTiles) -> Unit {
+    let unit = match tiles.kernel {
+        FourBitKernel::Wgmma => typed(&EXPERT_LINEAR_4BIT_WGMMA, element)
+            .define("GROUPS", tiles.groups)
+            .define("SPLITS", tiles.splits)
+            .define("RESCALES", u8::from(!has_scaled_codes(format, element)))
+            .define("RING_STAGES", tiles.stages(format)),
+        FourBitKernel::Mma => typed(&LINEAR_4BIT, element).define("RING_BYTES", FourBitTiles::RING),
+    };
+    of_format(unit, format).define("CAP", tiles.cap).define("GATED", 0)
+}
+
+pub fn linear_4bit_any(format: FourBit, element: Dtype, out: Dtype) -> Unit {
+    of_format(typed(&LINEAR_4BIT_ANY, element), format).define("OUT", element_name(out))
+}
+
+fn of_format(unit: Unit, format: FourBit) -> Unit {
+    unit.define("FP4", u8::from(format.codes == FourBitCodes::Fp4)).define("GROUP", format.group)
+}
+
+/// Units that choose experts.
+pub fn routes() -> Vec<Unit> {
+    [&ROUTE_CHOOSE, &ROUTE_PLACES].map(Unit::new).into()
+}
+
+/// Units that multiply by experts of `element` on GPUs of compute capability `major`.
+pub fn experts(element: Dtype, major: u32) -> Vec<Unit> {
+    let mut all = [element, Dtype::F32].map(|out| expert_linear_any(element, out)).to_vec();
+    if element != Dtype::F32 {
+        all.push(expert_panels(element));
+        let products = |tiles| [false, true].map(|is_gated| expert_linear(element, tiles, is_gated));
+        all.extend(ExpertTiles::of(major).iter().flat_map(|&tiles| products(tiles)));
+    }
+    all
+}
+
+pub fn expert_linear_any(element: Dtype, out: Dtype) -> Unit {
+    typed(&EXPERT_LINEAR_ANY, element).define("OUT", element_name(out))
+}
+
+pub fn expert_panels(element: Dtype) -> Unit {
+    typed(&EXPERT_PANELS, element).define("GATED", 0)
+}
+
+/// The unit that multiplies panels of experts by tiles of that size.
+pub fn expert_linear(element: Dtype, tiles: ExpertTiles, is_gated: bool) -> Unit {
+    match tiles.kernel {
+        ExpertKernel::Wgmma => typed(&EXPERT_LINEAR_WGMMA, element).define("CAP", tiles.cap),
+        ExpertKernel::Mma => typed(&EXPERT_LINEAR, element),
+    }
+    .define("GATED", u8::from(is_gated))
+}
+
+/// How sums are exchanged: by so many ranks, each of which has as many parts of `part`, sent as `wire`; see
+/// kernels/ranks/all_reduce.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExchangedSums {
+    pub ranks: usize,
+    pub parts: usize,
+    pub part: Dtype,
+    pub wire: Dtype,
+    pub exact: bool,
+}
+
+impl ExchangedSums {
+    /// Sums of all parts, which do not depend on the number of ranks, or each rank's part as it is.
+    pub fn of(ranks: usize, part: Dtype, wire: Dtype, exact: bool) -> Self {
+        let parts = if exact { PARTS / ranks } else { 1 };
+        Self { ranks, parts, part, wire, exact }
+    }
+}
+
+/// Sums of every number of ranks in bf16 and f32, and of two ranks in all dtypes: more would take minutes to compile.
+fn exchanged_sums() -> Vec<ExchangedSums> {
+    let of_any =
+        [1, 2, 4, 8].into_iter().flat_map(|ranks| [Dtype::Bf16, Dtype::F32].map(|dtype| (ranks, dtype, dtype)));
+    // Sums of experts are f32.
+    let of_two = [(Dtype::F16, Dtype::F16), (Dtype::F32, Dtype::F16), (Dtype::F32, Dtype::Bf16)];
+    let of_two = of_two.map(|(part, wire)| (2, part, wire));
+    let both = |(ranks, part, wire)| [true, false].map(|exact| ExchangedSums::of(ranks, part, wire, exact));
+    of_any.chain(of_two).flat_map(both).collect()
+}
+
+/// The unit of sums exchanged so.
+pub fn all_reduce(sums: ExchangedSums) -> Unit {
+    let ExchangedSums { ranks, parts, part, wire, exact } = sums;
+    let unit = Unit::new(&ALL_REDUCE).define("RANKS", ranks).define("PARTS", parts);
+    let unit = unit.define("PART", element_name(part)).define("WIRE", element_name(wire));
+    unit.define("EXACT", u32::from(exact))
+}
+
+pub fn all_gather(ranks: usize) -> Unit {
+    Unit::new(&ALL_GATHER).define("RANKS", ranks)
+}
+
+pub fn round_trip(ranks: usize) -> Unit {
+    Unit::new(&ROUND_TRIP).define("RANKS", ranks)
+}
+
+/// Partial states that neighbouring ranks merge; see kernels/ranks/merge_members.cu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemberStates {
+    pub ranks: usize,
+    /// Of a group.
+    pub members: usize,
+    /// Of results.
+    pub element: Dtype,
+    pub head_dim: usize,
+    /// Whether they are ordered as the kernels for Hopper do.
+    pub is_permuted: bool,
+}
+
+/// States of every group in bf16 and of the usual heads, and of two ranks in all dtypes and of all heads: more would take
+/// minutes to compile.
+fn merged_states() -> Vec<MemberStates> {
+    let groups = [2, 4, 8].into_iter().flat_map(|ranks| [2, 4, 8].map(|members| (ranks, members)));
+    let groups = groups.filter(|(ranks, members)| members <= ranks);
+    let of_any = groups.flat_map(|group| [64, 128].map(|dim| (group, Dtype::Bf16, dim)));
+    let of_two = DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| ((2, 2), element, dim)));
+    let all = of_any.chain(of_two).flat_map(|((ranks, members), element, head_dim)| {
+        let is_hopper = HopperKernel::of(element, head_dim).is_some();
+        let orders = [false, true].into_iter().filter(move |is_permuted| is_hopper || !is_permuted);
+        orders.map(move |is_permuted| MemberStates { ranks, members, element, head_dim, is_permuted })
+    });
+    all.collect()
+}
+
+/// The unit that merges such states.
+pub fn merge_members(states: MemberStates) -> Unit {
+    let MemberStates { ranks, members, element, head_dim, is_permuted } = states;
+    let unit = typed(&MERGE_MEMBERS, element).define("HEAD_DIM", head_dim).define("RANKS", ranks);
+    unit.define("MEMBERS", members).define("PERMUTED", u32::from(is_permuted))
+}
+
+/// The unit that advances a step by one token.
+pub fn advance() -> Unit {
+    Unit::new(&ADVANCE)
+}
+
+/// Head widths of the models that are known, and of the demo's.
+const HEAD_DIMS: [usize; 8] = [16, 32, 64, 80, 96, 128, 256, 512];
+
+/// The unit and kernel name of `kv_append` in a model of `element`.
+pub fn kv_append(element: Dtype, kv_element: KvElement, layout: PageLayout) -> (Unit, &'static str) {
+    let (unit, name) = match kv_element {
+        KvElement::Plain => (Unit::new(&KV_APPEND), "kv_append"),
+        KvElement::Rounded | KvElement::Fp8 => (rounded(&KV_APPEND_FP8, element, kv_element), "kv_append_fp8"),
+    };
+    (laid(unit, layout), name)
+}
+
+/// The unit of `prepare_heads` in a model of `element`.
+pub fn prepare_heads(element: Dtype, kv_element: KvElement, layout: PageLayout) -> Unit {
+    laid(rounded(&PREPARE_HEADS, element, kv_element), layout)
+}
+
+/// The unit and kernel name that `AttentionKernels` launches on Hopper, if there is one for a model of `element`.
+pub fn attention_hopper(
+    element: Dtype,
+    kv_element: KvElement,
+    head_dim: usize,
+    deterministic: bool,
+) -> Option<(Unit, &'static str)> {
+    let (unit, name) = match HopperKernel::of(element, head_dim)? {
+        HopperKernel::Wgmma => (with_kv(&TREE_ATTENTION_WGMMA, element, kv_element), "tree_attention_wgmma"),
+        HopperKernel::Large => (typed(&TREE_ATTENTION_LARGE, element), "tree_attention_large"),
+    };
+    Some((unit.define("HEAD_DIM", head_dim).define("DETERMINISTIC", u8::from(deterministic)), name))
+}
+
+/// The widest heads that `tree_attention` takes.
+const MOST_MMA_HEAD_DIM: usize = 256;
+
+/// Bytes that the kernels of `unit` may spill, stores and loads together: what is known of it, and `SPILL_SLACK`. In
+/// `linear_4bit_wgmma` two parts of the sums are in flight: with tiles of 128 rows, or of 32 by four warpgroups, they and
+/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both).
+/// `expert_linear_4bit_wgmma` has 128 registers for three warpgroups with tiles of 128 rows (348 bytes in f16). In
+/// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
+/// per thread (112 with fp8 keys and values or deterministic), and the one that copies 40 or 48: slightly too few for
+/// heads of 128 (52 bytes; with fp8 up to 92, deterministic up to 28; NVRTC 13.0 and 13.5). Otherwise those that
+/// multiply would spill.
+pub fn allowed_spills(unit: &Unit) -> u32 {
+    let is = |name, value: &str| unit.defines.iter().any(|define| define.0 == name && define.1 == value);
+    let known = if unit.source == &LINEAR_4BIT_WGMMA {
+        match (is("CAP", "128"), is("CAP", "32")) {
+            (true, _) => 512,
+            (_, true) => 96,
+            (false, false) => 0,
+        }
+    } else if unit.source == &EXPERT_LINEAR_4BIT_WGMMA && is("CAP", "128") {
+        384
+    } else if unit.source == &TREE_ATTENTION_WGMMA && is("HEAD_DIM", "128") {
+        match (is("DETERMINISTIC", "0"), is("KV_ELEMENT", "e4m3")) {
+            (true, true) => 96,
+            (true, false) => 64,
+            (false, true) => 32,
+            (false, false) => 0,
+        }
+    } else {
+        0
+    };
+    known + SPILL_SLACK
+}
+
+/// NVRTC 13.0 was seen to spill more in one of 877 units on one machine than on two others, from the same source. Sixteen
+/// registers, each stored and loaded once, do not make a kernel slow.
+const SPILL_SLACK: u32 = 16 * (4 + 4);
+
+/// Dimensions of keys and values of the models that are known, and of tests.
+const DELTA_DIMS: [(usize, usize); 6] = [(128, 128), (16, 16), (7, 5), (256, 64), (40, 72), (64, 32)];
+
+/// The unit of the delta rule of heads of these dimensions, with states of `state`.
+pub fn delta_rule(element: Dtype, state: StateDtype, key_dim: usize, value_dim: usize) -> Unit {
+    let unit = typed(&DELTA_RULE, element).define("STATE", state);
+    unit.define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+}
+
+/// The same of the chunked delta rule.
+const CHUNK_DIMS: [(usize, usize); 2] = [(128, 128), (64, 32)];
+
+/// The unit that multiplies the chunks of the chunked delta rule.
+pub fn chunk_products(element: Dtype, key_dim: usize, value_dim: usize) -> Unit {
+    typed(&CHUNK_PRODUCTS, element).define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
+}
+
+/// The unit that walks along runs.
+pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim: usize, walk: ChunkWalk) -> Unit {
+    let unit = typed(&CHUNK_STATES, element).define("STATE", state);
+    let unit = unit.define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim);
+    unit.define("STRIP", walk.strip).define("STAGES", walk.stages)
+}
+
+/// The units that it launches on other GPUs.
+pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16) && head_dim <= MOST_MMA_HEAD_DIM;
+    let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
+    [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// The units that it launches in deterministic mode if `attention_hopper` has no kernel.
+pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
+    [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
+}
+
+/// The units of attention attribution in a model of `element`.
+pub fn level_lse(element: Dtype, kv_element: KvElement, layout: PageLayout, head_dim: usize) -> Unit {
+    laid(with_kv(&LEVEL_LSE, element, kv_element).define("HEAD_DIM", head_dim), layout)
+}
+
+pub fn level_mass() -> Unit {
+    Unit::new(&LEVEL_MASS)
+}
+
+/// Adds to results of `out`.
+pub fn add_bias(out: Dtype) -> Unit {
+    Unit::new(&ADD_BIAS).define("OUT", element_name(out))
+}
+
+pub fn linear_any(element: Dtype, out: Dtype, accumulate: bool) -> Unit {
+    typed(&LINEAR_ANY, element).define("OUT", element_name(out)).define("ACCUMULATE", u8::from(accumulate))
+}
+
+/// Whose keys and values have an element type of their own.
+fn with_kv(source: &'static Source, element: Dtype, kv_element: KvElement) -> Unit {
+    let kv_element = if kv_element == KvElement::Fp8 { "e4m3" } else { element_name(element) };
+    typed(source, element).define("KV_ELEMENT", kv_element)
+}
+
+/// Which writes such keys and values.
+fn rounded(source: &'static Source, element: Dtype, kv_element: KvElement) -> Unit {
+    with_kv(source, element, kv_element).define("ROUNDED", u8::from(kv_element == KvElement::Rounded))
+}
+
+/// Which reads or writes pages of that layout.
+fn laid(unit: Unit, layout: PageLayout) -> Unit {
+    unit.define("SWIZZLED", u8::from(layout == PageLayout::Swizzled))
+}
+
+pub fn typed(source: &'static Source, element: Dtype) -> Unit {
+    Unit::new(source).define("ELEMENT", element_name(element))
+}

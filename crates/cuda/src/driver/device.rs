@@ -1,0 +1,309 @@
+//! One GPU: its context, the one stream on which everything is enqueued, and the errors of calls that return none.
+//! Memory, events, functions and graphs have files of their own; below them nobody sees the driver.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUlaunchAttribute, CUlaunchAttributeID as LaunchAttribute,
+    CUlaunchAttributeValue as LaunchValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterSize, CUlaunchConfig,
+    CUresult, CUstream,
+};
+
+use super::args::Args;
+use super::function::{Function, Modules};
+use crate::compile::Compiler;
+use crate::discovery::libraries;
+use crate::discovery::probe::{self, DeviceFacts};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::setting::TENSOR_PARALLEL;
+
+/// The first generation whose kernels may begin early.
+const HOPPER: u32 = 9;
+
+/// A GPU in use. Clones share it; the GPU is released when the last clone, and the last memory, event and graph
+/// made from it, is dropped.
+#[derive(Clone)]
+pub struct Device(Arc<DeviceInner>);
+
+struct DeviceInner {
+    facts: DeviceFacts,
+    handle: CUdevice,
+    context: CUcontext,
+    stream: CUstream,
+    modules: Modules,
+    compiler: Compiler,
+    /// The first error of a call that returns none.
+    pending_error: Mutex<Option<Error>>,
+}
+
+// SAFETY: the driver's calls may come from any thread once the context is bound there, which `Device::bind` does before
+// each.
+unsafe impl Send for DeviceInner {}
+// SAFETY: as above; the driver locks its own state, `pending_error` and `modules` lock theirs.
+unsafe impl Sync for DeviceInner {}
+
+impl Device {
+    /// Opens GPU number `ordinal`. The error is one sentence: no driver, no such GPU, too old, a library missing (with
+    /// the command that installs it).
+    pub fn open(ordinal: usize) -> Result<Device> {
+        let facts = probe::probe_one(ordinal)?;
+        let unusable = |why| probe::no_device(ordinal, why);
+        let compiler = Compiler::open(Some(facts.driver)).map_err(unusable)?;
+        compiler.knows(&facts.arch).map_err(unusable)?;
+        libraries::load_cublas_lt(facts.driver).map_err(unusable)?;
+        let handle = probe::handle(ordinal)?;
+        let refused = |error| probe::no_device(ordinal, format!("the driver refuses it: {}", probe::describe(error)));
+        // SAFETY: `handle` comes from the driver; `DeviceInner::drop` releases the context.
+        let context = unsafe { result::primary_ctx::retain(handle) }.map_err(refused)?;
+        // SAFETY: the context was retained just now.
+        let stream = unsafe { result::ctx::set_current(context) }
+            .and_then(|()| result::stream::create(result::stream::StreamKind::NonBlocking));
+        let stream = stream.map_err(|error| {
+            // SAFETY: undoes the one `retain`.
+            let released = unsafe { result::primary_ctx::release(handle) };
+            log_failure("release the context", released);
+            refused(error)
+        })?;
+        let (modules, pending_error) = (Modules::default(), Mutex::new(None));
+        Ok(Device(Arc::new(DeviceInner { facts, handle, context, stream, modules, compiler, pending_error })))
+    }
+
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.0.facts
+    }
+
+    /// Bytes of device memory that an allocation could get now.
+    pub fn free_bytes(&self) -> Result<usize> {
+        let (free, _) = self.call("ask for the free memory", result::mem_get_info)?;
+        Ok(free)
+    }
+
+    /// Lets kernels of this GPU read the memory of `peer`, a GPU of the same host. Nothing to do if they are one.
+    ///
+    /// # Errors
+    ///
+    /// The two cannot.
+    pub fn read_memory_of(&self, peer: &Device) -> Result<()> {
+        if self.0.facts.ordinal == peer.0.facts.ordinal {
+            return Ok(());
+        }
+        let mut can = 0;
+        // SAFETY: both handles come from the driver, which writes one word.
+        self.call("ask for access to a peer", || unsafe {
+            sys::cuDeviceCanAccessPeer(&raw mut can, self.0.handle, peer.0.handle).result()
+        })?;
+        if can == 0 {
+            let expected = format!("a GPU whose memory {} reads (through NVLink)", self.name());
+            return Err(Error::value(TENSOR_PARALLEL, expected, peer.name()));
+        }
+        // SAFETY: the peer's context lives as long as `peer`; kernels read its memory only while both do.
+        let enable = || unsafe { sys::cuCtxEnablePeerAccess(peer.0.context, 0).result() };
+        self.call("read the memory of a peer", || match enable() {
+            Err(error) if error.0 == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            other => other,
+        })
+    }
+
+    /// Whether `peer` is joined to this GPU as closely as NVLink joins them, so that words which neighbouring threads
+    /// store there at once arrive at once, too. Nothing joins a GPU to itself more closely.
+    pub fn is_linked_to(&self, peer: &Device) -> Result<bool> {
+        if self.0.facts.ordinal == peer.0.facts.ordinal {
+            return Ok(true);
+        }
+        let mut linked = 0;
+        // Atomic operations on another GPU's memory are native over NVLink, and not over PCIe (the driver's attribute).
+        let atomics = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        // SAFETY: both handles come from the driver, which writes one word.
+        self.call("ask how a peer is joined", || unsafe {
+            sys::cuDeviceGetP2PAttribute(&raw mut linked, atomics, self.0.handle, peer.0.handle).result()
+        })?;
+        Ok(linked != 0)
+    }
+
+    /// Waits until all that was enqueued is done.
+    pub fn synchronise(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
+    }
+
+    /// The same also where an error is kept, before memory is given back that other devices write; errors are logged.
+    pub fn settle(&self) {
+        if let Err(error) = self.check() {
+            log::warn!("{error}");
+        }
+        // SAFETY: the stream lives as long as `self`.
+        self.call_logged("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) });
+    }
+
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is reported by the calls
+    /// that wait.
+    pub fn check(&self) -> Result<()> {
+        match self.pending_error().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues a kernel: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory. An error is
+    /// kept for the next `check`. A grid without blocks is nothing to do. Panics when `args` do not fit the kernel's
+    /// parameters.
+    pub fn launch(&self, function: &Function, grid: [u32; 3], block: u32, shared: usize, args: &Args) {
+        let launched = |parameters: &mut [*mut c_void]| {
+            let [x, y, z] = grid;
+            // SAFETY: function and stream live; the arguments are as many and as large as the parameters, and the
+            // driver reads them before it returns. That addresses and grids suit the kernel is for its launcher to see
+            // to.
+            unsafe {
+                let (shared, stream) = (small_bytes(shared), self.0.stream);
+                result::launch_kernel(function.raw(), (x, y, z), (block, 1, 1), shared, stream, parameters)
+            }
+        };
+        if !grid.contains(&0) {
+            self.enqueue(function, &format_args!("grid {grid:?}, {block} threads, {shared}"), args, launched);
+        }
+    }
+
+    /// The same for `grid[0]` blocks in clusters of `grid[1]`. The kernel may begin before the one in front of it has
+    /// ended: it waits for that one itself before it reads what others write (kernels/overlap.cuh). What it reads before
+    /// was written before that one began. GPUs before Hopper, which have no clusters, begin it behind that one. Panics
+    /// if the clusters do not divide the blocks.
+    pub fn launch_early(&self, function: &Function, grid: [u32; 2], block: u32, shared: usize, args: &Args) {
+        let [blocks, cluster] = grid;
+        if self.facts().major < HOPPER {
+            assert_eq!(cluster, 1, "{function}: clusters on {}", self.name());
+            return self.launch(function, [blocks, 1, 1], block, shared, args);
+        }
+        assert!(blocks.is_multiple_of(cluster), "{function}: {blocks} blocks in clusters of {cluster}");
+        let attribute = |id, value| CUlaunchAttribute { id, pad: [0; 4], value };
+        let clusters = LaunchValue { clusterDim: ClusterSize { x: cluster, y: 1, z: 1 } };
+        let early = LaunchValue { programmaticStreamSerializationAllowed: 1 };
+        let mut attributes = [
+            attribute(LaunchAttribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, clusters),
+            attribute(LaunchAttribute::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, early),
+        ];
+        let config = CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: small_bytes(shared),
+            hStream: self.0.stream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        let launched = |parameters: &mut [*mut c_void]| {
+            // SAFETY: as in `launch`; the attributes live.
+            unsafe { sys::cuLaunchKernelEx(&config, function.raw(), parameters.as_mut_ptr(), std::ptr::null_mut()) }
+                .result()
+        };
+        if blocks > 0 {
+            let how = format_args!("{blocks} blocks in clusters of {cluster}, {block} threads, {shared}");
+            self.enqueue(function, &how, args, launched);
+        }
+    }
+
+    fn enqueue(
+        &self,
+        function: &Function,
+        how: &fmt::Arguments<'_>,
+        args: &Args,
+        launch: impl FnOnce(&mut [*mut c_void]) -> std::result::Result<(), DriverError>,
+    ) {
+        function.assert_takes(args);
+        let mut parameters = args.addresses();
+        if let Err(error) = self.bind().and_then(|()| launch(&mut parameters)) {
+            let what = format!("launch {function} with {how} bytes shared");
+            self.pending_error().get_or_insert(self.error(&what, error));
+        }
+    }
+
+    /// Keeps the error of an enqueue that returns none, for the next `check`.
+    pub(crate) fn keep(&self, error: Error) {
+        self.pending_error().get_or_insert(error);
+    }
+
+    /// The stream, for libraries that enqueue on it themselves (cuBLASLt).
+    pub(crate) fn stream(&self) -> CUstream {
+        self.0.stream
+    }
+
+    pub(super) fn context(&self) -> CUcontext {
+        self.0.context
+    }
+
+    pub(super) fn modules(&self) -> &Modules {
+        &self.0.modules
+    }
+
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.0.compiler
+    }
+
+    /// Makes the context current on this thread. Steps run on changing threads, so every call does so first: it costs
+    /// less than remembering safely which thread has which context.
+    pub(crate) fn bind(&self) -> Result<(), DriverError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        unsafe { result::ctx::set_current(self.0.context) }
+    }
+
+    /// A call that can fail: returns a kept error first, binds, and names the call in its own error.
+    pub(super) fn call<T>(&self, doing: &str, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T> {
+        self.check()?;
+        self.bind().and_then(|()| call()).map_err(|error| self.error(doing, error))
+    }
+
+    /// For `drop`, which cannot return an error: binds, calls, and only logs a failure.
+    pub(super) fn call_logged(&self, doing: &str, call: impl FnOnce() -> Result<(), DriverError>) {
+        log_failure(doing, self.bind().and_then(|()| call()));
+    }
+
+    /// The error of a refused call. Launches allocate too: modules and graphs are loaded when they are first used.
+    pub(crate) fn error(&self, doing: &str, error: DriverError) -> Error {
+        if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let free = result::mem_get_info().map_or(0, |(free, _)| free);
+            return Error::DeviceMemory { device: self.name(), asked: None, free, total: self.facts().total_bytes };
+        }
+        Error::Cuda { device: self.name(), doing: doing.to_string(), why: probe::describe(error) }
+    }
+
+    /// "cuda:0 (NVIDIA H200)".
+    pub(crate) fn name(&self) -> String {
+        format!("cuda:{} ({})", self.0.facts.ordinal, self.0.facts.name)
+    }
+
+    fn pending_error(&self) -> std::sync::MutexGuard<'_, Option<Error>> {
+        self.0.pending_error.lock().expect("nothing panics while it holds this lock")
+    }
+}
+
+/// What no kernel can have is refused by the driver.
+fn small_bytes(shared: usize) -> u32 {
+    u32::try_from(shared).unwrap_or(u32::MAX)
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        // SAFETY: the last user of context and stream; modules go first because they belong to the context.
+        let closed = unsafe {
+            result::ctx::set_current(self.context).and_then(|()| {
+                self.modules.unload();
+                result::stream::destroy(self.stream)?;
+                result::primary_ctx::release(self.handle)
+            })
+        };
+        log_failure("close the device", closed);
+    }
+}
+
+fn log_failure(doing: &str, result: Result<(), DriverError>) {
+    // The program is ending: the driver has given everything back already.
+    let is_over = |error: &DriverError| error.0 == CUresult::CUDA_ERROR_DEINITIALIZED;
+    if let Err(error) = result.or_else(|error| if is_over(&error) { Ok(()) } else { Err(error) }) {
+        log::warn!("cannot {doing}: {}", probe::describe(error));
+    }
+}

@@ -1,0 +1,60 @@
+//! Events: marks in the stream to wait for and to measure time between.
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUevent, CUresult};
+
+use super::device::Device;
+use offshoot_core::error::Result;
+
+/// A mark in the device's stream.
+pub struct Event {
+    device: Device,
+    raw: CUevent,
+}
+
+// SAFETY: a handle that the driver lets any thread use.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Device {
+    pub fn event(&self) -> Result<Event> {
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let raw = self.call("make an event", || result::event::create(flags))?;
+        Ok(Event { device: self.clone(), raw })
+    }
+}
+
+impl Event {
+    /// Marks the end of all work enqueued so far. Recording again moves the mark.
+    pub fn record(&self) -> Result<()> {
+        // SAFETY: event and stream live.
+        self.device.call("record an event", || unsafe { result::event::record(self.raw, self.device.stream()) })
+    }
+
+    /// Waits until the mark is reached. An event never recorded counts as reached.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the event lives.
+        self.device.call("wait for an event", || unsafe { result::event::synchronize(self.raw) })
+    }
+
+    /// Microseconds from this mark to `later`, both reached.
+    pub fn elapsed_us(&self, later: &Event) -> Result<f64> {
+        type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+        let mut milliseconds = 0f32;
+        // SAFETY: the driver is loaded; every one since CUDA 4 has this function with this signature (its second
+        // version, which the bindings name, is missing before CUDA 12.8). Both events live.
+        self.device.call("time two events", || unsafe {
+            let elapsed = sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime\0");
+            elapsed.expect("every driver has it")(&mut milliseconds, self.raw, later.raw).result()
+        })?;
+        Ok(f64::from(milliseconds) * 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made in `Device::event`, destroyed once.
+        self.device.call_logged("destroy an event", || unsafe { result::event::destroy(self.raw) });
+    }
+}

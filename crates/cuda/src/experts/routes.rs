@@ -1,0 +1,185 @@
+//! The experts chosen for the rows of a step, on the device: who chose whom, with which weight, and the places sorted by
+//! expert. The host knows only how many there are.
+
+use super::check_count;
+use crate::compile::unit::Unit;
+use crate::compile::units;
+use crate::driver::args::Args;
+use crate::driver::device::Device;
+use crate::driver::function::Function;
+use crate::driver::grid::small;
+use crate::driver::memory::Memory;
+use crate::memory::buffer::Buffer;
+use crate::memory::weights::Vector;
+use offshoot_backend::{Dtype, Router, RouterScores};
+use offshoot_core::error::{Error, Result};
+
+/// Experts that a row can choose: a lane of a warp holds one, as in kernels/experts/route_choose.cu.
+const MOST_CHOSEN: usize = 32;
+
+/// Rows of a block of `route_choose`, one to a warp.
+const CHOOSING_WARPS: usize = 4;
+
+/// Threads of a block of `route_places`, and choices that a thread reads at a time.
+const PLACES_THREADS: u32 = 512;
+const PLACES_RUN: usize = 8;
+
+/// A place is a row at one of its experts; places are sorted by expert, those of an expert by row.
+pub struct Routes {
+    device: Device,
+    choose: Function,
+    sort: Function,
+    experts: usize,
+    router: Router,
+    rows: usize,
+    /// `[experts + 1]`: the first place of each expert, and the number of places.
+    firsts: Memory,
+    /// Experts that had places, summed over all routes, and the number of these.
+    needed: Memory,
+    /// Absent until there has been a row.
+    choices: Option<Choices>,
+}
+
+/// One entry for each choice or place.
+struct Choices {
+    capacity: usize,
+    /// u16 `[rows, chosen]`, the likeliest first.
+    experts: Memory,
+    /// f32 `[rows, chosen]`
+    weights: Memory,
+    /// The place of each choice, and the row of each place.
+    places: Memory,
+    rows: Memory,
+}
+
+impl Choices {
+    fn new(device: &Device, capacity: usize) -> Result<Self> {
+        let words = || device.alloc(capacity * size_of::<u32>());
+        let experts = device.alloc(capacity.next_multiple_of(PLACES_RUN) * size_of::<u16>())?;
+        Ok(Self { capacity, experts, weights: words()?, places: words()?, rows: words()? })
+    }
+}
+
+impl Routes {
+    /// Routes without rows. An error if there are more experts, or more of them are chosen, than the kernels take.
+    pub fn new(device: &Device, experts: usize, router: Router) -> Result<Self> {
+        check_count(experts)?;
+        if router.chosen > MOST_CHOSEN {
+            let expected = format!("at most {MOST_CHOSEN} on a GPU");
+            return Err(Error::value("the number of experts per token", expected, router.chosen.to_string()));
+        }
+        device.prepare(&units::routes())?;
+        let needed = device.alloc(2 * size_of::<u32>())?;
+        device.zero(&needed)?;
+        Ok(Self {
+            choose: device.function(&Unit::new(&units::ROUTE_CHOOSE), "route_choose")?,
+            sort: device.function(&Unit::new(&units::ROUTE_PLACES), "route_places")?,
+            firsts: device.alloc((experts + 1) * size_of::<u32>())?,
+            device: device.clone(),
+            needed,
+            experts,
+            router,
+            rows: 0,
+            choices: None,
+        })
+    }
+
+    /// Sets the row count; contents are unspecified afterwards. Returns whether addresses have changed.
+    pub fn resize(&mut self, rows: usize) -> Result<bool> {
+        let places = rows * self.router.chosen;
+        let grows = self.choices.as_ref().map_or(0, |choices| choices.capacity) < places;
+        if grows {
+            self.rows = 0;
+            self.choices = None;
+            self.choices = Some(Choices::new(&self.device, places)?);
+        }
+        self.rows = rows;
+        Ok(grows)
+    }
+
+    pub fn experts(&self) -> usize {
+        self.experts
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn chosen(&self) -> usize {
+        self.router.chosen
+    }
+
+    pub fn places(&self) -> usize {
+        self.rows * self.router.chosen
+    }
+
+    pub fn firsts(&self) -> &Memory {
+        &self.firsts
+    }
+
+    pub fn rows_of_places(&self) -> &Memory {
+        &self.choices().rows
+    }
+
+    pub fn places_of_choices(&self) -> &Memory {
+        &self.choices().places
+    }
+
+    pub fn weights(&self) -> &Memory {
+        &self.choices().weights
+    }
+
+    fn choices(&self) -> &Choices {
+        self.choices.as_ref().expect("an op is enqueued only for routes with rows")
+    }
+
+    /// See `Backend::route`.
+    pub fn route(&self, scores: &Buffer, factors: Option<&Vector>) {
+        assert_eq!((scores.rows, scores.width), (self.rows, self.experts), "route: shape of the scores");
+        assert_eq!(scores.element, Dtype::F32, "route: scores are f32");
+        assert!(factors.is_none_or(|factors| factors.len == self.experts), "route: a factor for each expert");
+        if self.rows == 0 {
+            return;
+        }
+        let (choices, experts, chosen) = (self.choices(), small(self.experts), small(self.router.chosen));
+        let args = Args::new().memory(&choices.experts).memory(&choices.weights).memory(scores.memory());
+        let args = args.memory(factors.map_or(&self.firsts, |factors| &factors.memory));
+        let args = args.u32(small(self.rows)).u32(experts).u32(chosen);
+        let args = args.u32(scores_number(self.router.scores)).u32(u32::from(factors.is_some()));
+        let blocks = small(self.rows.div_ceil(CHOOSING_WARPS));
+        let keys = CHOOSING_WARPS * self.experts * size_of::<u32>();
+        self.device.launch(&self.choose, [blocks, 1, 1], small(CHOOSING_WARPS * 32), keys, &args);
+
+        let args = Args::new().memory(&self.firsts).memory(&choices.rows).memory(&choices.places);
+        let args =
+            args.memory(&self.needed).memory(&choices.experts).u32(small(self.places())).u32(chosen).u32(experts);
+        self.device.launch(&self.sort, [experts, 1, 1], PLACES_THREADS, 0, &args);
+    }
+}
+
+impl Drop for Routes {
+    /// Logs how many experts a step needed: what floors are counted from.
+    fn drop(&mut self) {
+        if !log::log_enabled!(log::Level::Debug) || self.choices.is_none() {
+            return;
+        }
+        match self.device.download(&self.needed, 0..2 * size_of::<u32>()) {
+            Ok(bytes) => {
+                let [sum, routes] = [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i])));
+                let mean = f64::from(sum) / f64::from(routes.max(1));
+                log::debug!("{mean:.1} of {} experts had rows, in the mean of {routes} routes", self.experts);
+            }
+            Err(error) => log::debug!("how many experts had rows is not known: {error}"),
+        }
+    }
+}
+
+/// As in kernels/experts/route_choose.cu.
+fn scores_number(scores: RouterScores) -> u32 {
+    match scores {
+        RouterScores::Softmax { normalise: false } => 0,
+        RouterScores::Softmax { normalise: true } | RouterScores::SoftmaxOfChosen => 1,
+        RouterScores::Sigmoid { normalise: false } => 2,
+        RouterScores::Sigmoid { normalise: true } => 3,
+    }
+}

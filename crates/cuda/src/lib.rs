@@ -1,0 +1,914 @@
+//! The ops on an NVIDIA GPU, found at run time: nothing of CUDA is needed to build, and a machine without it says why.
+//! This file only routes the ops of `Backend` to their folders; everything is enqueued on one stream, and graphs repeat
+//! whole steps.
+//!
+//! A folder uses only folders below it, and no folder above uses one in a circle (`tests/texts/floors_cuda.rs`):
+//!
+//! ```text
+//! timing, ranks                   how long a step takes, for benchmarks; what passes between GPUs of one model
+//! step                            a step's words on the device, its graphs, and its results on their way to the host
+//! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
+//! delta_rule, sampling            delta-rule layers; sampling
+//! rounding                        activations rounded to e4m3, for gemm and experts
+//! four_bit                        products with 4-bit weights, of layers and experts
+//! memory                          what lies on the device: activations, weights, KV pages, states, staged lists
+//! driver                          one device: stream, allocations, kernels, events, graphs
+//! compile                         from kernels/ to machine code
+//! discovery                       which GPUs there are, and where CUDA's libraries lie
+//! ```
+
+pub mod attention;
+pub mod compile;
+pub mod delta_rule;
+pub mod discovery;
+pub mod driver;
+pub mod experts;
+pub mod four_bit;
+pub mod gemm;
+pub mod memory;
+pub mod ops;
+pub mod ranks;
+mod rounding;
+pub mod sampling;
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+pub mod step;
+mod timing;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use self::attention::levels::LevelRows;
+pub use self::experts::Experts;
+pub use self::experts::routes::Routes;
+pub use self::memory::buffer::Buffer;
+pub use self::memory::kv::Kv;
+pub use self::memory::weights::{Matrix, Vector};
+pub use self::ops::Rope;
+pub use self::step::Step;
+
+use self::compile::elements::{Fp8Scaling, KvElement};
+use self::compile::four_bit::FourBit;
+use self::delta_rule::{DeltaRuleKernels, chunked};
+use self::discovery::probe::DeviceFacts;
+use self::driver::device::Device;
+use self::driver::memory::Memory;
+use self::experts::ExpertKernels;
+use self::experts::dense::DenseExperts;
+use self::experts::four_bit::FourBitExperts;
+use self::experts::fp8::{Fp8ExpertKernels, Fp8Experts};
+use self::four_bit::FourBitKernels;
+use self::gemm::Gemm;
+use self::gemm::chooser::{self, AlgorithmPolicy};
+use self::gemm::cublaslt::Library;
+use self::gemm::linear_fp8::LinearFp8;
+use self::gemm::shared::{SharedChoices, Sharing};
+use self::memory::kv;
+use self::memory::weights::WeightLoader;
+use self::ops::{HeadWords, Ops};
+use self::rounding::{RowRounder, RowsOf};
+use self::step::LaunchMode;
+use offshoot_backend::ranks::meeting::Meeting;
+use offshoot_backend::{
+    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
+    SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    prepare_heads_in_turn,
+};
+use offshoot_core::error::Result;
+use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::plan::{AttentionPlan, CostModel, Gpu, NewPage};
+
+pub struct Cuda {
+    device: Device,
+    loader: WeightLoader,
+    /// By dtype of operands; loaded with their first buffer, matrix or pages.
+    ops: HashMap<Dtype, Ops>,
+    /// By weight format; loaded with the first matrix.
+    gemms: HashMap<WeightFormat, Gemm>,
+    /// Loaded with the first matrix of e4m3.
+    fp8: Option<Fp8>,
+    four_bit: FourBitKernels,
+    /// The most rows that any buffer had, and the most places that any routes had.
+    most_rows: usize,
+    most_places: usize,
+    /// By dtype of weights; loaded with the first experts.
+    experts: HashMap<Dtype, ExpertKernels>,
+    /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
+    delta_rule: Vec<DeltaRuleKernels>,
+    /// Products of the chunks of long runs; nothing lasts from one layer to the next.
+    chunk_products: Option<Memory>,
+    choosing: AlgorithmPolicy,
+    /// As a rank of a model: how products are chosen alike, and whether this is the first one.
+    sharing: Option<(Arc<SharedChoices>, bool)>,
+    /// As a rank of a model: where the threads of all meet.
+    beside: Option<Arc<Meeting>>,
+    /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
+    moves: u64,
+    skips_attention: bool,
+    /// Whether ops of the last step that was run may have been enqueued on the device.
+    has_begun: bool,
+    deterministic: bool,
+    kv: KvDtype,
+}
+
+/// What multiplies e4m3.
+struct Fp8 {
+    rounder: RowRounder,
+    linear: LinearFp8,
+    experts: Fp8ExpertKernels,
+    /// The scales whose kernels are loaded, of linear layers and of experts.
+    loaded: Vec<Fp8Scaling>,
+    loaded_of_experts: Vec<Fp8Scaling>,
+    /// The most inputs of any matrix, and of any experts.
+    inner: usize,
+    inner_of_experts: usize,
+}
+
+impl Cuda {
+    /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        let device = Device::open(ordinal)?;
+        let (ops, gemms, experts) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let choosing = AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET };
+        let loader = WeightLoader::new(&device)?;
+        let (moves, skips_attention, deterministic) = (0, false, false);
+        let kv = KvDtype::Model;
+        let (fp8, most_rows, most_places) = (None, 0, 0);
+        let (delta_rule, chunk_products) = (Vec::new(), None);
+        let four_bit = FourBitKernels::new(&device, deterministic);
+        Ok(Self {
+            loader,
+            ops,
+            gemms,
+            fp8,
+            four_bit,
+            most_rows,
+            most_places,
+            experts,
+            delta_rule,
+            chunk_products,
+            choosing,
+            sharing: None,
+            beside: None,
+            moves,
+            skips_attention,
+            has_begun: false,
+            deterministic,
+            kv,
+            device,
+        })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Leaves out attention from now on, which gives the upper bound for any attention. For benchmarks.
+    pub fn skip_attention(&mut self) {
+        self.moves += 1;
+        self.skips_attention = true;
+    }
+
+    /// Sets how algorithms of linear layers are chosen; by default the fastest measured.
+    pub fn choose_products(&mut self, choosing: AlgorithmPolicy) {
+        self.moves += 1;
+        self.choosing = choosing;
+        self.gemms.values_mut().for_each(|gemm| gemm.choose(choosing));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
+    }
+
+    /// Chooses algorithms of linear layers as other GPUs do from now on: as the first of them does.
+    fn share_products(&mut self, choices: &Arc<SharedChoices>, is_first: bool) {
+        self.moves += 1;
+        let sharing = || Sharing::new(choices.clone(), is_first);
+        self.gemms.values_mut().for_each(|gemm| gemm.share(sharing()));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.share(sharing()));
+        self.sharing = Some((choices.clone(), is_first));
+    }
+
+    fn sharing(&self) -> Option<Sharing> {
+        self.sharing.as_ref().map(|(choices, is_first)| Sharing::new(choices.clone(), *is_first))
+    }
+
+    /// Enqueues without autotuning, for shapes that may never recur.
+    fn without_tuning(&mut self, enqueue: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.may_tune(false);
+        let enqueued = enqueue(self);
+        self.may_tune(true);
+        enqueued
+    }
+
+    fn may_tune(&mut self, may_tune: bool) {
+        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(may_tune));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.may_tune(may_tune));
+    }
+
+    fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
+        if !self.ops.contains_key(&dtype) {
+            self.ops.insert(dtype, Ops::load(&self.device, dtype)?);
+        }
+        Ok(())
+    }
+
+    fn load_kernels(&mut self, element: Dtype) -> Result<()> {
+        self.load_ops(element)?;
+        let format = WeightFormat::Dense(element);
+        if !self.gemms.contains_key(&format) {
+            let mut gemm = Gemm::load(&self.device, format)?;
+            gemm.choose(self.choosing);
+            self.sharing().into_iter().for_each(|sharing| gemm.share(sharing));
+            self.gemms.insert(format, gemm);
+        }
+        Ok(())
+    }
+
+    /// The page layout of keys and values for a model with these heads and weights.
+    fn kv_element(&self, heads: HeadLayout, dtype: Dtype) -> KvElement {
+        KvElement::of(self.kv, self.device.facts(), dtype, heads.head_dim)
+    }
+
+    /// The element-wise ops, for one that changes `out`.
+    fn ops(&mut self, dtype: Dtype, out: &Buffer) -> &Ops {
+        self.forget_before(out);
+        self.ops.get(&dtype).expect("loaded with the first buffer, matrix or pages of their dtype")
+    }
+
+    fn expert_kernels(&self, dtype: Dtype) -> &ExpertKernels {
+        self.experts.get(&dtype).expect("loaded with the first experts of their dtype")
+    }
+
+    fn load_delta_rule(&mut self, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Result<()> {
+        if self.delta_rule_kernels(element, state, heads).is_none() {
+            self.delta_rule.push(DeltaRuleKernels::load(&self.device, element, state, heads)?);
+        }
+        Ok(())
+    }
+
+    /// Makes room for products of chunks where no step was announced, outside of captured graphs, whose steps have no long
+    /// runs. Without room long runs are computed token by token.
+    fn reserve_chunk_products(&mut self, bytes: usize) -> bool {
+        if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
+            return true;
+        }
+        // An error of a launch before this one is not one of memory: it is kept for the step's end.
+        if let Err(error) = self.device.check() {
+            self.device.keep(error);
+            return false;
+        }
+        self.chunk_products = None;
+        match self.device.alloc(bytes) {
+            Ok(memory) => self.chunk_products = Some(memory),
+            Err(error) if error.is_shortage() => {
+                log::warn!("long runs of delta-rule layers are computed token by token: {error}");
+            }
+            Err(error) => self.device.keep(error),
+        }
+        self.chunk_products.is_some()
+    }
+
+    fn delta_rule_kernels(&self, element: Dtype, state: StateDtype, heads: DeltaHeads) -> Option<&DeltaRuleKernels> {
+        let is_for =
+            |kernels: &&DeltaRuleKernels| (kernels.element, kernels.state, kernels.heads) == (element, state, heads);
+        self.delta_rule.iter().find(is_for)
+    }
+
+    fn forget_rounded(&mut self) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget());
+    }
+
+    /// The same before an op that changes `out` and no other buffer of which a product may read rounded rows.
+    fn forget_before(&mut self, out: &Buffer) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_before(out));
+    }
+
+    fn combine_rows(&mut self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
+        if out.rows > 0 {
+            let (places, weights) = (routes.places_of_choices(), routes.weights());
+            self.ops(x.element, out).combine(out, x, places, weights, routes.chosen(), adds);
+        }
+    }
+
+    /// What multiplies e4m3, opened if it is not.
+    fn opened_fp8(&mut self) -> Result<&mut Fp8> {
+        if self.fp8.is_none() {
+            let mut linear = LinearFp8::new(&self.device)?;
+            linear.choose(self.choosing);
+            self.sharing().into_iter().for_each(|sharing| linear.share(sharing));
+            let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
+            let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
+            let (inner, inner_of_experts) = (0, 0);
+            self.fp8 = Some(Fp8 { rounder, linear, experts, loaded, loaded_of_experts, inner, inner_of_experts });
+        }
+        Ok(self.fp8.as_mut().expect("opened above"))
+    }
+
+    fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
+        let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
+        let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
+        let fp8 = self.opened_fp8()?;
+        if !fp8.loaded.contains(&scaling) {
+            fp8.rounder.load(scaling)?;
+            fp8.linear.load(scaling)?;
+            fp8.loaded.push(scaling);
+        }
+        let matrix = self.loader.fp8_matrix(views, scaling)?;
+        let fp8 = self.opened_fp8()?;
+        fp8.linear.remember(&matrix);
+        fp8.inner = fp8.inner.max(matrix.inner);
+        self.reserve_rounded()?;
+        Ok(matrix)
+    }
+
+    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
+        let fp8 = self.opened_fp8()?;
+        let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
+        if !fp8.loaded_of_experts.contains(&scaling) {
+            fp8.experts.load(scaling)?;
+            fp8.loaded_of_experts.push(scaling);
+        }
+        fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
+        self.reserve_rounded()?;
+        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
+    }
+
+    /// Makes ready for buffers of so many rows.
+    fn note_rows(&mut self, rows: usize) -> Result<()> {
+        if rows > self.most_rows {
+            self.most_rows = rows;
+            self.reserve_rounded()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for the rounded rows of all products. Without room, each later step asks again for its own.
+    fn reserve_rounded(&mut self) -> Result<()> {
+        let Some(fp8) = &mut self.fp8 else { return Ok(()) };
+        let linear = RowsOf { rows: self.most_rows, inner: fp8.inner };
+        let experts = RowsOf { rows: self.most_places, inner: fp8.inner_of_experts };
+        let reserved = fp8.rounder.reserve(linear, experts);
+        if reserved.is_err() {
+            (self.most_rows, self.most_places) = (0, 0);
+        }
+        self.moves += u64::from(*reserved.as_ref().unwrap_or(&true));
+        reserved.map(drop)
+    }
+
+    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        match &mut self.fp8 {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
+            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
+            _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
+            _ => self.gemm(w.format).linear(out, x, w, bias),
+        }
+    }
+
+    fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
+        self.gemms.get_mut(&format).expect("loaded with the first matrix of its format")
+    }
+}
+
+/// Why there are kernels for a layer with states.
+const LOADED_WITH_STATES: &str = "loaded with the states of their heads and dtype";
+
+/// The 4-bit format of matrices of `format`, if it is one that kernels/four_bit multiplies.
+fn four_bit_of(format: WeightFormat) -> Option<FourBit> {
+    match format {
+        WeightFormat::Quantised(format) => FourBit::of(format),
+        WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
+    }
+}
+
+impl Backend for Cuda {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Kv = Kv;
+    type Rope = Rope;
+    type Step = Step;
+    type Experts = Experts;
+    type Routes = Routes;
+
+    const MIXES_DTYPES: bool = false;
+
+    const ORDERS_INPUTS: bool = false;
+
+    const IS_ASYNC: bool = true;
+
+    fn describe(&self) -> String {
+        self.device.facts().to_string()
+    }
+
+    /// The GPU model, and the versions of NVRTC and cuBLASLt: everything that affects the last bits.
+    fn arithmetic(&self) -> String {
+        let DeviceFacts { name, arch, driver, .. } = self.device.facts();
+        let compiler = self.device.compiler().version();
+        let attention = if self.deterministic { attention::DETERMINISTIC_ARITHMETIC } else { "" };
+        format!("{name}, {arch}, driver {driver}, NVRTC {compiler}, cuBLASLt {}{attention}", Library::version())
+    }
+
+    /// Pages are swizzled by compute capability.
+    fn page_layout(&self) -> String {
+        format!("{}, {}", kv::LAYOUT, self.device.facts().arch)
+    }
+
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
+    fn cost_model(&self) -> CostModel {
+        let facts = self.device.facts();
+        let cost = Gpu::of(facts.major, facts.minor).cost;
+        // Other deterministic kernels have narrow tiles only.
+        if self.deterministic && facts.major == 9 { cost.wide_only() } else { cost }
+    }
+
+    fn tile(&self) -> u32 {
+        attention::tile(self.deterministic)
+    }
+
+    fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
+        let kv_element = self.kv_element(heads, dtype);
+        attention::tile_of(self.device.facts(), dtype, kv_element, heads.head_dim, self.deterministic, window)
+    }
+
+    /// Uses tiles at fixed positions for attention and batch-invariant algorithms for linear layers. All other ops are
+    /// batch-invariant anyway: the row's width alone decides the order of their sums.
+    fn set_batch_invariant(&mut self) {
+        self.deterministic = true;
+        self.four_bit.set_batch_invariant();
+        self.choose_products(AlgorithmPolicy::BatchInvariant);
+    }
+
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
+        self.kv = kv;
+    }
+
+    /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
+    fn swap_rates(&self) -> SwapRates {
+        SwapRates { host_bytes: 50e9, flops: 700e12 }
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        self.device.free_bytes()
+    }
+
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of(format, self.device.facts().major).is_some()
+    }
+
+    fn multiplies_experts(&self, format: WeightFormat, _: usize) -> bool {
+        let is_kept = format.dense().is_some() || four_bit_of(format).is_some();
+        is_kept || Fp8Scaling::of_experts(format, self.device.facts().major).is_some()
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+        let quantised = parts.iter().map(|part| match part {
+            MatrixPart::Quantised(view) => Some(*view),
+            MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
+        });
+        if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
+            return match FourBit::of(views[0].format) {
+                Some(format) => {
+                    self.four_bit.load(format)?;
+                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views)
+                }
+                None => self.fp8_matrix(&views),
+            };
+        }
+        let element =
+            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
+        self.load_kernels(element)?;
+        let matrix = self.loader.matrix(parts)?;
+        self.gemm(matrix.format).remember(&matrix);
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
+        self.loader.vector(parts)
+    }
+
+    fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
+        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
+            let experts = FourBitExperts::load(&self.device, format, matrices, &biases)?;
+            return Ok(Experts::FourBit(experts));
+        }
+        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
+            return self.fp8_experts(matrices, &biases);
+        }
+        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
+        if !self.experts.contains_key(&dtype) {
+            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
+        }
+        DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
+    }
+
+    fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {
+        Routes::new(&self.device, experts, router)
+    }
+
+    fn resize_routes(&mut self, routes: &mut Routes, rows: usize) -> Result<()> {
+        self.moves += u64::from(routes.resize(rows)?);
+        if routes.places() > self.most_places {
+            self.most_places = routes.places();
+            self.reserve_rounded()?;
+        }
+        Ok(())
+    }
+
+    fn rope_table(&mut self, table: &RopeTable) -> Result<Rope> {
+        self.moves += 1;
+        Rope::upload(&self.device, table)
+    }
+
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
+        let element = match holds {
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
+        };
+        self.load_ops(element)?;
+        Ok(Buffer::new(width, element))
+    }
+
+    fn resize(&mut self, buffer: &mut Buffer, rows: usize) -> Result<()> {
+        self.forget_rounded();
+        self.moves += u64::from(buffer.resize(&self.device, rows)?);
+        self.note_rows(rows)
+    }
+
+    fn write(&mut self, buffer: &mut Buffer, rows: usize, values: &[f32]) -> Result<()> {
+        self.forget_rounded();
+        buffer.write(&self.device, rows, values)
+    }
+
+    fn read(&mut self, buffer: &Buffer, rows: usize) -> Result<Vec<f32>> {
+        buffer.read(&self.device, rows)
+    }
+
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        self.kv_element(heads, dtype).element_bytes(dtype)
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
+        kv::page_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
+    }
+
+    fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
+        kv::overhead_bytes(shape, &|heads| self.kv_element(heads, shape.dtype))
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        if self.deterministic { 0 } else { chunked::most_bytes(dtype, heads, rows) }
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+        if self.chunk_products.as_ref().map_or(0, Memory::bytes) < bytes {
+            self.chunk_products = None;
+            self.chunk_products = Some(self.device.alloc(bytes)?);
+        }
+        Ok(())
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<Kv> {
+        self.load_ops(shape.dtype)?;
+        let states = &shape.states;
+        states.heads.iter().try_for_each(|&heads| self.load_delta_rule(shape.dtype, states.dtype, heads))?;
+        self.moves += 1;
+        Kv::new(&self.device, shape, &|heads| self.kv_element(heads, shape.dtype))
+    }
+
+    fn save_pages(&mut self, kv: &Kv, pages: &[PageId]) -> Result<SavedPages> {
+        Ok(SavedPages::Bytes(kv.save(pages, self.loader.staging())?))
+    }
+
+    fn restore_pages(&mut self, kv: &mut Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        kv.restore(saved.of_device(), pages, self.loader.staging())
+    }
+
+    fn save_state(&mut self, kv: &Kv, slot: StateId) -> Result<Vec<u8>> {
+        kv.save_state(slot, self.loader.staging())
+    }
+
+    fn restore_state(&mut self, kv: &mut Kv, saved: &[u8], slot: StateId) -> Result<()> {
+        kv.restore_state(saved, slot, self.loader.staging())
+    }
+
+    fn join_saved(kv: &Kv, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+        kv.join(saved.of_device_mut(), page, others.of_device(), from, slots);
+    }
+
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
+        let element_of = |heads| self.kv_element(heads, dtype);
+        Step::new(&self.device, heads, dtype, &element_of, vocab, self.deterministic)
+    }
+
+    fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
+        step.reserve(&self.device, shape)
+    }
+
+    fn load(&mut self, step: &mut Step, batch: StepBatch) -> Result<StepShape> {
+        step.load(&self.device, batch)
+    }
+
+    fn advance(&mut self, step: &mut Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        step.advance(&self.device, uniforms, new_pages)
+    }
+
+    fn run(
+        &mut self,
+        step: &mut Step,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        // A graph must round what it multiplies, and changes what is held.
+        self.forget_rounded();
+        let (is_advanced, repeats) = (step.is_advanced(), step.repeats());
+        self.has_begun = true;
+        let way = step.graphs.way(shape, is_advanced, self.moves + step.moves);
+        log::debug!(
+            "a step of {} rows: {}",
+            shape.rows,
+            if repeats { way.name() } else { "op by op, as it does not repeat" }
+        );
+        match way {
+            LaunchMode::OpByOp => self.without_tuning(|backend| ops(backend, step))?,
+            LaunchMode::Tuning => ops(self, step)?,
+            LaunchMode::Capture | LaunchMode::Replay(_) if !repeats => {
+                self.without_tuning(|backend| ops(backend, step))?;
+            }
+            LaunchMode::Capture => {
+                self.has_begun = false;
+                let device = self.device.clone();
+                let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
+                // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
+                let launched = captured.and_then(|graph| {
+                    if let Some(beside) = &self.beside {
+                        graph.upload()?;
+                        beside.meet();
+                    }
+                    graph.launch().map(|()| graph)
+                });
+                match launched {
+                    Ok(graph) => step.graphs.keep(shape, graph),
+                    Err(error) => {
+                        if error.is_shortage() {
+                            step.graphs.do_without(shape);
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+            LaunchMode::Replay(graph) => {
+                self.has_begun = false;
+                graph.launch()?;
+            }
+        }
+        self.has_begun = true;
+        self.forget_rounded();
+        step.finish(&self.device)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    fn run_once(
+        &mut self,
+        step: &mut Step,
+        _: StepShape,
+        ops: impl FnOnce(&mut Self, &mut Step) -> Result<()>,
+    ) -> Result<()> {
+        self.without_tuning(|backend| ops(backend, step))?;
+        self.forget_rounded();
+        step.finish(&self.device)
+    }
+
+    fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
+        step.collect()
+    }
+
+    fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
+        self.ops(table.element(), out).embed(out, table, (step.tokens(), 0), step.sampled());
+    }
+
+    fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, Some(next)));
+        if !is_fused {
+            self.rms_norm(out, x, weight, eps);
+        }
+    }
+
+    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, None));
+        if !is_fused {
+            self.ops(out.element, out).rms_norm(out, x, weight, eps);
+        }
+    }
+
+    fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
+        self.ops(out.element, out).layer_norm(out, x, weight, bias, eps);
+    }
+
+    fn rms_norm_add(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        self.ops(out.element, out).rms_norm_add(out, x, weight, eps);
+    }
+
+    fn round(&mut self, out: &mut Buffer, x: &Buffer) {
+        self.ops(out.element, out).round(out, x);
+    }
+
+    fn add(&mut self, out: &mut Buffer, x: &Buffer) {
+        self.ops(out.element, out).add(out, x);
+    }
+
+    fn scale(&mut self, x: &mut Buffer, factor: f32) {
+        self.ops(x.element, x).scale(x, factor);
+    }
+
+    fn softcap(&mut self, x: &mut Buffer, cap: f32) {
+        self.ops(x.element, x).softcap(x, cap);
+    }
+
+    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        self.product(out, x, w, bias, false);
+    }
+
+    fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
+        self.product(out, x, w, bias, true);
+    }
+
+    fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
+        self.ops(qkv.element, qkv).head_norm(qkv, heads, kind, weight, eps);
+    }
+
+    fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
+        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions(), 0));
+    }
+
+    fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
+        self.ops(qkv.element, qkv).kv_append(kv, layer, qkv, step.slots(kv.place(layer).group));
+    }
+
+    fn prepare_heads(&mut self, qkv: &mut Buffer, steps: &HeadSteps<'_, Vector, Rope>, kv: &mut Kv, step: &Step) {
+        let words = HeadWords { positions: (step.positions(), 0), slots: step.slots(kv.place(steps.layer).group) };
+        if !self.ops(qkv.element, qkv).prepare_heads(qkv, steps, kv, words) {
+            prepare_heads_in_turn(self, qkv, steps, kv, step);
+        }
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        self.forget_before(out);
+        if !self.skips_attention {
+            step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring);
+        }
+    }
+
+    fn gated_for(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: &Matrix) {
+        let is_silu = gate == Gate::Silu;
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, Some(next)));
+        if !is_fused {
+            self.gated(out, x, gate);
+        }
+    }
+
+    fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
+        let is_silu = gate == Gate::Silu;
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, None));
+        if !is_fused {
+            self.ops(x.element, out).gated(out, x, gate);
+        }
+    }
+
+    fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
+        self.ops(x.element, x).gelu_times(x, y, from);
+    }
+
+    fn gelu(&mut self, x: &mut Buffer) {
+        self.ops(x.element, x).gelu(x);
+    }
+
+    fn sigmoid_times(&mut self, x: &mut Buffer, y: &Buffer) {
+        self.ops(x.element, x).sigmoid_times(x, y);
+    }
+
+    fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
+        self.forget_before(out);
+        let states = kv.states(layer);
+        let kernels = self.delta_rule_kernels(x.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
+        kernels.causal_conv(&self.device, out, x, weight, states, step.state_runs());
+    }
+
+    fn delta_rule(
+        &mut self,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        ba: &Buffer,
+        gates: DeltaGates<'_, Vector>,
+        kv: &mut Kv,
+        layer: LayerIx,
+        step: &Step,
+    ) {
+        self.forget_before(out);
+        let (states, runs) = (kv.states(layer), step.state_runs());
+        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
+        let bytes = kernels.chunk_bytes(runs.plan);
+        let is_chunked = !self.deterministic && bytes > 0 && self.reserve_chunk_products(bytes);
+        let products = self.chunk_products.as_ref().filter(|_| is_chunked);
+        let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
+        kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
+        self.ops(x.element, x).gated_rms_norm(x, gate, weight, eps);
+    }
+
+    fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
+        routes.route(scores, factors);
+    }
+
+    fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {
+        match (experts, &mut self.fp8) {
+            (Experts::Dense(experts), _) => {
+                self.forget_before(out);
+                experts.linear(self.expert_kernels(experts.element()), out, x, routes, input);
+            }
+            (Experts::FourBit(experts), _) => {
+                self.forget_before(out);
+                experts.linear(&self.four_bit, out, x, routes, input);
+            }
+            (Experts::Fp8(experts), fp8) => {
+                let fp8 = fp8.as_mut().expect("opened with the first matrix of e4m3");
+                fp8.rounder.forget_rows_of(out);
+                experts.linear((&fp8.experts, &mut fp8.rounder), out, x, routes, input);
+            }
+        }
+    }
+
+    /// At once where a tensor-core kernel multiplies.
+    fn expert_gated(
+        &mut self,
+        out: &mut Buffer,
+        inner: &mut Buffer,
+        x: &Buffer,
+        experts: &Experts,
+        routes: &Routes,
+        gate: Gate,
+    ) {
+        match experts {
+            Experts::Dense(dense) if dense.gates() => {
+                self.forget_before(out);
+                dense.gated(self.expert_kernels(dense.element()), out, x, routes, gate);
+            }
+            _ => {
+                self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+                self.gated(out, inner, gate);
+            }
+        }
+    }
+
+    fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        self.combine_rows(out, x, routes, false);
+    }
+
+    fn combine_add(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
+        self.combine_rows(out, x, routes, true);
+    }
+
+    fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
+        self.ops(x.element, out).select_rows(out, x, (step.logit_rows(), 0));
+    }
+
+    fn sample(&mut self, logits: &Buffer, step: &mut Step) {
+        step.sample(&self.device, logits);
+    }
+}
+
+impl AttentionLevels for Cuda {
+    type LevelRows = LevelRows;
+
+    fn level_rows(&mut self, kv: &Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<LevelRows> {
+        LevelRows::new(&self.device, kv, plans, rows)
+    }
+
+    fn level_lse(&mut self, out: &mut Buffer, read: &Attended<'_, Self>, rows: &LevelRows) {
+        rows.lse(&self.device, out, read.qkv, (read.kv, read.stored), read.plan, read.scoring);
+    }
+
+    fn add_level_mass(&mut self, mass: &mut Buffer, lse: &Buffer, layer: LayerIx, layers: usize) {
+        attention::levels::add_mass(&self.device, mass, lse, layer.ix() == 0, layers);
+    }
+}

@@ -1,0 +1,192 @@
+//! Matrices of e4m3 on the device: row-major codes, their scales, and how the activations of each output are rounded.
+//! Which formats are held so is decided here; `gemm` and `experts` multiply them.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::weights::{Matrix, WeightLoader};
+use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
+use crate::driver::memory::Memory;
+use offshoot_backend::quantised::ActivationScale;
+use offshoot_backend::{CodeFormat, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat};
+use offshoot_core::error::Result;
+
+/// What a matrix of e4m3 codes has beside them.
+pub struct Fp8Scales {
+    pub scaling: Fp8Scaling,
+    /// f32 `[outputs]`, or by blocks `[ceil(inner / 128), outputs]`.
+    pub memory: Memory,
+    /// By blocks, where all of each 128 outputs have the same: f32 `[ceil(outputs / 128)]` rows of `ceil(inner / 128)`,
+    /// rounded up to 4. So cuBLASLt reads them.
+    pub compact: Option<Memory>,
+    /// In the order of the outputs.
+    pub parts: Vec<Fp8Part>,
+}
+
+impl Fp8Scales {
+    /// How activations are rounded, if they are rounded alike for all outputs.
+    pub fn rounding_of_all(&self) -> Option<(Fp8Scaling, ActivationScale)> {
+        let first = self.parts.first()?;
+        let alike = self.parts.iter().all(|part| part.activations == first.activations);
+        alike.then_some((self.scaling, first.activations))
+    }
+}
+
+/// Neighbouring outputs whose activations are rounded alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fp8Part {
+    /// The output behind the last.
+    pub end: usize,
+    pub activations: ActivationScale,
+}
+
+impl Fp8Scaling {
+    /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3,
+    /// by rows or by 128 inputs of a row, or by a scale that comes with the weights.
+    pub fn of(format: WeightFormat, major: u32) -> Option<Self> {
+        let WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }) = format
+        else {
+            return None;
+        };
+        let scaling = match (group, rounding) {
+            (None, Rounding::Dynamic { to: RoundingKind::Fp8, group: None }) => Fp8Scaling::Rows,
+            (None, Rounding::Static { to: RoundingKind::Fp8 }) => Fp8Scaling::Rows,
+            (Some(128), Rounding::Dynamic { to: RoundingKind::Fp8, group: Some(128) }) => Fp8Scaling::Blocks,
+            (Some(128), Rounding::Static { to: RoundingKind::Fp8 }) => Fp8Scaling::Blocks,
+            _ => return None,
+        };
+        (major == 9).then_some(scaling)
+    }
+
+    /// The same of experts, whose places are rounded together: by scales that follow from them.
+    pub fn of_experts(format: WeightFormat, major: u32) -> Option<Self> {
+        match format {
+            WeightFormat::Quantised(QuantFormat { rounding: Rounding::Static { .. }, .. }) => None,
+            _ => Self::of(format, major),
+        }
+    }
+}
+
+/// Bytes from a row of codes to the next: tensor maps and cuBLASLt take multiples of 16.
+pub fn stride(inner: usize) -> usize {
+    inner.next_multiple_of(16)
+}
+
+/// Bytes of codes that are read before they are uploaded.
+const MOST_READ: usize = 32 << 20;
+
+impl WeightLoader {
+    /// Stacks matrices of one format, of which `scaling` is.
+    pub fn fp8_matrix(&mut self, views: &[QuantView<'_>], scaling: Fp8Scaling) -> Result<Matrix> {
+        let QuantView { format, cols: inner, .. } = *views.first().expect("a matrix has at least one part");
+        let outputs: usize = views.iter().map(|view| view.rows).sum();
+        let (stride, groups) = (stride(inner), format.groups(inner));
+        let memory = self.device.alloc(outputs * stride)?;
+        let together = (MOST_READ / stride.max(1)).clamp(1, outputs.max(1));
+        let mut read = vec![0u8; together * stride];
+        let mut by_output = vec![0.0f32; outputs * groups];
+        for first in (0..outputs).step_by(together) {
+            let count = together.min(outputs - first);
+            let scales = &mut by_output[first * groups..][..count * groups];
+            let rows = read.par_chunks_exact_mut(stride).zip(scales.par_chunks_exact_mut(groups));
+            rows.enumerate().for_each_init(QuantRow::default, |row, (output, (codes, scales))| {
+                let (view, from) = part_of(views, first + output);
+                view.read_row(from, row);
+                codes[..inner].copy_from_slice(&row.codes);
+                scales.copy_from_slice(&row.scales);
+            });
+            self.staging.upload(&memory, first * stride, &read[..count * stride])?;
+        }
+        let scales: Vec<f32> = (0..groups)
+            .flat_map(|group| (0..outputs).map(move |output| output * groups + group))
+            .map(|at| by_output[at])
+            .collect();
+        let compact = (scaling == Fp8Scaling::Blocks).then(|| compact(&by_output, groups)).flatten();
+        let compact = compact.map(|scales| self.numbers(&scales)).transpose()?;
+        let fp8 = Fp8Scales { scaling, memory: self.numbers(&scales)?, compact, parts: parts(views) };
+        self.device.check()?;
+        let format = WeightFormat::Quantised(format);
+        Ok(Matrix { memory: Arc::new(memory), outputs, inner, format, fp8: Some(fp8) })
+    }
+
+    fn numbers(&self, numbers: &[f32]) -> Result<Memory> {
+        let memory = self.device.alloc(size_of_val(numbers))?;
+        self.device.upload(&memory, 0, bytemuck::cast_slice(numbers))?;
+        Ok(memory)
+    }
+}
+
+/// The part that has row `row` of all parts, and which of its rows that is.
+fn part_of<'a, 'b>(views: &'b [QuantView<'a>], mut row: usize) -> (&'b QuantView<'a>, usize) {
+    for view in views {
+        if row < view.rows {
+            return (view, row);
+        }
+        row -= view.rows;
+    }
+    panic!("row {row} is behind the last part")
+}
+
+/// Neighbours that are rounded alike are one part.
+fn parts(views: &[QuantView<'_>]) -> Vec<Fp8Part> {
+    let mut parts: Vec<Fp8Part> = Vec::new();
+    let mut end = 0;
+    for view in views {
+        end += view.rows;
+        match parts.last_mut() {
+            Some(last) if last.activations == view.activations => last.end = end,
+            _ => parts.push(Fp8Part { end, activations: view.activations }),
+        }
+    }
+    parts
+}
+
+/// `[outputs, groups]` scales as one row for each 128 outputs, if all of these have the same; rows are rounded up to 4.
+fn compact(scales: &[f32], groups: usize) -> Option<Vec<f32>> {
+    let blocks = scales.chunks(Fp8Tiles::PANEL * groups.max(1));
+    let mut compact = Vec::new();
+    for block in blocks {
+        let first = &block[..groups];
+        if block.chunks_exact(groups).any(|row| row != first) {
+            return None;
+        }
+        compact.extend_from_slice(first);
+        compact.resize(compact.len().next_multiple_of(4), 1.0);
+    }
+    Some(compact)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(group: Option<u32>, rounding: Rounding) -> WeightFormat {
+        WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding })
+    }
+
+    #[test]
+    fn formats_of_hopper_are_those_that_its_kernels_scale() {
+        let to = RoundingKind::Fp8;
+        let by = |group| Rounding::Dynamic { to, group };
+        assert_eq!(Fp8Scaling::of(format(None, by(None)), 9), Some(Fp8Scaling::Rows));
+        assert_eq!(Fp8Scaling::of(format(None, Rounding::Static { to }), 9), Some(Fp8Scaling::Rows));
+        assert_eq!(Fp8Scaling::of(format(Some(128), by(Some(128))), 9), Some(Fp8Scaling::Blocks));
+        assert_eq!(Fp8Scaling::of(format(Some(128), by(None)), 9), None);
+        assert_eq!(Fp8Scaling::of(format(Some(64), by(Some(64))), 9), None);
+        assert_eq!(Fp8Scaling::of(format(None, Rounding::Exact), 9), None);
+        assert_eq!(Fp8Scaling::of(format(None, by(None)), 8), None);
+        assert_eq!(Fp8Scaling::of_experts(format(None, Rounding::Static { to }), 9), None);
+        assert_eq!(Fp8Scaling::of_experts(format(Some(128), by(Some(128))), 9), Some(Fp8Scaling::Blocks));
+    }
+
+    #[test]
+    fn scales_of_whole_blocks_are_written_once() {
+        let rows = |rows: &[[f32; 2]]| rows.concat();
+        let all: Vec<[f32; 2]> = (0..200).map(|output| if output < 128 { [1.0, 2.0] } else { [3.0, 4.0] }).collect();
+        assert_eq!(compact(&rows(&all), 2), Some(vec![1.0, 2.0, 1.0, 1.0, 3.0, 4.0, 1.0, 1.0]));
+        let mut other = all;
+        other[5] = [1.0, 2.5];
+        assert_eq!(compact(&rows(&other), 2), None);
+    }
+}

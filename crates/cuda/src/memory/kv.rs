@@ -1,0 +1,384 @@
+//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow each
+//! other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
+//!
+//! # Layout
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page of
+//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple
+//! of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a run depends
+//! on who reads it ([`PageLayout`]).
+
+use std::ops::Range;
+
+use super::staging::Staging;
+use super::states::{self, LayerStates, States};
+use crate::compile::elements::{KvElement, PageLayout};
+use crate::compile::unit::Unit;
+use crate::compile::units;
+use crate::driver::args::Args;
+use crate::driver::device::Device;
+use crate::driver::function::Function;
+use crate::driver::memory::Memory;
+use offshoot_backend::{Dtype, HeadLayout, KvShape};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures;
+use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::plan::Member;
+use offshoot_kv::{KvSlot, LayerPlace};
+
+pub const PAGE_TOKENS: u32 = 32;
+
+/// Bytes of a row of a panel, as in kernels/kv_page.cuh.
+const PANEL_ROW_BYTES: usize = 128;
+
+/// Device bytes through which saved pages pass, or one page where that has more.
+const PACKED: usize = 32 << 20;
+
+pub struct Kv {
+    device: Device,
+    memory: Memory,
+    shape: KvShape,
+    parts: Vec<PartPages>,
+    /// Of delta-rule layers.
+    states: States,
+    kv_save: Function,
+    kv_restore: Function,
+    /// `[P][part][page bytes of the part]` on their way to or from the host.
+    packed: Memory,
+    /// Their ids, `[P]` words.
+    packed_ids: Memory,
+}
+
+/// One part of all pages: a layer of each page group, or of some.
+#[derive(Clone)]
+struct PartPages {
+    heads: HeadLayout,
+    kv_element: KvElement,
+    layout: PageLayout,
+    /// Bytes that one page takes.
+    page_bytes: usize,
+    /// The kernels that append.
+    append: Function,
+    prepare_heads: Function,
+}
+
+/// The element type of pages with these heads.
+pub type ElementOf<'a> = &'a dyn Fn(HeadLayout) -> KvElement;
+
+/// Names the order of `[P][part][page bytes of the part]` in this file, beside the page's own ([`PageLayout`]).
+pub const LAYOUT: &str = "cuda pages 2";
+
+/// Bytes that one page takes in one layer.
+pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) -> usize {
+    2 * heads.kv_heads * PAGE_TOKENS as usize * heads.head_dim * kv_element.element_bytes(dtype)
+}
+
+/// Bytes that one page takes, all layers of a page group.
+pub fn page_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
+    shape.parts().into_iter().map(|heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
+}
+
+/// Bytes that [`Kv::new`] allocates beside those of the pool's pages and states.
+pub fn overhead_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
+    let page_bytes = page_bytes(shape, element_of);
+    packed_pages(page_bytes, shape.pages) * (page_bytes + size_of::<u32>()) + states::overhead_bytes(&shape.states)
+}
+
+/// Pages that pass to or from the host at a time, of `pages` in all.
+fn packed_pages(page_bytes: usize, pages: usize) -> usize {
+    (PACKED / page_bytes).clamp(1, pages.max(1))
+}
+
+/// Slot word of a row that is not stored, as in kernels/kv_page.cuh: a padded one.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Where the rows of a step are stored.
+#[derive(Clone, Copy)]
+pub struct SlotWords<'a> {
+    /// A [`slot_word`] for each row: memory, and the byte in it.
+    pub words: (&'a Memory, usize),
+    /// Who stores its own rows alone.
+    pub member: Member,
+}
+
+/// A slot as kernels read it, of a page that so many members divide. Panics where the slots of all are too many for words.
+pub fn slot_word(slot: KvSlot, members: u32) -> u32 {
+    let page_tokens = members * PAGE_TOKENS;
+    debug_assert!(slot.slot < page_tokens);
+    let first = slot.page.0.checked_mul(page_tokens).expect("members share fewer slots than there are words");
+    first + slot.slot
+}
+
+impl Kv {
+    /// Pages and states of unspecified contents: a slot is written before it is read.
+    pub fn new(device: &Device, shape: &KvShape, element_of: ElementOf<'_>) -> Result<Self> {
+        assert!(shape.pages < (u32::MAX / PAGE_TOKENS) as usize, "{} pages: slots are words", shape.pages);
+        let unit = Unit::new(&units::KV_PAGES);
+        let part = |&heads: &HeadLayout| {
+            let kv_element = element_of(heads);
+            let layout = PageLayout::of(device.facts().major, shape.dtype, heads.head_dim);
+            let (append, name) = units::kv_append(shape.dtype, kv_element, layout);
+            let page_bytes = layer_page_bytes(heads, shape.dtype, kv_element);
+            let append = device.function(&append, name)?;
+            let prepare_heads = units::prepare_heads(shape.dtype, kv_element, layout);
+            let prepare_heads = device.function(&prepare_heads, "prepare_heads")?;
+            Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare_heads })
+        };
+        let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
+        let page_bytes = parts.iter().map(|part| part.page_bytes).sum();
+        let pages = packed_pages(page_bytes, shape.pages);
+        Ok(Self {
+            memory: device.alloc(shape.pages * page_bytes)?,
+            states: States::new(device, &shape.states)?,
+            kv_save: device.function(&unit, "kv_save")?,
+            kv_restore: device.function(&unit, "kv_restore")?,
+            packed: device.alloc(pages * page_bytes)?,
+            packed_ids: device.alloc(pages * size_of::<u32>())?,
+            device: device.clone(),
+            shape: shape.clone(),
+            parts,
+        })
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The states of delta-rule layer `layer`.
+    pub fn states(&self, layer: LayerIx) -> LayerStates<'_> {
+        self.states.layer(layer)
+    }
+
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    /// Of the layer with that number among those that store keys and values.
+    pub fn heads(&self, layer: LayerIx) -> HeadLayout {
+        self.part(layer).heads
+    }
+
+    pub fn kv_element(&self, layer: LayerIx) -> KvElement {
+        self.part(layer).kv_element
+    }
+
+    /// The kernel that appends to a layer.
+    pub(crate) fn append(&self, layer: LayerIx) -> &Function {
+        &self.part(layer).append
+    }
+
+    /// The kernel that prepares heads for a layer.
+    pub(crate) fn prepare_heads(&self, layer: LayerIx) -> &Function {
+        &self.part(layer).prepare_heads
+    }
+
+    /// The page group of a layer, and its part of that group's pages.
+    pub fn place(&self, layer: LayerIx) -> LayerPlace {
+        let places = &self.shape.places;
+        *places.get(layer.ix()).unwrap_or_else(|| panic!("layer {layer} of {}", places.len()))
+    }
+
+    fn part(&self, layer: LayerIx) -> &PartPages {
+        &self.parts[self.place(layer).part]
+    }
+
+    /// Bytes that one page takes in the parts before this one.
+    fn bytes_before(&self, part: usize) -> usize {
+        self.parts[..part].iter().map(|part| part.page_bytes).sum()
+    }
+
+    /// Bytes that one page takes, all parts.
+    fn page_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.page_bytes).sum()
+    }
+
+    /// The byte of `memory` at which the part of a layer begins, in the pages of all groups.
+    pub fn layer_at(&self, layer: LayerIx) -> usize {
+        self.bytes_before(self.place(layer).part) * self.shape.pages
+    }
+
+    /// Copies `pages` to host memory, and waits for them.
+    pub fn save(&self, pages: &[PageId], staging: &mut Staging) -> Result<Vec<u8>> {
+        let page_bytes = self.page_bytes();
+        let mut bytes = host_bytes(pages.len() * page_bytes)?;
+        let at_once = packed_pages(page_bytes, self.shape.pages);
+        for (pages, bytes) in pages.chunks(at_once).zip(bytes.chunks_mut(at_once * page_bytes)) {
+            self.upload_ids(pages)?;
+            self.launch(&self.kv_save, pages.len());
+            let from = std::iter::once(0..bytes.len());
+            staging.download(bytes, &self.packed, from)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Enqueues the copy of what was saved into `pages`, in the same order. `saved` may be dropped when it returns.
+    pub fn restore(&self, saved: &[u8], pages: &[PageId], staging: &mut Staging) -> Result<()> {
+        let page_bytes = self.page_bytes();
+        assert_eq!(saved.len(), pages.len() * page_bytes, "restore: as many pages as were saved");
+        let at_once = packed_pages(page_bytes, self.shape.pages);
+        for (pages, bytes) in pages.chunks(at_once).zip(saved.chunks(at_once * page_bytes)) {
+            staging.upload(&self.packed, 0, bytes)?;
+            self.upload_ids(pages)?;
+            self.launch(&self.kv_restore, pages.len());
+        }
+        self.device.check()
+    }
+
+    /// Copies the state in `slot` to host memory, and waits for it.
+    pub fn save_state(&self, slot: StateId, staging: &mut Staging) -> Result<Vec<u8>> {
+        let mut bytes = host_bytes(self.shape.states.state_bytes())?;
+        staging.download(&mut bytes, self.states.memory(), self.states.parts_of(slot))?;
+        Ok(bytes)
+    }
+
+    /// Enqueues the copy of a saved state into `slot`. `saved` may be dropped when it returns.
+    pub fn restore_state(&self, saved: &[u8], slot: StateId, staging: &mut Staging) -> Result<()> {
+        assert_eq!(saved.len(), self.shape.states.state_bytes(), "restore_state: a state of these layers");
+        let mut saved = saved;
+        for part in self.states.parts_of(slot) {
+            let (bytes, rest) = saved.split_at(part.len());
+            staging.upload(self.states.memory(), part.start, bytes)?;
+            saved = rest;
+        }
+        self.device.check()
+    }
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
+    /// of each run of keys and of values, or of each of a run's panels, whatever the order within it.
+    pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
+        let page_bytes = self.page_bytes();
+        let (mut to, mut from) =
+            (&mut saved[page * page_bytes..][..page_bytes], &others[from * page_bytes..][..page_bytes]);
+        for part in &self.parts {
+            let row = part.row_bytes(self.shape.dtype);
+            let rows = slots.start as usize * row..slots.end as usize * row;
+            let (to_part, to_rest) = to.split_at_mut(part.page_bytes);
+            let (from_part, from_rest) = from.split_at(part.page_bytes);
+            let run = PAGE_TOKENS as usize * row;
+            for (to, from) in to_part.chunks_exact_mut(run).zip(from_part.chunks_exact(run)) {
+                to[rows.clone()].copy_from_slice(&from[rows.clone()]);
+            }
+            (to, from) = (to_rest, from_rest);
+        }
+    }
+
+    fn upload_ids(&self, pages: &[PageId]) -> Result<()> {
+        assert!(pages.iter().all(|page| page.ix() < self.shape.pages), "a page of the pool");
+        let ids: Vec<u32> = pages.iter().map(|page| page.0).collect();
+        self.device.upload(&self.packed_ids, 0, bytemuck::cast_slice(&ids))
+    }
+
+    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of parts of one size.
+    fn launch(&self, function: &Function, pages: usize) {
+        let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
+        let mut first = 0;
+        for run in self.parts.chunk_by(|a, b| a.page_bytes == b.page_bytes) {
+            let before = self.bytes_before(first);
+            let args = Args::new().memory_at(&self.memory, before * self.shape.pages);
+            let args = args.memory_at(&self.packed, before).memory(&self.packed_ids);
+            let chunks = [self.page_bytes(), run[0].page_bytes].map(|bytes| small(bytes / 16));
+            let args = args.u32(small(self.shape.pages)).u32(chunks[0]).u32(chunks[1]);
+            self.device.launch(function, [small(pages), small(run.len()), 1], 256, 0, &args);
+            first += run.len();
+        }
+    }
+}
+
+impl PartPages {
+    /// Bytes of a row of a run of keys or values, or of a panel of one (kernels/kv_page.cuh).
+    fn row_bytes(&self, dtype: Dtype) -> usize {
+        let row = self.heads.head_dim * self.kv_element.element_bytes(dtype);
+        match self.layout {
+            PageLayout::Swizzled if row > 2 * PANEL_ROW_BYTES => PANEL_ROW_BYTES,
+            PageLayout::Swizzled | PageLayout::Plain => row,
+        }
+    }
+}
+
+/// Host memory, all zero; an error where there is none.
+fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
+    let mut memory = Vec::new();
+    let expected = || format!("{} for saved keys and values", figures::bytes(bytes as u64));
+    memory.try_reserve_exact(bytes).map_err(|_| Error::value("free host memory", expected(), "less"))?;
+    memory.resize(bytes, 0);
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
+        let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
+        KvShape::uniform(layers, heads, Dtype::Bf16, pages)
+    }
+
+    #[test]
+    fn a_page_counts_keys_and_values_of_all_heads_and_layers() {
+        // llama3-8b: 2 * 8 heads * 128 * 2 bytes = 4 KiB a token and layer
+        let bytes = |element| page_bytes(&shape(32, 8, 128, 100), &|_| element);
+        assert_eq!(bytes(KvElement::Plain), 32 * 32 * 4096);
+        assert_eq!(bytes(KvElement::Rounded), 32 * 32 * 4096);
+        assert_eq!(bytes(KvElement::Fp8), 32 * 32 * 2048);
+    }
+
+    #[test]
+    fn layers_may_differ_in_their_heads_and_elements() {
+        let (narrow, wide) = (shape(1, 2, 64, 1).heads[0], shape(1, 1, 512, 1).heads[0]);
+        let mixed = KvShape::one_group(vec![narrow, wide, narrow], Dtype::Bf16, 1);
+        let element = |heads: HeadLayout| if heads == wide { KvElement::Rounded } else { KvElement::Fp8 };
+        assert_eq!(page_bytes(&mixed, &element), 2 * (2 * 32 * 2 * 64) + 2 * 32 * 512 * 2);
+    }
+
+    #[test]
+    fn pages_are_whole_chunks_whatever_the_head() {
+        for head_dim in (2..=512).step_by(2) {
+            let bytes = page_bytes(&shape(1, 1, head_dim, 1), &|_| KvElement::Plain);
+            assert_eq!(bytes % 128, 0, "head_dim {head_dim}");
+        }
+        for head_dim in [64, 128] {
+            let bytes = page_bytes(&shape(1, 1, head_dim, 1), &|_| KvElement::Fp8);
+            assert_eq!(bytes % 128, 0, "head_dim {head_dim}");
+        }
+    }
+
+    #[test]
+    fn pages_are_swizzled_on_hopper_alone_and_where_its_kernel_reads_them() {
+        for major in [8, 9, 10, 12] {
+            for (dtype, head_dim) in [Dtype::F32, Dtype::F16, Dtype::Bf16]
+                .into_iter()
+                .flat_map(|dtype| [16, 64, 80, 96, 128, 192, 256, 512].map(|dim| (dtype, dim)))
+            {
+                let is_read = major == 9 && dtype != Dtype::F32 && [64, 80, 96, 128, 256, 512].contains(&head_dim);
+                let expected = if is_read { PageLayout::Swizzled } else { PageLayout::Plain };
+                assert_eq!(
+                    PageLayout::of(major, dtype, head_dim),
+                    expected,
+                    "{major}.x, {dtype:?}, heads of {head_dim}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pages_pass_to_the_host_many_at_a_time_and_at_least_one() {
+        let packed = |shape: KvShape, element| packed_pages(page_bytes(&shape, &|_| element), shape.pages);
+        assert_eq!(packed(shape(32, 8, 128, 100), KvElement::Plain), 8);
+        assert_eq!(packed(shape(32, 8, 128, 100), KvElement::Fp8), 16);
+        assert_eq!(packed(shape(32, 8, 128, 3), KvElement::Plain), 3, "no more than there are");
+        assert_eq!(packed(shape(80, 64, 256, 100), KvElement::Plain), 1, "a page larger than the usual buffer");
+    }
+
+    #[test]
+    fn a_slot_word_names_page_and_slot() {
+        assert_eq!(slot_word(KvSlot { page: PageId(3), slot: 31 }, 1), 3 * 32 + 31);
+        assert_eq!(slot_word(KvSlot { page: PageId(3), slot: 65 }, 4), 3 * 128 + 65);
+    }
+
+    #[test]
+    fn the_kernels_have_pages_of_the_same_size() {
+        assert_eq!(PAGE_TOKENS, 32);
+        let kernels = include_str!("../../../../kernels/kv_page.cuh");
+        assert!(kernels.contains("PAGE_TOKENS = 32;"));
+        assert!(kernels.contains(&format!("PANEL_ROW_BYTES = {PANEL_ROW_BYTES};")));
+    }
+}

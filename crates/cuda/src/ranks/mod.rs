@@ -1,0 +1,435 @@
+//! GPUs of one host that compute one model together: what passes between them, through memory that each writes of the
+//! others (`peers`), or where NVLink does not join them, through NCCL (`gathered`). Nothing of a multicast is used.
+//! `ways` says which kernel serves which size; `measure` times them and NCCL.
+//!
+//! # No deadlock in the driver
+//! A kernel of an exchange ends when the same exchange was enqueued on every rank. Loading kernels and allocating
+//! memory may wait for kernels that run, in the driver, on several GPUs at once. So outside of captured graphs all
+//! ranks meet on the host before an exchange and wait for it: none loads or allocates while another one's exchange
+//! runs. A graph is made and uploaded before they meet, and everything else that allocates ends before a step begins.
+
+mod gathered;
+pub mod measure;
+pub mod nccl;
+mod peers;
+pub mod ways;
+
+use std::env;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::compile::units::ExchangedSums;
+use super::driver::device::Device;
+use super::driver::memory::{ALIGNED, Memory};
+use super::gemm::shared::SharedChoices;
+use super::memory::buffer::Buffer;
+use super::memory::kv::Kv;
+use super::memory::weights::{Matrix, Vector};
+use super::step::Step;
+use super::{Cuda, four_bit_of};
+use gathered::Gathered;
+use offshoot_backend::ranks::meeting::Meeting;
+use offshoot_backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring, StepBatch, StepShape};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::LayerIx;
+use offshoot_core::setting::TENSOR_PARALLEL;
+use offshoot_kv::plan::Member;
+use peers::Peers;
+use ways::ChunkedPiece;
+
+/// Threads of a block of every exchange but sums in lines.
+const THREADS: u32 = 512;
+
+/// Blocks of a launch that exchanges nothing.
+const BLOCKS: u32 = 128;
+
+/// The variable that, if it is 0, keeps our kernels from writing into other GPUs' memory, so that NCCL is used, which
+/// may.
+const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
+
+/// What the ranks exchange, and how.
+pub struct CudaFabric {
+    count: usize,
+    exchanges: Exchanges,
+    meeting: Arc<Meeting>,
+    choices: Arc<SharedChoices>,
+}
+
+enum Exchanges {
+    Peers(Peers),
+    Gathered(Gathered),
+}
+
+/// A rank's parts of sums, and where the sums go, or are added.
+struct SumBuffers<'a> {
+    out: &'a Buffer,
+    parts: &'a [&'a Buffer],
+    adds: bool,
+}
+
+/// A member's partial states, and where the results of its heads go.
+struct MergedStates<'a> {
+    out: &'a Buffer,
+    /// Of the plan, and what it says the places of.
+    words: &'a Memory,
+    partials: &'a Memory,
+    /// Of the first member.
+    sinks: Option<&'a Memory>,
+    /// Of the states.
+    q_heads: usize,
+}
+
+impl Exchanges {
+    fn connect(devices: &[Device]) -> Result<Self> {
+        let peers = || match env::var(PEER_MEMORY).as_deref() {
+            Ok("0") if devices.len() > 1 => {
+                Err(Error::value(PEER_MEMORY, "not 0, for GPUs that write into each other's memory", "0"))
+            }
+            _ => {
+                let mut pairs = devices.iter().flat_map(|device| devices.iter().map(move |peer| (device, peer)));
+                pairs.try_for_each(|(device, peer)| {
+                    device.read_memory_of(peer)?;
+                    match device.is_linked_to(peer)? {
+                        true => Ok(()),
+                        false => {
+                            let ordinal = |device: &Device| device.facts().ordinal;
+                            let expected = format!("a GPU that NVLink joins to cuda:{}", ordinal(device));
+                            Err(Error::value(TENSOR_PARALLEL, expected, format!("cuda:{}", ordinal(peer))))
+                        }
+                    }
+                })
+            }
+        };
+        match peers() {
+            Ok(()) => {
+                log::info!("the GPUs write into each other's memory");
+                Ok(Exchanges::Peers(Peers::connect(devices)?))
+            }
+            Err(no_peers) => match Gathered::connect(devices) {
+                Ok(gathered) => {
+                    log::info!("{no_peers}: NCCL {} serves instead", gathered.nccl.version());
+                    Ok(Exchanges::Gathered(gathered))
+                }
+                Err(no_nccl) => {
+                    let expected = "GPUs joined by NVLink, or NCCL";
+                    Err(Error::value(TENSOR_PARALLEL, expected, format!("{no_peers}; {no_nccl}")))
+                }
+            },
+        }
+    }
+
+    /// Loads the kernels of such sums, before a step needs them.
+    fn prepare_sums(&self, device: &Device, rank: usize, sums: ExchangedSums) -> Result<()> {
+        match self {
+            Exchanges::Peers(peers) => peers.sum_kernels(device, rank, sums).map(drop),
+            Exchanges::Gathered(gathered) => gathered.sum_kernels(device, rank, sums).map(drop),
+        }
+    }
+
+    fn abort(&self) {
+        match self {
+            Exchanges::Peers(peers) => peers.aborted().store(1, Ordering::Release),
+            Exchanges::Gathered(gathered) => gathered.nccl.abort(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Exchanges::Peers(peers) => peers.aborted().load(Ordering::Acquire) != 0,
+            Exchanges::Gathered(gathered) => gathered.nccl.is_over(),
+        }
+    }
+}
+
+impl CudaFabric {
+    /// The exchanges of GPUs that write into each other's memory.
+    ///
+    /// # Errors
+    ///
+    /// They do not.
+    fn peers(&self) -> Result<&Peers> {
+        match &self.exchanges {
+            Exchanges::Peers(peers) => Ok(peers),
+            Exchanges::Gathered(_) => {
+                let found = format!("GPUs that are not, or {PEER_MEMORY}=0");
+                Err(Error::value(TENSOR_PARALLEL, "GPUs joined by NVLink", found))
+            }
+        }
+    }
+
+    /// Calls `launch`, which enqueues an exchange on `device`, as the module's comment says. Ends what a rank does
+    /// whose exchange could not be made or end.
+    fn exchange(&self, device: &Device, launch: impl FnOnce() -> Result<()>) {
+        // One alone waits for nobody, and asks nothing: it would be answered what an earlier launch has to report.
+        let enqueues_only = if self.count == 1 { Ok(true) } else { device.is_capturing() };
+        let launched = match enqueues_only {
+            Ok(true) => launch(),
+            Ok(false) => {
+                self.meeting.meet();
+                let launched = launch().and_then(|()| device.synchronise());
+                // What it has brought may be incomplete.
+                if launched.is_ok() && self.exchanges.is_over() {
+                    resume_unwind(Box::new(Aborted));
+                }
+                launched
+            }
+            Err(error) => Err(error),
+        };
+        match launched {
+            // Another rank's failure is the reason: its error is told.
+            Err(_) if self.count > 1 && self.exchanges.is_over() => resume_unwind(Box::new(Aborted)),
+            Err(error) => self.fail(device, error),
+            Ok(()) => {}
+        }
+    }
+
+    /// Ends what a rank does that cannot do its part of an exchange: the others wait for it. One alone goes on to the
+    /// step's end, which reports the error.
+    fn fail(&self, device: &Device, error: Error) {
+        match self.count {
+            1 => device.keep(error),
+            _ => resume_unwind(Box::new(FailedExchange(error))),
+        }
+    }
+}
+
+impl Ranked for Cuda {
+    type Fabric = CudaFabric;
+
+    const SHARES_MEMORY: bool = false;
+    const DIVIDES_POSITIONS: bool = true;
+
+    fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
+        let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
+        let fabric = CudaFabric {
+            count: devices.len(),
+            exchanges: Exchanges::connect(&devices)?,
+            meeting: Arc::new(Meeting::new(devices.len())),
+            choices: Arc::new(SharedChoices::default()),
+        };
+        devices.iter().try_for_each(Device::synchronise)?;
+        // What all ranks compute must have the same bits, so none chooses algorithms of its own.
+        for (rank, cuda) in rank_backends.iter_mut().enumerate() {
+            cuda.share_products(&fabric.choices, rank == 0);
+            cuda.beside = (fabric.count > 1).then(|| fabric.meeting.clone());
+        }
+        Ok(fabric)
+    }
+
+    fn abort(fabric: &CudaFabric) {
+        fabric.exchanges.abort();
+        fabric.choices.end();
+        fabric.meeting.abort();
+    }
+
+    fn is_aborted(fabric: &CudaFabric) -> bool {
+        fabric.exchanges.is_over()
+    }
+
+    /// NCCL merges nothing.
+    fn divides_positions(fabric: &CudaFabric) -> bool {
+        fabric.peers().is_ok()
+    }
+
+    fn prepare_sums(&mut self, fabric: &CudaFabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
+        let part = match part {
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
+        };
+        let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
+        fabric.exchanges.prepare_sums(self.device(), rank, sums)
+    }
+
+    fn settle(&mut self) {
+        self.device().settle();
+    }
+
+    fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
+        let Some(part) = parts.first().map(|part| part.element) else { return };
+        assert_eq!(out.element, Dtype::F32, "all_reduce: a buffer of sums");
+        assert!(parts.iter().all(|part| (part.rows, part.width) == (out.rows, out.width)), "all_reduce: shapes");
+        self.forget_before(out);
+        if out.rows * out.width == 0 {
+            return;
+        }
+        let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
+        let (device, of) = (self.device().clone(), SumBuffers { out, parts, adds: how.adds });
+        match &fabric.exchanges {
+            Exchanges::Peers(peers) => match peers.sum_kernels(&device, rank, sums) {
+                Ok(kernels) => fabric.exchange(&device, || {
+                    let pieces = ways::pieces(sums, of.out.rows * of.out.width);
+                    pieces.for_each(|piece| peers.launch_sums(&device, rank, &kernels, piece, &of));
+                    Ok(())
+                }),
+                Err(error) => fabric.fail(&device, error),
+            },
+            Exchanges::Gathered(gathered) => match gathered.sum_kernels(&device, rank, sums) {
+                Ok(kernels) => {
+                    fabric.exchange(&device, || gathered.sum(&device, rank, (sums, &kernels), &of));
+                }
+                Err(error) => fabric.fail(&device, error),
+            },
+        }
+    }
+
+    fn all_gather(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, x: &Buffer) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width * fabric.count), "all_gather: shapes");
+        assert!(out.element == Dtype::F32 && x.element == Dtype::F32, "all_gather: buffers of sums");
+        if fabric.count == 1 {
+            return self.ops(Dtype::F32, out).columns(out, x, 0);
+        }
+        self.forget_before(out);
+        if x.rows * x.width == 0 {
+            return;
+        }
+        let device = self.device().clone();
+        fabric.exchange(&device, || match &fabric.exchanges {
+            Exchanges::Peers(peers) => {
+                let pieces = ways::pieces_of_gather(fabric.count, x.rows * x.width);
+                pieces.for_each(|piece: ChunkedPiece| peers.launch_gather(&device, rank, piece, out, x));
+                Ok(())
+            }
+            Exchanges::Gathered(gathered) => gathered.gather(&device, rank, out, x),
+        });
+    }
+
+    fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Matrix> {
+        let matrix = self.matrix(parts)?;
+        if let Some(gemm) = self.gemms.get_mut(&matrix.format) {
+            gemm.remember_whole(&matrix, outputs);
+        }
+        if four_bit_of(matrix.format).is_some() {
+            self.four_bit.remember_whole(&matrix, outputs);
+        }
+        Ok(matrix)
+    }
+
+    fn repeats(&self, step: &Step, shape: StepShape) -> bool {
+        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves + step.moves)
+    }
+
+    fn moves(&self, step: &Step) -> u64 {
+        step.moves
+    }
+
+    fn set_moves(&mut self, step: &mut Step, moves: u64) {
+        step.moves = moves;
+    }
+
+    fn resize_parts(&mut self, parts: &mut [&mut Buffer], rows: usize) -> Result<()> {
+        self.forget_rounded();
+        self.moves += u64::from(Buffer::resize_beside(parts, self.device(), rows)?);
+        self.note_rows(rows)
+    }
+
+    /// Of dense parts, which are copied to neighbouring memory.
+    fn join_parts(&mut self, parts: &mut [Matrix]) -> Result<()> {
+        let bytes = parts[0].memory.bytes();
+        let is_joined = parts.iter().all(|part| part.format.dense().is_some() && part.memory.bytes() == bytes);
+        if parts.len() < 2 || !is_joined || !bytes.is_multiple_of(ALIGNED) {
+            return Ok(());
+        }
+        let joined = match self.device().alloc(bytes * parts.len()) {
+            // It serves speed alone.
+            Err(Error::DeviceMemory { .. }) => return Ok(()),
+            joined => joined?.divided(parts.len()),
+        };
+        for (part, memory) in parts.iter_mut().zip(joined) {
+            self.device().copy(&memory, 0, &part.memory, 0..bytes)?;
+            part.memory = Arc::new(memory);
+        }
+        Ok(())
+    }
+
+    /// Of dense weights, by one call of cuBLASLt.
+    fn linear_of_parts(&mut self, outs: &mut [&mut Buffer], x: &Buffer, w: &[Matrix]) -> bool {
+        if w[0].format.dense().is_none() {
+            return false;
+        }
+        outs.iter().for_each(|out| self.forget_before(out));
+        let outs: Vec<&Buffer> = outs.iter().map(|out| &**out).collect();
+        self.gemms.get_mut(&w[0].format).is_some_and(|gemm| gemm.linear_of_parts(&outs, x, w))
+    }
+
+    fn load_member(
+        &mut self,
+        fabric: &CudaFabric,
+        rank: usize,
+        step: &mut Step,
+        batch: StepBatch,
+        member: Member,
+    ) -> Result<StepShape> {
+        step.become_member(member);
+        let peers = fabric.peers()?;
+        for states in step.member_states(fabric.count) {
+            peers.merge_kernel(self.device(), rank, states)?;
+        }
+        self.load(step, batch)
+    }
+
+    fn tree_attention_of_members(
+        &mut self,
+        fabric: &CudaFabric,
+        rank: usize,
+        out: &mut Buffer,
+        qkv: &Buffer,
+        kv: &Kv,
+        layer: LayerIx,
+        step: &mut Step,
+        plan: usize,
+        scoring: Scoring<'_, Vector>,
+    ) {
+        self.forget_before(out);
+        if self.skips_attention {
+            return;
+        }
+        let device = self.device().clone();
+        let (heads, states) = (kv.heads(layer), step.states_of(plan, fabric.count));
+        let shape = (out.rows, out.width * states.members, out.element);
+        assert_eq!(shape, (qkv.rows, heads.q_width(), states.element), "tree_attention_of_members: shapes");
+        let sinks = scoring.sinks.map(|sinks| &sinks.memory);
+        step.attend(&device, None, qkv, (kv, layer), plan, scoring);
+        let merge = match fabric.peers().and_then(|peers| Ok((peers, peers.merge_kernel(&device, rank, states)?))) {
+            Ok(merge) => merge,
+            Err(error) => return fabric.fail(&device, error),
+        };
+        let (words, partials) = step.partial_states(plan);
+        let of = MergedStates { out, words, partials, sinks, q_heads: heads.q_heads };
+        fabric.exchange(&device, || {
+            let units = of.out.rows * heads.q_heads / states.members;
+            let pieces = ways::pieces_of_merge(fabric.count, units, heads.head_dim + 2);
+            pieces.for_each(|piece| merge.0.launch_merge(&device, rank, &merge.1, piece, &of));
+            Ok(())
+        });
+    }
+
+    fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {
+        self.ops(out.element, out).columns(out, x, first);
+    }
+}
+
+/// Ranks are at most so many, for which kernels have been written.
+const _: () = assert!(PARTS == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a GPU. A rank alone asks its device nothing before an exchange: the answer was the error of an earlier
+    /// launch, which was lost, and the step's results were wrong.
+    #[test]
+    fn an_exchange_of_one_leaves_the_error_of_an_earlier_launch_to_be_reported() {
+        let mut cuda = match Cuda::open(0) {
+            Ok(cuda) => cuda,
+            Err(why) => return crate::skip::skipped(why),
+        };
+        let fabric = Cuda::connect(std::slice::from_mut(&mut cuda)).expect("a GPU reaches itself");
+        let device = cuda.device().clone();
+        device.keep(Error::Internal("a launch failed".to_owned()));
+        fabric.exchange(&device, || Ok(()));
+        let kept = device.check().expect_err("what the launch has to report").to_string();
+        assert!(kept.contains("a launch failed"), "{kept}");
+    }
+}

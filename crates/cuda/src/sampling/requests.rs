@@ -1,0 +1,223 @@
+//! The requests of one step as the kernels read them: a header, a record a request, then every request's lists, in one
+//! block of bytes. The structs mirror those of `kernels/sampling/sample.cuh`. Uniforms are apart: most steps change
+//! nothing else.
+
+use bytemuck::{Pod, Zeroable, bytes_of};
+
+use offshoot_backend::{MOST_TOP, Pick, SampleRequest};
+
+const GREEDY: u32 = 0;
+const RANDOM: u32 = 1;
+const GIVEN: u32 = 2;
+
+/// In place of an index.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct BlockHeader {
+    top_width: u32,
+    padding: [u32; 3],
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RequestRecord {
+    pick: u32,
+    given: u32,
+    temperature: f32,
+    top_k: u32,
+    top_p: f32,
+    min_p: f32,
+    repetition: f32,
+    frequency: f32,
+    presence: f32,
+    unseen: u32,
+    top: u32,
+    biases: u32,
+    seens: u32,
+    bans: u32,
+    /// 4-byte words from the start of the block to the lists of this request.
+    first: u32,
+    /// Tokens counted on the device: none, when requests are loaded.
+    counted: u32,
+}
+
+/// A greedy request that reports no other tokens; padded rows have it too.
+const PLAIN: RequestRecord = RequestRecord {
+    pick: GREEDY,
+    given: 0,
+    temperature: 1.0,
+    top_k: u32::MAX,
+    top_p: 1.0,
+    min_p: 0.0,
+    repetition: 1.0,
+    frequency: 0.0,
+    presence: 0.0,
+    unseen: NONE,
+    top: 0,
+    biases: 0,
+    seens: 0,
+    bans: 0,
+    first: 0,
+    counted: 0,
+};
+
+/// In each entry of a list, the kernels write `was`: the model's logit of the token.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct BiasEntry {
+    token: u32,
+    bias: f32,
+    was: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct SeenEntry {
+    token: u32,
+    sampled: u32,
+    in_prompt: u32,
+    was: f32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct BanEntry {
+    token: u32,
+    was: f32,
+}
+
+/// Bytes of an entry of the tokens seen, also of those that the device counts.
+pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
+
+/// Replaces `block` by the requests, padded to `padded`. Panics when a request wants more than [`MOST_TOP`] likeliest
+/// tokens.
+pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
+    assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
+    let top_width = requests.iter().map(|request| request.top_logprobs).max().unwrap_or(0);
+    assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
+    block.clear();
+    block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
+    let records = block.len();
+    block.extend((0..padded).flat_map(|_| bytes_of(&PLAIN)));
+    for (index, request) in requests.iter().enumerate() {
+        let record = pack_one(request, block);
+        let at = records + index * size_of::<RequestRecord>();
+        block[at..at + size_of::<RequestRecord>()].copy_from_slice(bytes_of(&record));
+    }
+}
+
+/// The record of one request, whose lists are appended to `block`.
+fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
+    let mut record = RequestRecord { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
+    match request.pick {
+        Pick::Greedy => {}
+        // A given token does not depend on scores, so it needs no lists.
+        Pick::Given(token) => return RequestRecord { pick: GIVEN, given: token.0, ..record },
+        Pick::Random { temperature, top_k, top_p, min_p, uniform: _ } => {
+            let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
+            record = RequestRecord { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
+        }
+    }
+
+    let biases = request.logit_bias.iter().map(|&(token, bias)| BiasEntry { token: token.0, bias, was: 0.0 });
+    record.biases = append(biases, |entry| entry.token, block);
+    if request.has_penalties() {
+        let seens = request.seen.iter().map(|seen| SeenEntry {
+            token: seen.token.0,
+            sampled: seen.sampled,
+            in_prompt: u32::from(seen.in_prompt),
+            was: 0.0,
+        });
+        record.seens = append(seens, |entry| entry.token, block);
+        record.unseen = request.unseen.unwrap_or(NONE);
+        record.repetition = request.repetition_penalty;
+        record.frequency = request.frequency_penalty;
+        record.presence = request.presence_penalty;
+    }
+    let bans = request.banned.iter().map(|token| BanEntry { token: token.0, was: 0.0 });
+    record.bans = append(bans, |entry| entry.token, block);
+    record
+}
+
+/// Appends a list by rising token, entries of one token in their order; returns its length.
+fn append<T: Pod>(entries: impl Iterator<Item = T>, token: impl Fn(&T) -> u32, block: &mut Vec<u8>) -> u32 {
+    let mut list: Vec<T> = entries.collect();
+    list.sort_by_key(token);
+    block.extend_from_slice(bytemuck::cast_slice(&list));
+    word(list.len())
+}
+
+fn word(count: usize) -> u32 {
+    u32::try_from(count).expect("a step's requests are far smaller than 16 GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offshoot_backend::SeenToken;
+    use offshoot_core::ids::TokenId;
+
+    fn request(pick: Pick) -> SampleRequest {
+        SampleRequest {
+            pick,
+            seen: Vec::new(),
+            unseen: Some(3),
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            banned: vec![TokenId(9), TokenId(2)],
+            top_logprobs: 0,
+        }
+    }
+
+    #[test]
+    fn the_kernels_hold_as_many_counted_tokens() {
+        let kernels = include_str!("../../../../kernels/sampling/sample.cuh");
+        assert!(kernels.contains(&format!("MOST_COUNTED = {};", offshoot_backend::MOST_COUNTED)));
+    }
+
+    fn record(block: &[u8], index: usize) -> RequestRecord {
+        let at = size_of::<BlockHeader>() + index * size_of::<RequestRecord>();
+        bytemuck::pod_read_unaligned(&block[at..at + size_of::<RequestRecord>()])
+    }
+
+    #[test]
+    fn lists_lie_sorted_where_the_record_says() {
+        let seen = [7, 5, 7].map(|t| SeenToken { token: TokenId(t), sampled: t, in_prompt: true }).to_vec();
+        let penalised = SampleRequest {
+            seen,
+            frequency_penalty: 0.5,
+            logit_bias: vec![(TokenId(1), -1.0)],
+            top_logprobs: 4,
+            ..request(Pick::Greedy)
+        };
+        let mut block = vec![1];
+        pack(&[request(Pick::Given(TokenId(6))), penalised], 4, &mut block);
+        assert_eq!(block[..4], 4u32.to_le_bytes(), "the widest list of likeliest tokens");
+
+        let given = record(&block, 0);
+        assert_eq!((given.pick, given.given, given.bans, given.unseen), (GIVEN, 6, 0, NONE));
+        let lists = record(&block, 1);
+        assert_eq!((lists.biases, lists.seens, lists.bans, lists.unseen, lists.top), (1, 3, 2, 3, 4));
+        let words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        let words = &words[lists.first as usize..];
+        assert_eq!([words[0], words[3], words[7], words[11], words[15], words[17]], [1, 5, 7, 7, 2, 9]);
+        assert_eq!(words.len(), 3 + 3 * 4 + 2 * 2);
+        assert_eq!(bytes_of(&record(&block, 3)), bytes_of(&PLAIN));
+    }
+
+    #[test]
+    fn neutral_penalties_need_no_lists() {
+        let seen = vec![SeenToken { token: TokenId(1), sampled: 1, in_prompt: false }];
+        let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, uniform: 0.25 };
+        let neutral = SampleRequest { seen, ..request(pick) };
+        let mut block = Vec::new();
+        pack(&[neutral], 1, &mut block);
+        let random = record(&block, 0);
+        assert_eq!((random.pick, random.seens, random.unseen, random.bans), (RANDOM, 0, NONE, 2));
+        assert_eq!((random.temperature, random.top_k, random.top_p, random.min_p), (0.5, 1, 0.9, 0.1));
+    }
+}

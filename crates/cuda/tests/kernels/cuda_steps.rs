@@ -1,0 +1,114 @@
+//! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some
+//! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
+
+use offshoot_backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, Sampled, StepBatch,
+};
+use offshoot_core::ids::PageId;
+use offshoot_core::ids::TokenId;
+use offshoot_cuda::{Buffer, Cuda, Step};
+use offshoot_kv::KvSlot;
+
+const VOCAB: usize = 50;
+
+struct Setup {
+    cuda: Cuda,
+    step: Step,
+    logits: Buffer,
+}
+
+fn setup() -> Option<Setup> {
+    let mut cuda = match Cuda::open(0) {
+        Ok(cuda) => cuda,
+        Err(error) => {
+            crate::skip::skipped(format_args!("{error}"));
+            return None;
+        }
+    };
+    let heads = HeadLayout { q_heads: 1, kv_heads: 1, head_dim: 16 };
+    let step = cuda.step(&[heads], Dtype::F32, VOCAB).unwrap();
+    let mut logits = cuda.buffer(VOCAB, ActivationDtype::Sums).unwrap();
+    cuda.resize(&mut logits, 64).unwrap();
+    cuda.write(&mut logits, 64, &[0.5; 64 * VOCAB]).unwrap();
+    Some(Setup { cuda, step, logits })
+}
+
+/// Draws `token` from one row, with so many of the likeliest beside it.
+fn batch(token: u32, top_logprobs: usize) -> StepBatch {
+    let request = SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Given(TokenId(token))) };
+    StepBatch {
+        tokens: vec![RowToken::Known(TokenId(0))],
+        positions: vec![0],
+        slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }]],
+        logit_rows: vec![0],
+        plans: Vec::new(),
+        state_runs: Vec::new(),
+        requests: vec![request],
+    }
+}
+
+impl Setup {
+    fn run(&mut self, batch: StepBatch) {
+        let shape = self.cuda.load(&mut self.step, batch).unwrap();
+        self.cuda.resize(&mut self.logits, shape.logit_rows).unwrap();
+        let logits = &self.logits;
+        let ops = |cuda: &mut Cuda, step: &mut Step| {
+            cuda.sample(logits, step);
+            Ok(())
+        };
+        self.cuda.run(&mut self.step, shape, ops).unwrap();
+    }
+
+    fn collect(&mut self) -> Sampled {
+        let mut drawn = self.cuda.collect(&mut self.step).unwrap();
+        assert_eq!(drawn.len(), 1);
+        drawn.remove(0)
+    }
+}
+
+#[test]
+fn steps_that_nobody_collects_in_time_keep_their_draws() {
+    let Some(mut setup) = setup() else { return };
+    for round in 0..3 {
+        (0..6).for_each(|i| setup.run(batch(6 * round + i, 0)));
+        for i in 0..6 {
+            assert_eq!(setup.collect().token, TokenId(6 * round + i));
+        }
+    }
+}
+
+#[test]
+fn steps_loaded_and_never_run_change_no_other() {
+    let Some(mut setup) = setup() else { return };
+    for token in 0..20 {
+        setup.run(batch(token, 0));
+        for other in 0..token % 4 {
+            setup.cuda.load(&mut setup.step, batch(30 + other, 0)).unwrap();
+        }
+        assert_eq!(setup.collect().token, TokenId(token));
+    }
+}
+
+#[test]
+fn results_that_outgrow_their_memory_lose_none_under_way() {
+    let Some(mut setup) = setup() else { return };
+    // 8 asks with padding, 8 bytes each and for each of the likeliest: from 448 bytes to 125 KiB.
+    let tops = [6, 300, 0, 2000];
+    for (token, &top) in (0..).zip(&tops) {
+        setup.run(batch(token, top));
+    }
+    for (token, &top) in (0..).zip(&tops) {
+        let drawn = setup.collect();
+        assert_eq!(drawn.token, TokenId(token));
+        assert_eq!(drawn.top.len(), top.min(VOCAB));
+        assert!((drawn.logprob + (VOCAB as f32).ln()).abs() < 1e-5, "{}", drawn.logprob);
+    }
+}
+
+#[test]
+fn room_that_was_reserved_is_not_asked_for_again() {
+    let Some(mut setup) = setup() else { return };
+    let shape = batch(0, 0).shape();
+    let reserved = setup.cuda.reserve(&mut setup.step, shape).unwrap();
+    assert_eq!(setup.cuda.load(&mut setup.step, batch(1, 0)).unwrap(), reserved);
+}

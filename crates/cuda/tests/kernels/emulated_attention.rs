@@ -1,0 +1,749 @@
+//! Tree attention's Hopper kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
+//! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
+//! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
+
+use crate::emulated_exchanges::Ranks as Exchange;
+use crate::emulator;
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Range;
+
+use emulator::{Emulated, Schedule, When, swizzled_place};
+use float8::F8E4M3;
+use half::{bf16, f16};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype};
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::TokenId;
+use offshoot_cuda::attention::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
+use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
+use offshoot_cuda::compile::elements::{HopperKernel, KvElement};
+use offshoot_cuda::compile::units::{self, MemberStates};
+use offshoot_fixtures::dense::{dense, relative_error};
+use offshoot_fixtures::forests::{ForestShape, GrownForest, context, grow};
+use offshoot_fixtures::setting::{ScoreTerms, Setting};
+use offshoot_kv::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
+use offshoot_kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
+
+const PAGE: usize = 32;
+/// Tile of deterministic plans: few positions, so that rows have several states. Where there are openings, tiles have two
+/// steps more, so that openings have several steps.
+const TILE: u32 = 128;
+const OPENED_TILE: u32 = 256;
+
+fn bits(dtype: Dtype, x: f32) -> u16 {
+    match dtype {
+        Dtype::F16 => f16::from_f32(x).to_bits(),
+        Dtype::Bf16 => bf16::from_f32(x).to_bits(),
+        Dtype::F32 => unreachable!("the kernel has no f32"),
+    }
+}
+
+fn value(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::F16 => f16::from_bits(bits).to_f32(),
+        Dtype::Bf16 => bf16::from_bits(bits).to_f32(),
+        Dtype::F32 => unreachable!("the kernel has no f32"),
+    }
+}
+
+/// Memory at a multiple of 16 bytes.
+struct Aligned<T> {
+    memory: Vec<T>,
+    from: usize,
+    len: usize,
+}
+
+impl<T: Copy> Aligned<T> {
+    fn of(values: &[T], room: usize, filler: T) -> Self {
+        let mut memory = vec![filler; values.len() + room + 16];
+        let from = memory.as_ptr().align_offset(16);
+        memory[from..from + values.len()].copy_from_slice(values);
+        Aligned { memory, from, len: values.len() + room }
+    }
+
+    fn at(&mut self) -> *mut T {
+        self.memory[self.from..].as_mut_ptr()
+    }
+
+    fn values(&self) -> &[T] {
+        &self.memory[self.from..][..self.len]
+    }
+}
+
+/// An element of keys and values as the kernel finds it, in its first `element_bytes`.
+fn stored(setting: &Setting, x: f32) -> [u8; 2] {
+    match setting.kv {
+        KvDtype::Model => bits(setting.dtype, x).to_le_bytes(),
+        KvDtype::Fp8 => [F8E4M3::from_f32(x).to_bits(); 2],
+    }
+}
+
+fn element_bytes(setting: &Setting) -> usize {
+    match kept(setting.kv) {
+        KvElement::Fp8 => 1,
+        KvElement::Plain | KvElement::Rounded => 2,
+    }
+}
+
+fn kept(kv: KvDtype) -> KvElement {
+    match kv {
+        KvDtype::Model => KvElement::Plain,
+        KvDtype::Fp8 => KvElement::Fp8,
+    }
+}
+
+/// Keys and values of a layer, none of them a number.
+fn no_kv(setting: &Setting, pages: usize) -> Vec<u8> {
+    let element = stored(setting, f32::NAN);
+    let elements = pages * setting.heads.kv_heads * 2 * PAGE * setting.heads.head_dim;
+    element[..element_bytes(setting)].repeat(elements)
+}
+
+/// Where an element lies of the keys (`part` 2 * head), or values (2 * head + 1), of a head in a layer's pages of
+/// swizzled rows.
+fn place(setting: &Setting, slot: KvSlot, part: usize, element: usize) -> usize {
+    let row_bytes = setting.heads.head_dim * element_bytes(setting);
+    let run = (slot.page.ix() * setting.heads.kv_heads * 2 + part) * PAGE * row_bytes;
+    run + swizzled_place(slot.slot as usize, element * element_bytes(setting), row_bytes)
+}
+
+/// The slots that rows of a forest see, each once, by page and place there.
+fn seen_slots(grown: &GrownForest) -> BTreeMap<(u32, u32), KvSlot> {
+    let contexts = (0..grown.rows.len()).flat_map(|row| context(&grown.forest, row));
+    contexts.map(|slot| (number_of(slot), slot)).collect()
+}
+
+fn number_of(slot: KvSlot) -> (u32, u32) {
+    (slot.page.0, slot.slot)
+}
+
+/// Keys and values of a layer, `[page][kv head][k, v][32][head_dim]` of swizzled rows; what no row sees is not a
+/// number.
+fn kv(setting: &Setting, grown: &GrownForest) -> Vec<u8> {
+    kv_where(setting, grown, Some)
+}
+
+/// The same of those that `stored_at` gives a slot.
+fn kv_where(setting: &Setting, grown: &GrownForest, stored_at: impl Fn(KvSlot) -> Option<KvSlot>) -> Vec<u8> {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let pages = grown.forest.pages.iter().map(|page| page.ix() + 1).max().unwrap_or(0);
+    let (mut kv, bytes) = (no_kv(setting, pages), element_bytes(setting));
+    for (slot, own) in seen_slots(grown).into_values().filter_map(|slot| Some((slot, stored_at(slot)?))) {
+        for (i, x) in setting.kv(slot).enumerate() {
+            let (values, head, element) = (i / (kv_heads * head_dim), i / head_dim % kv_heads, i % head_dim);
+            let at = place(setting, own, 2 * head + values, element);
+            kv[at..][..bytes].copy_from_slice(&stored(setting, x)[..bytes]);
+        }
+    }
+    kv
+}
+
+fn hints(setting: &Setting, tile: u32) -> PlanHints {
+    let number = |n: usize| u32::try_from(n).expect("few heads");
+    PlanHints {
+        group: offshoot_core::ids::GroupIx(0),
+        tile,
+        window: setting.window,
+        q_heads: number(setting.heads.q_heads),
+        kv_heads: number(setting.heads.kv_heads),
+        head_dim: number(setting.heads.head_dim),
+        kv_element_bytes: number(element_bytes(setting)),
+        cost: CostModel::CUDA,
+    }
+}
+
+/// A kernel's threads, and its shared memory as `shared_bytes_wgmma` of the CUDA backend has it.
+fn launch_of(head_dim: usize, kept: KvElement) -> (u32, usize) {
+    if kernel_of(head_dim) == HopperKernel::Large {
+        return (384, SHARED_BYTES_LARGE);
+    }
+    let (raw, narrow) = match (kept, head_dim) {
+        (KvElement::Fp8, 128) => (6 * 64, 4 * 3 * 32),
+        (KvElement::Fp8, _) => (6 * 64, 4 * 4 * 32),
+        (_, 128) => (0, 2 * 4 * 3 * 32),
+        _ => (0, 2 * 4 * 4 * 32),
+    };
+    (512, (128 + 6 * 64) * 2 * head_dim.next_multiple_of(64) + (raw + narrow) * head_dim + 1008)
+}
+
+fn kernel_of(head_dim: usize) -> HopperKernel {
+    HopperKernel::of(Dtype::Bf16, head_dim).expect("heads of a kernel for Hopper")
+}
+
+/// The factor and the rate that kernels are given of a setting's scores.
+pub fn score_factors(setting: &Setting) -> (f32, f32) {
+    use std::f32::consts::LOG2_E;
+    match setting.terms.softcap {
+        None => (setting.scale() * LOG2_E, 0.0),
+        Some(cap) => (cap * LOG2_E, 2.0 * LOG2_E * setting.scale() / cap),
+    }
+}
+
+/// A step of which attention is computed: some of a forest's rows.
+struct Step<'a> {
+    setting: &'a Setting,
+    plan: &'a AttentionPlan,
+    /// What each row is called, so that it asks the same whoever is beside it.
+    names: &'a [usize],
+    kv: &'a [u8],
+    /// Key heads that a warp takes of a narrow tile; `None`: as the plan says.
+    narrow_heads: Option<u32>,
+}
+
+/// The same words as a plan of some steps before has them: by their positions, rows have moved on since.
+fn made_earlier(words: &[u32]) -> Vec<u32> {
+    const STEPS: u32 = 5;
+    let mut words = words.to_vec();
+    let first = PlanWord::FirstPosition as usize;
+    words[first] = words[first].wrapping_sub(STEPS);
+    for (count, at) in [(PlanWord::WideTiles, PlanWord::WideAt), (PlanWord::NarrowTiles, PlanWord::NarrowAt)] {
+        let [count, at] = [count, at].map(|word| words[word as usize] as usize);
+        for tile in words[at..at + count * TILE_WORDS].chunks_exact_mut(TILE_WORDS) {
+            // The smallest and the largest position of its rows.
+            tile[5..=6].iter_mut().for_each(|position| *position = position.wrapping_sub(STEPS));
+        }
+    }
+    words
+}
+
+/// What a kernel of attention is given beside the place of its results.
+struct Memory {
+    words: Aligned<u32>,
+    positions: Aligned<u32>,
+    qkv: Aligned<u16>,
+    kv: Aligned<u8>,
+    partials: Aligned<f32>,
+    sinks: Option<Vec<f32>>,
+}
+
+impl Memory {
+    fn of(step: &Step<'_>, words: &[u32], partial_slots: usize) -> Self {
+        let Step { setting, plan, .. } = step;
+        let heads = setting.heads;
+        let stored = heads.qkv_width() - heads.q_width();
+        let query = |(&name, &position): (&usize, &u32)| {
+            setting.query(name, position as usize).chain(std::iter::repeat_n(0.0, stored)).collect::<Vec<_>>()
+        };
+        let q = step.names.iter().zip(&plan.row_positions).flat_map(query);
+        let q: Vec<u16> = q.map(|x| bits(setting.dtype, x)).collect();
+        let partials = partial_slots * heads.q_heads * (heads.head_dim + 2);
+        Self {
+            words: Aligned::of(words, 0, 0),
+            positions: Aligned::of(&plan.row_positions, PADDED, 0),
+            qkv: Aligned::of(&q, PADDED * heads.qkv_width(), 0),
+            kv: Aligned::of(step.kv, 0, 0),
+            partials: Aligned::of(&vec![f32::NAN; partials], 0, 0.0),
+            sinks: setting.sinks(),
+        }
+    }
+
+    /// Launches the kernel. `out`: results of `rows_padded` rows; null, of none, if states alone are asked for.
+    fn launch(
+        &mut self,
+        kernel: &Emulated,
+        setting: &Setting,
+        tiling: &Tiling,
+        how: Schedule,
+        mut out: *mut u16,
+        rows_padded: usize,
+    ) {
+        let heads = setting.heads;
+        let (Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) = tiling.workers else {
+            panic!("workers of a kernel for Hopper")
+        };
+        let number = |n: usize| u32::try_from(n).expect("few heads, rows and blocks");
+        let (mut qkv, mut kv, mut words) = (self.qkv.at(), self.kv.at(), self.words.at());
+        let (mut positions, mut partials) = (self.positions.at(), self.partials.at());
+        let (mut group, mut kv_heads) = (number(heads.group()), number(heads.kv_heads));
+        let mut width = number(heads.qkv_width());
+        let (mut scale, mut cap_rate) = score_factors(setting);
+        let mut sinks = self.sinks.as_ref().map_or(std::ptr::null(), |sinks| sinks.as_ptr());
+        let mut padded = number(rows_padded);
+        fn at<T>(argument: &mut T) -> *mut c_void {
+            std::ptr::from_mut(argument).cast()
+        }
+        let args = [
+            at(&mut out),
+            at(&mut qkv),
+            at(&mut kv),
+            at(&mut words),
+            at(&mut positions),
+            at(&mut partials),
+            at(&mut group),
+            at(&mut kv_heads),
+            at(&mut width),
+            at(&mut scale),
+            at(&mut cap_rate),
+            at(&mut sinks),
+            at(&mut padded),
+        ];
+        let (threads, shared_bytes) = launch_of(heads.head_dim, kept(setting.kv));
+        // SAFETY: the arguments of both kernels, in their order, each with memory for what its head says.
+        unsafe { kernel.launch(number(blocks), threads, shared_bytes, how, &args) };
+    }
+}
+
+/// Padded rows of a step.
+const PADDED: usize = 3;
+
+/// The result `[rows, q_width]` as bits, run after run of the same memory, so that what a run leaves behind is used
+/// again.
+fn attend(kernel: &Emulated, step: &Step<'_>, tiling: &Tiling, runs: &[Schedule]) -> Vec<Vec<u16>> {
+    let Step { setting, plan, .. } = step;
+    let heads = setting.heads;
+    let rows = plan.row_positions.len();
+    let rows_padded = rows + PADDED;
+    let plan_words = DevicePlan::build(plan, heads, rows_padded, tiling);
+    let mut words = made_earlier(plan_words.words());
+    if let Some(heads) = step.narrow_heads {
+        words[PlanWord::NarrowHeads as usize] = heads;
+    }
+    let mut memory = Memory::of(step, &words, plan_words.partial_slots());
+    let mut found = Vec::new();
+    for &how in runs {
+        let nothing = vec![bits(setting.dtype, f32::NAN); rows_padded * heads.q_width()];
+        let mut out = Aligned::of(&nothing, 0, 0);
+        memory.launch(kernel, setting, tiling, how, out.at(), rows_padded);
+        assert_eq!(memory.words.values(), words, "the words are left as they were");
+        let (real, padding) = out.values().split_at(rows * heads.q_width());
+        assert!(padding.iter().all(|&bits| bits == 0), "padded rows are zeros");
+        found.push(real.to_vec());
+    }
+    found
+}
+
+/// Members of a group have together what one alone has: each attends to its slots of all pages, and they merge what
+/// they found.
+fn check_members(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, of: usize) {
+    let grown = grow(shape, (of * PAGE) as u32, seed);
+    let exact = exact(setting, &grown);
+    let names: Vec<usize> = (0..grown.rows.len()).collect();
+    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
+    let kind = kernel_of(head_dim);
+    let tiling = hopper_tiling(kind, kept(setting.kv), head_dim, 2, false);
+    let states = MemberStates { ranks: of, members: of, element: setting.dtype, head_dim, is_permuted: true };
+    let Some(merge) = Emulated::compile(&units::merge_members(states), "merge_members") else { return };
+    for (planner, how) in Planner::ALL.into_iter().zip(schedules(seed).into_iter().cycle()) {
+        let plan = planner.plan(&grown.forest, &hints(setting, 1));
+        let rows_padded = names.len() + PADDED;
+        let members = (0..of as u32).map(|number| Member { number, of: of as u32, page_tokens: PAGE as u32 });
+        let found: Vec<Memory> = members
+            .map(|member| {
+                let own = |slot| member.slot(slot);
+                let kv = kv_where(setting, &grown, own);
+                let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+                let mut words = DevicePlan::of_member(member);
+                words.rebuild(&plan, setting.heads, rows_padded, &tiling);
+                let mut memory = Memory::of(&step, &made_earlier(words.words()), words.partial_slots());
+                memory.launch(kernel, setting, &tiling, how, std::ptr::null_mut(), 0);
+                memory
+            })
+            .collect();
+        let out = merged(&merge, setting, found, rows_padded);
+        let own = q_heads / of * head_dim;
+        let row = |row: usize| out.iter().flat_map(move |out| &out[row * own..][..own]).copied();
+        let real: Vec<u16> = (0..names.len()).flat_map(row).collect();
+        let case = format!("{of} members, {shape:?}, seed {seed}, {setting}, {planner}");
+        assert_exact(setting, &real, &exact, &case);
+        assert!((names.len()..rows_padded).flat_map(row).all(|bits| bits == 0), "{case}: padded rows are zeros");
+    }
+}
+
+/// What members merge what they found to: each has the results of its heads, in pieces of some units.
+fn merged(merge: &Emulated, setting: &Setting, mut found: Vec<Memory>, rows: usize) -> Vec<Vec<u16>> {
+    const UNITS: usize = 14;
+    let HeadLayout { q_heads, head_dim, .. } = setting.heads;
+    let members = found.len();
+    let units = rows * q_heads / members;
+    let mut exchange = Exchange::new(members, 0);
+    let mut out = vec![vec![bits(setting.dtype, f32::NAN); units * head_dim]; members];
+    for first in (0..units).step_by(UNITS) {
+        let mut own: Vec<Vec<u64>> = (found.iter_mut().zip(&mut out).enumerate())
+            .map(|(number, (found, out))| {
+                // The first member alone is given sinks.
+                let sinks = found.sinks.as_ref().filter(|_| number == 0);
+                let sinks = sinks.map_or(0, |sinks| sinks.as_ptr() as u64);
+                let found = [found.words.at() as u64, found.partials.at() as u64, sinks, q_heads as u64];
+                let piece = [first as u64, UNITS.min(units - first) as u64, 3];
+                [out.as_mut_ptr() as u64].into_iter().chain(found).chain(piece).collect()
+            })
+            .collect();
+        exchange.launch(merge, 4, first as u32, &mut own, None);
+    }
+    out
+}
+
+/// All schedules that a kernel must serve.
+fn schedules(seed: u64) -> [Schedule; 3] {
+    let schedule = |copies, products| Schedule { copies, products, seed: u32::try_from(seed).expect("a small seed") };
+    [schedule(When::AtOnce, When::AtOnce), schedule(When::AtOnce, When::Late), schedule(When::Late, When::Late)]
+}
+
+fn assert_exact(setting: &Setting, found: &[u16], exact: &[Vec<f64>], case: &str) {
+    let out: Vec<f32> = found.iter().map(|&bits| value(setting.dtype, bits)).collect();
+    let error = relative_error(out.chunks_exact(setting.heads.q_width()).zip(exact.iter().map(Vec::as_slice)));
+    assert!(error <= setting.tolerance(), "{case}: {error:.2e} off, {:.2e} allowed", setting.tolerance());
+}
+
+/// The results of a forest's rows by the definition.
+fn exact(setting: &Setting, grown: &GrownForest) -> Vec<Vec<f64>> {
+    let stored = |(number, slot)| (number, setting.kv(slot).collect());
+    let stored: BTreeMap<(u32, u32), Vec<f32>> = seen_slots(grown).into_iter().map(stored).collect();
+    let sinks = setting.sinks();
+    let of_row = |row: usize| {
+        let context = context(&grown.forest, row);
+        let hidden = setting.window.map_or(0, |window| context.len().saturating_sub(window as usize));
+        let seen: Vec<&[f32]> = context[hidden..].iter().map(|&slot| stored[&number_of(slot)].as_slice()).collect();
+        let query: Vec<f32> = setting.query(row, context.len() - 1).collect();
+        dense(setting.heads, &setting.scoring(sinks.as_ref()), &query, &seen)
+    };
+    (0..grown.rows.len()).map(of_row).collect()
+}
+
+fn check(kernel: &Emulated, setting: &Setting, shape: ForestShape, seed: u64, blocks: usize) {
+    let grown = grow(shape, 32, seed);
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let names: Vec<usize> = (0..grown.rows.len()).collect();
+    let head_dim = setting.heads.head_dim;
+    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, false);
+    for (number, planner) in Planner::ALL.into_iter().enumerate() {
+        let case = format!("{shape:?}, seed {seed}, {setting}, {planner}, {blocks} blocks");
+        let plan = planner.plan(&grown.forest, &hints(setting, 1));
+        let step = Step { setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        // Each planner meets each of the two late schedules with every other seed.
+        let [at_once, late @ ..] = schedules(seed);
+        let found = attend(kernel, &step, &tiling, &[at_once, late[(number + seed as usize) % 2]]);
+        assert!(found.iter().all(|run| *run == found[0]), "{case}: other bits when asynchronous work is done later");
+        assert_exact(setting, &found[0], &exact, &case);
+        let kv_heads = u32::try_from(setting.heads.kv_heads).expect("few heads");
+        // One key head leaves no choice.
+        for heads in (1..=kv_heads).filter(|heads| kv_heads > 1 && kv_heads.is_multiple_of(*heads)) {
+            let step = Step { narrow_heads: Some(heads), ..step };
+            let found_by = attend(kernel, &step, &tiling, &schedules(seed)[2..]);
+            assert!(found_by[0] == found[0], "{case}: other bits where a warp takes {heads} key heads");
+        }
+    }
+}
+
+/// The context of a row of a forest in one segment with pages of its own: its step, and those pages as `kv` lays them
+/// out.
+fn laid_anew(setting: &Setting, grown: &GrownForest, row: usize, kv: &[u8]) -> (Forest, Vec<u8>) {
+    let HeadLayout { kv_heads, head_dim, .. } = setting.heads;
+    let from = context(&grown.forest, row);
+    let text: Vec<TokenId> = (0..).map(TokenId).take(from.len()).collect();
+    let (mut tree, mut pool) = (PrefixTree::new(PAGE as u32), PagePool::new(from.len().div_ceil(PAGE)));
+    let segment = tree.admit(&mut pool, &text).expect("a page for each of its pages");
+    let position = tree.end(segment) - 1;
+    tree.mark_computed(segment, position);
+    let forest = tree.forest(&[StepRow { segment, position }]);
+    let (mut laid, bytes) = (no_kv(setting, from.len().div_ceil(PAGE)), element_bytes(setting));
+    for (&from, &to) in from.iter().zip(&context(&forest, 0)) {
+        for (part, element) in (0..2 * kv_heads).flat_map(|part| (0..head_dim).map(move |element| (part, element))) {
+            let stored = &kv[place(setting, from, part, element)..][..bytes];
+            laid[place(setting, to, part, element)..][..bytes].copy_from_slice(stored);
+        }
+    }
+    (forest, laid)
+}
+
+/// Each row of a forest has the same bits by every planner, alone, among some of the others, and wherever its context
+/// lies: with openings, where the kernel has them, and without. Returns the largest openings.
+fn check_deterministic(
+    kernel: &Emulated,
+    setting: &Setting,
+    shape: ForestShape,
+    seed: u64,
+    blocks: usize,
+) -> LargestOpenings {
+    let grown = grow(shape, 32, seed);
+    let (kv, exact) = (kv(setting, &grown), exact(setting, &grown));
+    let head_dim = setting.heads.head_dim;
+    let tiling = hopper_tiling(kernel_of(head_dim), kept(setting.kv), head_dim, blocks, true);
+    let openings = tiling.openings_spare.map(|_| 0);
+    let tiling = Tiling { openings_spare: openings, ..tiling };
+    let tile = if openings.is_some() { OPENED_TILE } else { TILE };
+    let mut largest = LargestOpenings::default();
+    let mut attend = |names: &[usize], planner: Planner, runs: &[Schedule]| {
+        let rows: Vec<StepRow> = names.iter().map(|&row| grown.rows[row]).collect();
+        let plan = planner.plan(&grown.tree.forest(&rows), &hints(setting, tile));
+        largest.see(DevicePlan::build(&plan, setting.heads, rows.len(), &tiling).words());
+        attend(kernel, &Step { setting, plan: &plan, names, kv: &kv, narrow_heads: None }, &tiling, runs)
+    };
+    let case = format!("{shape:?}, seed {seed}, {setting}, {blocks} blocks");
+    let all: Vec<usize> = (0..exact.len()).collect();
+    let width = setting.heads.q_width();
+    let found = attend(&all, Planner::Tree, &schedules(seed)).swap_remove(0);
+    assert_exact(setting, &found, &exact, &case);
+    let once = &schedules(seed)[..1];
+    for planner in [Planner::Flat, Planner::SingleLevel, Planner::Balanced] {
+        assert!(attend(&all, planner, once)[0] == found, "{case}: {planner} gives other bits than tree");
+    }
+    let mut dice = Dice::new(seed);
+    let some: Vec<usize> = all.iter().copied().filter(|_| dice.within(0, 3) == 0).collect();
+    let one = dice.next() as usize % all.len();
+    for (names, planner) in
+        [(&some[..], Planner::Tree), (&some[..], Planner::Balanced), (&[one][..], Planner::Balanced)]
+    {
+        let fewer = attend(names, planner, once).swap_remove(0);
+        for (&row, bits) in names.iter().zip(fewer.chunks_exact(width)) {
+            let beside = &found[row * width..][..width];
+            assert!(bits == beside, "{case}: row {row} has other bits among {} rows than among all", names.len());
+        }
+    }
+    let longest = all.iter().copied().max_by_key(|&row| grown.forest.row_positions[row]).expect("a row");
+    for row in [one, longest] {
+        let (forest, kv) = laid_anew(setting, &grown, row, &kv);
+        let plan = Planner::Balanced.plan(&forest, &hints(setting, tile));
+        let step = Step { setting, plan: &plan, names: &[row], kv: &kv, narrow_heads: None };
+        let found_anew = self::attend(kernel, &step, &tiling, once).swap_remove(0);
+        assert!(found_anew == found[row * width..][..width], "{case}: row {row} has other bits in pages of its own");
+    }
+    largest
+}
+
+/// The most steps and the most packed rows of an opening.
+#[derive(Default)]
+struct LargestOpenings {
+    steps: u32,
+    rows: u32,
+}
+
+impl LargestOpenings {
+    fn see(&mut self, words: &[u32]) {
+        let [count, at] = [PlanWord::WideTiles, PlanWord::WideAt].map(|word| words[word as usize] as usize);
+        for tile in words[at..at + count * TILE_WORDS].chunks_exact(TILE_WORDS) {
+            // A tile's second word counts its packed rows, the fourth its KV blocks; the eighth says whether it opens.
+            if tile[7] & 4 != 0 {
+                *self = Self { steps: self.steps.max(tile[3] / 2), rows: self.rows.max(tile[1]) };
+            }
+        }
+    }
+
+    fn see_all(&mut self, other: &Self) {
+        *self = Self { steps: self.steps.max(other.steps), rows: self.rows.max(other.rows) };
+    }
+}
+
+/// A kernel and the settings that it is tried with.
+#[derive(Clone, Copy)]
+struct Variant {
+    head_dim: usize,
+    dtype: Dtype,
+    kv: KvDtype,
+}
+
+impl Variant {
+    fn compile(self, deterministic: bool) -> Option<Emulated> {
+        let unit = units::attention_hopper(self.dtype, kept(self.kv), self.head_dim, deterministic);
+        let (unit, name) = unit.expect("a kernel of its own");
+        Emulated::compile(&unit, name)
+    }
+
+    /// In two forests of four scores are so far apart that the largest one rises by much in the course of a tile, in
+    /// one of them by more than weights of bf16 may.
+    fn setting(self, (q_heads, kv_heads): (usize, usize), window: Option<u32>, seed: u64) -> Setting {
+        let Variant { head_dim, dtype, kv } = self;
+        let sharpness = match (seed % 4, dtype, kv) {
+            (0, Dtype::Bf16, KvDtype::Model) => 2048.0,
+            (0 | 1, ..) => 64.0,
+            _ => 1.0,
+        };
+        let terms = ScoreTerms { softcap: (seed % 3 == 2).then_some(20.0), has_sinks: seed % 2 == 1 };
+        Setting { heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, kv, window, sharpness, terms }
+    }
+
+    fn shapes(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(false) else { return };
+        let shapes = [
+            ForestShape::MidPageForks,
+            ForestShape::Star,
+            ForestShape::EmptyLeaves,
+            ForestShape::Many(60),
+            ForestShape::OneTokenSegments,
+        ];
+        let layouts = [(7, 1), (6, 2), (8, 1), (16, 1), (8, 4)];
+        for seed in seeds {
+            let (window, blocks) = if seed % 2 == 0 { (None, 3) } else { (Some(100), 1) };
+            let number = seed as usize % shapes.len();
+            check(&kernel, &self.setting(layouts[number], window, seed), shapes[number], seed, blocks);
+        }
+    }
+
+    fn members(self, seeds: Range<u64>) {
+        let Some(kernel) = self.compile(false) else { return };
+        let shapes = [ForestShape::Star, ForestShape::MidPageForks, ForestShape::Many(60), ForestShape::EmptyLeaves];
+        for seed in seeds {
+            let (window, of) = if seed % 2 == 0 { (None, 2) } else { (Some(40), 4) };
+            let number = seed as usize % shapes.len();
+            check_members(&kernel, &self.setting((8, 1), window, seed), shapes[number], seed, of);
+        }
+    }
+
+    /// So few rows beside so many blocks that merges take one head at a time, or two, and that some blocks have no wide
+    /// tile: these are given narrow ones first.
+    fn few_rows(self) {
+        let Some(kernel) = self.compile(false) else { return };
+        let (setting, seed) = (self.setting((4, 1), None, 2), 0);
+        let grown = grow(ForestShape::Many(6), 32, seed);
+        let (kv, exact) = (kv(&setting, &grown), exact(&setting, &grown));
+        let names: Vec<usize> = (0..grown.rows.len()).collect();
+        let plan = Planner::Tree.plan(&grown.forest, &hints(&setting, 1));
+        let step = Step { setting: &setting, plan: &plan, names: &names, kv: &kv, narrow_heads: None };
+        let heads = grown.rows.len() * setting.heads.q_heads;
+        let mut mixed = 0;
+        for (rounds, warps) in [(1, heads), (2, heads * 2 / 3)] {
+            let blocks = warps.div_ceil(NARROW_WARPS);
+            assert_eq!(heads.div_ceil(NARROW_WARPS * blocks), rounds, "{heads} heads, {blocks} blocks");
+            let tiling = Tiling {
+                narrow_rows: 8,
+                wide_rows: Some(128),
+                workers: Workers::BlocksAndDecodeWarps(blocks),
+                most_slots: usize::MAX,
+                openings_spare: None,
+            };
+            let made = DevicePlan::build(&plan, setting.heads, names.len(), &tiling);
+            let [wide, narrow] = [PlanWord::WideTiles, PlanWord::NarrowTiles].map(|at| made.words()[at as usize]);
+            let busy = wide as usize * setting.heads.kv_heads;
+            mixed += usize::from((1..blocks).contains(&busy) && narrow > 0);
+            let found = attend(&kernel, &step, &tiling, &schedules(seed)[..1]);
+            assert_exact(&setting, &found[0], &exact, &format!("{blocks} blocks"));
+        }
+        assert!(mixed > 0, "no case has blocks with wide tiles and blocks without");
+    }
+
+    /// `None` if kernels cannot be emulated here.
+    fn deterministic(self, seeds: Range<u64>) -> Option<LargestOpenings> {
+        let kernel = self.compile(true)?;
+        let mut largest = LargestOpenings::default();
+        let shapes = [
+            ForestShape::MidPageForks,
+            ForestShape::Star,
+            ForestShape::EmptyLeaves,
+            ForestShape::DeepChain,
+            ForestShape::Many(40),
+        ];
+        let layouts = [(4, 1), (6, 2), (7, 1), (1, 1), (16, 1)];
+        // Longer than a tile, and shorter: rows of one item see other tiles of it.
+        let windows = [None, Some(200), Some(70)];
+        for seed in seeds {
+            let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
+            for window in windows {
+                largest.see_all(&check_deterministic(
+                    &kernel,
+                    &self.setting(layouts[number], window, seed),
+                    shapes[number],
+                    seed,
+                    blocks,
+                ));
+            }
+        }
+        let has_openings = kernel_of(self.head_dim).has_openings(self.head_dim, kept(self.kv));
+        assert_eq!(largest.rows > 0, has_openings, "openings of {} rows", largest.rows);
+        Some(largest)
+    }
+}
+
+#[test]
+fn heads_of_128_bf16() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn heads_of_64_f16() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+}
+
+#[test]
+fn heads_of_80_f16() {
+    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(1..3);
+}
+
+#[test]
+fn heads_of_96_bf16() {
+    Variant { head_dim: 96, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..2);
+}
+
+#[test]
+fn heads_of_256_bf16() {
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..3);
+}
+
+#[test]
+fn heads_of_512_bf16() {
+    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(1..3);
+}
+
+/// A long document below few rows: each team of warps takes several narrow tiles, and wide ones have many steps.
+#[test]
+fn long_segments_by_large_heads() {
+    for (head_dim, heads) in [(256, (4, 2)), (512, (4, 4))] {
+        let variant = Variant { head_dim, dtype: Dtype::Bf16, kv: KvDtype::Model };
+        let Some(kernel) = variant.compile(false) else { return };
+        check(&kernel, &variant.setting(heads, None, 2), ForestShape::Document(2), 1, 1);
+    }
+}
+
+#[test]
+fn deterministic_rows_of_large_heads_do_too() {
+    Variant { head_dim: 256, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(0..1);
+    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..1);
+}
+
+#[test]
+fn members_of_heads_of_128() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(0..4);
+}
+
+#[test]
+fn members_of_heads_of_64_and_eight_bits() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(0..2);
+}
+
+#[test]
+fn members_of_large_heads() {
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(1..3);
+}
+
+#[test]
+fn few_rows_by_heads_of_128() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.few_rows();
+}
+
+#[test]
+fn few_rows_by_heads_of_64() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.few_rows();
+}
+
+#[test]
+fn eight_bits_beside_bf16() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.shapes(0..2);
+}
+
+#[test]
+fn eight_bits_beside_f16() {
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(0..2);
+}
+
+#[test]
+fn deterministic_rows_depend_on_their_own_tokens_alone() {
+    let largest = Variant { head_dim: 64, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..5);
+    if let Some(LargestOpenings { steps, rows }) = largest {
+        // More than one warpgroup takes, and more than a first step.
+        assert!(rows > 64 && steps > 1, "openings of at most {rows} rows and {steps} steps");
+    }
+}
+
+/// Their rings have other lengths.
+#[test]
+fn deterministic_rows_of_f16_and_of_other_heads_do_too() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.deterministic(0..2);
+    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.deterministic(1..2);
+}
+
+#[test]
+fn deterministic_rows_of_eight_bits_do_too() {
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.deterministic(0..5);
+}

@@ -1,0 +1,315 @@
+//! The kernels of mixtures of experts on the CPU, instruction by instruction (`emulator`): rows get the experts with the
+//! largest scores and places in order, and every place the product with its expert, whatever the tile it lies in.
+
+use crate::emulator;
+
+use std::collections::BTreeSet;
+use std::ffi::c_void;
+
+use emulator::{Emulated, Schedule, When};
+use offshoot_backend::Dtype;
+use offshoot_core::dice::Dice;
+use offshoot_cuda::compile::elements::ExpertTiles;
+use offshoot_cuda::compile::unit::Unit;
+use offshoot_cuda::compile::units;
+
+const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+
+fn at<T>(argument: &mut T) -> *mut c_void {
+    std::ptr::from_mut(argument).cast()
+}
+
+/// Rows at their experts, sorted by expert.
+struct Places {
+    firsts: Vec<u32>,
+    rows: Vec<u32>,
+}
+
+impl Places {
+    /// `counts[expert]` of `rows` rows choose each expert.
+    fn of(counts: &[usize], rows: usize) -> Self {
+        let mut firsts = vec![0];
+        let mut all = Vec::new();
+        for (expert, &count) in counts.iter().enumerate() {
+            all.extend((0..count).map(|i| ((i * 7 + expert) % rows) as u32));
+            firsts.push(all.len() as u32);
+        }
+        Self { firsts, rows: all }
+    }
+
+    fn expert(&self, place: usize) -> usize {
+        self.firsts.iter().position(|&first| first as usize > place).expect("the last one is behind all") - 1
+    }
+}
+
+/// As kernels/experts/panels.cuh has it: 64 x 64 elements, chunks of eight swizzled by their row, missing ones zero.
+/// `alternates`: eight rows of the first half and eight of the second in turn.
+fn panels(weights: &[f32], experts: usize, outputs: usize, inner: usize, alternates: bool) -> Vec<f32> {
+    let (groups, across) = (outputs.div_ceil(64), inner.div_ceil(64));
+    let mut all = vec![0.0; experts * groups * across * 64 * 64];
+    for (i, &weight) in weights.iter().enumerate() {
+        let (expert, row, k) = (i / inner / outputs, i / inner % outputs, i % inner);
+        let half = outputs / 2;
+        let row = if alternates { row % half / 8 * 16 + row / half * 8 + row % half % 8 } else { row };
+        let panel = (expert * groups + row / 64) * across + k / 64;
+        let (row, chunk) = (row % 64, k % 64 / 8);
+        all[(panel * 64 + row) * 64 + (chunk ^ (row % 8)) * 8 + k % 8] = weight;
+    }
+    all
+}
+
+struct Product<'a> {
+    dtype: Dtype,
+    outputs: usize,
+    inner: usize,
+    counts: &'a [usize],
+    /// Rows of the step; `None`: `x` has a row for each place.
+    rows: Option<usize>,
+    biased: bool,
+    sums: bool,
+    gate: Option<u32>,
+}
+
+impl Product<'_> {
+    /// Compiles the kernel of such tiles.
+    fn kernel(&self, tiles: ExpertTiles) -> Option<Emulated> {
+        Emulated::compile(&units::expert_linear(self.dtype, tiles, self.gate.is_some()), tiles.name())
+    }
+
+    /// Runs the product by a kernel; compares every place with the sum in f64, and returns the results.
+    fn hold(&self, kernel: &Emulated, tiles: ExpertTiles, how: Schedule) -> Vec<f32> {
+        let &Self { dtype, outputs, inner, counts, biased, sums, gate, .. } = self;
+        let (experts, mut dice) = (counts.len(), Dice::new(5));
+        let places = Places::of(counts, self.rows.unwrap_or(1));
+        let count = places.rows.len();
+        let mut numbers = |len: usize| -> Vec<f32> { (0..len).map(|_| dtype.round(dice.number())).collect() };
+        let x = numbers(self.rows.unwrap_or(count) * inner);
+        let weights = numbers(experts * outputs * inner);
+        let bias = numbers(experts * outputs);
+        let width = if gate.is_some() { outputs / 2 } else { outputs };
+        let into = if sums { Dtype::F32 } else { dtype };
+        let mut out = vec![0xffu8; count * width * into.bytes() + 16];
+
+        // As 16-byte units, where the kernels' copies may begin.
+        let aligned = |values: &[f32]| -> Vec<u128> {
+            let mut bytes = dtype.encode(values);
+            bytes.resize(bytes.len().next_multiple_of(16), 0);
+            bytes.chunks_exact(16).map(bytemuck::pod_read_unaligned).collect()
+        };
+        let (x_given, panels) = (aligned(&x), aligned(&panels(&weights, experts, outputs, inner, gate.is_some())));
+        let (mut out_at, mut x_at, mut weights_at) = (out.as_mut_ptr(), x_given.as_ptr(), panels.as_ptr());
+        let (mut bias_at, mut firsts_at) = (bias.as_ptr(), places.firsts.as_ptr());
+        let mut rows_at = places.rows.as_ptr();
+        let numbers = [experts, outputs, inner, usize::from(self.rows.is_some()), usize::from(biased)];
+        let mut numbers = numbers.map(|number| number as u32);
+        let (mut sums_given, mut gate_given) = (u32::from(sums), gate.unwrap_or(0));
+        let [a, b, c, d, e] = &mut numbers;
+        let args = [
+            at(&mut out_at),
+            at(&mut x_at),
+            at(&mut weights_at),
+            at(&mut bias_at),
+            at(&mut firsts_at),
+            at(&mut rows_at),
+            at(a),
+            at(b),
+            at(c),
+            at(d),
+            at(e),
+            at(&mut sums_given),
+            at(&mut gate_given),
+        ];
+        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+        unsafe { kernel.launch(2, tiles.threads, tiles.shared, how, &args) };
+
+        let mut found = Vec::new();
+        for place in 0..count {
+            let expert = places.expert(place);
+            let input = if self.rows.is_some() { places.rows[place] as usize } else { place };
+            let (x, mut products) = (&x[input * inner..][..inner], Vec::new());
+            for row in 0..outputs {
+                let w = &weights[(expert * outputs + row) * inner..][..inner];
+                let product: f64 = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+                products.push(product + if biased { f64::from(bias[expert * outputs + row]) } else { 0.0 });
+            }
+            for i in 0..width {
+                let expected = match gate {
+                    None => products[i],
+                    Some(kind) => gated(products[i], products[width + i], kind),
+                };
+                let bytes = &out[(place * width + i) * into.bytes()..][..into.bytes()];
+                let value = match into {
+                    Dtype::F32 => f32::from_le_bytes(bytes.try_into().unwrap()),
+                    Dtype::F16 => half::f16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+                    Dtype::Bf16 => half::bf16::from_le_bytes(bytes.try_into().unwrap()).to_f32(),
+                };
+                // A rounding of the result, those of a sum of `inner` products of at most 1, and a gate's slope of at
+                // most 2 and factor of the other half.
+                let factor = if gate.is_some() { 4.0 * (1.0 + products[width + i].abs()) } else { 1.0 };
+                let allowed = expected.abs() * into.rounding() * 2.0 + factor * inner as f64 * 2f64.powi(-22) + 1e-7;
+                let error = (f64::from(value) - expected).abs();
+                assert!(error <= allowed, "{tiles:?}, place {place}, {i}: {value}, not {expected}");
+                found.push(value);
+            }
+        }
+        assert!(out[count * width * into.bytes()..].iter().all(|&byte| byte == 0xff), "nothing behind the last place");
+        found
+    }
+}
+
+fn gated(gate: f64, up: f64, kind: u32) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match kind {
+        0 => gate * sigmoid(gate) * up,
+        1 => gate * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3))) * up,
+        _ => {
+            let (g, u) = (gate.min(7.0), up.clamp(-7.0, 7.0));
+            g * sigmoid(1.702 * g) * (u + 1.0)
+        }
+    }
+}
+
+fn all_tiles() -> impl Iterator<Item = ExpertTiles> {
+    [8, 9].into_iter().flat_map(ExpertTiles::of).copied()
+}
+
+/// Empty experts, one place, and more places than the smaller tiles have.
+const SKEWED: [usize; 6] = [0, 1, 70, 0, 9, 20];
+
+#[test]
+fn every_place_has_the_product_with_its_expert() {
+    let plain = Product {
+        dtype: Dtype::Bf16,
+        outputs: 136,
+        inner: 72,
+        counts: &SKEWED,
+        rows: Some(33),
+        biased: true,
+        sums: false,
+        gate: None,
+    };
+    for tiles in all_tiles() {
+        let Some(kernel) = plain.kernel(tiles) else { return };
+        for (seed, (copies, products)) in
+            [(When::AtOnce, When::AtOnce), (When::Late, When::AtOnce), (When::Late, When::Late)].into_iter().enumerate()
+        {
+            plain.hold(&kernel, tiles, Schedule { copies, products, seed: seed as u32 });
+        }
+        // Widths that are no multiple of eight; places as inputs; sums.
+        Product { outputs: 13, inner: 200, rows: None, biased: false, ..plain }.hold(&kernel, tiles, AT_ONCE);
+        Product { outputs: 200, inner: 640, sums: true, ..plain }.hold(&kernel, tiles, AT_ONCE);
+    }
+}
+
+#[test]
+fn gates_are_of_both_halves() {
+    for tiles in all_tiles() {
+        let product = |gate: u32| Product {
+            dtype: Dtype::F16,
+            outputs: 176,
+            inner: 64,
+            counts: &SKEWED,
+            rows: Some(9),
+            biased: gate == 2,
+            sums: false,
+            gate: Some(gate),
+        };
+        let Some(kernel) = product(0).kernel(tiles) else { return };
+        (0..3).for_each(|gate| drop(product(gate).hold(&kernel, tiles, AT_ONCE)));
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_tile() {
+    // The same places first, alone and among others: tiles of all sizes.
+    let product = |counts: &'static [usize]| Product {
+        dtype: Dtype::F16,
+        outputs: 64,
+        inner: 136,
+        counts,
+        rows: Some(300),
+        biased: false,
+        sums: true,
+        gate: None,
+    };
+    let mut expected: Option<Vec<f32>> = None;
+    for tiles in ExpertTiles::of(9).iter().copied() {
+        let Some(kernel) = product(&[1]).kernel(tiles) else { return };
+        for counts in [&[3][..], &[17], &[40], &[65], &[129], &[193]] {
+            let found = product(counts).hold(&kernel, tiles, AT_ONCE);
+            let first = found[..3 * 64].to_vec();
+            assert_eq!(expected.get_or_insert_with(|| first.clone()), &first, "{tiles:?} for {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn rows_get_their_likeliest_experts_and_places_in_order() {
+    let (choose, sort) = (Unit::new(&units::ROUTE_CHOOSE), Unit::new(&units::ROUTE_PLACES));
+    let Some(choose) = Emulated::compile(&choose, "route_choose") else { return };
+    let Some(sort) = Emulated::compile(&sort, "route_places") else { return };
+    for (rows, experts, chosen) in [(1usize, 3usize, 1usize), (5, 40, 4), (70, 8, 2), (61, 130, 8), (9, 33, 32)] {
+        let mut dice = Dice::new(rows as u64);
+        // Few different scores: many are equal.
+        let scores: Vec<f32> = (0..rows * experts).map(|_| dice.within(0, 12) as f32 - 6.0).collect();
+        let factors = dice.numbers(experts);
+        for kind in 0u32..4 {
+            let places = rows * chosen;
+            let mut expert_of = vec![0u128; places.div_ceil(8)];
+            let (mut weights, mut firsts) = (vec![f32::NAN; places], vec![u32::MAX; experts + 1]);
+            let (mut row_of, mut place_of) = (vec![u32::MAX; places], vec![u32::MAX; places]);
+            let (mut expert_at, mut weights_at) = (expert_of.as_mut_ptr(), weights.as_mut_ptr());
+            let (mut scores_at, mut factors_at) = (scores.as_ptr(), factors.as_ptr());
+            let mut numbers = [rows as u32, experts as u32, chosen as u32, kind, 1];
+            let [a, b, c, d, e] = &mut numbers;
+            let args = [at(&mut expert_at), at(&mut weights_at), at(&mut scores_at), at(&mut factors_at)];
+            let args = args.into_iter().chain([at(a), at(b), at(c), at(d), at(e)]).collect::<Vec<_>>();
+            // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+            unsafe { choose.launch(rows.div_ceil(4) as u32, 128, 4 * experts * 4, AT_ONCE, &args) };
+            let (mut firsts_at, mut rows_at, mut places_at) =
+                (firsts.as_mut_ptr(), row_of.as_mut_ptr(), place_of.as_mut_ptr());
+            let mut numbers = [places as u32, chosen as u32, experts as u32];
+            let [a, b, c] = &mut numbers;
+            let mut needed = [5u32, 7];
+            let mut needed_at = needed.as_mut_ptr();
+            let lists = [at(&mut firsts_at), at(&mut rows_at), at(&mut places_at), at(&mut needed_at)];
+            let args = lists.into_iter().chain([at(&mut expert_at), at(a), at(b), at(c)]).collect::<Vec<_>>();
+            // SAFETY: as above.
+            unsafe { sort.launch(experts as u32, 512, 0, AT_ONCE, &args) };
+
+            let expert_of: &[u16] = bytemuck::cast_slice(&expert_of);
+            let mut sorted: Vec<(u16, u32, usize)> = Vec::new();
+            for row in 0..rows {
+                let of_row = &scores[row * experts..][..experts];
+                let mut order: Vec<usize> = (0..experts).collect();
+                order.sort_by(|&a, &b| of_row[b].total_cmp(&of_row[a]));
+                let weight = |expert: usize| match kind {
+                    0 | 1 => f64::from(of_row[expert] - of_row[order[0]]).exp(),
+                    _ => 1.0 / (1.0 + f64::from(-of_row[expert]).exp()),
+                };
+                let sum: f64 = match kind {
+                    0 => order.iter().map(|&expert| weight(expert)).sum(),
+                    2 => 1.0,
+                    _ => order[..chosen].iter().map(|&expert| weight(expert)).sum(),
+                };
+                for (i, &expert) in order[..chosen].iter().enumerate() {
+                    let at = row * chosen + i;
+                    assert_eq!(usize::from(expert_of[at]), expert, "row {row}, choice {i}");
+                    let expected = weight(expert) / sum * f64::from(factors[expert]);
+                    let error = (f64::from(weights[at]) - expected).abs();
+                    assert!(error < 1e-5 * expected.abs() + 1e-12, "{kind}: {} for {expected}", weights[at]);
+                    sorted.push((expert as u16, row as u32, at));
+                }
+            }
+            sorted.sort_unstable();
+            for (place, &(_, row, choice)) in sorted.iter().enumerate() {
+                assert_eq!((row_of[place], place_of[choice]), (row, place as u32));
+            }
+            let distinct = sorted.iter().map(|choice| choice.0).collect::<BTreeSet<_>>();
+            assert_eq!(needed, [5 + distinct.len() as u32, 8]);
+            for (expert, &first) in firsts.iter().enumerate() {
+                assert_eq!(first as usize, sorted.iter().filter(|choice| usize::from(choice.0) < expert).count());
+            }
+        }
+    }
+}

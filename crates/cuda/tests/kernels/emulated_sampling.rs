@@ -1,0 +1,167 @@
+//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`):
+//! requests that are advanced change logits to the last bit as requests that are made anew with all tokens seen.
+
+use crate::emulator;
+
+use std::ffi::c_void;
+
+use emulator::{Emulated, Schedule, When};
+use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SeenToken, StepBatch};
+use offshoot_core::dice::Dice;
+use offshoot_core::ids::TokenId;
+use offshoot_cuda::compile::unit::Unit;
+use offshoot_cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
+use offshoot_cuda::sampling::{SEEN_BYTES, pack};
+
+const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
+/// Tokens of one chunk, as in kernels/sampling/sample.cuh.
+const CHUNK: usize = 512;
+const VOCAB: usize = 1100;
+const CHUNKS: usize = VOCAB.div_ceil(CHUNK);
+
+fn at<T>(argument: &mut T) -> *mut c_void {
+    std::ptr::from_mut(argument).cast()
+}
+
+struct Kernels {
+    count: Emulated,
+    edit: Emulated,
+}
+
+impl Kernels {
+    fn compile() -> Option<Self> {
+        let edit = SAMPLE.iter().find(|source| source.name.ends_with("sample_edit.cu")).expect("the third kernel");
+        Some(Self {
+            count: Emulated::compile(&Unit::new(&SAMPLE_COUNT), "sample_count")?,
+            edit: Emulated::compile(&Unit::new(edit), "sample_edit")?,
+        })
+    }
+}
+
+/// What a step leaves on the device for the next one.
+struct Device<'a> {
+    kernels: &'a Kernels,
+    /// What `pack` made, in words.
+    requests: Vec<u32>,
+    /// A token and its logit an ask.
+    newest: Vec<[u32; 2]>,
+    counted: Vec<u32>,
+    drawn: Vec<u32>,
+}
+
+impl<'a> Device<'a> {
+    fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
+        let mut block = Vec::new();
+        pack(requests, requests.len(), &mut block);
+        Self {
+            kernels,
+            requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
+            newest: vec![[u32::MAX; 2]; requests.len()],
+            counted: vec![0; requests.len() * MOST_COUNTED * SEEN_BYTES / 4],
+            drawn: vec![u32::MAX; requests.len()],
+        }
+    }
+
+    fn advance(&mut self) {
+        let (mut requests, mut newest, mut counted) =
+            (self.requests.as_mut_ptr(), self.newest.as_ptr(), self.counted.as_mut_ptr());
+        let args = [at(&mut requests), at(&mut newest), at(&mut counted)];
+        // SAFETY: the arguments of sample_count, in its order, each with memory for what its head says.
+        unsafe { self.kernels.count.launch(self.drawn.len() as u32, 32, 0, ANY, &args) };
+    }
+
+    /// The logits of all asks as they are sampled from.
+    fn edit(&mut self, logits: &[f32]) -> Vec<f32> {
+        let asks = self.drawn.len();
+        let mut edited = logits.to_vec();
+        let mut sums = vec![[0.0f32; CHUNKS]; 2 * asks];
+        let (max, sum) = sums.split_at_mut(asks);
+        let (mut logits, mut vocab, mut chunks) = (edited.as_mut_ptr(), VOCAB as u32, CHUNKS as u32);
+        let (mut requests, mut drawn) = (self.requests.as_mut_ptr(), self.drawn.as_ptr());
+        let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+        let (mut newest, mut counted) = (self.newest.as_mut_ptr(), self.counted.as_mut_ptr());
+        let args = [
+            at(&mut logits),
+            at(&mut vocab),
+            at(&mut chunks),
+            at(&mut requests),
+            at(&mut drawn),
+            at(&mut max),
+            at(&mut sum),
+            at(&mut newest),
+            at(&mut counted),
+        ];
+        // SAFETY: the arguments of sample_edit, in its order, each with memory for what its head says.
+        unsafe { self.kernels.edit.launch(asks as u32, 256, CHUNKS.next_multiple_of(16), ANY, &args) };
+        edited
+    }
+}
+
+fn request(dice: &mut Dice, ask: usize) -> SampleRequest {
+    let token = |dice: &mut Dice| TokenId(dice.within(0, VOCAB as u32 - 1));
+    let mut tokens: Vec<TokenId> = (0..dice.within(0, 90)).map(|_| token(dice)).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    let seen = |token| SeenToken { token, sampled: dice.within(0, 3), in_prompt: dice.one_in(2) };
+    let seen = tokens.into_iter().map(seen).collect();
+    let mut biased: Vec<TokenId> = (0..dice.within(0, 9)).map(|_| token(dice)).collect();
+    biased.sort_unstable();
+    biased.dedup();
+    let plain = SampleRequest {
+        logit_bias: biased.into_iter().map(|token| (token, 4.0 * dice.number())).collect(),
+        banned: (0..dice.within(0, 4)).map(|_| token(dice)).collect(),
+        ..SampleRequest::of(Pick::Greedy)
+    };
+    match ask % 4 {
+        0 => plain,
+        number => SampleRequest {
+            seen,
+            unseen: dice.one_in(2).then_some(ask as u32),
+            repetition_penalty: if number == 1 { 1.3 } else { 1.0 },
+            frequency_penalty: if number == 2 { 0.4 } else { 0.0 },
+            presence_penalty: if number == 3 { -0.7 } else { 0.0 },
+            ..plain
+        },
+    }
+}
+
+#[test]
+fn advanced_requests_edit_as_new_ones_do() {
+    const ASKS: usize = 12;
+    let Some(kernels) = Kernels::compile() else { return };
+    let mut dice = Dice::new(11);
+    let logits: Vec<f32> = (0..ASKS * VOCAB).map(|_| 8.0 * dice.number()).collect();
+    let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| request(&mut dice, ask)).collect();
+    // Few different tokens, many of them seen before: so that they come again.
+    let draws = |dice: &mut Dice| -> Vec<TokenId> {
+        let one = |request: &SampleRequest| match request.seen.len() {
+            0 => TokenId(dice.within(0, 30)),
+            seen if dice.one_in(2) => request.seen[dice.within(0, seen as u32 - 1) as usize].token,
+            _ => TokenId(dice.within(0, 30)),
+        };
+        requests.iter().map(one).collect()
+    };
+    let mut definition = StepBatch {
+        tokens: vec![RowToken::Known(TokenId(0)); ASKS],
+        logit_rows: (0..ASKS as u32).collect(),
+        requests: requests.clone(),
+        ..StepBatch::default()
+    };
+    let mut before = draws(&mut dice);
+    let mut device = Device::load(&kernels, &requests);
+    for step in 0..=MOST_COUNTED {
+        if step > 0 {
+            definition.advance(&[], &[]);
+            device.advance();
+        }
+        device.drawn = before.iter().map(|token| token.0).collect();
+        let advanced = device.edit(&logits);
+        definition.count_unseen(&before);
+        if step.is_multiple_of(8) {
+            let anew = Device::load(&kernels, &definition.requests).edit(&logits);
+            let same = advanced.iter().zip(&anew).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{step} steps on");
+        }
+        before = draws(&mut dice);
+    }
+}

@@ -1,0 +1,21 @@
+//! The CUDA backend without and with a GPU: kernels emulated and, where there is one, run.
+
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
+mod cuda_device;
+mod cuda_ops;
+mod cuda_steps;
+mod device_plan;
+mod emulated_advance;
+mod emulated_append;
+mod emulated_attention;
+mod emulated_delta_rule;
+mod emulated_exchanges;
+mod emulated_experts;
+mod emulated_four_bit;
+mod emulated_fp8;
+mod emulated_heads;
+mod emulated_levels;
+mod emulated_sampling;
+mod emulator;

@@ -1,0 +1,45 @@
+//! Converts a schedule to the flat arrays of one forward step.
+
+use crate::branch::{Branch, BranchWork};
+use crate::cache::Branches;
+use crate::schedule::{LogitsRequest, Schedule};
+use offshoot_backend::{RowToken, SampleRequest, StepBatch};
+use offshoot_core::ids::GroupIx;
+use offshoot_kv::plan::AttentionPlan;
+use offshoot_kv::{PrefixTree, StateRun};
+
+/// The rows of a schedule as the decoder takes them. Sorts the schedule's requests in the order of their logits.
+pub(super) fn step_batch(
+    schedule: &mut Schedule,
+    branches: &Branches,
+    prefix: &PrefixTree,
+    plans: Vec<AttentionPlan>,
+    state_runs: Vec<StateRun>,
+    request: impl Fn(&LogitsRequest) -> SampleRequest,
+) -> StepBatch {
+    let logit_rows = schedule.logit_rows();
+    let slots_in = |group: GroupIx| match group {
+        GroupIx(0) => schedule.rows.iter().map(|row| row.slot).collect(),
+        _ => schedule.rows.iter().map(|row| prefix.slot_in(group, row.at.segment, row.at.position)).collect(),
+    };
+    StepBatch {
+        tokens: schedule.rows.iter().map(|row| token(&branches[&row.branch], row.at.position)).collect(),
+        positions: schedule.rows.iter().map(|row| row.at.position).collect(),
+        slots: prefix.groups().iter().map(slots_in).collect(),
+        logit_rows,
+        plans,
+        state_runs,
+        requests: schedule.requests.iter().map(request).collect(),
+    }
+}
+
+/// The token at `position`; if the host does not know it yet, the sample of the step before that will be it.
+fn token(branch: &Branch, position: u32) -> RowToken {
+    match (branch.tokens.get(position as usize), &branch.work) {
+        (Some(&token), _) => RowToken::Known(token),
+        (None, BranchWork::Sample(sampling)) => RowToken::Sampled(sampling.in_flight.request),
+        (None, BranchWork::Idle | BranchWork::Score(_)) => {
+            unreachable!("only a sampling branch has rows past its known tokens")
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
+//! delayed, and sleeps while nothing runs.
+
+use crossbeam_channel::{RecvError, TryRecvError};
+
+use crate::Engine;
+use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
+use crate::events::EventSender;
+use crate::handle::Command;
+use crate::request::{Continuation, Event, Extend, FinishReason};
+use crate::text::BranchText;
+use offshoot_backend::MOST_TOP;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, TokenId};
+
+/// Result of one turn of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A step was submitted or collected.
+    Stepped,
+    /// Nothing runs: there is nothing to do before the next command.
+    Idle,
+    /// The last handle was dropped.
+    Abandoned,
+}
+
+/// How much more may be taken from the waiting commands before the next step. A command is never split.
+#[derive(Clone, Copy, Debug)]
+struct Intake {
+    /// Branches named by commands, and commands that name none: about a microsecond each.
+    branches: usize,
+    /// Tokens of prompts and given tokens.
+    tokens: usize,
+}
+
+impl Intake {
+    /// Enough to make, start and release all branches that run at once.
+    fn for_step(max_branches: usize) -> Self {
+        Intake { branches: max_branches.saturating_mul(4).saturating_add(1024), tokens: 1 << 16 }
+    }
+
+    fn take(&mut self, command: &Command) {
+        let (branches, tokens) = match command {
+            Command::Root { path, .. } => (1, path.len()),
+            Command::Fork { children, .. } => (children.len(), 0),
+            Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
+            Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
+            Command::Borrow { tokens, .. } => (1, tokens.len()),
+            Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } | Command::Lend(_) => (1, 0),
+        };
+        self.branches = self.branches.saturating_sub(branches.max(1));
+        self.tokens = self.tokens.saturating_sub(tokens);
+    }
+
+    fn is_used_up(self) -> bool {
+        self.branches == 0 || self.tokens == 0
+    }
+}
+
+/// The error of an extend of a branch that does not exist.
+pub(crate) fn unknown_branch(id: BranchId) -> Error {
+    let expected = "one that was made by root, or by a fork of a branch at rest, and not released";
+    Error::value("branch", expected, id.to_string())
+}
+
+/// The error of an extend of a branch that is being extended.
+pub(crate) fn busy_branch(id: BranchId) -> Error {
+    Error::value("branch", "one that rests", format!("{id}, which is being extended"))
+}
+
+impl Engine {
+    /// Works until the last handle is dropped.
+    pub(super) fn run(&mut self) -> Result<()> {
+        loop {
+            match self.turn()? {
+                Turn::Stepped => {}
+                Turn::Idle => match self.commands.recv() {
+                    Ok(command) => self.execute(command)?,
+                    Err(RecvError) => return self.save_rest(),
+                },
+                Turn::Abandoned => return Ok(()),
+            }
+        }
+    }
+
+    /// Executes waiting commands in order, then makes a step. While branches run, `Intake` bounds the commands.
+    /// A step may be in flight meanwhile: pages that a command frees are reused only by steps submitted later, and
+    /// results for work that a command ended are recognised by their generation.
+    pub fn turn(&mut self) -> Result<Turn> {
+        let mut intake = Intake::for_step(self.config.max_branches);
+        while !(self.has_work() && intake.is_used_up()) {
+            match self.commands.try_recv() {
+                Ok(command) => {
+                    intake.take(&command);
+                    self.execute(command)?;
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.save_rest()?;
+                    return Ok(Turn::Abandoned);
+                }
+            }
+        }
+        if !self.has_work() {
+            self.transfer()?;
+            self.serve_lends(true);
+            if self.save_while_idle()? {
+                return Ok(Turn::Stepped);
+            }
+            self.check_integrity()?;
+            self.publish();
+            // A shortage may have been another program's.
+            self.most_run_rows = usize::MAX;
+            return Ok(Turn::Idle);
+        }
+        // Before more is submitted: a copy waits for the steps that are.
+        self.serve_lends(false);
+        self.step()?;
+        self.publish();
+        Ok(Turn::Stepped)
+    }
+
+    fn has_work(&self) -> bool {
+        !(self.scheduler.is_idle() && self.submitted.is_empty())
+    }
+
+    fn check_integrity(&self) -> Result<()> {
+        if !self.config.check_plans {
+            return Ok(());
+        }
+        let checked = self.cache.prefix.check_integrity(&self.cache.pages);
+        let checked = checked.and_then(|()| self.cache.check_unshared(self.branches.values()));
+        checked.and_then(|()| self.scheduler.check(&self.branches)).map_err(Error::Internal)
+    }
+
+    fn execute(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Root { place, path, home: _ } => {
+                self.branches.insert(place.branch, Branch::at_rest(place, path));
+            }
+            Command::Fork { at, children } => self.fork(at, &children),
+            Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
+            Command::Cancel { branches } => self.cancel(&branches),
+            Command::Release { branches, keep_cached } => self.release(&branches, keep_cached),
+            Command::Metrics { reply } => {
+                self.collect_all()?;
+                self.count_memory();
+                drop(reply.send(self.metrics.clone()));
+            }
+            Command::Pin { branch } => {
+                if let Some(branch) = self.branches.get_mut(&branch) {
+                    branch.is_pin = true;
+                }
+            }
+            Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
+            Command::Lend(lend) => self.lend(lend),
+            Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
+        }
+        Ok(())
+    }
+
+    /// Ignores a fork of a branch that is being extended: its tokens would depend on when the command arrived.
+    fn fork(&mut self, at: BranchId, children: &[BranchId]) {
+        let Some(parent) = self.branches.get_mut(&at).filter(|parent| parent.rests()) else { return };
+        // Parent and children may be given the same tokens next, which are then shared.
+        if let KvHold::Path(lease) = &mut parent.hold {
+            (lease.own, lease.used) = (false, false);
+        }
+        self.cache.count_unshared(parent);
+        let forks: Vec<Branch> = children.iter().map(|&child| parent.fork(child)).collect();
+        for fork in forks {
+            if let Some(lease) = fork.lease() {
+                self.cache.prefix.retain(lease.segment);
+            }
+            self.scheduler.note_rest(&fork);
+            self.branches.insert(fork.id, fork);
+        }
+    }
+
+    fn extend(&mut self, extend: Extend, events: &EventSender) {
+        let Extend { branch: id, continuation } = extend;
+        if let Err(error) = self.try_extend(id, continuation, events) {
+            events.send(Event::Failed { branch: id, error });
+        }
+    }
+
+    fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
+        let Some(branch) = self.branches.get(&id) else {
+            return Err(unknown_branch(id));
+        };
+        if !branch.rests() {
+            return Err(busy_branch(id));
+        }
+        match continuation {
+            Continuation::Sampled { params, stop, uniforms } => {
+                let stops = stop.strings.clone();
+                if self.tokenizer.is_none() && !stops.is_empty() {
+                    return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
+                }
+                let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
+                let begin = branch.tokens.len();
+                let sampling = SamplingState {
+                    begin,
+                    limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
+                    in_flight: InFlight::default(),
+                    logprobs: Vec::new(),
+                    top: Vec::new(),
+                    stop_token: None,
+                    text,
+                    counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
+                    uniforms,
+                    events: events.clone(),
+                    params,
+                    stop,
+                };
+                self.begin_sampling(id, sampling);
+                Ok(())
+            }
+            Continuation::Given { tokens, logprobs } => self.given(id, tokens, logprobs, events),
+        }
+    }
+
+    fn begin_sampling(&mut self, id: BranchId, sampling: SamplingState) {
+        let branch = self.branches.get_mut(&id).expect("the caller found it");
+        let is_full = sampling.begin >= self.facts.context;
+        branch.begin(BranchWork::Sample(Box::new(sampling)));
+        match is_full {
+            true => branch.finish(FinishReason::ContextFull),
+            false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
+        }
+    }
+
+    fn given(
+        &mut self,
+        id: BranchId,
+        tokens: Vec<TokenId>,
+        logprobs: Option<usize>,
+        events: &EventSender,
+    ) -> Result<()> {
+        let branch = self.branches.get_mut(&id).expect("the caller found it");
+        let (begin, context) = (branch.tokens.len(), self.facts.context);
+        if begin + tokens.len() > context {
+            let what = "a branch with the tokens given to it".to_owned();
+            return Err(Error::ContextTooLong { what, tokens: begin + tokens.len(), context });
+        }
+        if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
+            return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
+        }
+        let tops = logprobs.unwrap_or(0);
+        if tops > MOST_TOP {
+            return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), tops.to_string()));
+        }
+        let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
+        branch.tokens.give(&tokens);
+        let (events, top) = (events.clone(), Vec::new());
+        let tops = tops.min(self.facts.vocab);
+        let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), top, text };
+        branch.begin(BranchWork::Score(Box::new(scoring)));
+        if logprobs.is_none() || tokens.is_empty() {
+            branch.finish(FinishReason::Given);
+        } else if self.cache.take_over_all(branch) {
+            self.metrics.prompt_tokens_logical += branch.count_given(branch.tokens.len() - 2);
+            self.metrics.scores_reused = self.cache.scores_reused;
+            branch.finish(FinishReason::Given);
+        } else {
+            self.scheduler.add(id, &mut self.branches, &mut self.cache);
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, ids: &[BranchId]) {
+        let mut ended = Vec::new();
+        for &id in ids {
+            if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
+                self.cache.keep_sampled(branch);
+                self.scheduler.note_end(branch, true);
+                branch.finish(FinishReason::Cancelled);
+                ended.push(id);
+            }
+        }
+        self.retire(ended);
+    }
+
+    fn release(&mut self, ids: &[BranchId], keep_cached: bool) {
+        self.cancel(ids);
+        for id in ids {
+            let Some(mut branch) = self.branches.remove(id) else { continue };
+            self.scheduler.forget(*id);
+            match keep_cached {
+                true => drop(self.cache.give_up(&mut branch)),
+                false => self.cache.prune(&mut branch),
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Commits a collected step: appends sampled tokens to their branches, applies stop conditions, sends events.
+
+use crate::branch::{Branch, BranchWork, SamplingState};
+use crate::cache::KvCache;
+use crate::events::EventBatcher;
+use crate::request::{Event, FinishReason, SampledToken};
+use crate::schedule::LogitsRequest;
+use crate::{Engine, EngineFacts};
+use offshoot_backend::Sampled;
+use offshoot_core::error::Error;
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_kv::TokenScore;
+
+impl Engine {
+    /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are discarded.
+    pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Sampled>) {
+        let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
+        for (request, sampled) in requests.iter().zip(sampled) {
+            let is_current = |branch: &&mut Branch| branch.generation == request.generation && !branch.rests();
+            let Some(branch) = self.branches.get_mut(&request.branch).filter(is_current) else {
+                self.metrics.tokens_discarded += 1;
+                continue;
+            };
+            self.metrics.prompt_tokens_logical += branch.count_given(request.position);
+            self.metrics.tokens_sampled += u64::from(matches!(branch.work, BranchWork::Sample(_)));
+            if let BranchWork::Score(_) = branch.work
+                && !self.cache.take_over(branch, request.position + 1)
+            {
+                branch.request_again();
+                self.metrics.tokens_discarded += 1;
+                continue;
+            }
+            let outcome = answer(branch, sampled, &self.facts, &mut self.cache, &mut batcher);
+            self.cache.settle(branch);
+            if let Some(outcome) = outcome {
+                batcher.flush();
+                self.cache.keep_sampled(branch);
+                self.scheduler.note_end(branch, outcome.is_err());
+                match outcome {
+                    Ok(reason) => branch.finish(reason),
+                    Err(error) => branch.fail(error),
+                }
+                ended.push(request.branch);
+            }
+        }
+        self.metrics.scores_reused = self.cache.scores_reused;
+        batcher.flush();
+        self.retire(ended);
+    }
+
+    /// Removes branches whose extend has ended from the scheduler, and frees keys and values past their tokens.
+    pub(super) fn retire(&mut self, mut ended: Vec<BranchId>) {
+        if ended.is_empty() {
+            return;
+        }
+        ended.sort_unstable();
+        self.scheduler.remove(&ended, &self.branches);
+        for id in ended {
+            let Some(branch) = self.branches.get_mut(&id) else { continue };
+            let holds_more =
+                branch.lease().is_none_or(|lease| self.cache.prefix.end(lease.segment) as usize > branch.tokens.len());
+            if holds_more {
+                self.cache.give_up(branch); // Given tokens that were not scored, or a path without its own tokens.
+            }
+        }
+    }
+}
+
+/// Applies one result to its branch. Returns how the extend ends, if it does.
+fn answer(
+    branch: &mut Branch,
+    sampled: Sampled,
+    facts: &EngineFacts,
+    cache: &mut KvCache,
+    batcher: &mut EventBatcher,
+) -> Option<Result<FinishReason, Error>> {
+    if !sampled.logprob.is_finite() {
+        let found = "NaN or infinity, as its weights hold";
+        return Some(Err(Error::value("the model's logits", "finite numbers", found)));
+    }
+    match branch.work {
+        BranchWork::Sample(_) => accept(branch, sampled, facts, batcher).map(Ok),
+        BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
+        BranchWork::Idle => None,
+    }
+}
+
+/// Appends a sampled token. Returns why the extend ends, if it does.
+fn accept(
+    branch: &mut Branch,
+    sampled: Sampled,
+    facts: &EngineFacts,
+    batcher: &mut EventBatcher,
+) -> Option<FinishReason> {
+    let BranchWork::Sample(sampling) = &mut branch.work else { return None };
+    let Sampled { token, logprob, top } = sampled;
+    sampling.in_flight.tokens -= 1;
+    let stops = stop_token(sampling, token, &facts.eos);
+    if stops.is_some() && !sampling.stop.include_stop {
+        sampling.stop_token = Some(SampledToken { token, logprob, top });
+        return stops;
+    }
+    sampling.logprobs.push(logprob);
+    if sampling.params.top_logprobs.is_some() {
+        sampling.top.push(top.clone());
+    }
+    if let Some(counts) = &mut sampling.counts {
+        counts.add(token, true);
+    }
+    let count = sampling.logprobs.len();
+    let piece = sampling.text.push(token, count >= sampling.stop.min_tokens);
+    let at_limit = count >= sampling.stop.max_tokens;
+    if sampling.events.hears_tokens() {
+        let tokens = vec![SampledToken { token, logprob, top }];
+        batcher.send(&sampling.events, Event::Tokens { branch: branch.id, tokens, text: piece.text });
+    }
+    branch.tokens.push_sampled(token);
+    let is_full = branch.tokens.len() >= facts.context;
+    stops
+        .or(piece.stopped_by.map(FinishReason::StopString))
+        .or(at_limit.then_some(FinishReason::Length))
+        .or(is_full.then_some(FinishReason::ContextFull))
+}
+
+fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {
+    if sampling.stop.tokens.contains(&token) {
+        return Some(FinishReason::StopToken(token));
+    }
+    (eos.contains(&token) && !sampling.stop.ignore_eos).then_some(FinishReason::EndOfText)
+}
+
+/// Records the log-probability of the next given token, also for other branches. Returns the finish reason at the last
+/// one.
+fn record(branch: &mut Branch, sampled: Sampled, cache: &mut KvCache) -> Option<FinishReason> {
+    let BranchWork::Score(scoring) = &mut branch.work else { return None };
+    let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, &sampled.top));
+    scoring.add(sampled.logprob, sampled.top);
+    let ends = scoring.next() == branch.tokens.len();
+    cache.keep_score(branch, at, score);
+    ends.then_some(FinishReason::Given)
+}

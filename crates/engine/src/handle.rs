@@ -1,0 +1,376 @@
+//! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in
+//! progress; an `EventReceiver` receives what happens. Neither knows model, backend or type parameters, so a test can
+//! answer the channel with a script (`scripted`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::cache_map::CacheSegment;
+use crate::events::{EventSender, Hear};
+use crate::lending::{Lend, LentPart, PrefixCosts};
+use crate::live::{LiveMetrics, LivePlace};
+use crate::metrics::Metrics;
+use crate::place::{QueueKey, RootOptions};
+use crate::receiver::EventReceiver;
+use crate::request::{Continuation, Event, Extend, Finish};
+use crate::token_path::TokenPath;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_kv::{PageCounts, PageGroups, Reach};
+
+/// Facts of an engine that never change.
+#[derive(Clone, Debug)]
+pub struct EngineFacts {
+    /// Most tokens of one branch.
+    pub context: usize,
+    pub vocab: usize,
+    pub bos: Option<TokenId>,
+    pub eos: Vec<TokenId>,
+    /// The device's name, one line.
+    pub device: String,
+    /// The arithmetic that determines the last bits of exact results (see `RunnerFacts::arithmetic`).
+    pub arithmetic: String,
+    /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
+    /// branches, on plans, or on which steps computed it.
+    pub exact: bool,
+    /// Whether steps run on a device beside the host's cores (see `RunnerFacts::is_async`).
+    pub is_async: bool,
+    pub page_tokens: usize,
+    /// Bytes of one page: all layers of a page group.
+    pub page_bytes: usize,
+    /// Without padding, which pages may have.
+    pub kv_bytes_per_token: usize,
+    pub pool_pages: usize,
+    /// A token has a slot in a page of each.
+    pub page_groups: PageGroups,
+    /// Most pages of a branch in each group with a window; `None` if there is none.
+    pub window_pages: Option<usize>,
+    /// Most branches that run at once.
+    pub max_branches: usize,
+    /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
+    pub state_bytes: usize,
+    pub states: usize,
+    /// What prefixes cost that another engine has computed.
+    pub prefix_costs: PrefixCosts,
+    /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are
+    /// those of the smallest one, `max_branches` is the sum.
+    pub replicas: usize,
+}
+
+impl EngineFacts {
+    /// Most pages of a branch of `given` tokens that has sampled `more`, or scored so many given ones, when it is computed
+    /// again. The last token has no keys and values.
+    pub fn path_pages(&self, given: usize, more: usize) -> usize {
+        let end = given + more.saturating_sub(1);
+        self.page_counts().of_path(u32::try_from(end).unwrap_or(u32::MAX))
+    }
+
+    /// How many pages texts take.
+    pub fn page_counts(&self) -> PageCounts {
+        let page_tokens = u32::try_from(self.page_tokens).expect("a page has few tokens");
+        PageCounts { page_tokens, groups: self.page_groups, window_pages: self.window_pages }
+    }
+
+    /// Tokens of which the pool has all pages.
+    pub fn pool_tokens(&self) -> usize {
+        self.pool_pages / self.page_groups.count() * self.page_tokens
+    }
+
+    /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
+    pub fn most_sampled(&self, given: usize) -> usize {
+        let [all, windowed] = Reach::BOTH.map(|reach| self.page_groups.with(reach));
+        let beside = self.pool_pages.saturating_sub(windowed * self.window_pages.unwrap_or(0));
+        // With all of its pages, or with as many as a window leaves.
+        let tokens = match all {
+            0 if beside > 0 => self.context,
+            0 => 0,
+            _ => beside / all * self.page_tokens,
+        };
+        tokens.max(self.pool_tokens()).saturating_sub(given) + 1
+    }
+}
+
+/// Messages to the engine's thread. The sender names new branches, so only those with a
+/// `reply` wait for one.
+pub(crate) enum Command {
+    Root {
+        place: QueueKey,
+        path: TokenPath,
+        /// As [`RootOptions::home`]; of no use to one engine.
+        home: Option<usize>,
+    },
+    Fork {
+        at: BranchId,
+        children: Vec<BranchId>,
+    },
+    Start {
+        extends: Vec<Extend>,
+        events: EventSender,
+    },
+    Cancel {
+        branches: Vec<BranchId>,
+    },
+    Release {
+        branches: Vec<BranchId>,
+        keep_cached: bool,
+    },
+    Metrics {
+        reply: Sender<Metrics>,
+    },
+    /// Once this branch rests, it keeps its path until it is released.
+    Pin {
+        branch: BranchId,
+    },
+    CacheMap {
+        most: usize,
+        reply: Sender<Vec<CacheSegment>>,
+    },
+    /// Asks for a part of a prefix, for another engine.
+    Lend(Lend),
+    /// Takes a part of the prefix `tokens` that another engine has lent. The reply says whether it did.
+    Borrow {
+        tokens: Arc<[TokenId]>,
+        part: LentPart,
+        reply: Sender<bool>,
+    },
+}
+
+/// Why the engine's thread ended, once it has.
+pub(crate) type ExitReason = Arc<OnceLock<String>>;
+
+/// The engine's thread, where it has one. Dropped by the last handle: waits until the engine and its backend are
+/// dropped, so that no call to a device is under way when the process exits. On a thread of rayon's pool it does not
+/// wait, so that work of the pool is not held up by a step.
+#[derive(Default)]
+pub(crate) struct EngineThread(OnceLock<JoinHandle<()>>);
+
+impl EngineThread {
+    pub fn set(&self, thread: JoinHandle<()>) {
+        self.0.set(thread).expect("an engine is moved to a thread once");
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        let is_engine = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        let in_pool = rayon::current_thread_index().is_some();
+        if let Some(thread) = self.0.take().filter(|thread| !in_pool && !is_engine(thread)) {
+            // It catches its panics; the exit reason has them.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client of the engine; clones share it. The engine ends when the last handle and the last receiver are dropped;
+/// dropping the last one waits for the step in progress.
+#[derive(Clone)]
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    exit_reason: ExitReason,
+    facts: Arc<EngineFacts>,
+    next_branch: Arc<AtomicU64>,
+    live: LivePlace,
+    /// Last: dropped once this handle's sender is.
+    thread: Arc<EngineThread>,
+}
+
+impl EngineHandle {
+    pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, ExitReason) {
+        Self::publishing(facts, LivePlace::default())
+    }
+
+    /// The same, for an engine that publishes in `live`.
+    pub(crate) fn publishing(facts: EngineFacts, live: LivePlace) -> (Self, Receiver<Command>, ExitReason) {
+        let (commands, receiver) = unbounded();
+        let exit_reason = ExitReason::default();
+        let handle = EngineHandle {
+            commands,
+            exit_reason: exit_reason.clone(),
+            facts: Arc::new(facts),
+            next_branch: Arc::new(AtomicU64::new(0)),
+            live,
+            thread: Arc::default(),
+        };
+        (handle, receiver, exit_reason)
+    }
+
+    /// Lets the last handle wait for this thread.
+    pub(crate) fn set_thread(&self, thread: JoinHandle<()>) {
+        self.thread.set(thread);
+    }
+
+    /// Why the engine's thread has ended, for a channel found closed: see `stopped`.
+    pub(crate) fn exit_reason(&self) -> String {
+        self.exit_reason.wait().clone()
+    }
+
+    pub(crate) fn thread(&self) -> Weak<EngineThread> {
+        Arc::downgrade(&self.thread)
+    }
+
+    pub fn facts(&self) -> &EngineFacts {
+        &self.facts
+    }
+
+    /// Makes a branch of these tokens. They are computed when something is sampled or scored after them, except for
+    /// prefixes that the cache holds by then. Branches of equal priority are served in the
+    /// order in which their roots were made.
+    pub fn root(&self, tokens: Vec<TokenId>) -> Result<BranchId> {
+        self.root_with(tokens, RootOptions::default())
+    }
+
+    /// The same with a place of its own in the queue. Forks inherit it.
+    pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
+        self.check_prompt(&tokens)?;
+        let branch = self.name_branch();
+        let RootOptions { priority, beside, home } = options;
+        let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
+        self.send(Command::Root { place, path: TokenPath::new(tokens), home })?;
+        Ok(branch)
+    }
+
+    fn check_prompt(&self, tokens: &[TokenId]) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::value("prompt", "at least one token", "none"));
+        }
+        if tokens.len() > self.facts.context {
+            let (what, tokens, context) = ("the prompt".to_owned(), tokens.len(), self.facts.context);
+            return Err(Error::ContextTooLong { what, tokens, context });
+        }
+        if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
+            return Err(Error::value("prompt", format!("tokens below {}", self.facts.vocab), token.to_string()));
+        }
+        Ok(())
+    }
+
+    /// `n` new branches that go on where `at` ends now. `at` must rest: a fork of a branch that is being extended fails
+    /// when its children are.
+    pub fn fork(&self, at: BranchId, n: usize) -> Result<Vec<BranchId>> {
+        if n == 0 {
+            return Err(Error::value("branches of a fork", "a number from 1 up", "0"));
+        }
+        let children: Vec<BranchId> = (0..n).map(|_| self.name_branch()).collect();
+        self.send(Command::Fork { at, children: children.clone() })?;
+        Ok(children)
+    }
+
+    /// Where branches are begun, at any time, and heard of.
+    pub fn receiver(&self, hear: Hear) -> EventReceiver {
+        EventReceiver::new(self.clone(), hear)
+    }
+
+    /// Begins to extend branches, and hears their tokens.
+    pub fn start(&self, extends: Vec<Extend>) -> Result<EventReceiver> {
+        let mut receiver = self.receiver(Hear::Tokens);
+        receiver.start(extends)?;
+        Ok(receiver)
+    }
+
+    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first
+    /// failure.
+    pub fn finish(&self, extends: Vec<Extend>) -> Result<Vec<Finish>> {
+        let places: HashMap<BranchId, usize> =
+            extends.iter().zip(0..).map(|(extend, at)| (extend.branch, at)).collect();
+        let mut finished: Vec<Option<Finish>> = extends.iter().map(|_| None).collect();
+        let mut receiver = self.receiver(Hear::Finishes);
+        receiver.start(extends)?;
+        while let Some(event) = receiver.next() {
+            match event {
+                Event::Tokens { .. } => {}
+                Event::Finished { branch, finish } => finished[places[&branch]] = Some(finish),
+                Event::Failed { error, .. } => return Err(error),
+            }
+        }
+        Ok(finished.into_iter().map(|finish| finish.expect("every branch ends, and none failed")).collect())
+    }
+
+    pub(super) fn check_extends(&self, extends: &[Extend]) -> Result<()> {
+        for extend in extends {
+            if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
+                params.check(self.facts.vocab)?;
+                stop.check(self.facts.vocab)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled
+    /// first.
+    pub fn release(&self, branches: &[BranchId]) {
+        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: true });
+    }
+
+    /// Forgets branches and gives back at once the pages that no other branch holds.
+    pub fn prune(&self, branches: &[BranchId]) {
+        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: false });
+    }
+
+    /// The counters as they are after the step in progress.
+    pub fn metrics(&self) -> Result<Metrics> {
+        let (reply, receiver) = unbounded();
+        self.send(Command::Metrics { reply })?;
+        receiver.recv().map_err(|_| self.stopped())
+    }
+
+    /// The counters, and what the engine holds, after its last turn. Does not wait for the engine.
+    pub fn live(&self) -> Result<LiveMetrics> {
+        if self.has_stopped() { Err(self.stopped()) } else { Ok(self.live.read()) }
+    }
+
+    pub(crate) fn live_place(&self) -> LivePlace {
+        self.live.clone()
+    }
+
+    /// The `most` segments of the prefix tree whose subtrees have the most pages; parents come before their children.
+    /// Answered between two steps, without waiting for the one in flight.
+    pub fn cache_map(&self, most: usize) -> Result<Vec<CacheSegment>> {
+        let (reply, receiver) = unbounded();
+        self.send(Command::CacheMap { most, reply })?;
+        receiver.recv().map_err(|_| self.stopped())
+    }
+
+    fn name_branch(&self) -> BranchId {
+        BranchId(self.next_branch.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.exit_reason.get().is_some()
+    }
+
+    pub(crate) fn send(&self, command: Command) -> Result<()> {
+        if self.has_stopped() {
+            return Err(self.stopped());
+        }
+        self.commands.send(command).map_err(|_| self.stopped())
+    }
+
+    /// For commands that ask for nothing: an engine that has stopped holds nothing to give back.
+    pub(crate) fn tell(&self, command: Command) {
+        drop(self.commands.send(command));
+    }
+
+    /// For a channel found closed. The engine's thread usually sets the reason before its channels close; after a panic
+    /// it may follow a moment later, so this waits. It is always set.
+    pub(crate) fn stopped(&self) -> Error {
+        Error::EngineStopped { why: self.exit_reason() }
+    }
+}
+
+/// Runs the body of an engine's thread and records why it ended. The caller keeps what holds the channels' other ends
+/// alive until then, so that whoever sees them close finds the reason.
+pub(crate) fn live(exit_reason: &ExitReason, body: impl FnOnce() -> Result<()>) {
+    let why = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(Ok(())) => "all its handles were dropped".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|&what| what.to_owned()))
+            .unwrap_or_else(|| "a panic without words".to_owned()),
+    };
+    exit_reason.get_or_init(|| why);
+}

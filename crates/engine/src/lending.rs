@@ -1,0 +1,332 @@
+//! Prefixes that engines of one model lend each other, so that what one has computed is not computed again by another
+//! (`replicas`). The lender copies whole pages, and the state after them, to host memory as soon as they are computed,
+//! by the copies that swaps use. The borrower copies them into its own pool, where they are cached as if it had
+//! computed them: with devices of one arithmetic the bits are the same. Nothing waits here: who waits for a prefix, and
+//! for how long, is left to the router.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+
+use crate::Engine;
+use crate::branch::Branch;
+use crate::cache::KvCache;
+use crate::prefix_store::ChunkBytes;
+use offshoot_core::error::Result;
+use offshoot_core::ids::{SegmentId, TokenId};
+use offshoot_kv::StatePlace;
+
+/// Estimated seconds that a prefix costs an engine: computed, or copied from another engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrefixCosts {
+    /// Of computing a token of a prompt.
+    pub computed_token: f64,
+    /// Of copying a token's keys and values to host memory and from there into another engine's pool.
+    pub copied_token: f64,
+    /// Of each prefix that is copied, however short: both engines stop for it between two steps; and of a state.
+    pub copied_prefix: f64,
+}
+
+/// The delay of a copy, in seconds: a step is awaited on each of two devices.
+const ASYNC_DELAY: f64 = 2e-3;
+/// The same where a step ends before the next one is prepared.
+const SYNC_DELAY: f64 = 2e-4;
+
+impl PrefixCosts {
+    /// `bytes_per_token`: of keys and values; `computed_token`: see there; `host_bytes`: bytes per second between host
+    /// memory and a pool, one way.
+    pub fn new(
+        bytes_per_token: usize,
+        state_bytes: usize,
+        computed_token: f64,
+        host_bytes: f64,
+        is_async: bool,
+    ) -> Self {
+        let copied = |bytes: usize| 2.0 * bytes as f64 / host_bytes;
+        let delay = if is_async { ASYNC_DELAY } else { SYNC_DELAY };
+        PrefixCosts {
+            computed_token,
+            copied_token: copied(bytes_per_token),
+            copied_prefix: delay + copied(state_bytes),
+        }
+    }
+
+    /// Those of an engine that copies wherever it can: for checks.
+    pub fn copying_at_any_cost(self) -> Self {
+        PrefixCosts { copied_token: 0.0, copied_prefix: 0.0, ..self }
+    }
+
+    /// Whether copying so many tokens is faster than computing them.
+    pub fn copying_pays(&self, tokens: usize) -> bool {
+        let tokens = tokens as f64;
+        self.copied_prefix + tokens * self.copied_token < tokens * self.computed_token
+    }
+
+    /// The number of tokens that take as long to compute as it takes to bring so many that another engine has: those
+    /// themselves where copying does not pay.
+    pub(crate) fn brought(&self, tokens: u64) -> u64 {
+        match usize::try_from(tokens).is_ok_and(|tokens| self.copying_pays(tokens)) {
+            true => ((self.copied_prefix + tokens as f64 * self.copied_token) / self.computed_token) as u64,
+            false => tokens,
+        }
+    }
+}
+
+/// A request for a part of a prefix.
+pub(crate) struct Lend {
+    /// The whole prefix: whole pages.
+    pub tokens: Arc<[TokenId]>,
+    /// What comes before is there already; whole pages.
+    pub from: usize,
+    /// Gets one part. Closed without one if the engine ends.
+    pub reply: Sender<LentPart>,
+}
+
+/// Keys and values of some tokens of a prefix, whole pages, in host memory.
+pub(crate) struct LentPart {
+    /// Empty if the lender has nothing to lend.
+    pub positions: Range<usize>,
+    /// Whether nothing follows that is worth waiting for.
+    pub is_last: bool,
+    /// As [`RunnerFacts::page_layout`](offshoot_model::RunnerFacts::page_layout) of the lender.
+    layout: String,
+    bytes: ChunkBytes,
+}
+
+/// Bytes of a part: few enough to be held in host memory, and so many that the header of most jobs is one part.
+const PART_BYTES: usize = 512 << 20;
+
+/// Pages of a part where prefixes are copied at any cost, so that checks see several parts.
+const CHECKED_PAGES: usize = 4;
+
+/// Prefixes whose last states are left behind, the latest first.
+const MOST_NOTED: usize = 16;
+
+/// More turns of the engine than these in which nothing of a prefix is computed, and it counts as not being computed:
+/// whoever computes it waits for room, or was preempted.
+const STALLED: u32 = 16;
+
+/// A request that waits for what it asks for to be computed.
+pub(super) struct PendingLend {
+    lend: Lend,
+    /// How much of the prefix was computed at the last look, and turns since that changed.
+    computed: usize,
+    turns: u32,
+}
+
+/// What there is of a prefix.
+#[derive(Clone, Copy)]
+struct Lendable {
+    segment: SegmentId,
+    /// Position up to which it is computed.
+    computed: usize,
+}
+
+impl KvCache {
+    fn lendable(&self, tokens: &[TokenId]) -> Option<Lendable> {
+        let (segment, matched) = self.prefix.known_path(None, tokens)?;
+        Some(Lendable { segment, computed: self.prefix.computed(segment).min(matched) as usize })
+    }
+
+    /// The last whole page's end in `positions` at which a prefix can be continued: any, or the last with a state if
+    /// the model has some. `positions.start` if there is none.
+    fn continued_end(&self, segment: SegmentId, positions: Range<usize>) -> usize {
+        let page_tokens = self.prefix.page_tokens() as usize;
+        let end = positions.end / page_tokens * page_tokens;
+        let mut ends = (positions.start + page_tokens..=end).rev().step_by(page_tokens);
+        let is_continued =
+            |&at: &usize| !self.prefix.has_states() || self.prefix.state_at(segment, position(at)).is_some();
+        ends.find(is_continued).unwrap_or(positions.start)
+    }
+
+    /// Whether the state at `place` is to be lent.
+    pub fn lends_state(&self, place: StatePlace) -> bool {
+        self.lent_states.contains(&place)
+    }
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
+}
+
+impl Engine {
+    pub(super) fn lend(&mut self, lend: Lend) {
+        let is_noted = self.lent_prefixes.iter().any(|tokens| Arc::ptr_eq(tokens, &lend.tokens));
+        if self.cache.prefix.has_states() && !is_noted {
+            self.lent_prefixes.truncate(MOST_NOTED - 1);
+            self.lent_prefixes.insert(0, lend.tokens.clone());
+        }
+        self.lends.push(PendingLend { lend, computed: 0, turns: 0 });
+    }
+
+    /// Tokens of a part: whole pages.
+    fn part_tokens(&self) -> usize {
+        let bytes_of_page = self.facts.page_groups.count() * self.facts.page_bytes;
+        // A state at the end of a prefix may go while the parts before it are copied.
+        let is_checked = self.config.swap_at_any_cost && !self.cache.prefix.has_states();
+        let pages = match is_checked {
+            true => CHECKED_PAGES,
+            false => (PART_BYTES / bytes_of_page.max(1)).max(1),
+        };
+        pages * self.facts.page_tokens
+    }
+
+    /// The position up to which the prefix is lent: its end; or, if the model has states and all of it is computed,
+    /// that of the last state that is kept.
+    fn lent_end(&self, lend: &Lend) -> usize {
+        let end = lend.tokens.len();
+        let found = if self.cache.prefix.has_states() { self.cache.lendable(&lend.tokens) } else { None };
+        let computed = found.filter(|found| found.computed >= end);
+        computed.map_or(end, |Lendable { segment, .. }| self.cache.continued_end(segment, lend.from..end))
+    }
+
+    /// The position up to which the next part is asked for.
+    fn part_end(&self, lend: &Lend) -> usize {
+        self.lent_end(lend).min(lend.from + self.part_tokens())
+    }
+
+    /// Answers a request for what is computed by now, or for what nobody computes: one, as steps wait for the copy; or
+    /// all, if nothing is computed before the next command (`is_idle`).
+    pub(super) fn serve_lends(&mut self, is_idle: bool) {
+        let mut at = 0;
+        while at < self.lends.len() {
+            if self.is_due(at) || is_idle {
+                let PendingLend { lend, .. } = self.lends.remove(at);
+                let part = self.lent_part(&lend);
+                // A borrower that is gone wants nothing.
+                drop(lend.reply.send(part));
+                if !is_idle {
+                    return;
+                }
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Whether a request is to be answered now.
+    fn is_due(&mut self, at: usize) -> bool {
+        let lend = &self.lends[at].lend;
+        let tokens = &lend.tokens[..self.part_end(lend)];
+        let computed = self.cache.lendable(tokens).map_or(0, |found| found.computed);
+        if computed >= tokens.len() || !self.is_computing(tokens) {
+            return true;
+        }
+        let pending = &mut self.lends[at];
+        pending.turns = if computed > pending.computed { 0 } else { pending.turns + 1 };
+        pending.computed = computed;
+        pending.turns > STALLED
+    }
+
+    /// Whether a branch will have computed these tokens when its work ends.
+    fn is_computing(&self, tokens: &[TokenId]) -> bool {
+        let last = tokens.len() - 1;
+        let begins = |branch: &Branch| {
+            !branch.rests()
+                && branch.tokens.get(last) == Some(&tokens[last])
+                && *branch.tokens.slice(0..tokens.len()) == *tokens
+        };
+        self.branches.values().any(begins)
+    }
+
+    /// Copies what is computed of the part to host memory; an empty part if there is nothing, or no memory for it.
+    fn lent_part(&mut self, lend: &Lend) -> LentPart {
+        let (from, asked) = (lend.from, self.part_end(lend));
+        let found = self.cache.lendable(&lend.tokens[..asked]).and_then(|Lendable { segment, computed }| {
+            let end = match computed >= asked {
+                true => asked,
+                false => self.cache.continued_end(segment, from..computed.max(from)),
+            };
+            (end > from && self.cache.has_slots(segment, from..end)).then_some((segment, from..end))
+        });
+        let whole = self.lent_end(lend);
+        let is_last_at = |end: usize| end < asked || end == whole;
+        let saved = found.and_then(|(segment, positions)| {
+            let with_state = is_last_at(positions.end) && self.cache.prefix.has_states();
+            match self.save_positions(segment, positions.clone(), with_state) {
+                Ok(bytes) => Some((positions, bytes)),
+                Err(error) => {
+                    log::warn!("a prefix is computed twice, for it cannot be copied: {error}");
+                    None
+                }
+            }
+        });
+        let nothing = || (from..from, ChunkBytes { pages: Vec::new(), state: None });
+        let (positions, bytes) = saved.unwrap_or_else(nothing);
+        let is_last = is_last_at(positions.end);
+        if is_last {
+            self.lent_prefixes.retain(|tokens| !Arc::ptr_eq(tokens, &lend.tokens));
+        }
+        LentPart { positions, is_last, layout: self.model_facts.page_layout.clone(), bytes }
+    }
+
+    /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves
+    /// them behind.
+    pub(super) fn note_lent_states(&mut self) {
+        let prefix = &self.cache.prefix;
+        let place = |tokens: &Arc<[TokenId]>| {
+            let (segment, matched) = prefix.known_path(None, tokens)?;
+            let end = (matched as usize == tokens.len()).then_some(matched)?;
+            Some(StatePlace { segment: prefix.owner(segment, end - 1), position: end })
+        };
+        self.cache.lent_states = self.lent_prefixes.iter().filter_map(place).collect();
+    }
+
+    /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached.
+    /// False if there is no room for it, or what comes before it is gone.
+    pub(super) fn borrow_part(&mut self, tokens: &[TokenId], part: LentPart) -> Result<bool> {
+        let LentPart { positions, layout, bytes, .. } = part;
+        let end = positions.end;
+        let (_, computed) = self.cache.prefix.known(None, &tokens[..end]);
+        let computed = computed as usize;
+        if computed >= end {
+            return Ok(true);
+        }
+        let pages = positions.len() / self.facts.page_tokens * self.facts.page_groups.count();
+        let is_alike = layout == self.model_facts.page_layout && bytes.pages.len() == pages * self.facts.page_bytes;
+        if !is_alike || computed < positions.start {
+            return Ok(false);
+        }
+        let Some(segment) = self.cache.admit_lent(&tokens[..end]) else { return Ok(false) };
+        let is_laid = self.cache.lay_stored(segment, end);
+        let is_taken = is_laid && self.restore_positions(segment, positions, bytes)?;
+        self.cache.prefix.release(segment);
+        if is_taken {
+            self.metrics.prompt_tokens_copied += (end - computed) as u64;
+        }
+        // Who waits may have what it waits for.
+        self.scheduler.changed = true;
+        Ok(is_taken)
+    }
+}
+
+impl KvCache {
+    /// Registers tokens, evicting pages without a lease if need be. Leased by the caller; `None` if there is no room.
+    fn admit_lent(&mut self, tokens: &[TokenId]) -> Option<SegmentId> {
+        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, tokens);
+        match admit(self) {
+            Err(short) if self.evict_for(short.needed) => admit(self).ok(),
+            admitted => admitted.ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_prefixes_are_copied_and_short_ones_computed() {
+        // 8 billion parameters, 128 KiB a token, an H200: 23 us to compute a token, 5 us to copy it, and 2 ms.
+        let costs = PrefixCosts::new(128 << 10, 0, 2.0 * 8e9 / 700e12, 50e9, true);
+        assert!(costs.copying_pays(2400) && costs.copying_pays(128));
+        assert!(!costs.copying_pays(100) && !costs.copying_pays(0));
+        assert_eq!(costs.brought(100), 100);
+        assert!((600..700).contains(&costs.brought(2400)), "{}", costs.brought(2400));
+        // A state of 100 MB takes 4 ms more.
+        let with_state = PrefixCosts::new(128 << 10, 100 << 20, 2.0 * 8e9 / 700e12, 50e9, true);
+        assert!(with_state.copying_pays(384) && !with_state.copying_pays(320));
+        assert!(costs.copying_at_any_cost().copying_pays(1));
+    }
+}

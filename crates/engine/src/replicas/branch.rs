@@ -1,0 +1,57 @@
+//! What the router knows of a branch: enough to make it again elsewhere.
+
+use crate::{Continuation, QueueKey, TokenPath};
+use offshoot_core::ids::BranchId;
+
+use super::prefix::Prefix;
+
+pub struct BranchRecord {
+    pub place: QueueKey,
+    /// Its tokens when it rested last; an engine's copy shares them.
+    pub path: TokenPath,
+    /// Its tokens when it was made, or made again.
+    pub prefix: Prefix,
+    pub home: Option<usize>,
+    pub on: On,
+    pub is_pin: bool,
+    /// Whether `path` is all of it. An extend that fails does not say what it added.
+    pub is_known: bool,
+}
+
+/// The engines that have a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// None: it can begin on any.
+    Nowhere,
+    Replica(usize),
+    /// All: a pin.
+    Everywhere,
+}
+
+impl BranchRecord {
+    /// Its tokens, and those that this gives it.
+    pub fn prefix_with(&self, continuation: &Continuation) -> Prefix {
+        match continuation {
+            Continuation::Given { tokens, .. } if !tokens.is_empty() => {
+                Prefix::of(&[&self.path.all()[..], tokens].concat())
+            }
+            Continuation::Given { .. } | Continuation::Sampled { .. } => self.prefix.clone(),
+        }
+    }
+
+    /// A branch of the same tokens, where this one is.
+    pub fn fork(&mut self, branch: BranchId) -> Self {
+        BranchRecord {
+            place: QueueKey { branch, ..self.place },
+            path: self.path.fork(),
+            prefix: self.prefix.clone(),
+            home: self.home,
+            on: match self.on {
+                On::Everywhere => On::Nowhere,
+                on => on,
+            },
+            is_pin: false,
+            is_known: self.is_known,
+        }
+    }
+}

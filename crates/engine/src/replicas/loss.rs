@@ -1,0 +1,139 @@
+//! An engine that ends while others live: what it had begins again on them, from its tokens. Uniforms follow from the
+//! branch and the position, so that the same tokens are sampled again.
+
+use crate::{LiveMetrics, Metrics};
+use offshoot_core::ids::BranchId;
+
+use super::branch::On;
+use super::hearing::Started;
+use super::prefix::{KnownPrefixes, Prefix};
+use super::queue::{Repeated, Task};
+use super::router::Router;
+
+impl Router {
+    /// Notes that an engine has ended, and gives what it had to the others.
+    pub fn lose(&mut self, at: usize) {
+        if !self.replicas[at].lives() {
+            return;
+        }
+        // What it had finished before it ended does not begin again. Hearing it may notice the loss, too.
+        self.hear_all(at);
+        let replica = &mut self.replicas[at];
+        if !replica.lives() {
+            return;
+        }
+        let device = replica.engine.facts().device.clone();
+        replica.lost = Some(format!("{device}: {}", replica.engine.exit_reason()));
+        replica.known = KnownPrefixes::default();
+        replica.begun = KnownPrefixes::default();
+        // What it has done still counts; it holds nothing any more.
+        let live = replica.engine.live_place();
+        let held = Metrics { kv_bytes_held: 0, kv_bytes_cached: 0, states_held: 0, ..live.read().metrics };
+        live.publish(LiveMetrics { metrics: held, ..LiveMetrics::default() });
+        let waiting = match replica.queue.first() {
+            Some(first) => replica.queue.take_from(&first),
+            None => Vec::new(),
+        };
+        if self.replicas.iter().all(|replica| !replica.lives()) {
+            let whys: Vec<&str> = self.replicas.iter().filter_map(|replica| replica.lost.as_deref()).collect();
+            self.gone = Some(format!("no device is left ({})", whys.join("; ")));
+            return;
+        }
+        for record in self.branches.values_mut().filter(|record| record.on == On::Replica(at)) {
+            record.on = On::Nowhere;
+            record.prefix = Prefix::of(&record.path.all());
+        }
+        let begun = self.take_begun(at);
+        let lost = self.replicas[at].lost.as_deref().unwrap_or_default();
+        log::warn!("a device is lost, its {} samples begin again on the others: {lost}", begun.len());
+        let mut last: Option<(Prefix, usize)> = None;
+        for task in waiting.into_iter().chain(begun) {
+            let home = self.branches.get(&task.branch()).and_then(|record| record.home);
+            let to = self.place(home, &task.prefix, last.as_ref());
+            last = Some((task.prefix.clone(), to));
+            self.queue(to, task);
+        }
+    }
+
+    /// The extends that only this engine had, in order, as they begin again; those that were cancelled end.
+    fn take_begun(&mut self, at: usize) -> Vec<Task> {
+        let had = |started: &Started| started.replicas.contains(&at);
+        let ids: Vec<BranchId> =
+            self.started.iter().filter(|(_, started)| had(started)).map(|(&branch, _)| branch).collect();
+        let mut begun = Vec::new();
+        for branch in ids {
+            let Some(started) = self.started.get_mut(&branch) else { continue };
+            started.replicas.retain(|&replica| replica != at);
+            let (key, work) = (started.task.key, started.task.work);
+            self.replicas[at].end(key, work);
+            if !started.replicas.is_empty() || started.end.is_some() {
+                self.end_if_over(branch);
+                continue;
+            }
+            let Some(Started { mut task, .. }) = self.started.remove(&branch) else { continue };
+            if task.is_cancelled || !self.branches.contains_key(&branch) {
+                self.finish_cancelled(&task);
+                continue;
+            }
+            let has_said = !task.said.tokens.is_empty() || !task.said.text.is_empty();
+            task.said.repeated = has_said.then(Repeated::default);
+            if let Some(record) = self.branches.get(&branch) {
+                task.prefix = record.prefix_with(&task.extend.continuation);
+            }
+            begun.push(task);
+        }
+        begun.sort_by_key(|task| task.key);
+        begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, OnceLock};
+
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::{
+        Command, EngineHandle, Event, EventBatcher, EventReader, Extend, Finish, FinishReason, Hear, LivePlace,
+        Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey,
+    };
+    use offshoot_core::ids::TokenId;
+
+    /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
+    fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
+        let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
+        EngineHandle::publishing(facts, LivePlace::default())
+    }
+
+    #[test]
+    fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
+        let ((first, of_first, ends_first), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
+        let mut router = Router::new(vec![first, second], unbounded().1, LivePlace::default());
+        let branch = BranchId(1);
+        let place = QueueKey { priority: Priority::default(), order: branch, branch };
+        let path = TokenPath::new(vec![TokenId(7); 40]);
+        let mut client = EventReader::new();
+        let extend =
+            Extend::sampled(branch, &SamplingParams::default(), &Stop::max_tokens(3), UniformKey::root(1, "a"));
+        router.execute(Command::Root { place, path, home: Some(0) });
+        let events = client.sender(Hear::Finishes);
+        router.execute(Command::Start { extends: vec![extend], events });
+        // At once: the second one, which is short of work, may not take it over first.
+        router.give(0, None);
+        let given: Vec<Command> = of_first.try_iter().collect();
+        let Some(Command::Start { events, .. }) = given.last() else { panic!("the first engine is given the branch") };
+        let mut batcher = EventBatcher::default();
+        batcher.send(events, Event::Finished { branch, finish: Finish::empty(FinishReason::Length) });
+        batcher.flush();
+        ends_first.set("pulled out".to_owned()).expect("nobody else says why");
+        drop((given, of_first));
+        router.send(0, Command::Cancel { branches: Vec::new() });
+        assert!(!router.replicas[0].lives());
+        router.share_out();
+        router.batcher.flush();
+        assert!(matches!(client.next(), Some(Event::Finished { .. })), "its client has heard the end");
+        let begins = |command: Command| matches!(command, Command::Start { .. });
+        assert!(!of_second.try_iter().any(begins), "the second engine samples nothing again");
+    }
+}

@@ -1,0 +1,112 @@
+//! Prefixes by the hashes of their blocks: what two paths share, and what a replica has computed or will, without a
+//! second copy of the tokens. Different blocks with equal hashes only make a choice worse.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use offshoot_core::ids::TokenId;
+use offshoot_core::mix::{GOLDEN, mix};
+
+/// Tokens of a block; the last one of a path may have fewer.
+pub const BLOCK: usize = 16;
+
+/// A path: the hash of all tokens up to the end of each block.
+#[derive(Clone, Debug, Default)]
+pub struct Prefix {
+    tokens: usize,
+    blocks: Arc<[u64]>,
+}
+
+impl Prefix {
+    pub fn of(tokens: &[TokenId]) -> Self {
+        let mut hash = 0u64;
+        let block = |block: &[TokenId]| {
+            for token in block {
+                hash = mix(hash.wrapping_add(u64::from(token.0) + 1).wrapping_mul(GOLDEN));
+            }
+            hash
+        };
+        Prefix { tokens: tokens.len(), blocks: tokens.chunks(BLOCK).map(block).collect() }
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Its first `tokens`, whole blocks.
+    pub fn first(&self, tokens: usize) -> Self {
+        debug_assert!(tokens <= self.tokens && tokens.is_multiple_of(BLOCK));
+        Prefix { tokens, blocks: self.blocks[..tokens / BLOCK].into() }
+    }
+
+    fn of_blocks(&self, blocks: usize) -> usize {
+        (blocks * BLOCK).min(self.tokens)
+    }
+
+    /// Whether both are the same memory, as those of forks are.
+    pub fn is(&self, other: &Prefix) -> bool {
+        Arc::ptr_eq(&self.blocks, &other.blocks)
+    }
+
+    /// Tokens of whole blocks that both begin with; all if they are equal.
+    pub fn shared_with(&self, other: &Prefix) -> usize {
+        if self.is(other) {
+            return self.tokens;
+        }
+        let equal = self.blocks.iter().zip(&*other.blocks).take_while(|(own, other)| own == other).count();
+        self.of_blocks(equal)
+    }
+}
+
+/// Most blocks of one generation: two of them are 32 million tokens.
+const MOST_BLOCKS: usize = 1 << 20;
+
+/// The prefixes that were given to a replica. The oldest are forgotten, a generation at a time.
+#[derive(Default)]
+pub struct KnownPrefixes {
+    young: HashSet<u64>,
+    old: HashSet<u64>,
+}
+
+impl KnownPrefixes {
+    fn has(&self, block: &u64) -> bool {
+        self.young.contains(block) || self.old.contains(block)
+    }
+
+    /// How many of its tokens are known.
+    pub fn known(&self, prefix: &Prefix) -> usize {
+        prefix.of_blocks(prefix.blocks.iter().take_while(|block| self.has(block)).count())
+    }
+
+    /// Makes all of its tokens known; how many of them were.
+    pub fn note(&mut self, prefix: &Prefix) -> usize {
+        let known = self.known(prefix);
+        self.young.extend(prefix.blocks.iter());
+        if self.young.len() > MOST_BLOCKS {
+            self.old = std::mem::take(&mut self.young);
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        Prefix::of(&text.bytes().map(|byte| TokenId(u32::from(byte))).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_is_shared_is_counted_in_whole_blocks_and_equal_paths_share_all() {
+        let (header, body) = ("a".repeat(40), "b".repeat(10));
+        let long = prefix(&(header.clone() + &body));
+        assert_eq!(long.shared_with(&prefix(&(header.clone() + "c"))), 32);
+        assert_eq!(long.shared_with(&prefix(&(header.clone() + &body))), 50);
+        assert_eq!(long.shared_with(&prefix(&body)), 0);
+        let mut known = KnownPrefixes::default();
+        assert_eq!(known.note(&long), 0);
+        assert_eq!(known.known(&prefix(&header)), 32);
+        assert_eq!(known.note(&long), 50);
+    }
+}

@@ -1,0 +1,75 @@
+//! Questions about all engines: their counters, and what their prefix trees hold. Each is answered by a thread, as an
+//! engine answers only after its step and the router must not wait.
+
+use std::sync::{Arc, Mutex};
+use std::thread::Builder;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::{CacheSegment, Command, LivePlace, Metrics};
+
+use super::router::Router;
+
+impl Router {
+    /// Sends the sum of all counters. Those of an engine that has ended are as they were after its last turn.
+    pub fn metrics(&mut self, reply: Sender<Metrics>) {
+        let asked: Vec<(Receiver<Metrics>, LivePlace)> = (0..self.replicas.len())
+            .map(|at| {
+                let (reply, receiver) = unbounded();
+                let live = self.replicas[at].engine.live_place();
+                self.send(at, Command::Metrics { reply });
+                (receiver, live)
+            })
+            .collect();
+        let sum = move || {
+            let mut sum = Metrics::default();
+            for (receiver, live) in asked {
+                sum += &receiver.recv().unwrap_or_else(|_| live.read().metrics);
+            }
+            drop(reply.send(sum));
+        };
+        answer(sum);
+    }
+
+    /// Sends the segments of all prefix trees, those of one engine after those of another, about `most` in all.
+    pub fn cache_map(&mut self, most: usize, reply: Sender<Vec<CacheSegment>>) {
+        let each = most.div_ceil(self.replicas.iter().filter(|replica| replica.lives()).count().max(1));
+        let asked: Vec<Receiver<Vec<CacheSegment>>> = (0..self.replicas.len())
+            .map(|at| {
+                let (reply, receiver) = unbounded();
+                self.send(at, Command::CacheMap { most: each, reply });
+                receiver
+            })
+            .collect();
+        let join =
+            move || {
+                let mut all: Vec<CacheSegment> = Vec::new();
+                for receiver in asked {
+                    let before = all.len();
+                    let segments = receiver.recv().unwrap_or_default();
+                    all.extend(segments.into_iter().map(|segment| CacheSegment {
+                        parent: segment.parent.map(|parent| parent + before),
+                        ..segment
+                    }));
+                }
+                drop(reply.send(all));
+            };
+        answer(join);
+    }
+}
+
+/// Runs `work` on a thread of its own, or here if none starts: whoever asked gets an answer in any case.
+fn answer<F: FnOnce() + Send + 'static>(work: F) {
+    let shared = Arc::new(Mutex::new(Some(work)));
+    let on_thread = shared.clone();
+    if Builder::new().name("answer".to_owned()).spawn(move || run_once(&on_thread)).is_err() {
+        run_once(&shared);
+    }
+}
+
+fn run_once<F: FnOnce()>(work: &Mutex<Option<F>>) {
+    let taken = work.lock().expect("nothing panics while it holds the work").take();
+    if let Some(work) = taken {
+        work();
+    }
+}

@@ -1,0 +1,100 @@
+//! The extends that wait for a replica, in the engine's own order, and what they will cost it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::{EventSender, Extend, QueueKey, SampledToken};
+use offshoot_core::ids::BranchId;
+
+use super::load::Work;
+use super::prefix::Prefix;
+
+/// An extend that has not ended, with all that another replica needs to begin it again.
+pub struct Task {
+    pub key: QueueKey,
+    pub extend: Extend,
+    /// Of its client.
+    pub events: EventSender,
+    /// The branch's tokens, with those that are given to it.
+    pub prefix: Prefix,
+    /// What it costs the replica where it is now.
+    pub work: Work,
+    pub is_cancelled: bool,
+    pub said: Said,
+}
+
+/// What a client that hears tokens has heard of an extend.
+#[derive(Default)]
+pub struct Said {
+    pub tokens: Vec<SampledToken>,
+    pub text: String,
+    /// How much of it a second replica, which began again, has said so far; `None`: nothing has to be repeated.
+    pub repeated: Option<Repeated>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Repeated {
+    pub tokens: usize,
+    pub bytes: usize,
+}
+
+impl Task {
+    pub fn branch(&self) -> BranchId {
+        self.key.branch
+    }
+}
+
+/// A replica's tasks that it has not been given yet.
+#[derive(Default)]
+pub struct Queue {
+    tasks: BTreeMap<QueueKey, Task>,
+    work: Work,
+}
+
+impl Queue {
+    pub fn push(&mut self, task: Task) {
+        self.work += task.work;
+        self.tasks.insert(task.key, task);
+    }
+
+    pub fn remove(&mut self, key: &QueueKey) -> Option<Task> {
+        let task = self.tasks.remove(key)?;
+        self.work -= task.work;
+        Some(task)
+    }
+
+    pub fn get(&self, key: &QueueKey) -> Option<&Task> {
+        self.tasks.get(key)
+    }
+
+    /// The place of the next one behind `passed`.
+    pub fn next(&self, passed: Option<QueueKey>) -> Option<QueueKey> {
+        let behind = (passed.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.tasks.range(behind).next().map(|(&key, _)| key)
+    }
+
+    /// The place of the next one.
+    pub fn first(&self) -> Option<QueueKey> {
+        self.next(None)
+    }
+
+    /// Removes all tasks from `key` on, in order.
+    pub fn take_from(&mut self, key: &QueueKey) -> Vec<Task> {
+        let taken: Vec<Task> = self.tasks.split_off(key).into_values().collect();
+        taken.iter().for_each(|task| self.work -= task.work);
+        taken
+    }
+
+    /// The tasks in order.
+    pub fn tasks(&self) -> impl DoubleEndedIterator<Item = &Task> {
+        self.tasks.values()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    pub fn work(&self) -> Work {
+        self.work
+    }
+}

@@ -1,0 +1,458 @@
+//! The router's thread: carries commands to the engines that have their branches, and holds back what can still begin
+//! on any of them. `hearing` carries events back, `takeover` chooses what changes its replica, `loss` what happens
+//! when an engine ends.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Select, TryRecvError};
+
+use crate::{
+    Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
+    LivePlace, QueueKey, TokenPath, busy_branch, unknown_branch,
+};
+use offshoot_core::error::Error;
+use offshoot_core::ids::BranchId;
+
+use super::branch::{BranchRecord, On};
+use super::hearing::Started;
+use super::load::{Lengths, Pace, Work};
+use super::loan::Loan;
+use super::prefix::Prefix;
+use super::queue::{Said, Task};
+use super::replica::Replica;
+use super::takeover::{Between, Takeover};
+
+/// How long a replica that is short of work waits for prompts of its own before it takes some that others need, too:
+/// longer than the time between the first prompts of a job.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Tasks that are looked at behind those that wait for a prefix, so that a long queue is not read again at each event.
+const MOST_PASSED_OVER: usize = 256;
+
+pub(super) struct Router {
+    pub commands: Receiver<Command>,
+    pub replicas: Vec<Replica>,
+    pub branches: HashMap<BranchId, BranchRecord>,
+    /// The replica in whose queue a branch waits, and its place.
+    pub waiting: HashMap<BranchId, (usize, QueueKey)>,
+    /// Extends that an engine has.
+    pub started: HashMap<BranchId, Started>,
+    /// Prefixes that are copied.
+    pub loans: Vec<Loan>,
+    pub lengths: Lengths,
+    pub batcher: EventBatcher,
+    pace: Pace,
+    live: LivePlace,
+    /// Why the last engine ended.
+    pub gone: Option<String>,
+}
+
+/// Whether the handle's other end lives.
+enum Clients {
+    Live,
+    Gone,
+}
+
+impl Router {
+    pub fn new(engines: Vec<EngineHandle>, commands: Receiver<Command>, live: LivePlace) -> Self {
+        let pace = Pace::of(engines.iter().any(|engine| engine.facts().is_async));
+        Router {
+            commands,
+            replicas: engines.into_iter().map(Replica::new).collect(),
+            branches: HashMap::new(),
+            waiting: HashMap::new(),
+            started: HashMap::new(),
+            loans: Vec::new(),
+            lengths: Lengths::default(),
+            batcher: EventBatcher::default(),
+            pace,
+            live,
+            gone: None,
+        }
+    }
+
+    /// Works until the last handle is dropped, or no engine is left: then the reason.
+    pub fn run(mut self) -> Option<String> {
+        let mut wake_at = None;
+        loop {
+            self.wait(wake_at);
+            if matches!(self.take_commands(), Clients::Gone) {
+                return None;
+            }
+            self.take_events();
+            self.take_lent();
+            wake_at = self.share_out();
+            self.batcher.flush();
+            self.publish();
+            if self.gone.is_some() {
+                return self.gone;
+            }
+        }
+    }
+
+    /// Until there is a command or an event, or this moment.
+    fn wait(&self, until: Option<Instant>) {
+        let mut select = Select::new();
+        select.recv(&self.commands);
+        for replica in self.replicas.iter().filter(|replica| replica.lives()) {
+            select.recv(replica.events.woken());
+        }
+        self.loans.iter().for_each(|loan| loan.watch(&mut select));
+        match until {
+            // A moment that has passed is as good as an event.
+            Some(moment) => drop(select.ready_deadline(moment)),
+            None => drop(select.ready()),
+        }
+    }
+
+    fn take_commands(&mut self) -> Clients {
+        /// Commands between two looks at the events.
+        const AT_ONCE: usize = 4096;
+        for _ in 0..AT_ONCE {
+            match self.commands.try_recv() {
+                Ok(command) => self.execute(command),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Clients::Gone,
+            }
+        }
+        Clients::Live
+    }
+
+    pub(super) fn execute(&mut self, command: Command) {
+        match command {
+            Command::Root { place, path, home } => self.root(place, path, home),
+            Command::Fork { at, children } => self.fork(at, children),
+            Command::Start { extends, events } => self.start(extends, &events),
+            Command::Cancel { branches } => self.cancel(&branches),
+            Command::Release { branches, keep_cached } => self.release(&branches, keep_cached),
+            Command::Metrics { reply } => self.metrics(reply),
+            Command::Pin { branch } => {
+                if let Some(branch) = self.branches.get_mut(&branch) {
+                    branch.is_pin = true;
+                }
+            }
+            Command::CacheMap { most, reply } => self.cache_map(most, reply),
+            // Only the router itself asks engines for these; what is closed has nothing to lend.
+            Command::Lend(_) => {}
+            Command::Borrow { reply, .. } => drop(reply.send(false)),
+        }
+    }
+
+    fn root(&mut self, place: QueueKey, path: TokenPath, home: Option<usize>) {
+        let prefix = Prefix::of(&path.all());
+        let record = BranchRecord { place, path, prefix, home, on: On::Nowhere, is_pin: false, is_known: true };
+        self.branches.insert(place.branch, record);
+    }
+
+    fn rests(&self, branch: BranchId) -> bool {
+        !self.waiting.contains_key(&branch) && !self.started.contains_key(&branch)
+    }
+
+    /// Ignores a fork of a branch that is being extended, as an engine does.
+    fn fork(&mut self, at: BranchId, children: Vec<BranchId>) {
+        if !self.rests(at) {
+            return;
+        }
+        let Some(parent) = self.branches.get_mut(&at) else { return };
+        let forks: Vec<BranchRecord> = children.iter().map(|&child| parent.fork(child)).collect();
+        let on = parent.on;
+        self.branches.extend(forks.into_iter().map(|fork| (fork.place.branch, fork)));
+        if let On::Replica(at_replica) = on {
+            self.send(at_replica, Command::Fork { at, children });
+        }
+    }
+
+    fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {
+        let mut follow: Vec<Vec<Extend>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        // The prompt that was placed last, and where: those that begin like it join it.
+        let mut last: Option<(Prefix, usize)> = None;
+        for extend in extends {
+            let id = extend.branch;
+            if !self.rests(id) {
+                self.batcher.send(events, Event::Failed { branch: id, error: busy_branch(id) });
+                continue;
+            }
+            let Some(record) = self.branches.get(&id) else {
+                self.batcher.send(events, Event::Failed { branch: id, error: unknown_branch(id) });
+                continue;
+            };
+            let (prefix, length) = (record.prefix.clone(), record.path.len());
+            let mut task = self.task(extend, record.place, events, prefix, length);
+            match record.on {
+                On::Replica(replica) => {
+                    follow[replica].push(task.extend.clone());
+                    self.begin(replica, task);
+                }
+                On::Everywhere => self.begin_everywhere(task),
+                On::Nowhere if record.is_pin => self.begin_everywhere(task),
+                On::Nowhere if !record.is_known => {
+                    let expected = "one whose tokens are known";
+                    let found = format!("{id}, which had failed on a device that is lost");
+                    let error = Error::value("branch", expected, found);
+                    self.batcher.send(events, Event::Failed { branch: id, error });
+                }
+                On::Nowhere => {
+                    task.prefix = record.prefix_with(&task.extend.continuation);
+                    let replica = self.place(record.home, &task.prefix, last.as_ref());
+                    last = Some((task.prefix.clone(), replica));
+                    self.queue(replica, task);
+                }
+            }
+        }
+        for (replica, extends) in follow.into_iter().enumerate() {
+            if !extends.is_empty() {
+                let events = self.replicas[replica].events.sender(events.hear());
+                self.send(replica, Command::Start { extends, events });
+            }
+        }
+    }
+
+    fn task(&self, extend: Extend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
+        let room = self.replicas[0].engine.facts().context.saturating_sub(length);
+        let work = Work { prompt: extend.tokens_given() as u64, output: self.lengths.expected(&extend, room) };
+        Task { key, extend, events: events.clone(), prefix, work, is_cancelled: false, said: Said::default() }
+    }
+
+    /// The replica on which a prompt is to begin: that of its part of the job; or that of the prompt before it, if it
+    /// begins like it; or where it would end first: the one that has most of it, unless that one has so much more to do
+    /// that computing it again is faster.
+    pub fn place(&self, home: Option<usize>, prefix: &Prefix, last: Option<&(Prefix, usize)>) -> usize {
+        if let Some(home) = home.map(|part| part % self.replicas.len()).filter(|&home| self.replicas[home].lives()) {
+            return home;
+        }
+        let alive = || self.replicas.iter().enumerate().filter(|(_, replica)| replica.lives());
+        let known = |replica: &Replica| replica.known.known(prefix) as u64;
+        if let Some((before, replica)) = last
+            && self.replicas[*replica].lives()
+        {
+            let shared = before.shared_with(prefix) as u64;
+            if shared > 0 && alive().all(|(_, other)| known(other) <= shared) {
+                return *replica;
+            }
+        }
+        let end = |replica: &Replica| replica.tokens_ahead() + prefix.tokens() as u64 - known(replica);
+        alive().min_by_key(|(_, replica)| end(replica)).map_or(0, |(at, _)| at)
+    }
+
+    /// Lets a task wait for a replica.
+    pub fn queue(&mut self, at: usize, mut task: Task) {
+        let replica = &mut self.replicas[at];
+        let known = replica.known.note(&task.prefix);
+        task.work.prompt = (task.prefix.tokens() - known) as u64;
+        self.waiting.insert(task.branch(), (at, task.key));
+        replica.queue.push(task);
+    }
+
+    /// Records an extend that a replica is given.
+    pub fn begin(&mut self, at: usize, task: Task) {
+        self.replicas[at].begin(task.key, task.work);
+        self.started.insert(task.branch(), Started::on(at, task));
+    }
+
+    /// A pin, which every replica computes and keeps.
+    fn begin_everywhere(&mut self, task: Task) {
+        let branch = task.branch();
+        let replicas: Vec<usize> = (0..self.replicas.len()).filter(|&at| self.replicas[at].lives()).collect();
+        let Some(record) = self.branches.get_mut(&branch) else { return };
+        let is_new = record.on == On::Nowhere;
+        record.on = On::Everywhere;
+        let paths: Vec<TokenPath> = replicas.iter().map(|_| record.path.fork()).collect();
+        for &at in &replicas {
+            self.replicas[at].begin(task.key, task.work);
+            self.replicas[at].known.note(&task.prefix);
+            self.replicas[at].begun.note(&task.prefix);
+        }
+        let (key, extend) = (task.key, task.extend.clone());
+        self.started.insert(branch, Started { replicas: replicas.clone(), task, end: None });
+        for (at, path) in replicas.into_iter().zip(paths) {
+            if is_new {
+                self.send(at, Command::Root { place: key, path, home: None });
+                self.send(at, Command::Pin { branch });
+            }
+            let events = self.replicas[at].events.sender(Hear::Finishes);
+            self.send(at, Command::Start { extends: vec![extend.clone()], events });
+        }
+    }
+
+    fn cancel(&mut self, branches: &[BranchId]) {
+        let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        for branch in branches {
+            if let Some((replica, key)) = self.waiting.remove(branch) {
+                if let Some(task) = self.replicas[replica].queue.remove(&key) {
+                    self.finish_cancelled(&task);
+                }
+            } else if let Some(started) = self.started.get_mut(branch) {
+                started.task.is_cancelled = true;
+                started.replicas.iter().for_each(|&replica| there[replica].push(*branch));
+            }
+        }
+        for (replica, branches) in there.into_iter().enumerate() {
+            if !branches.is_empty() {
+                self.send(replica, Command::Cancel { branches });
+            }
+        }
+    }
+
+    /// The end of an extend that is cancelled while no engine has it: what its client has heard of it.
+    pub fn finish_cancelled(&mut self, task: &Task) {
+        let said = &task.said;
+        let logprobs: Vec<f32> = said.tokens.iter().map(|token| token.logprob).collect();
+        let has_top = said.tokens.iter().any(|token| !token.top.is_empty());
+        let finish = Finish {
+            tokens: said.tokens.iter().map(|token| token.token).collect(),
+            text: said.text.clone(),
+            logprob: logprobs.iter().copied().map(f64::from).sum(),
+            logprobs,
+            top: if has_top { said.tokens.iter().map(|token| token.top.clone()).collect() } else { Vec::new() },
+            ..Finish::empty(FinishReason::Cancelled)
+        };
+        self.note_finish(task, &finish);
+        self.batcher.send(&task.events, Event::Finished { branch: task.branch(), finish });
+    }
+
+    fn release(&mut self, branches: &[BranchId], keep_cached: bool) {
+        let waiting: Vec<BranchId> =
+            branches.iter().copied().filter(|branch| self.waiting.contains_key(branch)).collect();
+        self.cancel(&waiting);
+        let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        for branch in branches {
+            if let Some(started) = self.started.get_mut(branch) {
+                started.task.is_cancelled = true;
+            }
+            match self.branches.remove(branch).map(|record| record.on) {
+                Some(On::Replica(replica)) => there[replica].push(*branch),
+                Some(On::Everywhere) => there.iter_mut().for_each(|of_replica| of_replica.push(*branch)),
+                Some(On::Nowhere) | None => {}
+            }
+        }
+        for (replica, branches) in there.into_iter().enumerate() {
+            if !branches.is_empty() {
+                self.send(replica, Command::Release { branches, keep_cached });
+            }
+        }
+    }
+
+    /// Sends a command to a replica; if its engine has ended, its branches go to the others.
+    pub fn send(&mut self, at: usize, command: Command) {
+        if self.replicas[at].lives() && self.replicas[at].engine.send(command).is_err() {
+            self.lose(at);
+        }
+    }
+
+    /// Gives engines what they have room for, and replicas that are short of work what others could not begin soon.
+    /// Returns when to look again at the latest.
+    pub(super) fn share_out(&mut self) -> Option<Instant> {
+        let alive = self.alive();
+        let mut held: Vec<Option<QueueKey>> = vec![None; self.replicas.len()];
+        let mut wake_at: Option<Instant> = None;
+        let takers: Vec<usize> = (0..self.replicas.len()).filter(|&at| self.replicas[at].is_short_of_work()).collect();
+        for replica in self.replicas.iter_mut().filter(|replica| !replica.is_short_of_work()) {
+            replica.idle_since = None;
+        }
+        for (before, &taker) in takers.iter().enumerate() {
+            let Some((victim, takeover)) = self.takeover(taker, takers.len() - before, &held) else {
+                self.replicas[taker].idle_since = None;
+                continue;
+            };
+            let now = Instant::now();
+            let until = *self.replicas[taker].idle_since.get_or_insert(now) + PATIENCE;
+            if takeover.twice == 0 || until <= now {
+                self.take_over(victim, taker, takeover);
+            } else {
+                held[victim] = Some(held[victim].map_or(takeover.from, |from| from.min(takeover.from)));
+                wake_at = Some(wake_at.map_or(until, |wake_at| wake_at.min(until)));
+            }
+        }
+        for (replica, held) in held.into_iter().enumerate() {
+            self.give(replica, held);
+        }
+        if self.alive() < alive {
+            return Some(Instant::now()); // What a lost one had may have come to one that was given its part before.
+        }
+        self.loans.iter().map(Loan::until).chain(wake_at).min()
+    }
+
+    fn alive(&self) -> usize {
+        self.replicas.iter().filter(|replica| replica.lives()).count()
+    }
+
+    /// What `taker` should take over, and from whom: of those for which something waits, the one with the most to do.
+    /// `takers`: how many are still short of work, with it; `held`: what waits for others of them.
+    fn takeover(&self, taker: usize, takers: usize, held: &[Option<QueueKey>]) -> Option<(usize, Takeover)> {
+        let waiting = (0..self.replicas.len()).filter(|&at| !self.replicas[at].queue.is_empty());
+        let victim = waiting.max_by_key(|&at| self.replicas[at].tokens_ahead())?;
+        let (from, to) = (&self.replicas[victim], &self.replicas[taker]);
+        let between = Between {
+            queue: &from.queue,
+            upto: held[victim],
+            running: from.running(),
+            sharers: takers as u64,
+            taker_running: to.running(),
+            taker_knows: &to.known,
+            pace: self.pace,
+            costs: to.engine.facts().prefix_costs,
+        };
+        between.best().map(|takeover| (victim, takeover))
+    }
+
+    fn take_over(&mut self, victim: usize, taker: usize, takeover: Takeover) {
+        let tasks = self.replicas[victim].queue.take_from(&takeover.from);
+        log::debug!("replica {taker} takes over {} of replica {victim}'s, {takeover:?}", tasks.len());
+        for task in tasks {
+            self.queue(taker, task);
+        }
+        self.replicas[taker].idle_since = None;
+    }
+
+    /// Gives a replica's engine what waits for it, as far as it has room, up to the place `held`. What waits for a
+    /// prefix that is copied is passed over.
+    pub(super) fn give(&mut self, at: usize, held: Option<QueueKey>) {
+        let mut starts: [(Hear, Vec<Extend>); 2] = [(Hear::Finishes, Vec::new()), (Hear::Tokens, Vec::new())];
+        let (mut passed, mut passed_over): (Option<QueueKey>, usize) = (None, 0);
+        let mut given: Option<Prefix> = None;
+        while let Some(key) = self.replicas[at].queue.next(passed) {
+            let is_held = held.is_some_and(|held| key >= held);
+            if is_held || passed_over > MOST_PASSED_OVER || !self.replicas[at].has_room(key.priority) {
+                break;
+            }
+            let is_given = |task: &Task| given.as_ref().is_some_and(|given| given.is(&task.prefix));
+            let is_like_last = self.replicas[at].queue.get(&key).is_some_and(is_given);
+            if !is_like_last && self.waits_for_loan(at, &key) {
+                (passed, passed_over) = (Some(key), passed_over + 1);
+                continue;
+            }
+            let Some(task) = self.replicas[at].queue.remove(&key) else { break };
+            self.waiting.remove(&task.branch());
+            let Some(record) = self.branches.get_mut(&task.branch()) else {
+                self.finish_cancelled(&task);
+                continue;
+            };
+            record.on = On::Replica(at);
+            if !is_like_last {
+                self.replicas[at].begun.note(&task.prefix);
+                given = Some(task.prefix.clone());
+            }
+            let root = Command::Root { place: record.place, path: record.path.fork(), home: None };
+            let of_hear = usize::from(task.events.hears_tokens());
+            starts[of_hear].1.push(task.extend.clone());
+            self.begin(at, task);
+            self.send(at, root);
+            if !self.replicas[at].lives() {
+                return;
+            }
+        }
+        for (hear, extends) in starts {
+            if !extends.is_empty() {
+                let events = self.replicas[at].events.sender(hear);
+                self.send(at, Command::Start { extends, events });
+            }
+        }
+    }
+
+    /// What waits here, beside what the engines publish.
+    fn publish(&self) {
+        let waiting = self.waiting.len();
+        self.live.publish(LiveMetrics { waiting, branches: waiting, ..LiveMetrics::default() });
+    }
+}

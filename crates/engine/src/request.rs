@@ -1,0 +1,301 @@
+//! The engine's requests and events: continuations, sampling parameters, stop conditions. Plain data. The field docs
+//! define how uniforms, penalties and stops act; `sampler` and `branch` implement it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::uniforms::UniformKey;
+use offshoot_backend::MOST_TOP;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, TokenId};
+
+/// How tokens are sampled: penalties, temperature, top-k, top-p, min-p, in this order, then the uniform.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SamplingParams {
+    /// 0: greedy (the likeliest token after penalties; of equals, the smallest id).
+    pub temperature: f32,
+    /// Only the k likeliest tokens; `None`: all.
+    pub top_k: Option<u32>,
+    /// Only the likeliest tokens that together reach this probability; 1: all.
+    pub top_p: f32,
+    /// Only tokens at least this share of the likeliest one's probability; 0: all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens in the prompt or sampled before; 1: off.
+    pub repetition_penalty: f32,
+    /// Subtracted for each time that a token was sampled; 0: off.
+    pub frequency_penalty: f32,
+    /// Subtracted once from tokens that were sampled; 0: off.
+    pub presence_penalty: f32,
+    /// Added to single logits first of all.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: none.
+    pub top_logprobs: Option<usize>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            top_logprobs: None,
+        }
+    }
+}
+
+impl SamplingParams {
+    pub fn greedy() -> Self {
+        SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+    }
+
+    /// Whether a sample depends on the tokens before it.
+    pub fn has_penalties(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// An error that names the first parameter out of range, for a model of `vocab` tokens.
+    pub fn check(&self, vocab: usize) -> Result<()> {
+        let ranges = [
+            (
+                "temperature",
+                self.temperature,
+                self.temperature.is_finite() && self.temperature >= 0.0,
+                "a number from 0 up",
+            ),
+            ("top_p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "a number above 0 and up to 1"),
+            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p), "a number from 0 to 1"),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
+                "a number above 0",
+            ),
+            ("frequency_penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a finite number"),
+            ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a finite number"),
+        ];
+        for (name, value, holds, expected) in ranges {
+            if !holds {
+                return Err(Error::value(name, expected, value.to_string()));
+            }
+        }
+        if self.top_k == Some(0) {
+            return Err(Error::value("top_k", "a number from 1 up", "0"));
+        }
+        if let Some(wanted) = self.top_logprobs.filter(|&wanted| wanted > MOST_TOP) {
+            return Err(Error::value("top_logprobs", format!("at most {MOST_TOP}"), wanted.to_string()));
+        }
+        for (token, bias) in &self.logit_bias {
+            check_token("logit_bias", *token, vocab)?;
+            if bias.is_nan() {
+                return Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_token(what: &str, token: TokenId, vocab: usize) -> Result<()> {
+    match token.ix() < vocab {
+        true => Ok(()),
+        false => Err(Error::value(what, format!("tokens below {vocab}"), token.to_string())),
+    }
+}
+
+/// When an extend ends. The model's end-of-text tokens end it too, unless `ignore_eos`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stop {
+    /// Tokens sampled at most, from 1 up.
+    pub max_tokens: usize,
+    /// No stop acts before this many tokens are sampled; end-of-text and stop tokens are not sampled before.
+    pub min_tokens: usize,
+    /// Text that ends the branch, also across token borders.
+    pub strings: Vec<String>,
+    pub tokens: Vec<TokenId>,
+    pub ignore_eos: bool,
+    /// Keeps the stop string in the text, the stop token among the tokens.
+    pub include_stop: bool,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Stop {
+            max_tokens: 256,
+            min_tokens: 0,
+            strings: Vec::new(),
+            tokens: Vec::new(),
+            ignore_eos: false,
+            include_stop: false,
+        }
+    }
+}
+
+impl Stop {
+    /// Whether only `max_tokens` and the model's context end an extend, so that its length is known.
+    pub fn is_exact(&self) -> bool {
+        self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty()
+    }
+
+    pub fn max_tokens(max_tokens: usize) -> Self {
+        Stop { max_tokens, ..Stop::default() }
+    }
+
+    /// An error that names the first field out of range, for a model of `vocab` tokens.
+    pub fn check(&self, vocab: usize) -> Result<()> {
+        if self.max_tokens == 0 {
+            return Err(Error::value("max_tokens", "a number from 1 up", "0"));
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(Error::value(
+                "min_tokens",
+                format!("at most max_tokens ({})", self.max_tokens),
+                self.min_tokens.to_string(),
+            ));
+        }
+        if self.strings.iter().any(String::is_empty) {
+            return Err(Error::value("stop strings", "text", "an empty string"));
+        }
+        self.tokens.iter().try_for_each(|&token| check_token("stop tokens", token, vocab))
+    }
+}
+
+/// How a branch is extended.
+#[derive(Clone, Debug)]
+pub enum Continuation {
+    /// Tokens are sampled until a stop.
+    Sampled { params: SamplingParams, stop: Stop, uniforms: UniformKey },
+    /// These tokens follow. With `logprobs` they are scored, and so many of the likeliest tokens in each one's place are
+    /// reported, at most [`MOST_TOP`]. Without, the extend finishes at once: the tokens are computed when something is
+    /// sampled or scored after them, once for all branches that share them.
+    Given { tokens: Vec<TokenId>, logprobs: Option<usize> },
+}
+
+#[derive(Clone, Debug)]
+pub struct Extend {
+    pub branch: BranchId,
+    pub continuation: Continuation,
+}
+
+impl Extend {
+    /// Tokens are sampled until a stop, by the uniforms of `uniforms`.
+    pub fn sampled(branch: BranchId, params: &SamplingParams, stop: &Stop, uniforms: UniformKey) -> Self {
+        let (params, stop) = (params.clone(), stop.clone());
+        Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
+    }
+
+    /// These tokens follow; `logprobs` as in [`Continuation::Given`].
+    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: Option<usize>) -> Self {
+        Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
+    }
+
+    /// Number of given tokens.
+    pub(crate) fn tokens_given(&self) -> usize {
+        match &self.continuation {
+            Continuation::Sampled { .. } => 0,
+            Continuation::Given { tokens, .. } => tokens.len(),
+        }
+    }
+}
+
+/// A token that was sampled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampledToken {
+    pub token: TokenId,
+    /// Natural logarithm of its probability at temperature 1.
+    pub logprob: f32,
+    /// The likeliest tokens in its place, likeliest first; empty where `SamplingParams::top_logprobs` did not ask for
+    /// them.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// An event of a branch, sent to the `EventReceiver` that extends it; events of one branch arrive in order.
+#[derive(Debug)]
+pub enum Event {
+    /// Tokens were sampled and kept: one, or several if the reader lags. `text` is the text that is final with them; it
+    /// lags while a character is incomplete or a stop string may have begun. Sent only to readers of tokens.
+    Tokens { branch: BranchId, tokens: Vec<SampledToken>, text: String },
+    /// The branch rests; it can be extended or forked again.
+    Finished { branch: BranchId, finish: Finish },
+    /// The branch could not be extended further. It keeps its tokens and rests.
+    Failed { branch: BranchId, error: Error },
+}
+
+impl Event {
+    pub fn branch(&self) -> BranchId {
+        match self {
+            Event::Tokens { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+        }
+    }
+
+    /// Whether it ends an extend.
+    pub fn is_end(&self) -> bool {
+        !matches!(self, Event::Tokens { .. })
+    }
+
+    /// Appends the tokens of `later`, which follow those of this event.
+    pub(super) fn join(&mut self, later: Event) {
+        if let (Event::Tokens { tokens, text, .. }, Event::Tokens { tokens: more, text: further, .. }) = (self, later) {
+            tokens.extend(more);
+            text.push_str(&further);
+        }
+    }
+}
+
+/// Why an extend ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// One of the stop strings appeared in the text.
+    StopString(String),
+    /// One of the stop tokens was sampled.
+    StopToken(TokenId),
+    /// The model ended its text.
+    EndOfText,
+    /// `max_tokens` were sampled.
+    Length,
+    /// The model's context has no room for another token.
+    ContextFull,
+    /// `cancel` was called.
+    Cancelled,
+    /// The tokens were given.
+    Given,
+    /// The extend failed (`Event::Failed`); no `Finish` has this reason.
+    Failed,
+}
+
+/// What one extend added to a branch.
+///
+/// A stop *token* is not kept: neither here nor in what a later extend or fork continues on (unless
+/// `Stop::include_stop`). A stop *string* is cut from `text`, but the tokens that spelt it are kept, for a token may
+/// hold the end of the answer and the beginning of the stop: later extends and forks continue on `tokens`, not on
+/// `text`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    pub reason: FinishReason,
+    pub tokens: Vec<TokenId>,
+    pub text: String,
+    /// Sum over all tokens sampled or scored by this extend, a stop token that was not kept included: the natural
+    /// logarithm of the probability that the model, at temperature 1, goes on like this.
+    pub logprob: f64,
+    /// One for each of `tokens`. Empty for given tokens that were not scored.
+    pub logprobs: Vec<f32>,
+    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where neither
+    /// `SamplingParams::top_logprobs` nor `Continuation::Given` asked for them.
+    pub top: Vec<Vec<(TokenId, f32)>>,
+    /// The end-of-text or stop token that was sampled last and is not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_token: Option<SampledToken>,
+}
+
+impl Finish {
+    /// Nothing was added.
+    pub fn empty(reason: FinishReason) -> Self {
+        let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, top, stop_token: None }
+    }
+}

@@ -1,0 +1,73 @@
+//! Scores that branches share through the prefix tree: what one branch has scored or sampled, another takes over. Which
+//! scores a step computes is left to `schedule`.
+
+use std::ops::Range;
+
+use crate::branch::{Branch, BranchWork};
+use crate::cache::KvCache;
+use offshoot_kv::TokenScore;
+
+impl KvCache {
+    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that.
+    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore) {
+        if let Some(segment) = branch.kept() {
+            self.prefix.keep_score(segment, position(at), score);
+        }
+    }
+
+    /// Keeps the scores of the tokens that `branch` has sampled in the extend that is about to end.
+    pub fn keep_sampled(&mut self, branch: &Branch) {
+        let (BranchWork::Sample(sampling), Some(segment)) = (&branch.work, branch.kept()) else { return };
+        for (ix, &logprob) in sampling.logprobs.iter().enumerate() {
+            let top = sampling.top.get(ix).map_or(&[][..], Vec::as_slice);
+            self.prefix.keep_score(segment, position(sampling.begin + ix), TokenScore::new(logprob, top));
+        }
+    }
+
+    /// Takes over the next scores of a running `branch` that are kept by now, but for the last token's: the branch ends
+    /// with a request of its own. Not while it has requests in flight, which come first.
+    pub fn take_over_known(&mut self, branch: &mut Branch) {
+        let BranchWork::Score(scoring) = &branch.work else { return };
+        if scoring.requested == scoring.logprobs.len() {
+            self.take_over(branch, branch.tokens.len() - 1);
+        }
+    }
+
+    /// Takes over the next scores of `branch` up to position `upto`. Whether all of them are kept.
+    pub fn take_over(&mut self, branch: &mut Branch, upto: usize) -> bool {
+        let segment = branch.kept();
+        let BranchWork::Score(scoring) = &mut branch.work else { return false };
+        let next = scoring.next();
+        if let Some(segment) = segment.filter(|_| next < upto) {
+            let (tops, wanted) = (scoring.tops, positions(next, upto));
+            self.prefix.scores(segment, wanted, tops).for_each(|score| scoring.push(score));
+        }
+        self.scores_reused += (scoring.next() - next) as u64;
+        scoring.next() == upto
+    }
+
+    /// Takes over all scores of `branch`, which holds no rows yet, if they are all kept. Otherwise none.
+    pub fn take_over_all(&mut self, branch: &mut Branch) -> bool {
+        let (path, rest) = self.look_up(branch, branch.tokens.len());
+        let known = self.prefix.known_path(path, &rest);
+        let len = branch.tokens.len();
+        let Some((segment, _)) = known.filter(|&(_, known)| known as usize == len) else { return false };
+        let BranchWork::Score(scoring) = &mut branch.work else { return false };
+        let scores: Vec<&TokenScore> =
+            self.prefix.scores(segment, positions(scoring.next(), len), scoring.tops).collect();
+        if scores.len() < len - scoring.next() {
+            return false;
+        }
+        scores.iter().for_each(|score| scoring.push(score));
+        self.scores_reused += scores.len() as u64;
+        true
+    }
+}
+
+fn positions(from: usize, upto: usize) -> Range<u32> {
+    position(from)..position(upto)
+}
+
+fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
+}

@@ -1,0 +1,353 @@
+//! An engine without a model, in which a closure answers each extend. Search drivers are tested on it. It behaves as the
+//! real engine in branches, events, cancelling and stopping, and has no pages.
+//!
+//! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
+
+use std::collections::HashMap;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use crate::events::EventSender;
+use crate::handle::{Command, EngineFacts, EngineHandle, live};
+use crate::lending::PrefixCosts;
+use crate::live::{LiveMetrics, LivePlace};
+use crate::metrics::Metrics;
+use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
+use offshoot_core::error::Error;
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_kv::PageGroups;
+
+/// A script's input: the branch to extend.
+pub struct ScriptedCall<'a> {
+    pub branch: BranchId,
+    /// The whole branch, prompt first.
+    pub tokens: &'a [TokenId],
+    pub continuation: &'a Continuation,
+}
+
+impl ScriptedCall<'_> {
+    /// The whole branch as text.
+    pub fn text(&self) -> String {
+        text_of(self.tokens)
+    }
+}
+
+/// A script's reply, returned unchanged: the script itself applies stops and limits.
+#[derive(Clone, Debug)]
+pub struct ScriptedReply {
+    tokens: Vec<TokenId>,
+    logprobs: Vec<f32>,
+    reason: FinishReason,
+    holds: bool,
+    fails: bool,
+}
+
+impl ScriptedReply {
+    /// Samples this text, one token a byte, each with log-probability -1, then ends the text.
+    pub fn text(text: &str) -> Self {
+        let tokens = tokens_of(text);
+        ScriptedReply {
+            logprobs: vec![-1.0; tokens.len()],
+            tokens,
+            reason: FinishReason::EndOfText,
+            holds: false,
+            fails: false,
+        }
+    }
+
+    /// Scores a `Continuation::Given`: one log-probability for each of its tokens.
+    pub fn scores(logprobs: Vec<f32>) -> Self {
+        ScriptedReply { tokens: Vec::new(), logprobs, reason: FinishReason::Given, holds: false, fails: false }
+    }
+
+    /// Every token has this log-probability.
+    pub fn logprob(mut self, logprob: f32) -> Self {
+        self.logprobs.fill(logprob);
+        self
+    }
+
+    pub fn reason(mut self, reason: FinishReason) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// The branch samples its text and then fails.
+    pub fn failing(mut self) -> Self {
+        self.fails = true;
+        self
+    }
+
+    /// The branch samples its text and then waits to be cancelled.
+    pub fn until_cancelled(mut self) -> Self {
+        self.holds = true;
+        self
+    }
+}
+
+/// The bytes of `text` as tokens.
+pub fn tokens_of(text: &str) -> Vec<TokenId> {
+    text.bytes().map(|byte| TokenId(u32::from(byte))).collect()
+}
+
+/// The text of byte tokens; invalid UTF-8 is replaced.
+pub fn text_of(tokens: &[TokenId]) -> String {
+    let bytes: Vec<u8> = tokens.iter().map(|token| u8::try_from(token.0).unwrap_or(b'?')).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl EngineHandle {
+    /// A handle whose extends are answered by `script`. Branches that are extended together grow by a token each in
+    /// turn. A panic of the script stops the engine, as in the real one.
+    pub fn scripted(script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static) -> EngineHandle {
+        Self::scripted_with(|facts| facts, script)
+    }
+
+    /// The same, of an engine whose facts `change` has changed.
+    pub fn scripted_with(
+        change: impl FnOnce(EngineFacts) -> EngineFacts,
+        script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static,
+    ) -> EngineHandle {
+        let facts = change(EngineFacts {
+            context: 1 << 20,
+            vocab: 256,
+            bos: None,
+            eos: vec![TokenId(0)],
+            device: "scripted".to_owned(),
+            arithmetic: "scripted".to_owned(),
+            exact: true,
+            is_async: false,
+            page_tokens: 16,
+            page_bytes: 0,
+            kv_bytes_per_token: 0,
+            // Room for the context; what is held in it is not counted.
+            pool_pages: 1 << 16,
+            window_pages: None,
+            page_groups: PageGroups::ONE,
+            max_branches: 128,
+            state_bytes: 0,
+            states: 0,
+            prefix_costs: PrefixCosts::default(),
+            replicas: 1,
+        });
+        let (handle, commands, exit_reason) = EngineHandle::new(facts);
+        let live_place = handle.live_place();
+        let mut engine = Scripted {
+            script,
+            branches: HashMap::new(),
+            growing: Vec::new(),
+            metrics: Metrics::default(),
+            live: live_place,
+        };
+        std::thread::spawn(move || {
+            live(&exit_reason, || {
+                engine.run(&commands);
+                Ok(())
+            });
+        });
+        handle
+    }
+}
+
+/// The likeliest tokens in one place.
+type Top = Vec<(TokenId, f32)>;
+
+struct Scripted<F> {
+    script: F,
+    branches: HashMap<BranchId, Vec<TokenId>>,
+    growing: Vec<ScriptedBranch>,
+    metrics: Metrics,
+    live: LivePlace,
+}
+
+/// A branch in progress: `next` tokens of the reply have been sent.
+struct ScriptedBranch {
+    branch: BranchId,
+    reply: ScriptedReply,
+    /// As `SamplingParams::top_logprobs`.
+    tops: Option<usize>,
+    next: usize,
+    events: EventSender,
+}
+
+impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
+    fn run(&mut self, commands: &Receiver<Command>) {
+        loop {
+            let waits =
+                self.growing.iter().all(|growing| growing.reply.holds && growing.next == growing.reply.tokens.len());
+            let command = match waits {
+                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                false => commands.try_recv(),
+            };
+            match command {
+                Ok(command) => self.execute(command),
+                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Disconnected) => return,
+            }
+            let (running, branches) = (self.growing.len(), self.branches.len());
+            self.live.publish(LiveMetrics { metrics: self.metrics.clone(), running, branches, ..Default::default() });
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Root { place, path, .. } => drop(self.branches.insert(place.branch, path.all().into_owned())),
+            Command::Fork { at, children } => {
+                if let Some(tokens) = self.branches.get(&at).cloned() {
+                    self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
+                }
+            }
+            Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.start(extend, &events)),
+            Command::Cancel { branches } => self.cancel(&branches),
+            Command::Release { branches, .. } => {
+                self.cancel(&branches);
+                self.branches.retain(|branch, _| !branches.contains(branch));
+            }
+            Command::Metrics { reply } => drop(reply.send(self.metrics.clone())),
+            Command::Pin { .. } => {} // Nothing is ever given up.
+            Command::CacheMap { reply, .. } => drop(reply.send(Vec::new())),
+            Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
+            Command::Borrow { reply, .. } => drop(reply.send(false)),
+        }
+    }
+
+    fn start(&mut self, extend: Extend, events: &EventSender) {
+        let Extend { branch, continuation } = extend;
+        let Some(tokens) = self.branches.get_mut(&branch) else {
+            let error = Error::value("branch", "one that lives", branch.to_string());
+            events.send(Event::Failed { branch, error });
+            return;
+        };
+        let call = ScriptedCall { branch, tokens, continuation: &continuation };
+        match &continuation {
+            Continuation::Sampled { params, .. } => {
+                let (reply, tops) = ((self.script)(&call), params.top_logprobs);
+                self.growing.push(ScriptedBranch { branch, reply, tops, next: 0, events: events.clone() });
+            }
+            Continuation::Given { tokens: given, logprobs } => {
+                let logprobs = if logprobs.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
+                tokens.extend(given);
+                let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
+                events.send(Event::Finished { branch, finish });
+            }
+        }
+    }
+
+    /// One token for each branch in progress.
+    fn step(&mut self) {
+        self.metrics.steps += 1;
+        for growing in &mut self.growing {
+            let Some(&token) = growing.reply.tokens.get(growing.next) else { continue };
+            let logprob = growing.reply.logprobs[growing.next];
+            growing.next += 1;
+            self.metrics.tokens_sampled += 1;
+            if let Some(tokens) = self.branches.get_mut(&growing.branch) {
+                tokens.push(token);
+            }
+            if growing.events.hears_tokens() {
+                let top = top(growing.tops.unwrap_or(0), token, logprob);
+                let (tokens, text) = (vec![SampledToken { token, logprob, top }], text_of(&[token]));
+                growing.events.send(Event::Tokens { branch: growing.branch, tokens, text });
+            }
+        }
+        self.growing.retain(|growing| {
+            let ends = growing.next == growing.reply.tokens.len() && !growing.reply.holds;
+            match ends {
+                true if growing.reply.fails => {
+                    let error = Error::value("the script", "a branch that goes on", "one that fails");
+                    growing.events.send(Event::Failed { branch: growing.branch, error });
+                }
+                true => growing.finish(growing.reply.reason.clone()),
+                false => {}
+            }
+            !ends
+        });
+    }
+
+    fn cancel(&mut self, branches: &[BranchId]) {
+        self.growing.retain(|growing| {
+            let ends = branches.contains(&growing.branch);
+            if ends {
+                growing.finish(FinishReason::Cancelled);
+            }
+            !ends
+        });
+    }
+}
+
+impl ScriptedBranch {
+    fn finish(&self, reason: FinishReason) {
+        let (tokens, logprobs) = (&self.reply.tokens[..self.next], &self.reply.logprobs[..self.next]);
+        let top = self.tops.map_or_else(Vec::new, |tops| {
+            tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
+        });
+        let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
+        self.events.send(Event::Finished { branch: self.branch, finish });
+    }
+}
+
+/// A scripted token's top list holds only itself.
+fn top(most: usize, token: TokenId, logprob: f32) -> Top {
+    if most > 0 { vec![(token, logprob)] } else { Vec::new() }
+}
+
+fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
+    let logprob = logprobs.iter().copied().map(f64::from).sum();
+    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top, stop_token: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{SamplingParams, Stop};
+    use crate::uniforms::UniformKey;
+
+    fn sampled(branch: BranchId) -> Extend {
+        let uniforms = UniformKey::root(0, "item");
+        Extend {
+            branch,
+            continuation: Continuation::Sampled { params: SamplingParams::default(), stop: Stop::default(), uniforms },
+        }
+    }
+
+    #[test]
+    fn branches_grow_as_the_script_says() {
+        let engine = EngineHandle::scripted(|call| ScriptedReply::text(&format!("<{}>", call.text().len())));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let children = engine.fork(root, 2).unwrap();
+        let mut extension = engine.start(children.iter().map(|&child| sampled(child)).collect()).unwrap();
+        let mut texts = Vec::new();
+        while let Some(event) = extension.next() {
+            if let Event::Finished { finish, .. } = event {
+                texts.push(finish.text);
+            }
+        }
+        assert_eq!(texts, ["<3>", "<3>"]);
+        let mut again = engine.start(vec![sampled(children[0])]).unwrap();
+        let last = std::iter::from_fn(|| again.next()).last();
+        assert!(matches!(last, Some(Event::Finished { finish, .. }) if finish.text == "<6>"));
+        assert_eq!(engine.metrics().unwrap().tokens_sampled, 9);
+    }
+
+    #[test]
+    fn a_held_branch_waits_for_its_cancel() {
+        let engine = EngineHandle::scripted(|_| ScriptedReply::text("x").until_cancelled());
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let mut extension = engine.start(vec![sampled(root)]).unwrap();
+        assert!(matches!(extension.next(), Some(Event::Tokens { .. })));
+        extension.cancel(&[root]);
+        let Some(Event::Finished { finish, .. }) = extension.next() else { panic!("cancelled") };
+        assert_eq!((finish.reason, finish.text.as_str()), (FinishReason::Cancelled, "x"));
+        assert!(extension.next().is_none());
+    }
+
+    #[test]
+    fn a_panic_fails_every_branch_and_says_why() {
+        let engine = EngineHandle::scripted(|_| panic!("no such page"));
+        let root = engine.root(tokens_of("abc")).unwrap();
+        let mut extension = engine.start(vec![sampled(root)]).unwrap();
+        let Some(Event::Failed { error, .. }) = extension.next() else { panic!("failed") };
+        assert!(error.to_string().contains("no such page"), "{error}");
+        assert!(extension.next().is_none());
+        assert!(engine.root(tokens_of("abc")).is_err());
+    }
+}

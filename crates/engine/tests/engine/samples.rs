@@ -1,0 +1,251 @@
+//! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
+
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_engine::{
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Finish, FinishReason, SampledToken, SamplingParams, Stop,
+    Turn,
+};
+use offshoot_kv::plan::Planner;
+
+use super::bench::{
+    Mode, Shape, decoder, draw, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
+};
+
+/// Three items with a common header: prompts of 45, 53 and 70 tokens.
+fn items() -> Vec<(String, Vec<TokenId>)> {
+    let header = prompt(1, 40);
+    let item = |(i, len): (u64, usize)| (format!("item-{i}"), [header.clone(), prompt(10 + i, len)].concat());
+    [(0, 5), (1, 13), (2, 30)].map(item).to_vec()
+}
+
+/// Samples of all items in one batch.
+fn run(mode: Mode, shape: Shape, config: EngineConfig, n: u64) -> Vec<Finish> {
+    let engine = mode.engine_of(shape, config);
+    let mut extends = Vec::new();
+    for (item, prompt) in items() {
+        let root = engine.root(prompt).unwrap();
+        let children = engine.fork(root, n as usize).unwrap();
+        extends.extend((0..n).zip(children).map(|(i, child)| draw(child, key(&item, i), params(), length(24))));
+    }
+    finishes(&engine, extends)
+}
+
+fn the_same_draws_whatever_the_rows_chunk_and_planner(mode: Mode) {
+    for shape in [Shape::Full, Shape::Windowed, Shape::Hybrid] {
+        let expected = run(mode, shape, roomy(), 4);
+        assert!(expected.iter().any(|finish| finish.tokens != expected[0].tokens), "samples differ from each other");
+        for planner in Planner::ALL {
+            assert_eq!(run(mode, shape, EngineConfig { planner, ..roomy() }, 4), expected, "{planner:?}");
+        }
+        for (max_branches, chunk) in [(1, 1), (1, 64), (3, 7), (5, 256), (256, 1), (256, 19)] {
+            let config = EngineConfig { max_branches, step_rows: chunk, ..roomy() };
+            assert_eq!(run(mode, shape, config, 4), expected, "{max_branches} branches, chunks of {chunk}");
+        }
+    }
+}
+
+fn the_first_of_many_are_those_of_few(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let few = sample(&engine, "item", prompt(1, 30), 8, length(16));
+    let many = sample(&engine, "item", prompt(1, 30), 32, length(16));
+    assert_eq!(few, many[..8]);
+}
+
+fn neither_order_nor_cancelled_siblings_matter(mode: Mode) {
+    let expected = sample(&mode.engine(roomy()), "item", prompt(1, 30), 6, length(120));
+    let engine = mode.engine(roomy());
+    let (mut extension, children) = six_in_another_order(&engine);
+    let go = [children[1], children[2], children[5]];
+    let (mut told, mut finishes) = (false, Vec::new());
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Tokens { .. } if told => {}
+            Event::Tokens { .. } => {
+                extension.cancel(&go);
+                told = true;
+            }
+            Event::Finished { branch, finish } => finishes.push((branch, finish)),
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
+    }
+    assert_eq!(finishes.len(), 6);
+    // A cancel may come when all is done.
+    for (branch, finish) in finishes {
+        let i = children.iter().position(|&child| child == branch).unwrap();
+        if finish.reason == FinishReason::Cancelled {
+            assert!(go.contains(&branch), "sample {i} was not to be cancelled");
+            assert_eq!(finish.tokens, expected[i].tokens[..finish.tokens.len()]);
+        } else {
+            assert_eq!(finish, expected[i]);
+        }
+    }
+}
+
+/// Six samples of 120 tokens.
+fn six_in_another_order(engine: &EngineHandle) -> (EventReceiver, Vec<BranchId>) {
+    let root = engine.root(prompt(1, 30)).unwrap();
+    let children = engine.fork(root, 6).unwrap();
+    let order = [3u64, 0, 5, 1, 4, 2];
+    let extends = order.map(|i| draw(children[i as usize], key("item", i), params(), length(120)));
+    (engine.start(extends.to_vec()).unwrap(), children)
+}
+
+/// Driven by hand: on a thread of its own the engine may be done before this thread cancels.
+fn a_cancel_stops_those_it_names(mode: Mode) {
+    let (backend, decoder) = decoder(Shape::Full);
+    let config = EngineConfig { run_ahead: mode.run_ahead, ..roomy() };
+    let (mut engine, handle) = Engine::build(decoder.on(backend), None, config).unwrap();
+    let (mut extension, children) = six_in_another_order(&handle);
+    while engine.metrics().tokens_sampled < 30 {
+        assert_eq!(engine.turn().unwrap(), Turn::Stepped);
+    }
+    let go = [children[1], children[2], children[5]];
+    extension.cancel(&go);
+    while engine.turn().unwrap() == Turn::Stepped {}
+    while let Some(event) = extension.next() {
+        if let Event::Finished { branch, finish } = event {
+            assert_eq!(finish.reason == FinishReason::Cancelled, go.contains(&branch), "{finish:?}");
+            assert_eq!(finish.tokens.len() < 120, go.contains(&branch), "{finish:?}");
+        }
+    }
+}
+
+fn thoughts_joined_are_one_sample(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let whole = &sample(&engine, "item", prompt(2, 21), 1, length(24))[0];
+    let root = engine.root(prompt(2, 21)).unwrap();
+    let mut tokens = Vec::new();
+    for length_of_thought in [1, 7, 15, 1] {
+        tokens.extend(finish(&engine, draw(root, key("item", 0), params(), length(length_of_thought))).tokens);
+    }
+    assert_eq!(tokens, whole.tokens);
+}
+
+fn a_fork_goes_on_as_its_tokens_would(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(2, 21)).unwrap();
+    let thought = finish(&engine, draw(root, key("item", 0), params(), length(9)));
+    let children = engine.fork(root, 3).unwrap();
+    let go_on = |branch, i| draw(branch, key("child", i), params(), length(9));
+    let forked = finishes(&engine, (0..).zip(&children).map(|(i, &child)| go_on(child, i)).collect());
+    // The parent itself may go on beside its children.
+    let parent = finish(&engine, go_on(root, 1));
+    let same = engine.root([prompt(2, 21), thought.tokens].concat()).unwrap();
+    let twins = engine.fork(same, 3).unwrap();
+    let from_tokens = finishes(&engine, (0..).zip(&twins).map(|(i, &twin)| go_on(twin, i)).collect());
+    assert_eq!(forked, from_tokens);
+    assert_eq!(parent, forked[1]);
+}
+
+fn scores_equal_the_log_probabilities_of_the_draw(mode: Mode) {
+    let engine = mode.engine(EngineConfig { step_rows: 5, ..roomy() });
+    let root = engine.root(prompt(3, 33)).unwrap();
+    let children = engine.fork(root, 4).unwrap();
+    let extends =
+        (0..).zip(&children).map(|(i, &child)| draw(child, key("item", i), params(), length(1 + 6 * i as usize)));
+    let drawn = finishes(&engine, extends.collect());
+    let judges = engine.fork(root, 4).unwrap();
+    let extends = judges.iter().zip(&drawn).map(|(&judge, drawn)| score(judge, drawn.tokens.clone()));
+    for (drawn, scored) in drawn.iter().zip(finishes(&engine, extends.collect())) {
+        assert_eq!(scored.reason, FinishReason::Given);
+        assert_eq!((&scored.tokens, &scored.logprobs, scored.logprob), (&drawn.tokens, &drawn.logprobs, drawn.logprob));
+    }
+    // A scored branch goes on like the one that was drawn.
+    let on = |branch| draw(branch, key("on", 0), params(), length(5));
+    assert_eq!(finish(&engine, on(judges[2])), finish(&engine, on(children[2])));
+}
+
+fn given_tokens_are_part_of_the_branch(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let children = engine.fork(root, 3).unwrap();
+    let given = finishes(&engine, children.iter().map(|&child| give(child, prompt(4, 25))).collect());
+    assert!(given.iter().all(|finish| finish.reason == FinishReason::Given && finish.logprobs.is_empty()));
+    let on = |(i, &child)| draw(child, key("item", i), params(), length(8));
+    let drawn = finishes(&engine, (0..).zip(&children).map(on).collect());
+    assert_eq!(drawn, sample(&engine, "item", [prompt(3, 18), prompt(4, 25)].concat(), 3, length(8)));
+}
+
+fn penalties_count_every_token_of_the_path(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let never_twice = SamplingParams { presence_penalty: 1e6, ..params() };
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let mut tokens = finish(&engine, draw(root, key("item", 0), never_twice.clone(), length(30))).tokens;
+    let child = engine.fork(root, 1).unwrap()[0];
+    tokens.extend(finish(&engine, draw(child, key("item", 0), never_twice, length(30))).tokens);
+    let mut distinct = tokens.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 60, "no token was drawn twice");
+    let not_of_the_prompt = SamplingParams { repetition_penalty: 1e6, ..SamplingParams::greedy() };
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let drawn = finish(&engine, draw(root, key("item", 0), not_of_the_prompt, length(30))).tokens;
+    assert!(drawn.iter().all(|token| !prompt(3, 18).contains(token)), "a repetition penalty counts the prompt");
+}
+
+fn what_is_counted_on_the_way_is_what_a_new_request_would_say(mode: Mode) {
+    // Every token begun by itself has its request made from all tokens before it.
+    let strong =
+        |params: SamplingParams| SamplingParams { logit_bias: vec![(TokenId(7), 2.0), (TokenId(9), -1.0)], ..params };
+    let all = [
+        SamplingParams { repetition_penalty: 1.4, ..params() },
+        SamplingParams { frequency_penalty: 0.3, presence_penalty: -0.2, ..params() },
+        strong(SamplingParams { repetition_penalty: 0.8, presence_penalty: 0.7, ..params() }),
+        strong(SamplingParams { frequency_penalty: 0.9, ..SamplingParams::greedy() }),
+    ];
+    for (number, params) in (0u64..).zip(&all) {
+        let engine = mode.engine(roomy());
+        let root = engine.root(prompt(3, 18)).unwrap();
+        let (steady, apart) = (engine.fork(root, 4).unwrap(), engine.fork(root, 4).unwrap());
+        let of = |i: u64, child, stop| draw(child, key("item", 10 * number + i), params.clone(), stop);
+        let bans = |tokens, min_tokens| Stop { min_tokens, ..length(tokens) };
+        let extends = (0..).zip(&steady).map(|(i, &child)| of(i, child, bans(60, 20)));
+        let steady = finishes(&engine, extends.collect());
+        let mut tokens = vec![Vec::new(); apart.len()];
+        for at in 0..60 {
+            let extends = (0..).zip(&apart).map(|(i, &child)| of(i, child, bans(1, usize::from(at < 20))));
+            let finishes = finishes(&engine, extends.collect());
+            tokens.iter_mut().zip(finishes).for_each(|(tokens, finish)| tokens.extend(finish.tokens));
+        }
+        let steady: Vec<_> = steady.into_iter().map(|finish| finish.tokens).collect();
+        assert_eq!(steady, tokens, "{params:?}");
+    }
+}
+
+fn the_likeliest_are_reported(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let greedy = SamplingParams { top_logprobs: Some(4), ..SamplingParams::greedy() };
+    let mut extension = engine.start(vec![draw(root, key("item", 0), greedy, length(5))]).unwrap();
+    let mut seen = Vec::new();
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Tokens { tokens, .. } => {
+                for SampledToken { token, logprob, top } in tokens {
+                    assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+                    assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
+                    seen.push(top);
+                }
+            }
+            Event::Finished { finish, .. } => assert_eq!(finish.top, seen),
+            Event::Failed { error, .. } => panic!("{error}"),
+        }
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(finish(&engine, draw(root, key("item", 0), params(), length(5))).top.is_empty(), "nobody asked");
+}
+
+in_modes! {
+    in_turn, run_ahead, replicas:
+    the_same_draws_whatever_the_rows_chunk_and_planner,
+    the_first_of_many_are_those_of_few,
+    neither_order_nor_cancelled_siblings_matter,
+    a_cancel_stops_those_it_names,
+    thoughts_joined_are_one_sample,
+    a_fork_goes_on_as_its_tokens_would,
+    scores_equal_the_log_probabilities_of_the_draw,
+    given_tokens_are_part_of_the_branch,
+    penalties_count_every_token_of_the_path,
+    what_is_counted_on_the_way_is_what_a_new_request_would_say,
+    the_likeliest_are_reported,
+}

@@ -1,0 +1,119 @@
+//! Real engines on a tiny model, one of which ends after some steps: the others compute its branches again, and sample
+//! what it would have sampled.
+
+use offshoot_core::ids::BranchId;
+use offshoot_engine::replicas;
+use offshoot_engine::{Engine, EngineConfig, EngineHandle, ForkKind, RootOptions, SamplingParams, Turn};
+
+use crate::patience::within_a_minute;
+
+#[path = "../engine/bench.rs"]
+#[allow(dead_code, reason = "the engine's suites use more of it")]
+pub mod bench;
+
+use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, prompt, roomy, score, tokenizer};
+
+/// An engine that is dropped after so many steps.
+fn ends_after(steps: usize) -> EngineHandle {
+    let (backend, decoder) = decoder(Shape::Full);
+    let config = EngineConfig { max_branches: 6, ..roomy() };
+    let (mut engine, handle) = Engine::build(decoder.on(backend), Some(tokenizer()), config).expect("it fits");
+    std::thread::spawn(move || {
+        let mut stepped = 0;
+        while stepped < steps {
+            match engine.turn().expect("nothing is wrong with it") {
+                Turn::Stepped => stepped += 1,
+                Turn::Idle => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Turn::Abandoned => return,
+            }
+        }
+    });
+    handle
+}
+
+fn lives() -> EngineHandle {
+    in_turn().engine(EngineConfig { max_branches: 6, ..roomy() })
+}
+
+/// Everything that branches can do, twice over: sampled, forked, given, scored, and sampled again with penalties, which
+/// depend on what was given and what was sampled before.
+fn story(engine: &EngineHandle) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut branches: Vec<BranchId> = Vec::new();
+    for item in 0..3 {
+        let root = engine.root(prompt(item % 2, 30 + item as usize)).expect("a prompt");
+        branches.extend(engine.fork(root, 4).expect("it rests"));
+    }
+    let penalties =
+        SamplingParams { frequency_penalty: 0.7, presence_penalty: 0.3, repetition_penalty: 1.2, ..params() };
+    for (round, params) in [(0, params()), (1, penalties)] {
+        let sampled = branches.iter().map(|&branch| {
+            let uniforms = key("story", branch.0).child(ForkKind::Sample, round);
+            draw(branch, uniforms, params.clone(), length(12))
+        });
+        told.extend(finishes(engine, sampled.collect()));
+        let given: Vec<_> = branches.iter().step_by(2).map(|&branch| give(branch, prompt(20 + round, 5))).collect();
+        told.extend(finishes(engine, given));
+        let forks = engine.fork(branches[1], 2).expect("it rests");
+        told.extend(finishes(engine, vec![score(forks[0], prompt(30 + round, 9))]));
+        branches.extend(forks);
+    }
+    told.iter().map(|finish| format!("{finish:?}")).collect()
+}
+
+#[test]
+fn branches_of_an_engine_that_ends_are_sampled_as_if_it_had_not() {
+    let expected = within_a_minute(|| story(&lives()));
+    assert_eq!(within_a_minute(|| story(&replicas::join(vec![lives(), lives(), lives()]).expect("alike"))), expected);
+    for steps in [0, 1, 2, 5, 9, 14, 20, 27, 40] {
+        let found = within_a_minute(move || story(&replicas::join(vec![ends_after(steps), lives()]).expect("alike")));
+        assert_eq!(found, expected, "one ends after {steps} steps");
+        let found = within_a_minute(move || {
+            let engines = vec![ends_after(2 * steps), lives(), ends_after(steps)];
+            story(&replicas::join(engines).expect("alike"))
+        });
+        assert_eq!(found, expected, "two end after {steps} and {} steps", 2 * steps);
+    }
+}
+
+#[test]
+fn what_waits_for_an_engine_that_ended_while_it_had_nothing_goes_to_one_that_rests() {
+    within_a_minute(|| {
+        let engine = replicas::join(vec![lives(), ends_after(0)]).expect("alike");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let place = RootOptions { home: Some(1), ..RootOptions::default() };
+        let root = engine.root_with(prompt(1, 30), place).expect("a prompt");
+        assert_eq!(finishes(&engine, vec![draw(root, key("rests", 0), params(), length(5))])[0].tokens.len(), 5);
+    });
+}
+
+#[test]
+fn pins_are_on_every_engine_and_stay_on_those_that_live() {
+    within_a_minute(|| {
+        let engine = replicas::join(vec![lives(), lives()]).expect("alike");
+        let pin = engine.pin(prompt(1, 50)).expect("it fits");
+        // Answered in the turn after the one that pinned: what that one published can be read then.
+        let before = engine.metrics().expect("it runs").prompt_tokens_computed;
+        let live = engine.live().expect("it runs");
+        assert_eq!(live.pages.pinned, 8, "four pages on each");
+        assert_eq!(before, 100);
+        let roots = [2, 3, 4, 5].map(|salt| engine.root([prompt(1, 50), prompt(salt, 7)].concat()).expect("a prompt"));
+        let sampled = roots.iter().map(|&root| draw(root, key("pins", root.0), params(), length(9)));
+        finishes(&engine, sampled.collect());
+        assert_eq!(engine.metrics().expect("it runs").prompt_tokens_computed - before, 28);
+        let map = engine.cache_map(100).expect("it runs");
+        assert!(map.iter().filter(|segment| segment.is_pinned).count() >= 2);
+        for (at, segment) in map.iter().enumerate() {
+            assert!(segment.parent.is_none_or(|parent| parent < at), "parents come first");
+        }
+        engine.prune(&roots);
+        drop(pin);
+        while engine.live().expect("it runs").pages.held > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let gone = replicas::join(vec![ends_after(3), lives()]).expect("alike");
+        let _pin = gone.pin(prompt(1, 50)).expect("one of them has it");
+        let root = gone.root([prompt(1, 50), prompt(2, 7)].concat()).expect("a prompt");
+        finishes(&gone, vec![draw(root, key("pins", 0), params(), length(30))]);
+    });
+}

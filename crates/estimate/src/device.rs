@@ -1,0 +1,208 @@
+//! A simulated device with a model on it, and the memory for keys and values that a job would have there.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::pool::Pool;
+use super::replicas::Copying;
+use super::source::PlanModel;
+use crate::replay::{ReplaySettings, SimulatedMachine};
+use offshoot_backend::ranks::{PARTS, divides_experts};
+use offshoot_backend::{Backend, WeightFormat};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::bytes;
+use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
+use offshoot_kv::plan::{PlanHints, Planner};
+use offshoot_launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
+use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
+use offshoot_sim::{DeviceProfile, Sim};
+
+/// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
+/// nothing about the simulated one.
+const SWAP_BYTES: usize = 32 << 30;
+
+/// Memory for the states of delta-rule layers.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StateSizes {
+    pub states: u64,
+    pub state_bytes: u64,
+}
+
+pub struct DescribedDevice {
+    pub machine: SimulatedMachine,
+    pub settings: ReplaySettings,
+    pub pool: Pool,
+    pub described: String,
+    pub kv_bytes_per_token: usize,
+    /// The model as the device holds it.
+    pub held: ModelConfig,
+    /// Of each plan of a step, with the number of layers that go by it.
+    pub hints: Vec<(PlanHints, u64)>,
+    /// Of models with delta-rule layers.
+    pub states: Option<StateSizes>,
+    /// Of devices that compute the model together: how many, and the bytes of weights on each.
+    pub ranks: Option<RankSizes>,
+    /// What replicas on such devices would copy.
+    pub copying: Copying,
+    branches: usize,
+}
+
+/// The memory of each of several devices that compute one model together.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RankSizes {
+    pub ranks: usize,
+    pub weight_bytes: u64,
+    /// Of them, what every one has.
+    pub undivided_bytes: u64,
+    pub pool_bytes: u64,
+    pub kv_bytes_per_token: u64,
+    /// How many of them divide the positions of a key head, and how many have copies of it.
+    pub position_members: usize,
+    pub kv_copies: usize,
+}
+
+impl fmt::Display for RankSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ranks, weight_bytes, undivided_bytes, pool_bytes, kv_bytes_per_token, .. } = *self;
+        write!(f, "of {ranks}: {} of weights ({} of them on all), ", bytes(weight_bytes), bytes(undivided_bytes))?;
+        write!(f, "{} for keys and values, {} of them a token", bytes(pool_bytes), bytes(kv_bytes_per_token))?;
+        match (self.position_members, self.kv_copies) {
+            (1, 1) => Ok(()),
+            (1, copies) => write!(f, ", copied on {copies}"),
+            (members, _) => write!(f, ", divided by positions among {members}"),
+        }
+    }
+}
+
+impl DescribedDevice {
+    /// Opens the built-in `profile`, or the file of that name, with `model` on it. The engine is built as in a run.
+    /// `ranks`: how many of them compute the model together; `None`: one has all of it.
+    pub fn open(profile: &str, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
+        // The host memory of this machine is irrelevant.
+        EngineBudget { swap_bytes: None, ..*budget }.check()?;
+        let one = DeviceProfile::named(profile)?;
+        let together = ranks.unwrap_or(1);
+        if ranks.is_some() {
+            model.config.check_ranks(together, budget.deterministic)?;
+        }
+        let of_experts = |format| !model.config.has_experts() || one.multiplies_experts(format);
+        // On ranks the codes of GGUF files become dense, and those of experts whose inputs would be cut within groups.
+        let parts = if budget.deterministic { PARTS } else { together };
+        let divides = |format| match format {
+            WeightFormat::Dense(_) => true,
+            WeightFormat::Quantised(_) => {
+                model.config.expert_widths().all(|width| divides_experts(format, width, parts))
+            }
+            WeightFormat::Blocks(_) => false,
+        };
+        let is_divided = |format| together == 1 || divides(format);
+        let multiplies = |format| is_divided(format) && one.multiplies(format) && of_experts(format);
+        let held = model.config.held_where(multiplies);
+        let shared = model.config.shared_keys(together, budget.deterministic, one.backend.divides_positions());
+        let repeated = held.repeated_bytes(model.dtype, together, shared.members());
+        let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
+        let sim = Sim::new(profile.clone());
+        let launch = Launch {
+            prefix_store: None,
+            model: ModelSource::random(&held, model.dtype),
+            tokenizer: None,
+            devices: Devices::default(),
+            budget: *budget,
+            planner: Planner::default(),
+            demand: Demand::unbounded(),
+        };
+        if held.quantisation.is_none()
+            && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
+        {
+            let expected =
+                format!("a device that multiplies them ({DEVICE_PROFILE} cpu), or weights as they are stored");
+            return Err(Error::value(WEIGHTS, expected, format!("{made} on {}", profile.name)));
+        }
+        let (weights, memory) = (held.weight_bytes(model.dtype), sim.free_bytes()?);
+        if weights > memory {
+            let expected = format!("at least {}, the size of the weights", bytes(weights as u64));
+            return Err(Error::value(format!("memory of {}", profile.name), expected, bytes(memory as u64)));
+        }
+        let (described, page_tokens) = (sim.describe(), sim.page_tokens());
+        let loaded = launch.load(sim)?;
+        let RunnerFacts { kv_bytes_per_token, plan_hints, layers_by_plan, .. } = loaded.facts();
+        let hints = plan_hints.into_iter().zip(layers_by_plan.into_iter().map(|layers| layers as u64)).collect();
+        let (engine, handle) = launch.build(loaded)?;
+        let facts = handle.facts();
+        let settings = ReplaySettings {
+            step_rows: engine.config().step_rows,
+            pool_bytes: Some(facts.pool_pages * facts.page_bytes + facts.states * facts.state_bytes),
+            swap_bytes: budget.swap_bytes.unwrap_or(SWAP_BYTES),
+            ..ReplaySettings::default()
+        };
+        let pool = Pool {
+            pages: facts.pool_pages as u64,
+            page_tokens,
+            page_bytes: facts.page_bytes as u64,
+            counts: facts.page_counts(),
+        };
+        let states = (facts.states > 0)
+            .then_some(StateSizes { states: facts.states as u64, state_bytes: facts.state_bytes as u64 });
+        let machine =
+            SimulatedMachine { model: held.clone(), dtype: model.dtype, kv: budget.kv, states: budget.states, profile };
+        Ok(Self {
+            machine,
+            settings,
+            pool,
+            described,
+            kv_bytes_per_token,
+            held: held.clone(),
+            hints,
+            states,
+            ranks: ranks.map(|ranks| RankSizes {
+                ranks,
+                weight_bytes: ((weights + repeated) / ranks) as u64,
+                undivided_bytes: held.undivided_bytes(model.dtype, ranks) as u64,
+                pool_bytes: (facts.pool_pages * facts.page_bytes / ranks) as u64,
+                kv_bytes_per_token: (kv_bytes_per_token / ranks) as u64,
+                position_members: shared.members(),
+                kv_copies: if let SharedKeys::Copied { copies, .. } = shared { copies } else { 1 },
+            }),
+            copying: Copying::of(facts),
+            branches: facts.max_branches,
+        })
+    }
+
+    /// Branches that run at once.
+    pub fn branches(&self) -> usize {
+        self.branches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::PathBuf;
+
+    use super::*;
+    use offshoot_backend::Dtype;
+    use offshoot_gguf::TensorType;
+
+    #[test]
+    fn what_ranks_make_dense_counts_as_dense() {
+        let fields = serde_json::json!({
+            "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6, "tie_word_embeddings": true
+        });
+        let dense = ModelConfig::from_json(&fields.to_string()).unwrap();
+        let stored = HashMap::from([("model.embed_tokens.weight".to_owned(), WeightFormat::Blocks(TensorType::Q8_0))]);
+        let of_gguf = ModelConfig { formats: Arc::new(stored), ..dense.clone() };
+        let sizes = |config: &ModelConfig, ranks: usize| {
+            let model = PlanModel { path: PathBuf::from("a test"), config: config.clone(), dtype: Dtype::Bf16 };
+            let device = DescribedDevice::open("h200", Some(ranks), &EngineBudget::default(), &model).unwrap();
+            let sizes = device.ranks.expect("ranks were asked for");
+            (sizes.weight_bytes, sizes.undivided_bytes)
+        };
+        let (_, undivided) = sizes(&dense, 2);
+        assert_eq!(undivided, 2 * 1000 * 256);
+        assert_eq!(sizes(&of_gguf, 2), sizes(&dense, 2));
+    }
+}

@@ -1,0 +1,172 @@
+//! `--explain`: reports for each node of the prompt tree how the attention plan of a decode step treats it, and the
+//! costs compared. `plan::explain` reports on a step's segments; here they are mapped back to nodes and summed over all
+//! layers.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::decode_step::DecodeStep;
+use offshoot_core::figures::{bytes, count, counted, seconds};
+use offshoot_kv::PromptTree;
+use offshoot_kv::plan::{self, PlanHints, Treatment, Weighed};
+
+/// How a step reads a node's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// No row of the step is at or below it.
+    NotInStep,
+    /// At least part of it is read once for all rows below it.
+    Shared,
+    /// Shared, and split into several work items.
+    Split,
+    /// All of it is read together with the segments below it, because a work item of its own would cost more than it
+    /// saves.
+    Folded,
+    /// It is outside the attention window of every row.
+    Unseen,
+}
+
+/// A node and its fate.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExplainedNode {
+    /// Depth in the tree; roots have 0.
+    pub depth: usize,
+    pub first_position: u32,
+    pub tokens: u32,
+    /// Number of prompts that contain it, and the number of the first of these in the input, from 1.
+    pub prompts: usize,
+    pub first_prompt: usize,
+    /// Rows of the step at and below it.
+    pub rows: u32,
+    pub fate: Fate,
+    /// Expected time of one layer for it (with what is folded into it), shared and folded, if the planner had a choice.
+    pub shared_ns: Option<f64>,
+    pub folded_ns: Option<f64>,
+    /// Bytes of its keys and values that the step reads over all layers, and that it would read without sharing.
+    pub bytes_read: u64,
+    pub bytes_flat: u64,
+}
+
+/// Explains every node, depth-first. If layers have several kinds of windows, fate and times are those of the first
+/// kind; bytes are summed over all kinds.
+pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)]) -> Vec<ExplainedNode> {
+    let mut explained: Vec<ExplainedNode> = Vec::with_capacity(tree.nodes().len());
+    for (node, first_prompt) in tree.nodes().iter().zip(first_prompts(tree)) {
+        explained.push(ExplainedNode {
+            depth: node.parent.map_or(0, |parent| explained[parent as usize].depth + 1),
+            first_position: node.first,
+            tokens: node.tokens(),
+            prompts: node.prompts.len(),
+            first_prompt,
+            rows: 0,
+            fate: Fate::NotInStep,
+            shared_ns: None,
+            folded_ns: None,
+            bytes_read: 0,
+            bytes_flat: 0,
+        });
+    }
+    for (kind, (hints, layers)) in hints.iter().enumerate() {
+        let (_, segments) = plan::explain(&step.forest, hints);
+        for (node, segment) in step.nodes.iter().zip(segments) {
+            let Some(node) = node else { continue };
+            let explained = &mut explained[*node as usize];
+            explained.rows = u32::try_from(segment.rows).expect("rows are counted in u32");
+            explained.bytes_read += segment.read_bytes * layers;
+            explained.bytes_flat += segment.flat_bytes * layers;
+            if kind == 0 {
+                explained.fate = match segment.treatment {
+                    Treatment::Shared { items: 1, .. } => Fate::Shared,
+                    Treatment::Shared { .. } => Fate::Split,
+                    Treatment::Unseen => Fate::Unseen,
+                    Treatment::Folded => Fate::Folded,
+                    Treatment::Own { .. } => unreachable!("a node of the step has samples beneath it"),
+                };
+                explained.shared_ns = segment.weighed.map(|Weighed { shared_ns, .. }| shared_ns);
+                explained.folded_ns = segment.weighed.map(|Weighed { folded_ns, .. }| folded_ns);
+            }
+        }
+    }
+    explained
+}
+
+/// For each node, the number of the first prompt in the input that contains it, from 1.
+fn first_prompts(tree: &PromptTree) -> Vec<usize> {
+    let mut first = vec![usize::MAX; tree.nodes().len()];
+    for (index, node) in tree.nodes().iter().enumerate().rev() {
+        for sorted in &tree.sorted()[tree.own(index)] {
+            first[index] = first[index].min(sorted.prompt as usize + 1);
+        }
+        if let Some(parent) = node.parent {
+            first[parent as usize] = first[parent as usize].min(first[index]);
+        }
+    }
+    first
+}
+
+impl fmt::Display for ExplainedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:indent$}", "", indent = 2 * self.depth.min(20))?;
+        let (from, end) = (self.first_position, self.first_position + self.tokens);
+        write!(f, "{}..{}: {}, ", count(from.into()), count(end.into()), counted(self.tokens.into(), "token"))?;
+        let first = count(self.first_prompt as u64);
+        match self.prompts {
+            1 => write!(f, "prompt {first}; ")?,
+            prompts => write!(f, "{} prompts from {first} on; ", count(prompts as u64))?,
+        }
+        let rows = counted(self.rows.into(), "row");
+        let saved = self.bytes_flat.saturating_sub(self.bytes_read);
+        match self.fate {
+            Fate::NotInStep => write!(f, "no row of the step is beneath it"),
+            Fate::Unseen => write!(f, "out of every row's window"),
+            Fate::Shared => write!(f, "read once for {rows}: saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
+            Fate::Split => {
+                write!(f, "read once for {rows}, split: saves {} of {}", bytes(saved), bytes(self.bytes_flat))
+            }
+            Fate::Folded => match self.rows {
+                1 => write!(f, "read by its one row"),
+                _ => {
+                    write!(f, "folded into the nodes below ({rows}), which is faster than reading it separately: ")?;
+                    match saved {
+                        0 => write!(f, "read for each of them, {}", bytes(self.bytes_flat)),
+                        _ => write!(f, "saves {} of {}", bytes(saved), bytes(self.bytes_flat)),
+                    }
+                }
+            },
+        }?;
+        match (self.shared_ns, self.folded_ns) {
+            (Some(shared), Some(folded)) if self.rows > 1 => {
+                write!(f, "; a layer takes {} shared, {} folded", seconds(1e-9 * shared), seconds(1e-9 * folded))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use offshoot_core::ids::TokenId;
+
+    proptest! {
+        /// Of few short prompts over two tokens many are equal, empty, or the beginnings of others.
+        #[test]
+        fn first_prompts_are_the_least_of_those_that_hold_a_node(
+            prompts in prop::collection::vec(prop::collection::vec(0u32..2, 0..5), 0..12),
+        ) {
+            let prompts: Vec<Vec<TokenId>> =
+                prompts.iter().map(|prompt| prompt.iter().copied().map(TokenId).collect()).collect();
+            let tree = PromptTree::new(prompts.as_slice());
+            let least = |node: &offshoot_kv::PromptNode| {
+                let sorted = &tree.sorted()[node.prompts.start as usize..node.prompts.end as usize];
+                sorted.iter().map(|sorted| sorted.prompt as usize + 1).min()
+            };
+            let expected: Option<Vec<usize>> = tree.nodes().iter().map(least).collect();
+            prop_assert_eq!(Some(first_prompts(&tree)), expected);
+        }
+    }
+}

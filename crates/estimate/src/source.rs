@@ -1,0 +1,178 @@
+//! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
+//! model's config.json, its tokenizer, and the headers of its weights, if they are there, are read.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::PlanOptions;
+use super::job::{PlannedJob, PromptSamples};
+use super::rows;
+use offshoot_backend::Dtype;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::counted;
+use offshoot_core::lines::{open, whole};
+use offshoot_core::setting::{LIMIT, MODEL, SAMPLES, SET, Setting};
+use offshoot_eval::run::RenderedTask;
+use offshoot_eval::task::{Method, Overrides};
+use offshoot_kv::PackedPrompts;
+use offshoot_model::check::check_stored;
+use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
+use offshoot_openai::batch;
+use offshoot_text::Tokenizer;
+
+/// A model without its weights.
+#[derive(Debug)]
+pub struct PlanModel {
+    pub path: PathBuf,
+    pub config: ModelConfig,
+    /// Dtype of weights, keys and values.
+    pub dtype: Dtype,
+}
+
+impl PlanModel {
+    /// A model folder, a GGUF file, or a config.json alone, with the weights that the user asks for.
+    pub fn open(path: &Path, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
+        let config = match is_config(path) {
+            true => ModelConfig::from_file(path)?.with(weights, path)?,
+            false => of_folder(ModelFolder::open(path)?, weights)?,
+        };
+        Ok(Self::of(path, config, dtype))
+    }
+
+    fn of(path: &Path, config: ModelConfig, dtype: Option<Dtype>) -> Self {
+        let dtype = dtype.or(config.dtype).unwrap_or(Dtype::Bf16);
+        Self { path: path.to_path_buf(), config, dtype }
+    }
+
+    /// The tokenizer, for prompts given as text.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match is_config(&self.path) {
+            true => Err(Error::value(MODEL, "a folder with a tokenizer, for prompts come as text", "a config.json")),
+            false => Tokenizer::load(&self.path),
+        }
+    }
+}
+
+/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as the
+/// folder has weights or an index of them.
+fn of_folder(folder: ModelFolder, weights: WeightChoice) -> Result<ModelConfig> {
+    let folder = folder.with(weights)?;
+    check_stored(&folder)?;
+    Ok(folder.config)
+}
+
+/// Whether the path is that of a config.json rather than of a model.
+fn is_config(path: &Path) -> bool {
+    path.is_file() && path.extension().is_none_or(|kind| !kind.eq_ignore_ascii_case("gguf"))
+}
+
+/// Reads the input and the model named by `options`.
+pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
+    let path = &options.input;
+    if path.extension().is_some_and(|extension| extension == "json") {
+        return of_task(options);
+    }
+    if let Some(option) = options.for_tasks_alone() {
+        return Err(Error::value(option, "a task file (.json)", path.display().to_string()));
+    }
+    let Some(model) = &options.model else {
+        return Err(Error::value(MODEL, "a model folder or a config.json, for prompts without a task", "nothing"));
+    };
+    let model = PlanModel::open(model, options.dtype, options.budget.weights)?;
+    let bytes = whole(path, open(path)?)?;
+    let job = match holds_requests(&bytes) {
+        true => of_requests(options, &model)?,
+        false => rows::read(path, &bytes, &model, options.output_tokens)?,
+    };
+    Ok((model, job))
+}
+
+/// Whether the first line that is a JSON object is a Batch request. Invalid lines are left to the reader of request
+/// files.
+fn holds_requests(bytes: &[u8]) -> bool {
+    let lines = rows::texts(bytes).map(|(_, text)| serde_json::from_slice::<Map<String, Value>>(text));
+    let first = lines.flatten().next();
+    first.is_some_and(|first| ["custom_id", "url", "body"].iter().any(|key| first.contains_key(*key)))
+}
+
+/// The prompts of a task, as `offshoot run` renders them.
+fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
+    let overrides = Overrides {
+        set: options.set.clone(),
+        samples: options.samples,
+        model: options.model.clone(),
+        ..Overrides::default()
+    };
+    let rendered = RenderedTask::new(&options.input, &overrides, options.limit)?;
+    let (prompts, RenderedTask { task, folder, .. }) = (rendered.encode_all()?, &rendered);
+    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
+    for prompt in &prompts {
+        if prompt.tokens().is_empty() {
+            return Err(Error::value(format!("the prompt of item `{}`", prompt.item.id), "at least one token", "none"));
+        }
+        job.prompts.push(prompt.tokens().iter().copied());
+        let longest = prompt.choices.iter().map(|choice| choice.tokens.len()).max();
+        job.per_prompt.push(match longest {
+            Some(longest) => PromptSamples { samples: as_u32(prompt.choices.len()), tokens: as_u32(longest).max(1) },
+            None => PromptSamples {
+                samples: task.method.samples(),
+                tokens: expected(
+                    task.sampling.max_tokens,
+                    options.output_tokens,
+                    folder.config.context,
+                    prompt.tokens().len(),
+                ),
+            },
+        });
+    }
+    if task.method.asks() {
+        let what = "prompts generated during the search are unknown and not counted";
+        job.notes.push(format!("{}: {what}", task.method.name()));
+    }
+    if matches!(task.method, Method::Choose(_)) {
+        job.notes.push("choose: every choice counts as a sample as long as the item's longest".to_string());
+    }
+    let config = of_folder(folder.clone(), options.budget.weights)?;
+    Ok((PlanModel::of(&rendered.model, config, options.dtype), job))
+}
+
+fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {
+    let tokenizer = model.tokenizer()?;
+    let (asked, refused) = batch::read_prompts(&options.input, &tokenizer, &model.config)?;
+    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
+    for prompt in asked {
+        let tokens =
+            expected(as_u32(prompt.most_tokens), options.output_tokens, model.config.context, prompt.tokens.len());
+        job.per_prompt.push(PromptSamples { samples: as_u32(prompt.samples), tokens });
+        job.prompts.push(prompt.tokens);
+    }
+    let Some(first) = refused.first() else { return Ok(job) };
+    if job.per_prompt.is_empty() {
+        return Err(Error::format(
+            &options.input,
+            format!("no request can be answered, the first because of {}", first.message),
+        ));
+    }
+    let lines = counted(refused.len() as u64, "line");
+    job.notes.push(format!("{lines} left out that cannot be answered, the first because of {}", first.message));
+    Ok(job)
+}
+
+/// Expected tokens of a sample: its limit, the limit of the context, or the user's estimate, whichever is smallest.
+pub fn expected(most: u32, expected: Option<u32>, context: usize, prompt: usize) -> u32 {
+    let room = as_u32(context.saturating_sub(prompt));
+    most.min(expected.unwrap_or(most)).min(room).max(1)
+}
+
+fn as_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl PlanOptions {
+    /// A given option that applies only to task files.
+    fn for_tasks_alone(&self) -> Option<Setting> {
+        let given = [(LIMIT, self.limit.is_some()), (SAMPLES, self.samples.is_some()), (SET, !self.set.is_empty())];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}

@@ -1,0 +1,300 @@
+//! Parses tokens to expressions by recursive descent: numbers, symbols, fractions, roots, powers, functions. `None`:
+//! the tokens are not such an expression, or a number overflows. `mod` handles lists, intervals and equations.
+
+use crate::answer::latex::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
+use crate::answer::latex::numbers::{binomial, decimal, factorial, is_too_large};
+use crate::answer::latex::sum::Sum;
+use crate::answer::latex::tokens::{Token, written};
+use crate::answer::latex::{closes, opens, units};
+use crate::answer::rational::Rational;
+
+/// Maximum depth of nested expressions, to bound the stack.
+const DEEPEST: usize = 64;
+
+pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
+    (!units::has_units_between_numbers(tokens)).then_some(())?;
+    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
+    let sum = reader.sum()?;
+    (reader.at == reader.tokens.len()).then_some(sum)
+}
+
+/// Splits words into letters, which are multiplied; words that are commands become commands. A single text of one
+/// letter is a symbol.
+fn letters(tokens: &[Token]) -> Vec<Token> {
+    if let [Token::Text(letter)] = tokens
+        && letter.len() == 1
+    {
+        return vec![Token::Word(letter.clone())];
+    }
+    let mut found = Vec::new();
+    for token in tokens {
+        match token {
+            Token::Word(word) if is_plain(word) => found.push(Token::Command(word.clone())),
+            Token::Word(word) => found.extend(word.chars().map(|letter| Token::Word(letter.to_string()))),
+            other => found.push(other.clone()),
+        }
+    }
+    found
+}
+
+struct LatexReader {
+    tokens: Vec<Token>,
+    at: usize,
+    /// Current depth of nested values.
+    depth: usize,
+    /// Whether the next bar ends an absolute value.
+    in_bars: bool,
+}
+
+impl LatexReader {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn take(&mut self, sign: char) -> bool {
+        let is_there = self.peek() == Some(&Token::Sign(sign));
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    /// Consumes signs; whether an odd number of them is minus.
+    fn is_negative(&mut self) -> bool {
+        let mut is_negative = false;
+        while let Some(Token::Sign(sign @ ('+' | '-'))) = self.peek() {
+            is_negative ^= *sign == '-';
+            self.at += 1;
+        }
+        is_negative
+    }
+
+    fn sum(&mut self) -> Option<Sum> {
+        let mut sum = Sum::default();
+        loop {
+            let is_negative = self.is_negative();
+            let product = self.product()?;
+            sum = sum.plus(&if is_negative { product.negative() } else { product })?;
+            if !matches!(self.peek(), Some(Token::Sign('+' | '-'))) {
+                return Some(sum);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Option<Sum> {
+        let mut product = self.factor()?;
+        loop {
+            if self.take('*') {
+                product = product.times(&self.signed_factor()?)?;
+            } else if self.take('/') {
+                product = product.times(&self.signed_factor()?.power(Rational::whole(-1))?)?;
+            } else if self.is_factor() {
+                product = product.times(&self.factor()?)?;
+            } else {
+                return Some(product);
+            }
+        }
+    }
+
+    /// Whether a factor without a multiplication sign follows; a number directly after a number is not one.
+    fn is_factor(&self) -> bool {
+        match self.peek() {
+            Some(Token::Number(_)) => !matches!(self.tokens[self.at - 1], Token::Number(_)),
+            Some(Token::Word(_) | Token::Sign('(' | '[' | '{')) => true,
+            Some(Token::Sign('|')) => !self.in_bars,
+            Some(Token::Command(name)) => is_value(name),
+            _ => false,
+        }
+    }
+
+    fn signed_factor(&mut self) -> Option<Sum> {
+        let is_negative = self.is_negative();
+        let factor = self.factor()?;
+        Some(if is_negative { factor.negative() } else { factor })
+    }
+
+    /// A value with its powers and factorials.
+    fn factor(&mut self) -> Option<Sum> {
+        let mut value = self.value()?;
+        loop {
+            if self.take('^') {
+                let exponent = self.script()?;
+                value = match exponent.as_number() {
+                    Some(exponent) if is_too_large(&value, exponent) => {
+                        Sum::named(format!("{}^{{{}}}", value.base(), exponent.above))
+                    }
+                    Some(exponent) => value.power(exponent)?,
+                    None => Sum::named(format!("{}^{{{}}}", value.base(), exponent.latex())),
+                };
+            } else if self.take('!') {
+                let factorial = value.as_whole().and_then(factorial);
+                value = factorial.unwrap_or_else(|| Sum::named(format!("{}!", value.base())));
+            } else {
+                return Some(value);
+            }
+        }
+    }
+
+    fn value(&mut self) -> Option<Sum> {
+        self.depth += 1;
+        let value = if self.depth > DEEPEST { None } else { self.value_of(self.peek()?.clone()) };
+        self.depth -= 1;
+        value
+    }
+
+    fn value_of(&mut self, token: Token) -> Option<Sum> {
+        self.at += 1;
+        match token {
+            Token::Number(digits) => self.number(&digits),
+            Token::Word(letter) if self.peek() == Some(&Token::Sign('_')) => self.indexed(&letter),
+            Token::Word(letter) if letter == "i" => Some(Sum::imaginary()),
+            Token::Word(letter) => Some(Sum::named(letter)),
+            Token::Sign('(') => self.closed(')'),
+            Token::Sign('[') => self.closed(']'),
+            Token::Sign('{') => self.closed('}'),
+            Token::Sign('|') => {
+                let inside = self.closed('|')?;
+                match inside.as_number() {
+                    Some(number) if number.above < 0 => Some(inside.negative()),
+                    Some(_) => Some(inside),
+                    None => Some(Sum::named(format!("|{}|", inside.latex()))),
+                }
+            }
+            Token::Command(name) => self.command(&name),
+            Token::Text(_) | Token::Sign(_) => None,
+        }
+    }
+
+    fn closed(&mut self, closing: char) -> Option<Sum> {
+        let outer = std::mem::replace(&mut self.in_bars, closing == '|');
+        let sum = self.sum()?;
+        self.in_bars = outer;
+        self.take(closing).then_some(sum)
+    }
+
+    /// A number with its base (a subscript) or the fraction of a mixed number.
+    fn number(&mut self, digits: &str) -> Option<Sum> {
+        if self.peek() == Some(&Token::Sign('_')) {
+            return self.indexed(digits);
+        }
+        let value = decimal(digits)?;
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(Sum::number(value));
+        }
+        if let [Token::Number(above), Token::Sign('/'), Token::Number(below), ..] = &self.tokens[self.at..] {
+            let fraction = decimal(above)?.times(decimal(below)?.inverse()?)?;
+            self.at += 3;
+            return (fraction.floor() == 0).then_some(Sum::number(value.plus(fraction)?));
+        }
+        let is_fraction = matches!(self.peek(), Some(Token::Command(name)) if name == "frac");
+        if is_fraction {
+            self.at += 1;
+            let (above, below) = (self.argument()?, self.argument()?);
+            let is_proper = matches!((above.as_whole(), below.as_whole()), (Some(a), Some(b)) if 0 < a && a < b);
+            let fraction = above.times(&below.power(Rational::whole(-1))?)?;
+            return if is_proper { fraction.plus(&Sum::number(value)) } else { fraction.scaled(value) };
+        }
+        Some(Sum::number(value))
+    }
+
+    fn command(&mut self, name: &str) -> Option<Sum> {
+        let half = Rational::new(1, 2)?;
+        match name {
+            "frac" => {
+                let above = self.argument()?;
+                above.times(&self.argument()?.power(Rational::whole(-1))?)
+            }
+            "sqrt" => {
+                let degree = if self.take('[') { self.closed(']')?.as_number()?.inverse()? } else { half };
+                let of = if self.take('(') { self.closed(')')? } else { self.argument()? };
+                of.power(degree)
+            }
+            "binom" => {
+                let (n, k) = (self.argument()?, self.argument()?);
+                let value = n.as_whole().zip(k.as_whole()).and_then(|(n, k)| binomial(n, k));
+                Some(value.unwrap_or_else(|| Sum::named(format!("\\binom{{{}}}{{{}}}", n.latex(), k.latex()))))
+            }
+            _ if has(FUNCTIONS, name) => self.function(name),
+            _ if has(MARKS, name) => Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex()))),
+            _ if is_symbol(name) && self.peek() == Some(&Token::Sign('_')) => self.indexed(&format!("\\{name}")),
+            _ if is_symbol(name) => Some(Sum::named(format!("\\{name}"))),
+            _ => None,
+        }
+    }
+
+    /// A function with its base and power, which precede its argument.
+    fn function(&mut self, name: &str) -> Option<Sum> {
+        let mut name = format!("\\{name}");
+        if self.peek() == Some(&Token::Sign('_')) {
+            name = self.index(&name)?;
+        }
+        let power = if self.take('^') { Some(self.script()?.as_whole()?) } else { None };
+        let argument = match self.peek()? {
+            Token::Sign('(' | '{' | '[' | '|') => self.value()?,
+            _ => self.bare_argument()?,
+        };
+        let (name, power) = match power {
+            Some(-1) if ["\\sin", "\\cos", "\\tan"].contains(&&name[..]) => (format!("\\arc{}", &name[1..]), 1),
+            power => (name, power.unwrap_or(1)),
+        };
+        Sum::named(format!("{name}({})", argument.latex())).power(Rational::whole(power))
+    }
+
+    /// An argument without brackets: adjacent factors up to the next function.
+    fn bare_argument(&mut self) -> Option<Sum> {
+        let mut argument = self.signed_factor()?;
+        while self.is_factor() && !matches!(self.peek(), Some(Token::Command(name)) if has(FUNCTIONS, name)) {
+            argument = argument.times(&self.factor()?)?;
+        }
+        Some(argument)
+    }
+
+    /// The argument of a fraction or root: a group, or one digit, letter or command.
+    fn argument(&mut self) -> Option<Sum> {
+        match self.peek()?.clone() {
+            Token::Number(digits) if digits.len() > 1 => {
+                let (first, rest) = digits.split_at_checked(1)?;
+                digits.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
+                self.tokens[self.at] = Token::Number(rest.to_string());
+                Some(Sum::number(decimal(first)?))
+            }
+            Token::Number(digits) => {
+                self.at += 1;
+                Some(Sum::number(decimal(&digits)?))
+            }
+            Token::Sign('{') | Token::Word(_) | Token::Command(_) => self.value(),
+            _ => None,
+        }
+    }
+
+    /// The exponent after `^`: a group, or a number, letter or command with its sign.
+    fn script(&mut self) -> Option<Sum> {
+        let is_negative = self.is_negative();
+        let value = match self.peek()?.clone() {
+            Token::Number(digits) => {
+                self.at += 1;
+                Sum::number(decimal(&digits)?)
+            }
+            _ => self.argument()?,
+        };
+        Some(if is_negative { value.negative() } else { value })
+    }
+
+    fn indexed(&mut self, name: &str) -> Option<Sum> {
+        self.index(name).map(Sum::named)
+    }
+
+    /// The name with its index after `_`: a group or one token, unchanged.
+    fn index(&mut self, name: &str) -> Option<String> {
+        self.take('_').then_some(())?;
+        let start = self.at + usize::from(self.peek() == Some(&Token::Sign('{')));
+        let length = match start == self.at {
+            true => 1,
+            false => self.tokens[start..].iter().position(|token| *token == Token::Sign('}'))?,
+        };
+        let inside = self.tokens.get(start..start + length).filter(|inside| !inside.is_empty())?;
+        let is_plain = |token: &Token| !opens(token) && !closes(token) && !matches!(token, Token::Sign('^' | '_'));
+        inside.iter().all(is_plain).then_some(())?;
+        let name = format!("{name}_{{{}}}", written(inside));
+        self.at = start + length + usize::from(start != self.at);
+        Some(name)
+    }
+}

@@ -1,0 +1,241 @@
+//! Splits LaTeX into tokens: drops spacing, sizes of brackets, and dollar, percent and degree signs, and replaces
+//! synonymous commands by one name. The sibling modules interpret the tokens.
+
+use crate::answer::latex::names::{
+    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, SHORT_UNITS, TEXTS, compass, has, magnitude, one_name,
+};
+use crate::answer::latex::unicode::spelled;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// `12`, `0.5`, `0.1\overline{6}`: digits with an optional fraction, without thousands separators.
+    Number(String),
+    /// Adjacent letters.
+    Word(String),
+    /// A word in `\text{…}` or similar, in lower case except for single letters.
+    Text(String),
+    /// Without its backslash; `begin` and `end` are those of a matrix.
+    Command(String),
+    Sign(char),
+}
+
+pub(crate) fn tokens(text: &str) -> Vec<Token> {
+    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false, is_behind_degree: false };
+    lexer.read(&spelled(text));
+    while let Some(Token::Sign('.' | ',' | ';' | ':')) = lexer.found.last() {
+        lexer.found.pop();
+    }
+    lexer.found
+}
+
+struct Lexer {
+    found: Vec<Token>,
+    /// Number of open round, square and set brackets.
+    depth: usize,
+    in_text: bool,
+    /// Whether the previous token was a degree sign, which was dropped.
+    is_behind_degree: bool,
+}
+
+impl Lexer {
+    fn read(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let behind = &rest[c.len_utf8()..];
+            let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
+            rest = if is_number {
+                self.number(rest)
+            } else if c.is_ascii_alphabetic() {
+                let (word, behind) = split(rest, |c| c.is_ascii_alphabetic());
+                self.word(word);
+                behind
+            } else if c == '\\' {
+                self.command(behind)
+            } else {
+                self.sign(c);
+                behind
+            };
+        }
+    }
+
+    fn word(&mut self, word: &str) {
+        let lower = word.to_lowercase();
+        let is_behind_degree = std::mem::take(&mut self.is_behind_degree);
+        let side = is_behind_degree.then(|| compass(word)).flatten();
+        match (&self.found[..], magnitude(&lower), word) {
+            (_, _, "C" | "F") if is_behind_degree => {}
+            _ if side.is_some() => self.found.extend(side.map(|side| Token::Text(side.to_string()))),
+            ([.., Token::Number(_) | Token::Sign('}')], Some(digits), _) => {
+                self.found.extend([Token::Sign('*'), Token::Number(digits.to_string())]);
+            }
+            ([.., Token::Text(half)], _, "m" | "M") if self.in_text && has("a p A P", half) => {
+                let half = half.to_lowercase();
+                self.found.pop();
+                self.found.push(Token::Text(half + "m"));
+            }
+            ([.., Token::Number(_)], ..) if has("am pm", &lower) => self.found.push(Token::Text(lower)),
+            ([.., Token::Number(_), Token::Word(half), Token::Sign('.')], _, "m") if has("a p", half) => {
+                let half = half.clone();
+                self.found.truncate(self.found.len() - 2);
+                self.found.push(Token::Text(half + "m"));
+            }
+            _ if word.len() > 1 && (self.in_text || has(DATE_WORDS, &lower)) => self.found.push(Token::Text(lower)),
+            _ if self.in_text => self.found.push(Token::Text(word.to_string())),
+            _ => self.found.push(Token::Word(word.to_string())),
+        }
+    }
+
+    fn sign(&mut self, c: char) {
+        let token = match c {
+            '~' | '$' | '%' => return,
+            c if c.is_whitespace() => return,
+            '.' | ';' | '?' | '!' | '\'' | '"' if self.in_text => return,
+            c => Token::Sign(c),
+        };
+        self.push(token);
+    }
+
+    /// Appends a token; degree signs (`^\circ`, `^{\circ}`) are dropped when they are complete.
+    fn push(&mut self, token: Token) {
+        match &token {
+            Token::Sign('(' | '[') => self.depth += 1,
+            Token::Sign(')' | ']') => self.depth = self.depth.saturating_sub(1),
+            Token::Command(name) if name == "{" => self.depth += 1,
+            Token::Command(name) if name == "}" => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        let is_circle = |token: &Token| matches!(token, Token::Command(name) if name == "circ");
+        let dropped = match (&self.found[..], &token) {
+            ([.., Token::Sign('^')], circle) if is_circle(circle) => 1,
+            ([.., Token::Sign('^'), Token::Sign('{'), circle], Token::Sign('}')) if is_circle(circle) => 3,
+            _ => 0,
+        };
+        self.is_behind_degree = dropped > 0;
+        match dropped {
+            0 => self.found.push(token),
+            _ => self.found.truncate(self.found.len() - dropped),
+        }
+    }
+
+    fn number<'t>(&mut self, text: &'t str) -> &'t str {
+        let digits = |text: &'t str| split(text, |c| c.is_ascii_digit());
+        let (first, mut rest) = digits(text);
+        let mut number = if first.is_empty() { "0".to_string() } else { first.to_string() };
+        while (1..=3).contains(&first.len()) && !first.starts_with('0') {
+            let group = without_separator(rest, self.depth == 0).map(digits);
+            let Some((group, behind)) = group.filter(|(group, _)| group.len() == 3) else { break };
+            number.push_str(group);
+            rest = behind;
+        }
+        if let Some(behind) = rest.strip_prefix('.') {
+            let (fraction, behind) = digits(behind);
+            let repeated = behind.strip_prefix("\\overline{").map(digits);
+            let repeated = repeated.and_then(|(group, behind)| Some((group, behind.strip_prefix('}')?)));
+            rest = behind;
+            if let Some((group, behind)) = repeated.filter(|(group, _)| !group.is_empty()) {
+                number.push_str(&format!(".{fraction}\\overline{{{group}}}"));
+                rest = behind;
+            } else if !fraction.trim_end_matches('0').is_empty() {
+                number.push_str(&format!(".{}", fraction.trim_end_matches('0')));
+            }
+        }
+        self.found.push(Token::Number(number));
+        rest
+    }
+
+    /// Reads the command at the start of `text`; returns the rest after it and its arguments.
+    fn command<'t>(&mut self, text: &'t str) -> &'t str {
+        let (letters, _) = split(text, |c| c.is_ascii_alphabetic());
+        let length = if letters.is_empty() { text.chars().next().map_or(0, char::len_utf8) } else { letters.len() };
+        let (name, rest) = text.split_at(length);
+        let is_text = has(TEXTS, name) || has(ALPHABETS, name);
+        if let (true, Some((inside, rest))) = (is_text, group(rest)) {
+            let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
+            let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
+            let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1 && !is_unit;
+            let outer = std::mem::replace(&mut self.in_text, !is_letter);
+            self.read(inside);
+            self.in_text = outer;
+            return rest;
+        }
+        if let ("color" | "textcolor", Some((_, behind))) = (name, group(rest)) {
+            return behind;
+        }
+        if let ("begin" | "end", Some((kind, behind))) = (name, group(rest)) {
+            let is_matrix = has(MATRICES, kind);
+            self.push(Token::Command(if is_matrix { name.to_string() } else { format!("{name}{{{kind}}}") }));
+            let columns = (name == "begin" && kind == "array").then(|| group(behind)).flatten();
+            return columns.map_or(behind, |(_, behind)| behind);
+        }
+        if name == "left" || name == "right" {
+            return rest.strip_prefix('.').unwrap_or(rest);
+        }
+        let is_silent = has(IGNORED, name) || name.starts_with(char::is_whitespace) || name.is_empty();
+        if !is_silent {
+            self.push(match name {
+                "cdot" | "times" | "ast" => Token::Sign('*'),
+                "div" => Token::Sign('/'),
+                "lt" => Token::Sign('<'),
+                "gt" => Token::Sign('>'),
+                "colon" => Token::Sign(':'),
+                "vert" | "lvert" | "rvert" | "mid" => Token::Sign('|'),
+                other => Token::Command(one_name(other).to_string()),
+            });
+        }
+        rest
+    }
+}
+
+/// `text` without the thousands separator at its start. A plain comma is one only outside brackets; inside it separates
+/// elements.
+fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
+    let comma = text.trim_start().strip_prefix(',').unwrap_or(text);
+    let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);
+    let others = || text.strip_prefix("{,}").or_else(|| text.strip_prefix("\\,"));
+    set_close.or_else(others).or_else(|| text.strip_prefix(',').filter(|_| is_outside))
+}
+
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
+}
+
+/// The contents of the group in braces at the start of `text` (after white space), and the rest after it.
+pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
+    let inside = text.trim_start().strip_prefix('{')?;
+    let (mut depth, mut is_escaped) = (0, false);
+    for (at, byte) in inside.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'{' => depth += 1,
+            b'}' if depth == 0 => return Some((&inside[..at], &inside[at + 1..])),
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// LaTeX with these tokens.
+pub(crate) fn written(tokens: &[Token]) -> String {
+    let mut text = String::new();
+    for (ix, token) in tokens.iter().enumerate() {
+        let before = ix.checked_sub(1).map(|before| &tokens[before]);
+        let is_apart = match (before, token) {
+            (Some(Token::Number(_)), Token::Number(_) | Token::Command(_) | Token::Sign('.')) => true,
+            (Some(Token::Word(_)), Token::Word(_)) | (Some(Token::Sign(',' | '.')), _) => true,
+            (Some(Token::Command(name)), Token::Word(_)) => name.ends_with(|c: char| c.is_ascii_alphabetic()),
+            _ => false,
+        };
+        text.push_str(if is_apart { " " } else { "" });
+        match token {
+            Token::Number(digits) => text.push_str(digits),
+            Token::Word(word) => text.push_str(word),
+            Token::Text(word) => text.push_str(&format!("\\text{{{word}}}")),
+            Token::Command(name) if name == "begin" || name == "end" => text.push_str(&format!("\\{name}{{pmatrix}}")),
+            Token::Command(name) => text.push_str(&format!("\\{name}")),
+            Token::Sign(c) => text.push(*c),
+        }
+    }
+    text
+}

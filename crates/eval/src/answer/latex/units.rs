@@ -1,0 +1,134 @@
+//! Drops texts and units after values that do not change them, as in `5 \text{ cm}` and `5 \text{ apples}`. The sibling
+//! modules parse the values.
+
+use crate::answer::latex::names::{KEPT_WORDS, PLAIN_UNITS, SHORT_UNITS, UNITS, has};
+use crate::answer::latex::tokens::Token;
+
+/// Whether the tokens are the whole answer or an element of a list: an unknown noun is dropped only after the single
+/// value of a whole answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerScope {
+    Whole,
+    Listed,
+}
+
+/// Drops the unit or noun at the end, unless there are other texts.
+pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
+    let is_end =
+        |start: &usize| is_whole_unit(&tokens[*start..]) || (place == AnswerScope::Whole && is_noun(&tokens[*start..]));
+    let value = |start: usize| {
+        let value = &tokens[..start];
+        let is_relation = |token: &Token| *token == Token::Sign('=');
+        &value[value.iter().rposition(is_relation).map_or(0, |at| at + 1)..]
+    };
+    let is_behind_value =
+        |start: usize| !matches!(value(start), [] | [.., Token::Sign('_' | '^' | '*' | '/' | '+' | '-')]);
+    let start = (1..tokens.len()).find(|start| is_behind_value(*start) && is_end(start));
+    let is_only = |start: &usize| {
+        let value = value(*start);
+        is_bare(value) && (is_whole_unit(&tokens[*start..]) || is_number(value))
+    };
+    start.filter(is_only).map_or(tokens, |start| &tokens[..start])
+}
+
+/// Whether the elements of a list have the same unit, so that it can be dropped.
+pub(crate) fn have_same_unit(listed: &[&[Token]]) -> bool {
+    let mut units: Vec<&[Token]> = listed
+        .iter()
+        .map(|part| &part[without_units(part, AnswerScope::Listed).len()..])
+        .filter(|u| !u.is_empty())
+        .collect();
+    units.dedup();
+    units.len() <= 1
+}
+
+/// Whether there are units between numbers (`2 h 30 min`, `5 ft 6 in`), which are not products of their letters.
+pub(crate) fn has_units_between_numbers(tokens: &[Token]) -> bool {
+    let is_unit = |pair: &[Token]| matches!(pair, [Token::Number(_), Token::Word(word)] if has(UNITS, word));
+    let is_between = |three: &[Token]| matches!(three, [Token::Number(_), Token::Word(_), Token::Number(_)]);
+    tokens.windows(2).any(is_unit) || tokens.windows(3).any(is_between)
+}
+
+fn is_bare(tokens: &[Token]) -> bool {
+    !tokens.iter().any(|token| matches!(token, Token::Text(_)))
+}
+
+/// Whether it has no letters.
+fn is_number(tokens: &[Token]) -> bool {
+    !tokens.iter().any(|token| matches!(token, Token::Word(_)))
+}
+
+/// Whether they are texts that are not a known unit, number or place, such as `apples` or `ways to choose`.
+fn is_noun(tokens: &[Token]) -> bool {
+    let is_long = |token: &Token| matches!(token, Token::Text(word) if word.len() >= 3);
+    let is_kept = |token: &Token| matches!(token, Token::Text(word) if has(KEPT_WORDS, word));
+    let is_short = |token: &Token| matches!(token, Token::Text(word) if has("of to in a an", word));
+    tokens.first().is_some_and(is_long)
+        && tokens.iter().all(|token| (is_long(token) || is_short(token)) && !is_kept(token))
+}
+
+/// Whether the tokens are exactly one unit: `cm`, `square feet`, `m/s^2`, `dollars per hour`, `\frac{km}{h}`.
+fn is_whole_unit(tokens: &[Token]) -> bool {
+    let mut rest = match without_size(tokens) {
+        [
+            Token::Command(name),
+            Token::Sign('{'),
+            above,
+            Token::Sign('}'),
+            Token::Sign('{'),
+            below,
+            Token::Sign('}'),
+        ] if name == "frac" => {
+            return is_unit(above) && is_unit_after_per(below);
+        }
+        [Token::Sign('{'), inside @ .., Token::Sign('}')] | [Token::Sign('('), inside @ .., Token::Sign(')')] => {
+            return is_whole_unit(inside);
+        }
+        [unit, rest @ ..] if is_unit(unit) => without_power(rest),
+        _ => return false,
+    };
+    while !rest.is_empty() {
+        rest = match rest {
+            [Token::Sign('/'), unit, rest @ ..] if is_unit_after_per(unit) => without_power(rest),
+            [Token::Text(word) | Token::Word(word), unit, rest @ ..] if word == "per" && is_unit_after_per(unit) => {
+                without_power(rest)
+            }
+            [Token::Sign('*'), unit, rest @ ..] | [unit, rest @ ..] if is_unit(unit) => without_power(rest),
+            _ => return false,
+        };
+    }
+    true
+}
+
+/// Without the `square` before a unit.
+fn without_size(tokens: &[Token]) -> &[Token] {
+    match tokens {
+        [Token::Text(word) | Token::Word(word), rest @ ..] if has("square sq cubic cu", word) && !rest.is_empty() => {
+            rest.strip_prefix(&[Token::Sign('.')]).unwrap_or(rest)
+        }
+        _ => tokens,
+    }
+}
+
+fn without_power(tokens: &[Token]) -> &[Token] {
+    let tokens = tokens.strip_prefix(&[Token::Sign('.')]).unwrap_or(tokens);
+    match tokens {
+        [Token::Sign('^'), Token::Number(_), rest @ ..]
+        | [Token::Sign('^'), Token::Sign('{'), Token::Number(_), Token::Sign('}'), rest @ ..]
+        | [Token::Sign('^'), Token::Sign('{'), Token::Sign('-'), Token::Number(_), Token::Sign('}'), rest @ ..] => rest,
+        rest => rest,
+    }
+}
+
+fn is_unit(token: &Token) -> bool {
+    match token {
+        Token::Text(word) => has(UNITS, word) || has(PLAIN_UNITS, word) || has(SHORT_UNITS, word),
+        Token::Word(word) => has(UNITS, word) || has(PLAIN_UNITS, word),
+        _ => false,
+    }
+}
+
+/// Whether it is a unit after `per`, where single letters count too.
+fn is_unit_after_per(token: &Token) -> bool {
+    is_unit(token) || matches!(token, Token::Word(word) if has(SHORT_UNITS, word))
+}

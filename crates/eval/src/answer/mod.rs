@@ -1,0 +1,255 @@
+//! Extracts answers from texts: finds a sample's answer, and converts it to the canonical form in which answers are
+//! counted and compared (`latex` defines that of mathematics). Searches choose among answers; `grade` decides which are
+//! right.
+
+mod boxed;
+pub(crate) mod expression;
+pub mod latex;
+mod rational;
+
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::answer::boxed::boxes;
+use crate::source::Place;
+use crate::source::values::Texts;
+use offshoot_core::error::Result;
+
+/// The answer found in a sample.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct ExtractedAnswer {
+    /// Canonical: two samples agree when these are equal.
+    pub value: String,
+    /// The text from which `value` was made.
+    pub found: String,
+}
+
+/// How a found text is converted to its canonical form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Normalise {
+    /// A decimal number: `$1,234.50` is `1234.5`, `18.` and `18.0` are `18`.
+    Number,
+    /// Trimmed, white space collapsed, lower case, without surrounding quotes and a final full stop.
+    Text,
+    /// One letter, upper case: `(b).` is `B`.
+    Choice,
+    /// Mathematics: `\dfrac12` and `0.5` are `\frac{1}{2}`.
+    Latex,
+    /// Trimmed only.
+    #[serde(rename = "none")]
+    AsIs,
+}
+
+impl Normalise {
+    /// The canonical form; `None` if the text has none (not a number, not a single letter, empty).
+    pub fn apply(self, text: &str) -> Option<String> {
+        let canonical = match self {
+            Normalise::Number => return number(text),
+            Normalise::Choice => return choice(text),
+            Normalise::Latex => return latex::canonical(text),
+            Normalise::Text => {
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+                text.trim_end_matches('.').trim_matches(['"', '\'', '`']).trim_end_matches('.').trim().to_string()
+            }
+            Normalise::AsIs => text.trim().to_string(),
+        };
+        Some(canonical).filter(|text| !text.is_empty())
+    }
+}
+
+/// A decimal number in its shortest form, computed on the digits, without floating point.
+fn number(text: &str) -> Option<String> {
+    let text: String =
+        text.chars().filter(|c| !matches!(c, ',' | '$' | '€' | '£' | '%') && !c.is_whitespace()).collect();
+    let (negative, digits) = match text.strip_prefix(['-', '−']) {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let digits = digits.strip_suffix('.').unwrap_or(digits);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(fraction) || (whole.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let whole = Some(whole.trim_start_matches('0')).filter(|s| !s.is_empty()).unwrap_or("0");
+    let fraction = fraction.trim_end_matches('0');
+    let sign = if negative && !(whole == "0" && fraction.is_empty()) { "-" } else { "" };
+    Some(if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") })
+}
+
+fn choice(text: &str) -> Option<String> {
+    let mut letters = text.trim().trim_matches(|c: char| !c.is_alphanumeric()).chars();
+    match (letters.next(), letters.next()) {
+        (Some(c), None) if c.is_ascii_alphabetic() => Some(c.to_ascii_uppercase().to_string()),
+        _ => None,
+    }
+}
+
+/// How to find the answer in a text, as the task file says it.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct AnswerRules {
+    /// Answers are in `\boxed{…}` or `\fbox{…}`; the patterns are tried where there is none.
+    pub boxed: bool,
+    /// Patterns, tried in order: the answer is the first group of a match, or the whole match. With neither boxes nor
+    /// patterns, the whole text is the answer.
+    pub regex: Texts,
+    /// Which match of a pattern, or which box, is the answer (default: last).
+    pub take: Option<Take>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Take {
+    Last,
+    First,
+}
+
+/// The key `answer` of a task file.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct TaskAnswer {
+    #[serde(flatten)]
+    pub rules: AnswerRules,
+    /// The canonical form, by which answers are counted and compared (default: text).
+    pub normalise: Option<Normalise>,
+}
+
+/// Finds the answer in a text.
+#[derive(Clone, Debug)]
+pub(crate) struct Extractor {
+    /// Whether boxed answers are searched before the regexes are tried.
+    boxed: bool,
+    /// Tried in order; with neither boxes nor regexes, the whole text is the answer.
+    regexes: Vec<Regex>,
+    first: bool,
+    pub normalise: Normalise,
+}
+
+impl Extractor {
+    /// `place`: where the rules are.
+    pub fn new(place: &Place<'_>, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
+        let regexes = rules.regex.0.iter().map(|pattern| compile(&place.key("regex"), pattern));
+        Ok(Extractor {
+            boxed: rules.boxed,
+            regexes: regexes.collect::<Result<_>>()?,
+            first: rules.take == Some(Take::First),
+            normalise,
+        })
+    }
+
+    /// The answer of the last box, if boxes are enabled and there is one; otherwise the last match of the first regex
+    /// that has one. Only boxes and matches with a canonical form count; the task can choose the first instead of the
+    /// last. The answer of a match is its first matched group, or the whole match if the regex has no groups.
+    pub fn extract(&self, text: &str) -> Option<ExtractedAnswer> {
+        if !self.boxed && self.regexes.is_empty() {
+            return self.answer(text);
+        }
+        let boxed = self.boxed.then(|| self.pick(boxes(text))).flatten();
+        boxed.or_else(|| {
+            self.regexes.iter().find_map(|regex| {
+                self.pick(regex.captures_iter(text).filter_map(|c| {
+                    let found = c.iter().skip(1).flatten().next().or((c.len() == 1).then(|| c.get(0)).flatten())?;
+                    Some(found.as_str())
+                }))
+            })
+        })
+    }
+
+    fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<ExtractedAnswer> {
+        let mut answers = found.filter_map(|found| self.answer(found));
+        if self.first { answers.next() } else { answers.last() }
+    }
+
+    fn answer(&self, found: &str) -> Option<ExtractedAnswer> {
+        self.normalise.apply(found).map(|value| ExtractedAnswer { value, found: found.to_string() })
+    }
+}
+
+/// Compiles a regex of the task file.
+pub(crate) fn compile(place: &Place<'_>, pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|error| place.wrong_as("a regular expression", broken(pattern, &error)))
+}
+
+/// A message about a pattern that does not compile, with the regex crate's reason, in one line.
+pub(crate) fn broken(pattern: &str, error: &regex::Error) -> String {
+    let message = error.to_string();
+    let reason = message.lines().last().unwrap_or(&message).trim_start_matches("error: ");
+    format!("`{pattern}` ({reason})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extractor(patterns: &[&str], first: bool, normalise: Normalise) -> Extractor {
+        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), first, normalise }
+    }
+
+    fn value(e: &Extractor, text: &str) -> Option<String> {
+        e.extract(text).map(|a| a.value)
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        let forms = [
+            ("18", "18"),
+            ("18.0", "18"),
+            ("18.", "18"),
+            ("$1,234.50", "1234.5"),
+            ("+007", "7"),
+            ("-0.0", "0"),
+            ("-.5", "-0.5"),
+            (" 3 % ", "3"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ];
+        for (text, expected) in forms {
+            assert_eq!(number(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in ["", ".", "-", "1.2.3", "12a", "1e5", "٣", "--1"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_and_choices_have_one_form() {
+        assert_eq!(Normalise::Text.apply("  \"New \n York.\". ").as_deref(), Some("new york"));
+        assert_eq!(Normalise::Text.apply(" . "), None);
+        assert_eq!(Normalise::AsIs.apply(" A b ").as_deref(), Some("A b"));
+        assert_eq!(Normalise::Choice.apply(" (b).").as_deref(), Some("B"));
+        assert_eq!(Normalise::Choice.apply("bc"), None);
+    }
+
+    #[test]
+    fn last_match_unless_first_is_asked_for() {
+        let pattern = &["#### (-?[0-9.,]+)"];
+        let text = "#### 1\nno, #### 2,000.\n#### .";
+        assert_eq!(value(&extractor(pattern, false, Normalise::Number), text).as_deref(), Some("2000"));
+        assert_eq!(value(&extractor(pattern, true, Normalise::Number), text).as_deref(), Some("1"));
+        assert_eq!(value(&extractor(pattern, false, Normalise::Number), "####"), None);
+    }
+
+    #[test]
+    fn regexes_are_tried_in_order_and_groups_that_took_part_count() {
+        let strict_then_flexible = [r"The answer is (\-?[0-9\.\,]*[0-9]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)"];
+        let e = extractor(&strict_then_flexible, false, Normalise::Number);
+        assert_eq!(value(&e, "The answer is 5. Q: 77").as_deref(), Some("5"));
+        assert_eq!(value(&e, "perhaps $12 or 7").as_deref(), Some("7"));
+        assert_eq!(value(&extractor(&["[A-D]"], false, Normalise::Choice), "A or C").as_deref(), Some("C"));
+        assert_eq!(value(&extractor(&[], false, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
+    }
+
+    #[test]
+    fn boxes_come_before_regexes() {
+        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], false, Normalise::Latex) };
+        assert_eq!(
+            value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
+            Some(r"\frac{1}{2}")
+        );
+        assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
+        assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
+        assert_eq!(value(&Extractor { first: true, ..e }, r"\fbox{1}, no, \boxed{2}").as_deref(), Some("1"));
+    }
+}

@@ -1,0 +1,18 @@
+//! Evaluation: a task from its file to results. `task` reads the task file, `run` executes it, `journal` stores the
+//! results, `report` and `view` show them; `scoring` judges samples made elsewhere. `search` defines the searches,
+//! `judge` runs candidate programs.
+
+pub mod answer;
+pub mod benchmark;
+pub mod journal;
+pub mod records;
+pub mod report;
+pub mod run;
+pub mod scoring;
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+pub(crate) mod source;
+pub mod statistics;
+pub mod task;
+pub mod view;

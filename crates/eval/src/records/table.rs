@@ -1,0 +1,492 @@
+//! Records of results in columns, as Arrow lays them out in memory: the lines of `samples.jsonl`, of `items.jsonl` and of
+//! votes, in columns whose types are the same for every run. Python hands them on as they are; `parquet::write` writes
+//! them. What the fields mean is up to those that write the lines.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::parquet::Writer;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::lines::{Lines, MOST_OF_RECORD};
+
+/// The records of a file of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// Of `samples.jsonl`.
+    Sample,
+    /// Of `items.jsonl`.
+    Item,
+    /// Of what `offshoot vote` writes.
+    Vote,
+}
+
+/// Records of a batch that is read or written.
+const BATCH: usize = 1024;
+/// Records of a row group: what a reader unpacks at once.
+const ROW_GROUP: usize = 16 * BATCH;
+
+/// What a column holds; any value of it may be null.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Bool,
+    I64,
+    U32,
+    F32,
+    F64,
+    Text,
+    List(Box<Kind>),
+    Struct(Fields),
+}
+
+/// Names and what they hold.
+pub type Fields = Vec<(&'static str, Kind)>;
+
+impl RecordKind {
+    /// The columns. Votes, alternatives and judgements are structs; `scores` has a list for each sample, its steps' or of
+    /// its only value; what is a text or a number, as `stop` is, is a text.
+    pub fn fields(self) -> Fields {
+        use Kind::{Bool, F32, F64, I64, Struct, Text, U32};
+        match self {
+            RecordKind::Sample => vec![
+                ("id", Text),
+                ("index", I64),
+                ("text", Text),
+                ("tokens", I64),
+                ("finish", Text),
+                ("stop", Text),
+                ("logprob", F64),
+                ("answer", Text),
+                ("correct", Bool),
+                (
+                    "judged",
+                    Struct(vec![
+                        ("verdict", Text),
+                        ("message", Text),
+                        ("tests_passed", I64),
+                        ("tests", I64),
+                        ("seconds", F64),
+                        ("cpu_seconds", F64),
+                        ("peak_bytes", I64),
+                    ]),
+                ),
+                (
+                    "logprobs",
+                    list(Struct(vec![
+                        ("token", U32),
+                        ("logprob", F32),
+                        ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
+                    ])),
+                ),
+                ("error", Text),
+            ],
+            RecordKind::Item => vec![
+                ("id", Text),
+                ("index", I64),
+                ("question", Text),
+                ("reference", Text),
+                ("answer", Text),
+                ("prediction", Text),
+                ("correct", Bool),
+                ("chosen", I64),
+                ("votes", votes()),
+                ("samples", I64),
+                ("samples_correct", I64),
+                ("cancelled", I64),
+                ("cancelled_tokens", I64),
+                ("prompt_tokens", I64),
+                ("sampled_tokens", I64),
+                ("search_tokens", I64),
+                ("search_prompt_tokens", I64),
+                ("failed", Struct(vec![("branches", I64), ("first", Text)])),
+                (
+                    "choices",
+                    list(Struct(vec![
+                        ("choice", Text),
+                        ("logprob", F64),
+                        ("neutral", F64),
+                        ("tokens", I64),
+                        ("score", F64),
+                    ])),
+                ),
+                ("completions", list(Text)),
+                ("scores", list(list(F64))),
+                ("pred", Text),
+                ("error", Text),
+            ],
+            RecordKind::Vote => vec![
+                ("id", Text),
+                ("question", Text),
+                ("reference", Text),
+                ("prediction", Text),
+                ("correct", Bool),
+                ("chosen", I64),
+                ("votes", votes()),
+                ("samples", I64),
+                ("samples_correct", I64),
+            ],
+        }
+    }
+}
+
+fn votes() -> Kind {
+    list(Kind::Struct(vec![("answer", Kind::Text), ("votes", Kind::I64)]))
+}
+
+fn list(of: Kind) -> Kind {
+    Kind::List(Box::new(of))
+}
+
+/// Bits, the lowest of a byte first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bits {
+    bytes: Vec<u8>,
+    len: usize,
+    zeros: usize,
+}
+
+impl Bits {
+    pub fn push(&mut self, bit: bool) {
+        if self.len.is_multiple_of(8) {
+            self.bytes.push(0);
+        }
+        *self.bytes.last_mut().expect("there is room for the bit") |= u8::from(bit) << (self.len % 8);
+        self.len += 1;
+        self.zeros += usize::from(!bit);
+    }
+
+    pub fn get(&self, index: usize) -> bool {
+        self.bytes[index / 8] >> (index % 8) & 1 == 1
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn zeros(&self) -> usize {
+        self.zeros
+    }
+}
+
+/// Values of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Which values are there; the others have a place in `data` all the same, but for a list's items.
+    pub present: Bits,
+    pub data: Data,
+}
+
+/// The values of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    Bool(Bits),
+    I64(Vec<i64>),
+    U32(Vec<u32>),
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    /// Where each text begins in the bytes, and the last one's end.
+    Text(Vec<i32>, Vec<u8>),
+    /// Likewise in the items.
+    List(Vec<i32>, Box<Column>),
+    Struct(Vec<(&'static str, Column)>),
+}
+
+/// Records in columns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    pub rows: usize,
+    pub columns: Vec<(&'static str, Column)>,
+}
+
+impl Column {
+    pub fn new(kind: &Kind) -> Column {
+        let data = match kind {
+            Kind::Bool => Data::Bool(Bits::default()),
+            Kind::I64 => Data::I64(Vec::new()),
+            Kind::U32 => Data::U32(Vec::new()),
+            Kind::F32 => Data::F32(Vec::new()),
+            Kind::F64 => Data::F64(Vec::new()),
+            Kind::Text => Data::Text(vec![0], Vec::new()),
+            Kind::List(of) => Data::List(vec![0], Box::new(Column::new(of))),
+            Kind::Struct(fields) => Data::Struct(columns(fields)),
+        };
+        Column { present: Bits::default(), data }
+    }
+
+    /// A column without nulls.
+    pub fn of(data: Data) -> Column {
+        let mut column = Column { present: Bits::default(), data };
+        (0..column.data.len()).for_each(|_| column.present.push(true));
+        column
+    }
+
+    /// A column of texts.
+    pub fn of_texts<T: AsRef<str>>(texts: impl IntoIterator<Item = Option<T>>) -> Result<Column> {
+        let mut column = Column::new(&Kind::Text);
+        for text in texts {
+            match text {
+                Some(text) => column.push_text(text.as_ref())?,
+                None => column.push_null()?,
+            }
+        }
+        Ok(column)
+    }
+
+    fn push_null(&mut self) -> Result<()> {
+        self.present.push(false);
+        match &mut self.data {
+            Data::Bool(values) => values.push(false),
+            Data::I64(values) => values.push(0),
+            Data::U32(values) => values.push(0),
+            Data::F32(values) => values.push(0.0),
+            Data::F64(values) => values.push(0.0),
+            Data::Text(ends, bytes) => ends.push(end(bytes.len())?),
+            Data::List(ends, items) => ends.push(end(items.data.len())?),
+            Data::Struct(fields) => fields.iter_mut().try_for_each(|(_, field)| field.push_null())?,
+        }
+        Ok(())
+    }
+
+    fn push_text(&mut self, text: &str) -> Result<()> {
+        let Data::Text(ends, bytes) = &mut self.data else { return Err(unlike(&self.data, text)) };
+        bytes.extend(text.as_bytes());
+        ends.push(end(bytes.len())?);
+        self.present.push(true);
+        Ok(())
+    }
+
+    /// Adds a value of JSON: a tuple to a struct as its fields, one value to a list as its only item, what is no text to
+    /// texts as its JSON. Fields without a column are left out.
+    fn push(&mut self, value: Value) -> Result<()> {
+        match (&mut self.data, value) {
+            (_, Value::Null) => return self.push_null(),
+            (Data::Struct(fields), Value::Object(mut object)) => push_fields(fields, &mut object)?,
+            (Data::Struct(fields), Value::Array(tuple)) => {
+                let mut values = tuple.into_iter();
+                fields.iter_mut().try_for_each(|(_, field)| field.push(values.next().unwrap_or(Value::Null)))?;
+            }
+            (Data::List(ends, items), value) => {
+                match value {
+                    Value::Array(values) => values.into_iter().try_for_each(|value| items.push(value))?,
+                    value => items.push(value)?,
+                }
+                ends.push(end(items.data.len())?);
+            }
+            (Data::Text(..), Value::String(text)) => return self.push_text(&text),
+            (Data::Text(..), value) => return self.push_text(&value.to_string()),
+            (Data::Bool(values), Value::Bool(value)) => values.push(value),
+            (data, value) => {
+                let number = match &value {
+                    Value::Number(number) => Some(number.clone()),
+                    Value::String(text) => text.parse().ok(),
+                    _ => None,
+                };
+                let whole = number.as_ref().and_then(|number| {
+                    number.as_i64().or_else(|| {
+                        number.as_f64().map(f64::trunc).filter(|real| real.abs() < 1e15).map(|real| real as i64)
+                    })
+                });
+                let real = number.as_ref().and_then(serde_json::Number::as_f64);
+                match (&mut *data, whole, real) {
+                    (Data::I64(values), Some(whole), _) => values.push(whole),
+                    (Data::U32(values), Some(whole), _) if u32::try_from(whole).is_ok() => values.push(whole as u32),
+                    (Data::F32(values), _, Some(real)) => values.push(real as f32),
+                    (Data::F64(values), _, Some(real)) => values.push(real),
+                    _ => return Err(unlike(data, &value.to_string())),
+                }
+            }
+        }
+        self.present.push(true);
+        Ok(())
+    }
+}
+
+impl Data {
+    /// How many values there are, nulls among them. Structs know it by their columns.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Bool(values) => values.len,
+            Data::I64(values) => values.len(),
+            Data::U32(values) => values.len(),
+            Data::F32(values) => values.len(),
+            Data::F64(values) => values.len(),
+            Data::Text(ends, _) | Data::List(ends, _) => ends.len() - 1,
+            Data::Struct(fields) => fields.first().map_or(0, |(_, field)| field.data.len()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Data::Bool(_) => "a truth value",
+            Data::I64(_) => "a whole number of 64 bits",
+            Data::U32(_) => "a number from 0 to 4294967295",
+            Data::F32(_) | Data::F64(_) => "a number",
+            Data::Text(..) => "a text",
+            Data::List(..) => "a list",
+            Data::Struct(_) => "an object",
+        }
+    }
+}
+
+fn columns(fields: &Fields) -> Vec<(&'static str, Column)> {
+    fields.iter().map(|(name, kind)| (*name, Column::new(kind))).collect()
+}
+
+fn push_fields(fields: &mut [(&'static str, Column)], object: &mut Map<String, Value>) -> Result<()> {
+    for (name, field) in fields {
+        field.push(object.remove(*name).unwrap_or(Value::Null))?;
+    }
+    Ok(())
+}
+
+fn push_record(columns: &mut [(&'static str, Column)], record: Value) -> Result<()> {
+    match record {
+        Value::Object(mut object) => push_fields(columns, &mut object),
+        other => Err(Error::Internal(format!("a result is no object: {other}"))),
+    }
+}
+
+fn end(of: usize) -> Result<i32> {
+    i32::try_from(of).map_err(|_| Error::Internal("texts or lists of 1024 results have more than 2 GiB".to_string()))
+}
+
+fn unlike(data: &Data, found: &str) -> Error {
+    Error::Internal(format!("results are not as their columns: expected {}, found {found}", data.name()))
+}
+
+/// These records in columns.
+pub fn table<T: Serialize>(kind: RecordKind, records: &[T]) -> Result<Table> {
+    let mut columns = columns(&kind.fields());
+    for record in records {
+        let not_json = |error| Error::Internal(format!("a result is not JSON: {error}"));
+        push_record(&mut columns, serde_json::to_value(record).map_err(not_json)?)?;
+    }
+    Ok(Table { rows: records.len(), columns })
+}
+
+/// The records of JSON lines, a batch at a time. `path` names them in errors.
+pub fn tables(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>) -> impl Iterator<Item = Result<Table>> + use<> {
+    let path = path.to_path_buf();
+    let mut lines = Lines::of(&path, lines, MOST_OF_RECORD);
+    std::iter::from_fn(move || {
+        let record =
+            |line: offshoot_core::lines::Line| match (&line.too_long, serde_json::from_slice::<Value>(&line.bytes)) {
+                (None, Ok(record)) => Ok(record),
+                (Some(too_long), _) => Err(Error::format(&path, format!("line {}: {}", line.number, too_long.why()))),
+                (None, Err(error)) => Err(Error::format(&path, format!("line {}: not JSON: {error}", line.number))),
+            };
+        let records: Result<Vec<Value>> = lines.by_ref().take(BATCH).map(|line| line.and_then(record)).collect();
+        match records {
+            Ok(records) if records.is_empty() => None,
+            records => Some(records.and_then(|records| table(kind, &records))),
+        }
+    })
+}
+
+/// Writes the records of JSON lines as Parquet, compressed by zstd. `path` names the lines in errors.
+pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out: impl Write) -> Result<()> {
+    let failed = |error| Error::io(path, "write as Parquet")(error);
+    let mut writer = Writer::new(out, kind.fields()).map_err(failed)?;
+    let mut in_group = 0;
+    for table in tables(kind, path, lines) {
+        let table = table?;
+        writer.write(&table).map_err(failed)?;
+        in_group += table.rows;
+        if in_group >= ROW_GROUP {
+            writer.end_group().map_err(failed)?;
+            in_group = 0;
+        }
+    }
+    writer.finish().map_err(failed)
+}
+
+/// Writes `records` as Parquet with columns of these kinds.
+pub fn write_records(fields: Fields, records: Vec<Value>, out: impl Write) -> Result<()> {
+    let failed = |error| Error::io(Path::new("records"), "write as Parquet")(error);
+    let mut columns = columns(&fields);
+    let rows = records.len();
+    for record in records {
+        push_record(&mut columns, record)?;
+    }
+    let mut writer = Writer::new(out, fields).map_err(failed)?;
+    writer.write(&Table { rows, columns }).and_then(|()| writer.finish()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::records::{SplitChoice, rows};
+
+    /// The records written as Parquet and read again.
+    fn again(kind: RecordKind, records: &[Value]) -> Vec<Value> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("x.parquet");
+        let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+        let file = std::fs::File::create(&path).expect("writable");
+        write_parquet(kind, Path::new("x.jsonl"), Box::new(Cursor::new(lines)), file).expect("written");
+        let read = rows(&path, &SplitChoice::default()).expect("Parquet");
+        read.map(|row| Value::Object(row.expect("a row").1.into_iter().filter(|(_, value)| !value.is_null()).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn samples_keep_all_that_they_have() {
+        let plain = json!({"id": "a", "index": 0, "text": "x\n", "tokens": 2, "finish": "stop_token", "stop": 13,
+            "logprob": -0.123456789012345, "answer": "5", "correct": true});
+        let judged = json!({"verdict": "AC", "message": "", "tests_passed": 3, "tests": 3, "seconds": 0.5,
+            "cpu_seconds": 0.25, "peak_bytes": 1_u64 << 40});
+        let scored = json!({"id": "b", "index": 1, "text": "", "tokens": 0, "finish": "length", "logprob": 0.0,
+            "judged": judged, "error": "why",
+            "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]},
+                {"token": 8, "logprob": -1.0, "top": []}]});
+        let mut expected = [plain.clone(), scored.clone()];
+        expected[0]["stop"] = json!("13");
+        expected[1]["logprobs"][0]["top"] = json!([{"token": 7, "logprob": -0.5}, {"token": 8, "logprob": -1.5}]);
+        assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
+    }
+
+    #[test]
+    fn items_of_all_methods_have_one_schema() {
+        let voted = json!({"id": "a", "index": 0, "question": "q", "votes": [["5", 3], ["6", 1]], "chosen": 2,
+            "correct": false, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
+        let searched = json!({"id": "b", "completions": ["x", "y"], "scores": [[0.5], [0.25, 1.0]], "pred": "x"});
+        let chosen = json!({"id": "c", "choices": [{"choice": "A", "logprob": -1.5, "tokens": 1, "score": -1.5}]});
+        let failed = json!({"id": "d", "index": 3, "error": "why"});
+        let mut expected = [voted.clone(), searched.clone(), chosen.clone(), failed.clone()];
+        expected[0]["votes"] = json!([{"answer": "5", "votes": 3}, {"answer": "6", "votes": 1}]);
+        expected[0]["scores"] = json!([[0.5], [1.0]]);
+        expected[2]["choices"][0]["neutral"] = Value::Null;
+        assert_eq!(again(RecordKind::Item, &[voted, searched, chosen, failed]), expected);
+    }
+
+    #[test]
+    fn records_come_in_batches_of_one_schema() {
+        let line = |n: usize| format!("{}\n", json!({"id": n.to_string(), "index": n, "more": [n]}));
+        let lines: String = (0..2 * BATCH + 1).map(line).collect();
+        let read = tables(RecordKind::Sample, Path::new("x.jsonl"), Box::new(Cursor::new(lines)));
+        let read: Vec<Table> = read.collect::<Result<_>>().expect("records");
+        assert_eq!(read.iter().map(|table| table.rows).collect::<Vec<_>>(), [BATCH, BATCH, 1]);
+        let kinds = RecordKind::Sample.fields();
+        assert!(
+            read.iter().all(|table| table
+                .columns
+                .iter()
+                .map(|(name, _)| *name)
+                .eq(kinds.iter().map(|(name, _)| *name)))
+        );
+        assert_eq!(table::<Value>(RecordKind::Vote, &[]).expect("no records").rows, 0);
+        let broken = tables(RecordKind::Item, Path::new("x.jsonl"), Box::new(Cursor::new("{}\n{\n"))).next();
+        let error = broken.expect("a batch").expect_err("broken").to_string();
+        assert!(error.contains("x.jsonl: line 2: not JSON"), "{error}");
+    }
+}

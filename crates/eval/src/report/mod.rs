@@ -1,0 +1,196 @@
+//! The summary of a run: as data (`summary.json`) and as text (`page`). `run::summary` computes the numbers.
+
+mod page;
+
+use std::collections::BTreeMap;
+use std::ops::Add;
+
+use serde::{Deserialize, Serialize};
+
+use crate::task::EarlyStop;
+use offshoot_backend::KvDtype;
+use offshoot_engine::Metrics;
+use offshoot_judge as judge;
+use offshoot_kv::plan::Planner;
+use offshoot_model::WeightChoice;
+
+/// A share and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    pub value: f64,
+    /// `None`: all values are equal, so a bootstrap gives no interval.
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    pub low: f64,
+    pub high: f64,
+}
+
+/// An estimate for each k.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AtK {
+    pub k: usize,
+    /// Items with at least k samples.
+    pub items: usize,
+    #[serde(flatten)]
+    pub estimate: Estimate,
+}
+
+/// Values of k that were requested and are in no row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OmittedKs {
+    pub k: Vec<u32>,
+    pub why: String,
+}
+
+/// Tokens and KV bytes of one level of the trees: a level of the prompts, or the samples.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LevelUse {
+    pub level: String,
+    /// Tokens, each shared prefix counted once.
+    pub tokens: u64,
+    /// Tokens if nothing were shared: every sample has its own copy.
+    pub tokens_unshared: u64,
+    /// KV bytes of `tokens`, over all layers and all items.
+    pub kv_bytes: u64,
+    pub kv_bytes_unshared: u64,
+}
+
+/// Numbers of samples that were cut short, by their `finish`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CutShort {
+    /// By `max_tokens`.
+    pub length: usize,
+    /// The model's context was full.
+    pub context_full: usize,
+}
+
+/// Tokens of the prompts and of texts that the search appended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptTokens {
+    /// Tokens that would be computed if nothing were shared.
+    pub asked: u64,
+    pub computed: u64,
+    /// Read from the prefix store.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stored: u64,
+    /// Copied from the device that had computed them to another one (`--devices`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copied: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl PromptTokens {
+    pub fn of(engine: &Metrics) -> Self {
+        Self {
+            asked: engine.prompt_tokens_logical,
+            computed: engine.prompt_tokens_computed,
+            stored: engine.prompt_tokens_stored,
+            copied: engine.prompt_tokens_copied,
+        }
+    }
+}
+
+impl Add for PromptTokens {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            asked: self.asked + other.asked,
+            computed: self.computed + other.computed,
+            stored: self.stored + other.stored,
+            copied: self.copied + other.copied,
+        }
+    }
+}
+
+/// Scores of the samples and their verdicts: the part of the summary that `offshoot rescore` computes again.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunScores {
+    /// Items finished.
+    pub items: usize,
+    pub samples: usize,
+    /// Tokens of these samples; `None` if only their texts are known.
+    pub samples_tokens: Option<usize>,
+    /// Samples that were never started or were stopped because the outcome was already decided.
+    pub cancelled: usize,
+    /// Why they were cancelled, by the method of the task.
+    pub spares: Option<EarlyStop>,
+    /// Tokens sampled by cancelled samples, discarded.
+    pub cancelled_tokens: usize,
+    /// Estimate of the tokens saved by cancelling, if each cancelled sample had the mean length of its item's samples.
+    pub tokens_spared: usize,
+    /// Samples by the judge's verdict; empty without a judge.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub verdicts: BTreeMap<judge::Verdict, usize>,
+    /// Samples that did not end by themselves.
+    pub cut_short: CutShort,
+    /// Samples without an answer.
+    pub without_answer: usize,
+    /// Share of items with a right chosen answer; `None` without a grader or a choice.
+    pub accuracy: Option<Estimate>,
+    /// Whether the grader chose the answers: `accuracy` is then an upper bound.
+    pub chosen_by_grader: bool,
+    /// Share of single samples that are right. This and the fields below are also `None` or empty if samples were
+    /// cancelled, which would bias them.
+    pub single: Option<Estimate>,
+    /// Unbiased, over the items that have at least k samples.
+    pub pass_at: Vec<AtK>,
+    pub maj_at: Vec<AtK>,
+    /// Best of k samples: by the scorer's value or the sample's log-probability if the method chooses by it, else by
+    /// the log-probability per token. Also empty if the scorer's values are unknown.
+    pub best_at: Vec<AtK>,
+    /// `None`: every requested k is in a row.
+    pub k_left_out: Option<OmittedKs>,
+    /// The vote of all samples, each weighted by its probability per token.
+    pub weighted_vote: Option<Estimate>,
+}
+
+/// The results and costs of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub task: String,
+    pub method: String,
+    pub model: String,
+    pub device: String,
+    /// Storage format of keys and values.
+    pub kv_dtype: KvDtype,
+    /// What weights became when they were loaded.
+    pub weights: WeightChoice,
+    /// Why no GPU was used; `None` if the user chose the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_cuda: Option<String>,
+    pub plan: Planner,
+    pub seed: u64,
+    pub items_asked: usize,
+    /// Samples on disk of items that are not finished; no other number counts them.
+    pub unfinished_samples: usize,
+    /// Requested items whose search failed.
+    pub failed: usize,
+    /// Failed branches of items that continued without them.
+    pub failed_branches: usize,
+    #[serde(flatten)]
+    pub scores: RunScores,
+    /// Sum over all processes of the run, except killed ones, which recorded no count.
+    pub prompts: PromptTokens,
+    pub uncounted_processes: usize,
+    /// Root first, the samples last; empty if no item has finished.
+    pub levels: Vec<LevelUse>,
+    /// Seconds of wall-clock time of this process, from the first prompt to the last sample, without loading the model.
+    /// All fields below are of this process, too.
+    pub seconds: f64,
+    pub seconds_loading: f64,
+    pub engine: Metrics,
+}
+
+impl Summary {
+    pub fn tokens_per_second(&self) -> f64 {
+        self.engine.tokens_sampled as f64 / self.seconds.max(1e-9)
+    }
+}

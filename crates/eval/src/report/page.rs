@@ -1,0 +1,208 @@
+//! Prints the summary of a run as text: first the results, then the costs. The parent module defines each number.
+
+use std::fmt::{self, Display, Write};
+
+use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
+use crate::task::EarlyStop;
+use offshoot_backend::KvDtype;
+use offshoot_core::figures::{bytes, count, counted, saved};
+use offshoot_core::setting::RESUME;
+
+impl Summary {
+    /// Why fewer items were finished than requested.
+    fn missing(&self) -> String {
+        let stopped = self.scores.items + self.failed < self.items_asked;
+        let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
+        let early = stopped.then(|| "stopped early".to_string());
+        let on_disk = (self.unfinished_samples > 0)
+            .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
+        [early, failed, self.failed_branches(), on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn failed_branches(&self) -> Option<String> {
+        let failed = self.failed_branches;
+        (failed > 0).then(|| format!("{} failed", counted(failed as u64, "continuation")))
+    }
+
+    /// The cost of the prompts of all samples.
+    fn prompts(&self) -> String {
+        let PromptTokens { asked, computed, stored, copied } = self.prompts;
+        let saved = match asked {
+            0 => String::new(),
+            _ => format!(": {} saved", saved(computed, asked)),
+        };
+        let without = match self.uncounted_processes {
+            0 => String::new(),
+            1 => " (without a process that left no count)".to_string(),
+            n => format!(" (without {n} processes that left no count)"),
+        };
+        let read = match stored {
+            0 => String::new(),
+            _ => format!(", {} read from the prefix store", count(stored)),
+        };
+        let brought = match copied {
+            0 => String::new(),
+            _ => format!(", {} copied between devices", count(copied)),
+        };
+        format!("{} tokens asked for, {} computed{read}{brought}{saved}{without}", count(asked), count(computed))
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut page = Page(f);
+        page.line("task", format!("{}, {}", self.task, self.method))?;
+        let weights = if self.weights.is_as_stored() { String::new() } else { format!(", {}", self.weights) };
+        page.line("model", format!("{}{weights}", self.model))?;
+        let not_cuda = self.not_cuda.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+        let kv = match self.kv_dtype {
+            KvDtype::Model => "",
+            KvDtype::Fp8 => ", fp8 keys and values",
+        };
+        page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
+        let cut = match self.scores.items < self.items_asked {
+            true => format!(" of {} ({}; {RESUME} goes on)", self.items_asked, self.missing()),
+            false => {
+                self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; {RESUME} tries again)"))
+            }
+        };
+        page.scores(&self.scores, &cut)?;
+        let engine = &self.engine;
+        let rate = self.tokens_per_second();
+        page.line(
+            "sampled",
+            format!("{} tokens in {:.1} s: {rate:.0} tokens/s", count(engine.tokens_sampled), self.seconds),
+        )?;
+        if self.prompts != PromptTokens::default() {
+            page.line("prompts", self.prompts())?;
+        }
+        for level in &self.levels {
+            page.line("", level)?;
+        }
+        if engine.rows == 0 {
+            return Ok(()); // Nothing was computed: there is nothing to compare.
+        }
+        page.line("kv held", versus(engine.kv_bytes_peak, engine.kv_bytes_peak_unshared, "without sharing"))?;
+        page.line("kv read", versus(engine.kv_bytes_read, engine.kv_bytes_read_flat, "by a flat plan"))?;
+        if engine.preemptions > 0 {
+            let swapped = match engine.swapped_out {
+                0 => String::new(),
+                n => format!(", {n} of them kept in host memory ({})", bytes(engine.swapped_out_bytes)),
+            };
+            page.line("preempted", format!("{} times a branch made room for older ones{swapped}", engine.preemptions))?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for LevelUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tokens_unshared == 0 {
+            return write!(f, "{}: no tokens", self.level);
+        }
+        let (tokens, unshared) = (self.tokens, self.tokens_unshared);
+        let saved = saved(tokens, unshared);
+        write!(f, "{}: {} of {} tokens ({saved} saved)", self.level, count(tokens), count(unshared))?;
+        write!(f, ", {} of {}", bytes(self.kv_bytes), bytes(self.kv_bytes_unshared))
+    }
+}
+
+impl Display for RunScores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Page(f).scores(self, "")
+    }
+}
+
+struct Page<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl Page<'_, '_> {
+    fn line(&mut self, name: &str, value: impl Display) -> fmt::Result {
+        writeln!(self.0, "{name:<11} {value}")
+    }
+
+    /// `cut`: the note about missing items.
+    fn scores(&mut self, scores: &RunScores, cut: &str) -> fmt::Result {
+        let cancelled = match (scores.cancelled, scores.spares) {
+            (0, _) => String::new(),
+            (n, Some(EarlyStop::Decided)) => format!(", {} more not sampled: the vote was decided", count(n as u64)),
+            (n, Some(EarlyStop::Passed)) => format!(", {} more stopped or not judged: one had passed", count(n as u64)),
+            (n, None) => format!(", {} more not finished", count(n as u64)),
+        };
+        self.line("items", format!("{}{cut}, {}{cancelled}", scores.items, counted(scores.samples as u64, "sample")))?;
+        if let (1.., Some(drawn)) = (scores.cancelled, scores.samples_tokens) {
+            let spared = scores.tokens_spared;
+            let share = 100.0 * spared as f64 / (spared + drawn + scores.cancelled_tokens).max(1) as f64;
+            let vain = match scores.cancelled_tokens {
+                0 => String::new(),
+                n => format!("; {} discarded", count(n as u64)),
+            };
+            self.line("spared", format!("about {} tokens, {share:.0} % of all{vain}", count(spared as u64)))?;
+        }
+        if !scores.verdicts.is_empty() {
+            let verdicts: Vec<String> = scores.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+            self.line("verdicts", verdicts.join(", "))?;
+        }
+        if let Some(accuracy) = scores.accuracy {
+            let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
+            self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
+            if scores.cancelled > 0 {
+                let why = "left out, like pass@k and maj@k: samples were cancelled, which biases the others";
+                self.line("one sample", why)?;
+            }
+        }
+        if let Some(single) = scores.single {
+            self.line("one sample", percent(single))?;
+        }
+        self.at_k("pass@k", &scores.pass_at, scores.items)?;
+        self.at_k("maj@k", &scores.maj_at, scores.items)?;
+        self.at_k("best@k", &scores.best_at, scores.items)?;
+        if let Some(OmittedKs { k, why }) = &scores.k_left_out {
+            let k: Vec<String> = k.iter().map(u32::to_string).collect();
+            self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
+        }
+        if let Some(vote) = scores.weighted_vote {
+            self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", percent(vote)))?;
+        }
+        if scores.cut_short != CutShort::default() {
+            let CutShort { length, context_full } = scores.cut_short;
+            let causes = [(length, "by `max_tokens`"), (context_full, "as the model's context was full")];
+            let causes = causes.iter().filter(|(n, _)| *n > 0).map(|(n, by)| format!("{} {by}", count(*n as u64)));
+            self.line("cut short", format!("{} samples", causes.collect::<Vec<_>>().join(", ")))?;
+        }
+        match scores.without_answer as u64 {
+            0 => Ok(()),
+            all if scores.without_answer == scores.samples => {
+                self.line("no answer", format!("{}: does `answer` fit their texts?", counted(all, "sample")))
+            }
+            some => self.line("no answer", counted(some, "sample")),
+        }
+    }
+
+    /// One row; notes how many items an estimate covers if not all of `items` have k samples.
+    fn at_k(&mut self, name: &str, estimates: &[AtK], items: usize) -> fmt::Result {
+        if estimates.is_empty() {
+            return Ok(());
+        }
+        let mut row = String::new();
+        for AtK { k, items: covered, estimate } in estimates {
+            write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
+            if *covered < items {
+                write!(row, " ({covered} items)")?;
+            }
+        }
+        self.line(name, row)
+    }
+}
+
+fn percent(estimate: Estimate) -> String {
+    match estimate.interval {
+        Some(Interval { low, high }) => {
+            format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * estimate.value, 100.0 * low, 100.0 * high)
+        }
+        None => format!("{:.1} %", 100.0 * estimate.value),
+    }
+}
+
+fn versus(ours: u64, theirs: u64, whose: &str) -> String {
+    format!("{}; {} {whose}: {:.1} x", bytes(ours), bytes(theirs), theirs as f64 / ours.max(1) as f64)
+}

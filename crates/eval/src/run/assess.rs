@@ -1,0 +1,134 @@
+//! Assesses the samples of a run: by the task's answer patterns and graders and, if samples are programs, by the judge.
+//! `judging` runs the judge on a thread pool.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::task::candidate::{CandidateText, ItemTests};
+use crate::task::{Item, Task, TaskPrompt};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::out;
+use offshoot_judge::language::Language;
+use offshoot_judge::problem::TestSuite;
+use offshoot_judge::{Judge, JudgeSetup};
+use offshoot_search::{Assessment, Assessor, Outcome, Sample};
+
+use super::judging::{JudgePool, JudgeQueue};
+use super::worker::Finished;
+
+/// The judge of a run that samples programs.
+pub struct RunJudge {
+    judge: Arc<Judge>,
+    pool: JudgePool,
+}
+
+impl RunJudge {
+    /// Opens the judge; `None` if the task needs none. A missing sandbox, interpreter or compiler is an error here,
+    /// before anything is sampled.
+    /// `withheld`: folders that no candidate may read, in addition to the items.
+    pub fn open(
+        task: &Task,
+        items: &[Item],
+        setup: &JudgeSetup,
+        withheld: &[PathBuf],
+        judges: Option<usize>,
+    ) -> Result<Option<RunJudge>> {
+        if !task.is_judged() {
+            return Ok(None);
+        }
+        let judge = Judge::open(setup, &[withheld, &[task.items_path().to_path_buf()]].concat())?;
+        let tests = || items.iter().filter_map(Item::tests);
+        if tests()
+            .any(|tests| tests.language == Language::Python || !matches!(tests.problem.suite, TestSuite::Streams(_)))
+        {
+            judge.interpreter()?;
+        }
+        if tests().any(|tests| tests.language == Language::Cpp) {
+            judge.compiler()?;
+        }
+        let in_python = tests().filter(|tests| tests.language == Language::Python);
+        for module in judge.lacking(in_python.map(|tests| &tests.problem))? {
+            out::aside(format_args!("warning: {module}"));
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let pool = JudgePool::new(judges.unwrap_or_else(cores))?;
+        Ok(Some(RunJudge { judge: Arc::new(judge), pool }))
+    }
+
+    /// A queue that judges texts by `tests`; `grade` finds their answers.
+    fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<ItemTests>) -> JudgeQueue<'a> {
+        let (judge, tests) = (self.judge.clone(), tests.clone());
+        JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
+            CandidateText::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
+            CandidateText::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
+        })
+    }
+}
+
+/// Assesses a text by the task's own patterns and graders.
+pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
+    let answer = task.answer(text);
+    let verdict = task.grade(item, text, answer.as_ref());
+    let correct = verdict.map(|verdict| verdict.correct);
+    Assessment::graded(answer.map(|answer| answer.value), correct)
+}
+
+/// The assessor of the samples of `item`.
+pub fn assessor<'a>(judging: Option<&'a RunJudge>, item: &Item, grade: &'a dyn Fn(&str) -> Assessment) -> Assessor<'a> {
+    match (judging, item.tests()) {
+        (Some(judging), Some(tests)) => Assessor::new(judging.queue(grade, tests)),
+        _ => Assessor::new(grade),
+    }
+}
+
+/// What an item asks, for its results: its field `question`, or else the last level of its prompt or its last turn.
+pub fn question_of(task: &Task, item: &Item) -> Result<String> {
+    match item.fields.get("question") {
+        Some(Value::String(question)) => Ok(question.clone()),
+        _ => Ok(match task.prompt(item)? {
+            TaskPrompt::Levels(levels) => levels.last().cloned().unwrap_or_default(),
+            TaskPrompt::Chat { messages, .. } => messages.last().map(|turn| turn.content.clone()).unwrap_or_default(),
+        }),
+    }
+}
+
+/// What an item's outcome answers, for its results: the answer that was chosen, or that of the only sample; the sample's
+/// text, if the task does not define answers. `None`: nothing was chosen among several samples, or there is no answer.
+pub fn answer_of(task: &Task, outcome: &Outcome) -> Option<String> {
+    let chosen = outcome.samples.iter().find(|sample| Some(sample.index) == outcome.chosen);
+    let only = || outcome.samples.first().filter(|_| outcome.samples.len() == 1);
+    let of_sample = |sample: &Sample| match task.has_answers() {
+        true => sample.answer.clone(),
+        false => Some(sample.text.clone()),
+    };
+    outcome.prediction.clone().or_else(|| chosen.or_else(only).and_then(of_sample))
+}
+
+/// A sample in the format of HumanEval's and EvalPlus's scorers.
+#[derive(Serialize)]
+struct Completion<'a> {
+    task_id: &'a str,
+    /// The text after the problem's prompt.
+    completion: String,
+    /// The complete program.
+    solution: String,
+}
+
+/// The samples of judged items, one line each, in the format of the benchmarks' own scorers.
+pub fn completions(items: &[Item], finished: &[Finished]) -> Result<String> {
+    let mut lines = String::new();
+    for done in finished {
+        let item = items.iter().find(|item| item.index == done.index);
+        let Some(tests) = item.and_then(Item::tests) else { continue };
+        for sample in &done.outcome.samples {
+            let (completion, solution) = (tests.completion(&sample.text), tests.program(&sample.text));
+            let line = serde_json::to_string(&Completion { task_id: &tests.problem.id, completion, solution });
+            lines.push_str(&line.map_err(|error| Error::Internal(format!("a completion is not JSON: {error}")))?);
+            lines.push('\n');
+        }
+    }
+    Ok(lines)
+}

@@ -1,0 +1,100 @@
+//! Starts the search of the task's method, with its settings from task, item and tokenizer. `search` defines the
+//! drivers.
+
+use crate::task::tree_of_thought::ItemTexts;
+use crate::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
+use offshoot_search::settings::StepSettings;
+use offshoot_search::steps::Stepper;
+use offshoot_search::tree::SamplingTree;
+use offshoot_search::tree_of_thought::QuestionPrompt;
+use offshoot_search::{
+    Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+    tree_of_thought,
+};
+use offshoot_text::{AddSpecial, SharedEncoder};
+
+use super::{ItemPrompt, PreparedRun};
+
+/// Searches `tree` by the task's method.
+pub(super) fn drive(
+    prepared: &PreparedRun,
+    prompt: &ItemPrompt<'_>,
+    tree: &mut SamplingTree,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let (method, tokenizer) = (&prepared.task.method, &prepared.tokenizer);
+    let (root, samples) = (tree.root(), method.samples() as usize);
+    match method {
+        Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
+        Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+        Method::BestByScorer { scorer, .. } => {
+            let ask = |text: &str| question(prepared, prompt, text);
+            best_by_scorer(tree, root, samples, &asking(scorer, &ask), job)
+        }
+        Method::Sample { .. } => sample(tree, root, samples, job),
+        Method::TreeOfThought(how) => {
+            let render = |prompt: &TaskPrompt| {
+                Ok(QuestionPrompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+            };
+            let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
+            let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
+            tree_of_thought(tree, &how.settings, &texts, job)
+        }
+        Method::Choose(how) => choose(tree, root, &prompt.choices, how.by, job),
+        Method::StepBeam { search, .. } => {
+            stepping(prepared, prompt, &search.steps, |s| step_beam(tree, root, search, s, job))
+        }
+        Method::Dvts { search, .. } => stepping(prepared, prompt, &search.steps, |s| dvts(tree, root, search, s, job)),
+        Method::Mcts { search, .. } => stepping(prepared, prompt, &search.steps, |s| mcts(tree, root, search, s, job)),
+    }
+}
+
+/// Runs a stepwise search.
+fn stepping(
+    prepared: &PreparedRun,
+    prompt: &ItemPrompt<'_>,
+    steps: &StepSettings,
+    search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
+) -> Result<Outcome> {
+    let tokenizer = &prepared.tokenizer;
+    let decode = |context: &[TokenId], tokens: &[TokenId]| {
+        let mut stream = tokenizer.stream(context);
+        let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
+        text.push_str(stream.finish());
+        text
+    };
+    let ask = |thoughts: &str| question(prepared, prompt, thoughts);
+    let scorer = match prepared.task.method.scoring() {
+        Some(ThoughtScoring::Grade) => Scorer::Grade,
+        Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
+        Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
+    };
+    search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+}
+
+fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {
+    Scorer::Verdicts { ask, worth: verdicts.words.iter().map(|(_, worth)| *worth).collect() }
+}
+
+/// The question of the task's scorer about a solution of this item.
+fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> Result<ScoreQuestion> {
+    let Some(verdicts) = prepared.task.method.verdicts() else {
+        return Err(Error::Internal("a question for a task without one".to_string()));
+    };
+    question_of(verdicts, prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
+}
+
+/// The question of `verdicts` about a solution of `item`, in tokens.
+pub(super) fn question_of(
+    verdicts: &Verdicts,
+    item: &Item,
+    thoughts: &str,
+    encoder: &mut SharedEncoder,
+) -> Result<ScoreQuestion> {
+    let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
+    Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
+}

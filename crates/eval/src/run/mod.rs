@@ -1,0 +1,146 @@
+//! `offshoot run`: runs a task file. Checks the task, loads the model, works on several items at once (one driver per
+//! thread, one engine for all), writes each result when it is ready and prints a summary. `search` defines how one
+//! problem is searched.
+
+mod assess;
+pub mod attention;
+pub mod demo;
+mod drive;
+mod dry_run;
+pub mod judging;
+mod levels;
+mod manifest;
+mod prepare;
+mod prompts;
+mod regrade;
+pub mod rescore;
+mod resume;
+mod summary;
+mod tables;
+pub mod vote;
+mod worker;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use crate::report::Summary;
+use crate::task::Overrides;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::interrupt::Interrupt;
+use offshoot_core::out;
+use offshoot_core::out::Progress;
+use offshoot_judge::JudgeSetup;
+use offshoot_launch::EngineOptions;
+
+use manifest::Process;
+pub use prepare::{PreparedRun, RenderedTask};
+pub use prompts::ItemPrompt;
+use resume::RunFolder;
+pub use tables::ResultFormat;
+use worker::ItemRunner;
+
+/// The options of `offshoot run`.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// `None`: the bundled demo.
+    pub task: Option<PathBuf>,
+    /// Changes to the task file.
+    pub overrides: Overrides,
+    pub limit: Option<usize>,
+    pub out: Option<PathBuf>,
+    pub format: ResultFormat,
+    /// The k of pass@k and the like; `None`: powers of two.
+    pub k: Option<Vec<u32>>,
+    /// Continue a run of an earlier process.
+    pub resume: bool,
+    /// Also write each item's sampling tree.
+    pub trees: bool,
+    /// Whether items that exceed the model's context are left out; otherwise they are an error before the run begins.
+    pub skip_too_long: bool,
+    pub dry_run: bool,
+    /// Whether the summary is printed as JSON.
+    pub json: bool,
+    /// Candidates judged at once; `None`: one per core.
+    pub judges: Option<usize>,
+    pub judge: JudgeSetup,
+    pub engine: EngineOptions,
+}
+
+/// Runs a task until it is done or `interrupt` asks to stop.
+pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
+    let Some(path) = &options.task else { return demo::run(options, interrupt) };
+    let prepared = PreparedRun::new(path, options)?;
+    if options.dry_run {
+        out::text(dry_run::report(&prepared, options)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut place = RunFolder::find(&prepared, options)?;
+    let launched = prepared.launch(options).start()?;
+    if !place.is_resumed() {
+        prepared.check_longest_path(launched.engine.facts(), |_| false)?;
+    }
+    let process = Process::on(&launched);
+    place.manifest.warn_of_devices(&process);
+    place.manifest.processes.push(process);
+    let interrupted = interrupt.listen();
+    let (journal, earlier) = place.open(&prepared)?;
+    let had_tables = tables::remove(place.path())?;
+    if place.is_resumed() {
+        // Finished items need not fit into memory again.
+        let done: HashSet<usize> = earlier.finished.iter().map(|item| item.index).collect();
+        prepared.check_longest_path(launched.engine.facts(), |index| done.contains(&index))?;
+    }
+    let progress = Progress::new(prepared.items.len());
+    let runner = ItemRunner {
+        prepared: &prepared,
+        launched: &launched,
+        options,
+        journal: Some(&journal),
+        progress: &progress,
+        interrupted,
+    };
+    let run = runner.work(earlier);
+    progress.finish();
+    let mut run = run?;
+    place.manifest.end(run.summary.prompts);
+    (run.summary.prompts, run.summary.uncounted_processes) = place.manifest.prompts();
+    let completions = match prepared.task.is_judged() {
+        true => assess::completions(&prepared.items, &run.finished)
+            .and_then(|lines| journal.file("completions.jsonl", &lines)),
+        false => Ok(()),
+    };
+    // Everything is written as far as possible; the first error is returned.
+    let printed = match options.json {
+        true => json_of(&run.summary, place.path()).and_then(out::line),
+        false => out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display())),
+    };
+    let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
+    let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
+    let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
+    let tabled = match had_tables || options.format == ResultFormat::Parquet {
+        true => tables::write(place.path()),
+        false => Ok(()),
+    };
+    let written = summed.and(completions).and(noted).and(sorted).and(tabled);
+    run.ended.take().map_or(Ok(()), Err).and(written).and(printed)?;
+    run.failure(&prepared, place.path()).map(|()| ExitCode::SUCCESS)
+}
+
+/// The summary and the folder of the results, for programs.
+fn json_of(summary: &Summary, folder: &Path) -> Result<Value> {
+    let mut object = serde_json::to_value(summary).map_err(not_json)?;
+    object["results"] = folder.display().to_string().into();
+    Ok(object)
+}
+
+fn not_json(error: serde_json::Error) -> Error {
+    Error::Internal(format!("the summary is not JSON: {error}"))
+}
+
+fn pretty(summary: &Summary) -> Result<String> {
+    let text = serde_json::to_string_pretty(summary);
+    text.map(|text| text + "\n").map_err(not_json)
+}

@@ -1,0 +1,281 @@
+//! Reads a task file and checks the whole run before a model is loaded. `prompts` encodes its prompts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
+use crate::task::{Item, Overrides, Sampling, Task};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::{bytes, count};
+use offshoot_core::hub;
+use offshoot_core::ids::TokenId;
+use offshoot_core::out::Stage;
+use offshoot_engine::{EngineFacts, SamplingParams, Stop};
+use offshoot_model::ModelFolder;
+use offshoot_model::check::{Facts, facts};
+use offshoot_text::Tokenizer;
+
+use super::assess::RunJudge;
+use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
+use super::{RunOptions, worker};
+use offshoot_core::setting::{LIMIT, MODEL, OUT};
+use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
+
+/// Maximum samples of one item: far above any practical number, and low enough for memory.
+const MOST_SAMPLES: u32 = 1_000_000;
+
+/// A run, checked as far as possible without a model in memory.
+pub struct PreparedRun {
+    pub task: Task,
+    pub model: PathBuf,
+    pub folder: ModelFolder,
+    pub facts: Facts,
+    pub tokenizer: Arc<Tokenizer>,
+    /// The task's sampling section in the engine's terms.
+    pub params: SamplingParams,
+    pub stop: Stop,
+    /// `None`: the task has no judge, or it is a dry run.
+    pub judging: Option<RunJudge>,
+    pub items: Vec<Item>,
+    /// By `Item::index`.
+    pub texts: HashMap<usize, PromptText>,
+    /// Whether items that exceed the model's context fail alone, when they are encoded.
+    pub skip_too_long: bool,
+}
+
+/// A task whose prompts are rendered as text. Only the model's configuration and tokenizer have been read.
+pub struct RenderedTask {
+    pub task: Task,
+    pub model: PathBuf,
+    pub folder: ModelFolder,
+    pub tokenizer: Arc<Tokenizer>,
+    pub params: SamplingParams,
+    pub stop: Stop,
+    pub items: Vec<Item>,
+    /// By `Item::index`.
+    pub texts: HashMap<usize, PromptText>,
+}
+
+impl RenderedTask {
+    /// The first `limit` items of the task in `path`.
+    pub fn new(path: &Path, overrides: &Overrides, limit: Option<usize>) -> Result<Self> {
+        let (task, model, folder) = open(path, overrides)?;
+        Self::of(task, model, folder, limit)
+    }
+
+    fn of(task: Task, model: PathBuf, folder: ModelFolder, limit: Option<usize>) -> Result<Self> {
+        if limit == Some(0) {
+            return Err(Error::value(LIMIT, "a number from 1 up", "0"));
+        }
+        let tokenizer = Arc::new(Tokenizer::load(&model)?);
+        let vocab = folder.config.vocab;
+        let (params, stop) = how_to_sample(&task.sampling);
+        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(&task.path, error))?;
+        let items = task.items(limit)?;
+        if items.is_empty() {
+            return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
+        }
+        let stage = Stage::new("prompts", items.len());
+        let text = |item: &Item| {
+            let text = PromptText::of(&task, item, &tokenizer)?;
+            stage.step();
+            Ok((item.index, text))
+        };
+        let texts = items.iter().map(text).collect::<Result<_>>()?;
+        drop(stage);
+        Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
+    }
+
+    /// Encodes all prompts, in the order of the items.
+    pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
+        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer);
+        let stage = Stage::new("prompts in tokens", self.items.len());
+        self.items.iter().map(|item| encoder.encode(item).inspect(|_| stage.step())).collect()
+    }
+}
+
+impl PreparedRun {
+    pub fn new(path: &Path, options: &RunOptions) -> Result<Self> {
+        options.engine.budget.check()?;
+        let (task, model, folder) = open(path, &options.overrides)?;
+        let folder = folder.with(options.engine.budget.weights)?;
+        check_name(&task, options)?;
+        let facts = facts(&folder)?;
+        let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
+            RenderedTask::of(task, model, folder, options.limit)?;
+        PromptEncoder::new(&task, &folder, &tokenizer).check(&items, &texts, options.skip_too_long)?;
+        let judging = match options.dry_run {
+            true => None,
+            false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
+        };
+        let skip_too_long = options.skip_too_long;
+        let prepared =
+            Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, skip_too_long };
+        log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
+        Ok(prepared)
+    }
+
+    pub fn encoder(&self) -> PromptEncoder<'_> {
+        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer)
+    }
+
+    /// Encodes all prompts; those that share a prefix follow each other. Also returns the errors of items that are left
+    /// out.
+    pub fn encode_all(&self) -> Result<(Vec<ItemPrompt<'_>>, Vec<Error>)> {
+        let mut encoder = self.encoder();
+        let (mut prompts, mut left_out) = (Vec::new(), Vec::new());
+        let stage = Stage::new("prompts in tokens", self.items.len());
+        for item in &self.items {
+            stage.step();
+            match encoder.encode(item) {
+                Ok(prompt) => prompts.push(prompt),
+                Err(error @ Error::ContextTooLong { .. }) if self.skip_too_long => left_out.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match left_out.pop_if(|_| prompts.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok((in_token_order(prompts), left_out)),
+        }
+    }
+
+    fn prompt_bytes(&self) -> usize {
+        self.texts.values().map(|text| text.bytes).sum()
+    }
+
+    /// Maximum KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each
+    /// in its own pages.
+    fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
+        let longest = self.own_tokens() + 2 * page_tokens;
+        let samples = in_flight * self.task.method.samples() as usize * longest;
+        let context = self.folder.config.context;
+        let prompts: usize = self.texts.values().map(|text| text.most_tokens().min(context)).sum();
+        prompts + 2 * page_tokens * self.items.len() + samples
+    }
+
+    /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
+    pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
+        let tokens = |branches, page_tokens| match self.task.method.asks() {
+            true => usize::MAX,
+            false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
+        };
+        let samples = self.items.len() * self.task.method.samples() as usize;
+        let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
+        options.engine.launch(model, &self.tokenizer, Demand::new(samples, tokens))
+    }
+
+    /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.
+    /// Others are checked when they are encoded.
+    ///
+    /// `done`: whether the item with this index is already finished.
+    pub fn check_longest_path(&self, facts: &EngineFacts, done: impl Fn(usize) -> bool) -> Result<()> {
+        let left = self.items.iter().filter(|item| !done(item.index));
+        let Some(longest) = left.max_by_key(|item| self.texts[&item.index].bytes) else { return Ok(()) };
+        // The number of bytes bounds the number of tokens, usually well enough.
+        let most = self.texts[&longest.index].most_tokens();
+        if most < facts.context
+            && facts.path_pages(most, 1 + self.own_tokens().min(facts.context - most)) <= facts.pool_pages
+        {
+            return Ok(());
+        }
+        match self.encoder().encode(longest) {
+            Err(Error::ContextTooLong { .. }) if self.skip_too_long => Ok(()),
+            encoded => self.check_path(facts, &encoded?),
+        }
+    }
+
+    /// Refuses a prompt that, with one sample of maximum length or the longest offered answer, does not fit into KV
+    /// memory even alone.
+    pub fn check_path(&self, facts: &EngineFacts, prompt: &ItemPrompt<'_>) -> Result<()> {
+        let more = self.more_tokens(facts.context, prompt);
+        check_path(facts, || format!("the prompt of item `{}`", prompt.item.id), prompt.tokens().len(), more)
+    }
+
+    /// Most tokens after a prompt, of one sample or of the longest offered answer.
+    pub fn more_tokens(&self, context: usize, prompt: &ItemPrompt<'_>) -> MoreTokens {
+        let fits = |tokens: usize| tokens.min(context - prompt.tokens().len());
+        match prompt.choices.iter().map(|choice| choice.tokens.len()).max() {
+            Some(longest) => MoreTokens::Scored(fits(longest)),
+            None => MoreTokens::Sampled(fits(self.own_tokens())),
+        }
+    }
+
+    /// The output tokens of the samples of one item.
+    pub fn draws(&self) -> OutputTokens {
+        let (samples, is_exact) = (u64::from(self.task.method.samples()), self.stop.is_exact());
+        OutputTokens { most: samples * self.own_tokens() as u64, is_exact }
+    }
+
+    /// Maximum tokens that one sample adds to its prompt.
+    pub fn own_tokens(&self) -> usize {
+        (self.task.sampling.max_tokens as usize).min(self.folder.config.context)
+    }
+}
+
+/// Opens a task and its model.
+fn open(path: &Path, overrides: &Overrides) -> Result<(Task, PathBuf, ModelFolder)> {
+    let task = Task::load(path, overrides)?;
+    let samples = task.method.samples();
+    if samples > MOST_SAMPLES {
+        let expected = format!("at most {}", count(MOST_SAMPLES.into()));
+        let field = format!("method.{}.samples", task.method.name());
+        return Err(Error::field(&task.path, field, expected, samples.to_string()));
+    }
+    let Some(model) = task.model.clone() else {
+        let expected = format!("a model folder here or by {MODEL}");
+        return Err(Error::field(path, "model", expected, "nothing (the key is missing)"));
+    };
+    let typed = task.source.get("model").and_then(Value::as_str).filter(|_| overrides.model.is_none());
+    if let Some(typed) = typed.filter(|_| !model.exists()) {
+        return Err(Error::format(&model, hub::no_folder(Path::new(typed))));
+    }
+    let folder = ModelFolder::open(&model)?;
+    Ok((task, model, folder))
+}
+
+/// The checks on a task that only a run needs.
+fn check_name(task: &Task, options: &RunOptions) -> Result<()> {
+    if options.out.is_none() && !is_plain_name(&task.name) {
+        let expected = format!("{PLAIN_NAME}, because it names the folder of results (or give {OUT})");
+        return Err(Error::field(&task.path, "name", expected, format!("\"{}\"", task.name)));
+    }
+    Ok(())
+}
+
+/// Adds the file and the key of the parameter to an engine's error about it.
+fn in_task_file(path: &Path, error: Error) -> Error {
+    let Error::Value { what, expected, found } = error else { return error };
+    let key = match what.as_str() {
+        "stop tokens" => "stop_token_ids",
+        "stop strings" => "stop",
+        same => same,
+    };
+    Error::field(path, format!("sampling.{key}"), expected, found)
+}
+
+/// A task's sampling section in the engine's terms.
+fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
+    let params = SamplingParams {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        repetition_penalty: sampling.repetition_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        presence_penalty: sampling.presence_penalty,
+        logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
+        top_logprobs: sampling.logprobs.map(|most| most as usize),
+    };
+    let stop = Stop {
+        max_tokens: sampling.max_tokens as usize,
+        min_tokens: sampling.min_tokens as usize,
+        strings: sampling.stop.clone(),
+        tokens: sampling.stop_token_ids.iter().map(|&id| TokenId(id)).collect(),
+        ignore_eos: sampling.ignore_eos,
+        include_stop: sampling.include_stop,
+    };
+    (params, stop)
+}

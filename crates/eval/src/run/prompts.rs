@@ -1,0 +1,235 @@
+//! The prompts of a task's items. Their texts are rendered and checked before a run starts; each is encoded shortly
+//! before its search begins, so that a run neither waits for all of them nor keeps them. The task defines the texts,
+//! the tokenizer encodes them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::task::choose::OfferedAnswer;
+use crate::task::{Choose, Item, Method, Task, TaskPrompt};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_kv::PromptTree;
+use offshoot_launch::TextKey;
+use offshoot_model::ModelFolder;
+use offshoot_search::choose::{Neutral, OfferedChoice};
+use offshoot_text::{AddSpecial, LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
+
+use super::drive::question_of;
+
+/// Prompts that may be too long are encoded at the start, longest first, until this many bytes have been encoded. A
+/// later error only fails its item.
+const CHECKED_BYTES: usize = 1 << 18;
+/// Most special tokens around a text.
+const SPECIAL_TOKENS: usize = 8;
+
+/// Facts about an item's prompt before it is encoded.
+pub struct PromptText {
+    pub key: TextKey,
+    /// Bytes of the prompt with the longest offered answer, or of the scorer's prompt if that is longer.
+    pub bytes: usize,
+}
+
+impl PromptText {
+    /// Renders all texts that the item's search needs at its start.
+    ///
+    /// # Errors
+    ///
+    /// A template or a field of the item that cannot be used.
+    pub fn of(task: &Task, item: &Item, tokenizer: &Tokenizer) -> Result<Self> {
+        let prompt = task.prompt(item)?;
+        task.method.check_item(item)?;
+        let text = prompt.text(tokenizer).map_err(|error| of_item(task, item, error))?;
+        let offered = match &task.method {
+            Method::Choose(choose) => choose.offers(item)?.iter().map(|offer| offer.text.len()).max().unwrap_or(0),
+            _ => 0,
+        };
+        let asked = match task.method.verdicts() {
+            Some(verdicts) => {
+                let longest = verdicts.words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+                verdicts.question(item, "")?.text(tokenizer)?.len() + longest
+            }
+            None => 0,
+        };
+        Ok(Self { key: TextKey::of(&text), bytes: asked.max(text.len() + offered) })
+    }
+
+    /// Upper bound on the tokens. Only a tokenizer that replaces characters by longer ones exceeds it.
+    pub fn most_tokens(&self) -> usize {
+        self.bytes + SPECIAL_TOKENS
+    }
+}
+
+/// One item and its prompt in tokens.
+pub struct ItemPrompt<'a> {
+    pub item: &'a Item,
+    pub text: String,
+    pub levels: LevelTokens,
+    /// The offered answers, for the method `choose`. The prompt then ends before the first token that a choice could
+    /// change.
+    pub choices: Vec<OfferedChoice>,
+}
+
+impl ItemPrompt<'_> {
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.levels.tokens
+    }
+}
+
+impl AsRef<[TokenId]> for ItemPrompt<'_> {
+    fn as_ref(&self) -> &[TokenId] {
+        self.tokens()
+    }
+}
+
+/// Encodes the prompts of a task, one after another.
+pub struct PromptEncoder<'a> {
+    task: &'a Task,
+    model: &'a ModelFolder,
+    prompts: SharedEncoder<'a>,
+    questions: SharedEncoder<'a>,
+}
+
+impl<'a> PromptEncoder<'a> {
+    pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer) -> Self {
+        Self { task, model, prompts: SharedEncoder::new(tokenizer), questions: SharedEncoder::new(tokenizer) }
+    }
+
+    /// # Errors
+    ///
+    /// A prompt, or a scorer's prompt, is empty, too long, or has tokens outside the model's vocabulary.
+    pub fn encode(&mut self, item: &'a Item) -> Result<ItemPrompt<'a>> {
+        let prompt = self.task.prompt(item)?;
+        let text = prompt.text(self.prompts.tokenizer())?;
+        self.check_beginning(item, &text)?;
+        self.check_question(item)?;
+        let encoded = match &self.task.method {
+            Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts),
+            _ => prompt.encode_shared(&mut self.prompts).map(|levels| (levels, Vec::new())),
+        };
+        let (levels, choices) = encoded.map_err(|error| of_item(self.task, item, error))?;
+        let longest = choices.iter().map(|choice| choice.tokens.len()).max();
+        check_fits(self.model, || about("the prompt", self.task, item), &levels.tokens, longest)?;
+        Ok(ItemPrompt { item, text, levels, choices })
+    }
+
+    /// Refuses a text that is far too long before all of it is encoded.
+    fn check_beginning(&self, item: &Item, text: &str) -> Result<()> {
+        let context = self.model.config.context;
+        match self.prompts.tokenizer().beginning_beyond(text, context)? {
+            None => Ok(()),
+            Some(LongBeginning { bytes, tokens }) => {
+                let what = about(&format!("the beginning ({bytes} bytes) of the prompt"), self.task, item);
+                Err(Error::ContextTooLong { what, tokens, context })
+            }
+        }
+    }
+
+    /// Checks the question of the method's scorer, if it has one, for an empty solution of `item`: an error in it would
+    /// occur for every solution.
+    fn check_question(&mut self, item: &Item) -> Result<()> {
+        let Some(verdicts) = self.task.method.verdicts() else { return Ok(()) };
+        let question = question_of(verdicts, item, "", &mut self.questions)?;
+        let longest = question.words.iter().map(Vec::len).max();
+        check_fits(self.model, || about("the scorer's prompt", self.task, item), &question.prompt, longest)
+    }
+
+    /// Encodes the prompts of `items` that are most likely to be refused: those that may be too long, longest first and
+    /// up to `CHECKED_BYTES`, and an empty one; otherwise the first one, which shows errors that all of them have.
+    ///
+    /// `skip_too_long`: prompts that are too long are no error, unless all are.
+    pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>, skip_too_long: bool) -> Result<()> {
+        let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
+        let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
+        doubtful.sort_by_key(|item| Reverse(text(item).bytes));
+        let mut encoded = 0;
+        doubtful.retain(|item| {
+            let before = encoded;
+            encoded += text(item).bytes;
+            before < CHECKED_BYTES
+        });
+        doubtful.extend(items.iter().find(|item| text(item).key.as_ref().is_empty()));
+        if doubtful.is_empty() {
+            doubtful.extend(items.first());
+        }
+        let mut too_long = 0;
+        doubtful.into_iter().try_for_each(|item| match self.encode(item) {
+            Err(error @ Error::ContextTooLong { .. }) if skip_too_long => {
+                too_long += 1;
+                if too_long == items.len() { Err(error) } else { Ok(()) }
+            }
+            encoded => encoded.map(drop),
+        })
+    }
+}
+
+/// Sorts prompts so that those that share a prefix follow each other; equal ones keep the order of the items.
+pub fn in_token_order(prompts: Vec<ItemPrompt<'_>>) -> Vec<ItemPrompt<'_>> {
+    let tree = PromptTree::new(prompts.as_slice());
+    let mut prompts: Vec<Option<ItemPrompt<'_>>> = prompts.into_iter().map(Some).collect();
+    let next = |prompt: u32| prompts[prompt as usize].take().expect("each prompt has one place in the order");
+    tree.sorted().iter().map(|sorted| sorted.prompt).map(next).collect()
+}
+
+/// Adds the file and the item to an error about an item's prompt.
+fn of_item(task: &Task, item: &Item, error: Error) -> Error {
+    match error {
+        Error::Value { what, expected, found } => {
+            let field = if what == "prompt" { "prompt" } else { "method.choose.choices" };
+            let expected = format!("{expected} in the {what} of item `{}`", item.id);
+            Error::field(&task.path, field, expected, found)
+        }
+        Error::Format { path, what } => {
+            let place = format!("item `{}` of {}", item.id, task.items_path().display());
+            Error::format(path, format!("{what} ({place})"))
+        }
+        other => other,
+    }
+}
+
+fn about(what: &str, task: &Task, item: &Item) -> String {
+    format!("{what} of item `{}` of {}", item.id, task.items_path().display())
+}
+
+/// Checks that a prompt fits into the model's context with what follows it: a sample's first token, or continuations of
+/// at most `longest` tokens; and that its tokens are in the vocabulary.
+fn check_fits(
+    model: &ModelFolder,
+    what: impl Fn() -> String,
+    tokens: &[TokenId],
+    longest: Option<usize>,
+) -> Result<()> {
+    let (context, vocab) = (model.config.context, model.config.vocab);
+    let needed = tokens.len() + longest.unwrap_or(1);
+    if needed > context {
+        return Err(Error::ContextTooLong { what: what(), tokens: longest.map_or(tokens.len(), |_| needed), context });
+    }
+    let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) else { return Ok(()) };
+    let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
+    Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
+}
+
+/// The offered answers of an item, in tokens, and the tokens of the prompt before them.
+fn offered(
+    choose: &Choose,
+    prompt: &TaskPrompt,
+    item: &Item,
+    encoder: &mut SharedEncoder,
+) -> Result<(LevelTokens, Vec<OfferedChoice>)> {
+    let offers = choose.offers(item)?;
+    let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
+    let encoded = prompt.encode_choices_shared(encoder, &texts)?;
+    let mut neutral = match &choose.neutral {
+        Some(text) => {
+            let encoded = encoder.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
+            let prompt = encoded.prompt.tokens;
+            encoded.continuations.into_iter().map(|tokens| Neutral { prompt: prompt.clone(), tokens }).collect()
+        }
+        None => Vec::new(),
+    }
+    .into_iter();
+    let choice =
+        |(OfferedAnswer { label, bytes, .. }, tokens)| OfferedChoice { label, bytes, tokens, neutral: neutral.next() };
+    let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
+    Ok((encoded.prompt, choices))
+}

@@ -1,0 +1,217 @@
+//! Grades the recorded samples of a run again: extracts answers, grades them and applies the task's method. `rescore`
+//! reads the run and replaces its files.
+
+use std::collections::HashMap;
+
+use petgraph::graph::NodeIndex;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::task::{Item, Method, Task};
+use offshoot_core::error::{Error, Result};
+use offshoot_search::best_of_n::choose_best;
+use offshoot_search::self_consistency::vote;
+use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
+
+use super::assess::{self, RunJudge};
+use super::worker::{Failed, Finished, LineWithId};
+
+/// The results of a run with new grades.
+pub struct Graded {
+    /// The new contents of `samples.jsonl` and `items.jsonl`.
+    pub samples: String,
+    pub items: String,
+    /// Items by index.
+    pub finished: Vec<Finished>,
+    /// Items that cannot be judged, by index. Their lines record the error, and their samples have no verdict.
+    pub unjudged: Vec<Failed>,
+    /// Ids of items that failed in the run and have no samples to grade.
+    pub failed: Vec<String>,
+    /// Number of items that have samples but are not finished.
+    pub unfinished: usize,
+    /// Whether items have other indices in the task than in the run.
+    pub moved: bool,
+}
+
+impl Graded {
+    /// `drawn`: the run's samples by the item's index in `items`. `lines`: the lines of `items.jsonl`; the journal has
+    /// checked that their items are in `items`.
+    pub fn new(
+        grading: &Regrader<'_>,
+        items: &[Item],
+        mut drawn: HashMap<usize, Vec<Sample>>,
+        lines: Vec<Map<String, Value>>,
+    ) -> Result<Self> {
+        let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
+        let mut all: Vec<(&Item, &mut Vec<Sample>)> =
+            drawn.iter_mut().map(|(index, samples)| (by_index[index], samples)).collect();
+        all.sort_by_key(|(item, _)| item.index);
+        all.iter_mut().for_each(|(_, samples)| samples.sort_by_key(|sample| sample.index));
+        let mut errors = grading.grade(&mut all)?;
+        let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
+            samples.iter().map(|sample| text(&LineWithId { id: &item.id, rest: sample })).collect()
+        };
+        let mut graded = Self {
+            samples: all.iter().map(line).collect(),
+            items: String::new(),
+            finished: Vec::new(),
+            unjudged: Vec::new(),
+            failed: Vec::new(),
+            unfinished: 0,
+            moved: false,
+        };
+        let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
+        let item_of = |line: &Map<String, Value>| line.get("id").and_then(Value::as_str).and_then(|id| by_id.get(id));
+        let mut lines: Vec<_> = lines.into_iter().filter_map(|line| Some((*item_of(&line)?, line))).collect();
+        lines.sort_by_key(|(item, _)| item.index);
+        for (item, mut line) in lines {
+            let place = json!(item.index);
+            graded.moved |= line.insert("index".to_string(), place.clone()).is_some_and(|before| before != place);
+            graded.item(grading, item, &mut line, &mut drawn, errors.remove(&item.index))?;
+            graded.items += &text(&line);
+        }
+        let unfinished = |item: &&Item| drawn.get(&item.index).is_some_and(|samples| !samples.is_empty());
+        graded.unfinished = items.iter().filter(unfinished).count();
+        let more = items.iter().filter_map(|item| Some((item, errors.remove(&item.index)?)));
+        graded.unjudged.extend(more.map(|(item, error)| Failed { index: item.index, id: item.id.clone(), error }));
+        graded.unjudged.sort_by_key(|item| item.index);
+        Ok(graded)
+    }
+
+    /// Regrades one line: replaces the outcome and keeps its other fields.
+    fn item(
+        &mut self,
+        grading: &Regrader<'_>,
+        item: &Item,
+        line: &mut Map<String, Value>,
+        drawn: &mut HashMap<usize, Vec<Sample>>,
+        error: Option<Error>,
+    ) -> Result<()> {
+        // An item that failed in the run has no outcome; one that could not be judged by an earlier rescore has.
+        if line.contains_key("error") && !line.contains_key("samples") {
+            drawn.remove(&item.index);
+            self.failed.push(item.id.clone());
+            return Ok(());
+        }
+        let before: Outcome = serde_json::from_value(Value::Object(line.clone()))
+            .map_err(|error| Error::Internal(format!("the line of item `{}` is read twice: {error}", item.id)))?;
+        let samples = drawn.remove(&item.index).unwrap_or_default();
+        line.shift_remove("error");
+        line.insert("reference".to_string(), json!(item.reference()));
+        // The chosen sample is kept for a later rescore that can judge it.
+        let outcome = match &error {
+            Some(error) => {
+                line.insert("error".to_string(), json!(error.to_string()));
+                Outcome { samples, chosen: before.chosen, votes: before.votes, ..Outcome::default() }
+            }
+            None => settle(grading, item, before, samples),
+        };
+        let right = outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count();
+        line.insert("answer".to_string(), json!(assess::answer_of(grading.task, &outcome)));
+        line.insert("prediction".to_string(), json!(outcome.prediction));
+        line.insert("correct".to_string(), json!(outcome.correct));
+        line.insert("chosen".to_string(), json!(outcome.chosen));
+        line.insert("votes".to_string(), json!(outcome.votes));
+        line.insert("samples_correct".to_string(), json!(right));
+        let (index, id) = (item.index, item.id.clone());
+        match error {
+            Some(error) => self.unjudged.push(Failed { index, id, error }),
+            None => self.finished.push(Finished { index, outcome }),
+        }
+        Ok(())
+    }
+
+    /// Number of items that were stopped early, and how many of them would have continued with the new answers and
+    /// grades.
+    pub fn stopped_early(&self, method: &Method) -> (usize, usize) {
+        let stopped = || self.finished.iter().map(|item| &item.outcome).filter(|outcome| outcome.cancelled > 0);
+        let goes_on = |outcome: &&Outcome| match method {
+            Method::SelfConsistency { stop, .. } => {
+                stop.fewest_more(&tally(&outcome.samples), outcome.cancelled as u32) > 0
+            }
+            _ => !outcome.samples.iter().any(|sample| sample.correct == Some(true)),
+        };
+        (stopped().count(), stopped().filter(goes_on).count())
+    }
+}
+
+/// Grades texts by the task's graders, or by the judge.
+pub struct Regrader<'a> {
+    pub task: &'a Task,
+    pub judging: Option<&'a RunJudge>,
+}
+
+impl Regrader<'_> {
+    /// Grades all samples. All are queued before waiting for the first, so that no judge is idle. Returns the errors of
+    /// items that cannot be judged, by index.
+    fn grade(&self, drawn: &mut [(&Item, &mut Vec<Sample>)]) -> Result<HashMap<usize, Error>> {
+        let of_item = |item| move |text: &str| assess::grade(self.task, item, text);
+        let grades: Vec<_> = drawn.iter().map(|(item, _)| of_item(*item)).collect();
+        let mut begun: Vec<Assessor<'_>> = Vec::with_capacity(drawn.len());
+        for ((item, samples), grade) in drawn.iter().zip(&grades) {
+            let mut assessor = assess::assessor(self.judging, item, grade);
+            for (ix, sample) in samples.iter().enumerate() {
+                assessor.begin(NodeIndex::new(ix), &sample.text);
+            }
+            begun.push(assessor);
+        }
+        let mut errors = HashMap::new();
+        for ((item, samples), assessor) in drawn.iter_mut().zip(&mut begun) {
+            match collect(samples, assessor) {
+                Err(error @ Error::Unjudgeable { .. }) => {
+                    assessor.forget();
+                    samples.iter_mut().for_each(|sample| put(sample, Assessment::default()));
+                    errors.insert(item.index, error);
+                }
+                collected => collected?,
+            }
+        }
+        Ok(errors)
+    }
+
+    /// The verdict without any answer: wrong if the task has a grader, else `None`.
+    fn no_answer(&self, item: &Item) -> Option<bool> {
+        (self.judging.is_some() || assess::grade(self.task, item, "").correct.is_some()).then_some(false)
+    }
+}
+
+/// Waits for the assessments of `samples`, which were queued under their indices.
+fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
+    loop {
+        while let Some((at, assessment)) = assessor.take() {
+            put(&mut samples[at.index()], assessment);
+        }
+        if !assessor.is_awaited() {
+            return Ok(());
+        }
+        assessor.wait()?;
+    }
+}
+
+fn put(sample: &mut Sample, Assessment { answer, correct, detail, .. }: Assessment) {
+    (sample.answer, sample.correct, sample.detail) = (answer, correct, detail);
+}
+
+/// The outcome of the samples by the task's method.
+fn settle(grading: &Regrader<'_>, item: &Item, before: Outcome, samples: Vec<Sample>) -> Outcome {
+    let n = samples.len() + before.cancelled;
+    let (cancelled, cancelled_tokens) = (before.cancelled, before.cancelled_tokens);
+    match grading.task.method {
+        Method::SelfConsistency { .. } => Outcome { cancelled_tokens, ..vote(samples, n, grading.no_answer(item)) },
+        Method::BestOfN { by, .. } => {
+            choose_best(Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() }, by)
+        }
+        Method::Sample { .. } => Outcome { samples, cancelled, cancelled_tokens, ..Outcome::default() },
+        _ => match samples.iter().find(|sample| Some(sample.index) == before.chosen) {
+            Some(chosen) => {
+                let (prediction, correct) = (chosen.answer.clone(), chosen.correct);
+                Outcome { prediction, correct, samples, ..before }
+            }
+            None => Outcome { samples, ..before },
+        },
+    }
+}
+
+fn text(line: &impl Serialize) -> String {
+    serde_json::to_string(line).expect("maps with text keys are JSON") + "\n"
+}

@@ -1,0 +1,255 @@
+//! `offshoot rescore`: computes answers, votes and grades again from the recorded texts of a run; no model is loaded
+//! and nothing is sampled. Choices that a search made by other means than answers and grades are kept. A method whose
+//! outcome cannot be computed from the samples is refused; omissions are reported. The old results are replaced
+//! atomically: see [`replace`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::journal::{Journal, free_path, replace};
+use crate::records::table::write_parquet;
+use crate::task::{EarlyStop, Method, Overrides, Task};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::counted;
+use offshoot_core::out;
+use offshoot_core::out::files::FolderClaim;
+use offshoot_core::setting::{RESUME, SET};
+use offshoot_judge::JudgeSetup;
+
+use super::assess::RunJudge;
+use super::manifest::{self, Manifest};
+use super::regrade::{Graded, Regrader};
+use super::summary::scores;
+use super::tables::{ResultFormat, TABLES};
+
+/// The options of `offshoot rescore`.
+#[derive(Clone, Debug)]
+pub struct RescoreOptions {
+    pub run: PathBuf,
+    /// `None`: the run's own task, from its manifest.
+    pub task: Option<PathBuf>,
+    /// `key=value` changes to the task.
+    pub set: Vec<String>,
+    /// The k of pass@k and the like; `None`: powers of two.
+    pub k: Option<Vec<u32>>,
+    /// `None`: the run's folder, in which the old files are kept as `*.before`.
+    pub out: Option<PathBuf>,
+    pub format: ResultFormat,
+    /// Candidates judged at once; `None`: one per core.
+    pub judges: Option<usize>,
+    pub judge: JudgeSetup,
+}
+
+const SAMPLES: &str = "samples.jsonl";
+const ITEMS: &str = "items.jsonl";
+
+pub fn rescore(options: &RescoreOptions) -> Result<()> {
+    let run = &options.run;
+    let Some(mut manifest) = Manifest::read(run)? else {
+        let found = format!("none in {}", run.display());
+        return Err(Error::value("the run to rescore", format!("a folder of results with {}", manifest::NAME), found));
+    };
+    check_both_are_there(run)?;
+    let was = Task::method_of(&manifest.task_file, manifest.task.clone())?;
+    let task = task_of(options, &manifest, &was)?;
+    let claim = FolderClaim::of(options.out.as_ref().unwrap_or(run))?;
+    let folder = claim.path();
+    if options.out.is_some() {
+        Journal::check_free(folder)?;
+    }
+    let items = task.items(None)?;
+    if let Some(path) = manifest.changed_items(&task)? {
+        out::aside(format_args!(
+            "warning: {} has changed since the run: its present content is used for grading",
+            path.display()
+        ));
+    }
+    let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
+    // While the journal is open, no other process writes to the run.
+    let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
+    let lines = lines(&run.join(ITEMS))?;
+    check_method(&task, &manifest, &was, &lines)?;
+    let withheld = [run.clone(), folder.to_path_buf()];
+    let judging = RunJudge::open(&task, &items, &options.judge, &withheld, options.judges)?;
+    let grading = Regrader { task: &task, judging: judging.as_ref() };
+    let mut graded = Graded::new(&grading, &items, recorded.samples, lines)?;
+    say_what_is_left_out(&graded);
+    say_what_was_stopped(&graded, &task, &manifest);
+    let scores = scores(&task, &graded.finished, options.k.as_deref());
+
+    let summary = run.join("summary.json");
+    let mut before = match summary.exists() {
+        true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?)?,
+        false => Map::from_iter([("task".to_string(), json!(task.name))]),
+    };
+    before.insert("method".to_string(), json!(task.method.described()));
+    before.insert("failed".to_string(), json!(graded.failed.len() + graded.unjudged.len()));
+    if let Ok(Value::Object(scores)) = serde_json::to_value(&scores) {
+        before.extend(scores);
+    }
+    for key in ["answer", "grade", "method"] {
+        match (task.source.get(key), manifest.task.as_object_mut()) {
+            (Some(value), Some(recorded)) => drop(recorded.insert(key.to_string(), value.clone())),
+            (None, Some(recorded)) => drop(recorded.shift_remove(key)),
+            (_, None) => {}
+        }
+    }
+    let files = [
+        (SAMPLES, graded.samples),
+        (ITEMS, graded.items),
+        ("summary.json", format!("{:#}\n", Value::Object(before))),
+        ("task.json", format!("{:#}\n", manifest.task)),
+        (manifest::NAME, manifest.text()?),
+    ];
+    if graded.moved {
+        put_trees_aside(folder)?;
+    }
+    let mut files = Vec::from(files.map(|(name, text)| (name, text.into_bytes())));
+    if wants_tables(options) {
+        for (lines, table, kind) in TABLES {
+            let text = files.iter().find(|(name, _)| *name == lines).map(|(_, text)| text.clone());
+            let text = Cursor::new(text.expect("both files of lines are among them"));
+            let mut bytes = Vec::new();
+            write_parquet(kind, &folder.join(lines), Box::new(text), &mut bytes)?;
+            files.push((table, bytes));
+        }
+    }
+    // The run's original files stay as `*.before`, also after a second rescore.
+    files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
+    replace(folder, &files)?;
+    out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
+    if graded.unjudged.is_empty() {
+        return Ok(());
+    }
+    let (failed, first) = (graded.unjudged.len(), graded.unjudged.swap_remove(0));
+    let what = format!("{} could not be graded, first `{}`: {}", counted(failed as u64, "item"), first.id, first.error);
+    Err(Error::format(folder.join(ITEMS), what))
+}
+
+/// Whether the folder of results gets Parquet files: if the user asks for them, or the run has them.
+fn wants_tables(options: &RescoreOptions) -> bool {
+    options.format == ResultFormat::Parquet || TABLES.iter().any(|(_, table, _)| options.run.join(table).exists())
+}
+
+/// Fails if one of the run's two files of lines is missing.
+fn check_both_are_there(run: &Path) -> Result<()> {
+    for (one, other) in [(SAMPLES, ITEMS), (ITEMS, SAMPLES)] {
+        let has_lines = fs::metadata(run.join(one)).is_ok_and(|file| file.len() > 0);
+        let lost = run.join(other);
+        if has_lines && !lost.exists() {
+            return Err(Error::format(lost, format!("it is missing, though {one} has lines")));
+        }
+    }
+    Ok(())
+}
+
+/// The task to grade by: the run's recorded task or another one, with the requested changes and the run's number of
+/// samples.
+fn task_of(options: &RescoreOptions, manifest: &Manifest, was: &Method) -> Result<Task> {
+    const OF_SAMPLES: [&str; 4] = ["sampling", "prompt", "model", "name"];
+    let of_samples = |set: &&String| OF_SAMPLES.contains(&set.split(['.', '=']).next().unwrap_or_default().trim());
+    if let Some(set) = options.set.iter().find(of_samples) {
+        let expected = "a key of `answer`, `grade`, `method` or `items`, because the samples do not change";
+        return Err(Error::value(SET, expected, format!("`{set}`")));
+    }
+    let overrides = Overrides { set: options.set.clone(), ..Overrides::default() };
+    let task = match &options.task {
+        Some(path) => Task::load(path, &overrides)?,
+        None => Task::reload(&manifest.task_file, manifest.task.clone(), &overrides)?,
+    };
+    let (drawn, asked) = (was.samples(), task.method.samples());
+    if drawn == asked || !was.draws_alike() || !task.method.draws_alike() {
+        return Ok(task);
+    }
+    out::aside(format_args!("warning: the task has {asked} samples, the run {drawn}: the run's number is used"));
+    Task::reload(&task.path, task.source, &Overrides { samples: Some(drawn), ..Overrides::default() })
+}
+
+/// Checks that the outcome of the task's method can be computed from samples of the run's method `was`.
+fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<String, Value>]) -> Result<()> {
+    if task.method == *was || task.source.get("method") == manifest.task.get("method") {
+        return Ok(());
+    }
+    let refused = |expected: &str| Err(Error::field(&task.path, "method", expected, task.method.described()));
+    let is_told_by_samples =
+        matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
+    if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
+        return refused(
+            "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
+             `mean_logprob` or `grade` that stop nothing early), for no model is asked",
+        );
+    }
+    let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
+    match lines.iter().map(cancelled).sum::<u64>() {
+        0 => Ok(()),
+        spared => refused(&format!("the run's own method, by which {} were spared", counted(spared, "sample"))),
+    }
+}
+
+fn say_what_is_left_out(graded: &Graded) {
+    if let [first, ..] = &graded.failed[..] {
+        let failed = counted(graded.failed.len() as u64, "item");
+        out::aside(format_args!(
+            "warning: {failed} failed in the run, first `{first}`, and left out (`offshoot run {RESUME}` tries again)"
+        ));
+    }
+    if graded.unfinished > 0 {
+        let unfinished = counted(graded.unfinished as u64, "item");
+        out::aside(format_args!("warning: {unfinished} not finished by the run: their samples are not counted"));
+    }
+}
+
+/// Warns that sampling was stopped early by the old answers and grades.
+fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
+    let (stopped, open) = graded.stopped_early(&task.method);
+    let has_changed = |key: &str| task.source.get(key) != manifest.task.get(key);
+    let items = counted(stopped as u64, "item");
+    match task.method.spares() {
+        Some(EarlyStop::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
+            "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are not decided by \
+             the answers found now"
+        )),
+        Some(EarlyStop::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
+            out::aside(format_args!(
+                "warning: {items} were stopped when a sample passed the run's own grader; in {open} of these none passes now"
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// Moves the trees to another folder: their names are the items' indices in the run.
+fn put_trees_aside(folder: &Path) -> Result<()> {
+    let trees = folder.join("trees");
+    if !trees.exists() {
+        return Ok(());
+    }
+    let aside = free_path(&folder.join("trees.before"));
+    out::aside(format_args!(
+        "warning: items have other indices than in the run: its trees are now in {}",
+        aside.display()
+    ));
+    fs::rename(&trees, &aside).map_err(Error::io(&trees, "rename"))
+}
+
+fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
+    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let numbered = |(ix, line)| object(path, line).map_err(|error| at_line(error, ix + 1));
+    text.lines().enumerate().map(numbered).collect()
+}
+
+/// Adds the number of the line to an error about it.
+fn at_line(error: Error, line: usize) -> Error {
+    match error {
+        Error::Format { path, what } => Error::format(path, format!("line {line}: {what}")),
+        other => other,
+    }
+}
+
+fn object(path: &Path, text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).map_err(|error| Error::format(path, format!("not a JSON object: {error}")))
+}

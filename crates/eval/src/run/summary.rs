@@ -1,0 +1,263 @@
+//! Computes the summary of a run from its finished items: accuracy, pass@k and maj@k with intervals, and the engine's
+//! counters.
+
+use std::collections::BTreeMap;
+
+use crate::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
+use crate::statistics;
+use crate::statistics::ranked::{Ranked, best_of_k, weighted_leader};
+use crate::task::{Method, Task, ThoughtScoring};
+use offshoot_core::error::Result;
+use offshoot_core::figures::counted;
+use offshoot_engine::FinishReason;
+use offshoot_judge as judge;
+use offshoot_search::settings::BestBy;
+use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
+
+use super::judging::Judged;
+use super::levels::{LevelCounts, levels};
+use super::worker::Finished;
+use super::{PreparedRun, RunOptions};
+use offshoot_launch::Launched;
+
+/// Default values of k for pass@k and maj@k, up to the number of samples.
+const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+pub fn summarise(
+    prepared: &PreparedRun,
+    launched: &Launched,
+    options: &RunOptions,
+    finished: &[Finished],
+    counts: LevelCounts,
+    seconds: f64,
+) -> Result<Summary> {
+    let task = &prepared.task;
+    let levels = levels(counts, finished, launched.engine.facts().kv_bytes_per_token as u64);
+    let engine = launched.engine.metrics()?;
+    Ok(Summary {
+        task: task.name.clone(),
+        method: task.method.described(),
+        model: prepared.model.display().to_string(),
+        device: launched.engine.facts().device.clone(),
+        kv_dtype: options.engine.budget.kv,
+        weights: prepared.folder.config.effect_of(options.engine.budget.weights),
+        not_cuda: launched.not_cuda.as_ref().map(ToString::to_string),
+        plan: options.engine.plan.unwrap_or_default(),
+        seed: task.sampling.seed,
+        items_asked: prepared.items.len(),
+        unfinished_samples: 0,
+        failed: 0,
+        failed_branches: 0,
+        scores: scores(task, finished, options.k.as_deref()),
+        prompts: PromptTokens::of(&engine),
+        uncounted_processes: 0,
+        levels,
+        seconds,
+        seconds_loading: launched.seconds_loading,
+        engine,
+    })
+}
+
+/// The scores of `finished`, for each k in `asked`, or else for the default ks, up to the number of samples.
+pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunScores {
+    let ks = asked.unwrap_or(&KS);
+    let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
+    let all = || samples.iter().flat_map(|samples| samples.iter());
+    let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
+    let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
+    // If a vote was stopped when it was decided, its samples are biased towards the winner.
+    let is_unbiased = cancelled == 0 && task.method.draws_all();
+    let unbiased = if is_unbiased { samples.as_slice() } else { &[] };
+    let voted = if task.has_answers() { unbiased } else { &[] };
+    let ranked: Vec<Vec<Ranked>> = match is_unbiased {
+        true => finished.iter().map(|item| ranked(&task.method, &item.outcome).unwrap_or_default()).collect(),
+        false => Vec::new(),
+    };
+    let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
+    let votes: Vec<bool> = match voted.iter().any(|samples| samples.len() > 1) {
+        true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
+        false => Vec::new(),
+    };
+    let scores = RunScores {
+        items: finished.len(),
+        samples: all().count(),
+        cancelled,
+        spares: task.method.spares(),
+        samples_tokens: Some(all().map(|sample| sample.tokens).sum()),
+        cancelled_tokens: finished.iter().map(|item| item.outcome.cancelled_tokens).sum(),
+        tokens_spared: finished.iter().map(|item| spared(&item.outcome)).sum(),
+        verdicts: verdicts(all()),
+        cut_short: CutShort {
+            length: all().filter(|sample| sample.finish == FinishReason::Length).count(),
+            context_full: all().filter(|sample| sample.finish == FinishReason::ContextFull).count(),
+        },
+        without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
+        accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
+        chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
+            || task.method.scoring() == Some(&ThoughtScoring::Grade),
+        single: mean(unbiased, 1, single),
+        pass_at: at_k(unbiased, ks, pass_at_k),
+        maj_at: at_k(voted, ks, maj_at_k),
+        best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
+        weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
+        k_left_out: None,
+    };
+    RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+}
+
+/// The ks in `asked` without a row in `scores`, and why.
+fn left_out(task: &Task, scores: &RunScores, finished: &[Finished], asked: &[u32]) -> Option<OmittedKs> {
+    let rows = || [&scores.pass_at, &scores.maj_at, &scores.best_at].into_iter().flatten();
+    let shown = |k: u32| rows().any(|at| at.k == k as usize) || (k == 1 && scores.single.is_some());
+    let k: Vec<u32> = asked.iter().copied().filter(|&k| !shown(k)).collect();
+    let most = finished.iter().map(|item| item.outcome.samples.len()).max().unwrap_or(0);
+    let why = match &task.method {
+        _ if k.iter().all(|&k| k as usize > most) => {
+            format!("no item has more than {}", counted(most as u64, "sample"))
+        }
+        method if !method.draws_alike() => format!("the samples of `{}` depend on each other", method.name()),
+        method if scores.cancelled > 0 || !method.draws_all() => {
+            "samples may be cancelled, which biases the others".to_string()
+        }
+        _ => "the task has no grader".to_string(),
+    };
+    (!k.is_empty()).then_some(OmittedKs { k, why })
+}
+
+/// Tokens saved by an item's cancelled samples, at the mean length of the others.
+fn spared(outcome: &Outcome) -> usize {
+    let drawn: usize = outcome.samples.iter().map(|sample| sample.tokens).sum();
+    let mean = drawn as f64 / outcome.samples.len().max(1) as f64;
+    let all = (mean * outcome.cancelled as f64).round() as usize;
+    all.saturating_sub(outcome.cancelled_tokens)
+}
+
+/// Samples by verdict.
+fn verdicts<'a>(samples: impl Iterator<Item = &'a Sample>) -> BTreeMap<judge::Verdict, usize> {
+    let mut counts = BTreeMap::new();
+    for judged in samples.filter_map(Judged::of) {
+        *counts.entry(judged.verdict).or_default() += 1;
+    }
+    counts
+}
+
+/// A share of items with its Wilson interval.
+fn share(right: usize, of: usize) -> Option<Estimate> {
+    let (low, high) = statistics::wilson(right as u32, of as u32)?;
+    Some(Estimate { value: right as f64 / of as f64, interval: Some(Interval { low, high }) })
+}
+
+/// The mean of `value` over the items for which it is defined. If each value is a verdict (the item has `drawn`
+/// samples, all of which count), the interval is Wilson's; otherwise it is from a bootstrap, which gives none if all
+/// values are equal.
+fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) -> Option<Estimate> {
+    let defined: Vec<(usize, f64)> = items.iter().filter_map(|item| Some((item.len(), value(item)?))).collect();
+    let values: Vec<f64> = defined.iter().map(|&(_, value)| value).collect();
+    // A tied vote gives a half, not a verdict; maj@k is computed with logarithms, so a verdict may be off by rounding.
+    let verdict = |&(samples, value): &(usize, f64)| samples == drawn && (value - value.round()).abs() < 1e-9;
+    if !values.is_empty() && defined.iter().all(verdict) {
+        return share(values.iter().filter(|&&value| value > 0.5).count(), values.len());
+    }
+    let (low, high) = statistics::bootstrap(&values, 0)?;
+    let differ = values.iter().any(|value| *value != values[0]);
+    let value = values.iter().sum::<f64>() / values.len() as f64;
+    Some(Estimate { value, interval: differ.then_some(Interval { low, high }) })
+}
+
+/// Share of an item's samples that are right; `None` without a grader.
+fn single(samples: &[Sample]) -> Option<f64> {
+    let verdicts: Vec<bool> = samples.iter().filter_map(|sample| sample.correct).collect();
+    let right = verdicts.iter().filter(|&&right| right).count();
+    (!verdicts.is_empty()).then(|| right as f64 / verdicts.len() as f64)
+}
+
+/// `value` at each k above 1, over the items for which it is defined; omitted if there are none. `single` covers k = 1.
+fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> Vec<AtK> {
+    let estimate = |&k: &u32| {
+        let at = |samples: &[T]| value(samples, k);
+        let covered = items.iter().filter(|samples| at(samples).is_some()).count();
+        Some(AtK { k: k as usize, items: covered, estimate: mean(items, k as usize, at)? })
+    };
+    let all: Vec<AtK> = ks.iter().filter_map(estimate).collect();
+    if matches!(all[..], [AtK { k: 1, .. }]) { Vec::new() } else { all }
+}
+
+fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
+    let verdicts = samples.iter().map(|sample| sample.correct).collect::<Option<Vec<bool>>>()?;
+    let right = verdicts.iter().filter(|&&right| right).count();
+    statistics::pass_at_k(verdicts.len() as u32, right as u32, k)
+}
+
+fn maj_at_k(samples: &[Sample], k: u32) -> Option<f64> {
+    samples.first()?.correct?;
+    statistics::vote_at_k(&tally(samples), |answer| verdict_on(answer, samples) == Some(true), k)
+}
+
+fn by_token(sample: &Sample) -> f64 {
+    sample.logprob / sample.tokens.max(1) as f64
+}
+
+/// The samples with the score by which `method` ranks them, or else the log-probability per token. `None` if some are
+/// not graded or have no score.
+fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
+    let samples = &outcome.samples;
+    let scores: Vec<f64> = match (method, &outcome.details) {
+        (Method::BestByScorer { .. }, Some(Details::Scores { scores })) if scores.len() == samples.len() => {
+            scores.clone()
+        }
+        (Method::BestByScorer { .. }, _) => return None,
+        (Method::BestOfN { by: BestBy::Logprob, .. }, _) => samples.iter().map(|sample| sample.logprob).collect(),
+        _ => samples.iter().map(by_token).collect(),
+    };
+    let ranked = |(sample, score): (&Sample, f64)| Some(Ranked { score, right: sample.correct? });
+    samples.iter().zip(scores).map(ranked).collect()
+}
+
+/// Whether the vote weighted by likelihood is right; wrong without any answer. `None` without a grader.
+fn weighted_vote(samples: &[Sample]) -> Option<bool> {
+    samples.first()?.correct?;
+    let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));
+    Some(weighted_leader(votes).is_some_and(|answer| verdict_on(answer, samples) == Some(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(verdicts: &[bool]) -> Vec<Sample> {
+        let sample = |(index, &right): (usize, &bool)| Sample {
+            index: index as u64,
+            text: String::new(),
+            tokens: 1,
+            finish: FinishReason::EndOfText,
+            logprob: -1.0,
+            logprobs: None,
+            answer: Some(right.to_string()),
+            correct: Some(right),
+            detail: None,
+            error: None,
+        };
+        verdicts.iter().enumerate().map(sample).collect()
+    }
+
+    #[test]
+    fn an_interval_never_collapses() {
+        let (right, mixed) = (samples(&[true, true]), samples(&[true, false]));
+        let certain = mean(&[&right, &right], 1, single).expect("two items");
+        assert_eq!((certain.value, certain.interval), (1.0, None), "equal values say nothing of how sure they are");
+        let spread = mean(&[&right, &mixed], 1, single).expect("two items");
+        let interval = spread.interval.expect("the values differ");
+        assert!(interval.low < spread.value && spread.value < interval.high, "{spread:?}");
+
+        let alone = samples(&[true]);
+        let one_each = mean(&[&alone, &alone, &alone], 1, single).expect("three items");
+        assert_eq!(Some(one_each), share(3, 3), "one verdict an item: Wilson");
+    }
+
+    #[test]
+    fn at_k_counts_the_items_that_it_covers() {
+        let (two, four) = (samples(&[true, false]), samples(&[true, true, false, false]));
+        let covered: Vec<_> = at_k(&[&two, &four], &KS, pass_at_k).iter().map(|at| (at.k, at.items)).collect();
+        assert_eq!(covered, [(1, 2), (2, 2), (4, 1)]);
+    }
+}

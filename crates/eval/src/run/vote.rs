@@ -1,0 +1,228 @@
+//! `offshoot vote`: lets samples vote that were made elsewhere. Reads their texts by item, finds and grades the answers
+//! as a task defines it, and writes each item's vote; no model is loaded.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::records::table::{RecordKind, write_parquet};
+use crate::records::{FileRecord, Format, records};
+use crate::task::{Item, Overrides, Task};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json::{describe, listed, names};
+use offshoot_core::out;
+use offshoot_core::out::files::{WholeFile, check_output, write_whole};
+use offshoot_core::setting::{ID, SET, Setting, TEXT};
+use offshoot_engine::FinishReason;
+use offshoot_search::Sample;
+use offshoot_search::self_consistency::vote;
+
+use super::assess::{grade, question_of};
+use super::summary::scores;
+use super::worker::Finished;
+
+/// The options of `offshoot vote`.
+#[derive(Clone, Debug)]
+pub struct VoteOptions {
+    /// JSON lines, a JSON list, CSV or Parquet.
+    pub samples: PathBuf,
+    /// The task whose `items`, `answer` and `grade` are used. `None`: the items are the samples' own ids and fields.
+    pub task: Option<PathBuf>,
+    /// `key=value` changes of `answer`, `grade` and `items`.
+    pub set: Vec<String>,
+    /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
+    pub id: Option<String>,
+    pub text: Option<String>,
+    /// `None`: beside the samples.
+    pub out: Option<PathBuf>,
+    pub k: Option<Vec<u32>>,
+    /// Whether the scores are printed as JSON.
+    pub json: bool,
+}
+
+const IDS: [&str; 4] = ["id", "task_id", "question_id", "custom_id"];
+const TEXTS: [&str; 5] = ["text", "completion", "response", "output", "samples"];
+
+/// The samples of an item, in the file's order.
+struct ItemTexts {
+    id: String,
+    /// The fields of its first record.
+    fields: Map<String, Value>,
+    texts: Vec<String>,
+}
+
+pub fn main(options: &VoteOptions) -> Result<()> {
+    let path = options.out.clone().unwrap_or_else(|| beside(&options.samples));
+    check_output(&path)?;
+    let read = texts_by_item(options)?;
+    let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
+    let task = task_of(options, &read, most)?;
+    let items = task.items(None)?;
+    let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
+    let (mut finished, mut lines) = (Vec::new(), String::new());
+    for ItemTexts { id, texts, .. } in read {
+        let Some(&item) = by_id.get(id.as_str()) else {
+            let expected = format!("an item of {}", task.items_path().display());
+            return Err(Error::field(&options.samples, "id", expected, format!("\"{}\"", id.escape_debug())));
+        };
+        let samples: Vec<Sample> =
+            texts.into_iter().enumerate().map(|(ix, text)| sample(&task, item, ix, text)).collect();
+        let (n, right) = (samples.len(), samples.iter().filter(|sample| sample.correct == Some(true)).count());
+        let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
+        let outcome = vote(samples, n, no_answer);
+        let line = json!({
+            "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
+            "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
+            "votes": outcome.votes, "samples": n, "samples_correct": right,
+        });
+        lines += &format!("{line}\n");
+        finished.push(Finished { index: item.index, outcome });
+    }
+    let mut scores = scores(&task, &finished, options.k.as_deref());
+    // These need the samples' tokens and log-probabilities, which texts do not have.
+    (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
+    write(&path, lines)?;
+    match options.json {
+        true => {
+            let mut object = serde_json::to_value(&scores).map_err(super::not_json)?;
+            object["results"] = path.display().to_string().into();
+            out::line(object)
+        }
+        false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
+    }
+}
+
+/// As JSON lines, or as Parquet if the name says so.
+fn write(path: &Path, lines: String) -> Result<()> {
+    if Format::of(path) != Some(Format::Parquet) {
+        return write_whole(path, |file| file.write_all(lines.as_bytes()));
+    }
+    let mut out = WholeFile::create(path)?;
+    write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines)), out.writer())?;
+    out.finish()
+}
+
+/// `samples.jsonl_votes.jsonl`, named as the judge names its results.
+fn beside(samples: &Path) -> PathBuf {
+    let mut name = samples.as_os_str().to_owned();
+    name.push("_votes.jsonl");
+    PathBuf::from(name)
+}
+
+/// The task to vote by: the given one or one of the samples' own fields, with the vote as its method.
+fn task_of(options: &VoteOptions, read: &[ItemTexts], most: usize) -> Result<Task> {
+    let allowed = ["answer", "grade", "items"];
+    let key = |set: &str| set.split(['.', '=']).next().unwrap_or_default().trim().to_string();
+    if let Some(set) = options.set.iter().find(|set| !allowed.contains(&key(set).as_str())) {
+        return Err(Error::value(SET, format!("a key of {}", listed(&allowed)), format!("`{set}`")));
+    }
+    let method = json!({"self_consistency": {"samples": most}});
+    let overrides = |set: &[String]| Overrides { set: set.to_vec(), ..Overrides::default() };
+    let task = match &options.task {
+        Some(path) => {
+            let set: Vec<String> = options.set.iter().cloned().chain([format!("method={method}")]).collect();
+            Task::load(path, &overrides(&set))?
+        }
+        None => {
+            let item = |item: &ItemTexts| {
+                let mut fields = item.fields.clone();
+                fields.insert("id".to_string(), json!(item.id));
+                Value::Object(fields)
+            };
+            let items: Vec<Value> = read.iter().map(item).collect();
+            let task = json!({"items": items, "prompt": "", "method": method, "answer": {}});
+            Task::reload(&options.samples, task, &overrides(&options.set))?
+        }
+    };
+    match task.is_judged() {
+        true => Err(Error::field(&task.path, "grade.judge", "no judge, which `offshoot judge` is", "one")),
+        false => Ok(task),
+    }
+}
+
+fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
+    let graded = grade(task, item, &text);
+    Sample {
+        index: ix as u64,
+        text,
+        tokens: 0,
+        finish: FinishReason::Given,
+        logprob: 0.0,
+        answer: graded.answer,
+        correct: graded.correct,
+        detail: None,
+        logprobs: None,
+        error: None,
+    }
+}
+
+/// Items in the order of their first samples.
+fn texts_by_item(options: &VoteOptions) -> Result<Vec<ItemTexts>> {
+    let path = &options.samples;
+    let (mut items, mut places): (Vec<ItemTexts>, HashMap<String, usize>) = Default::default();
+    for record in records(path, Format::of(path).unwrap_or(Format::JsonLines), None)? {
+        let record = record?;
+        let (id, id_field) = id_of(options, &record)?;
+        let (texts, text_field) = texts_of(options, &record)?;
+        let place = *places.entry(id.clone()).or_insert(items.len());
+        if place == items.len() {
+            let mut fields = record.1;
+            fields.shift_remove(&id_field);
+            fields.shift_remove(&text_field);
+            items.push(ItemTexts { id, fields, texts: Vec::new() });
+        }
+        items[place].texts.extend(texts);
+    }
+    match items.is_empty() {
+        true => Err(Error::format(path, "no samples")),
+        false => Ok(items),
+    }
+}
+
+fn id_of(options: &VoteOptions, record: &FileRecord) -> Result<(String, String)> {
+    let field = field_of(options, record, options.id.as_deref(), &IDS, ID)?;
+    match &record.1[&field] {
+        Value::String(id) => Ok((id.clone(), field)),
+        Value::Number(id) => Ok((id.to_string(), field)),
+        other => {
+            let expected = format!("a string or a number at {}", record.0);
+            Err(Error::field(&options.samples, field, expected, describe(other)))
+        }
+    }
+}
+
+/// The texts of a record: one, or a list.
+fn texts_of(options: &VoteOptions, record: &FileRecord) -> Result<(Vec<String>, String)> {
+    let field = field_of(options, record, options.text.as_deref(), &TEXTS, TEXT)?;
+    let wrong = |found: String| {
+        Error::field(&options.samples, &field, format!("a text or a list of texts at {}", record.0), found)
+    };
+    let text = |value: &Value| match value {
+        Value::String(text) => Ok(text.clone()),
+        other => Err(wrong(format!("{} in it", describe(other)))),
+    };
+    let texts = match &record.1[&field] {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(list) => list.iter().map(text).collect::<Result<_>>()?,
+        other => return Err(wrong(describe(other))),
+    };
+    Ok((texts, field))
+}
+
+/// The name of the given field, or of the first of `usual` that the record has.
+fn field_of(
+    options: &VoteOptions,
+    (place, fields): &FileRecord,
+    given: Option<&str>,
+    usual: &[&str],
+    option: Setting,
+) -> Result<String> {
+    let known = given.map_or(usual.to_vec(), |name| vec![name]);
+    let found = known.iter().find(|name| fields.contains_key(**name));
+    found.map(|name| name.to_string()).ok_or_else(|| {
+        let expected = format!("one of the fields {} (or another by {option})", listed(&known));
+        Error::field(&options.samples, place.to_string(), expected, format!("the fields {}", names(fields)))
+    })
+}

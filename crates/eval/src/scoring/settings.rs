@@ -1,0 +1,45 @@
+//! The settings that verdicts depend on, besides the samples: problems, limits, language, extraction. Their fingerprint
+//! is stored next to the results: a scoring is resumed only with the same settings.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::ScoreOptions;
+use super::problems::Problems;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::setting::RESUME;
+
+/// Writes the fingerprint next to `lines`; if `lines` is resumed, fails unless the existing fingerprint is equal.
+pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
+    let path = beside(lines);
+    let now = fingerprint(options, problems);
+    if options.resume && lines.exists() {
+        let before = fs::read_to_string(&path).map_err(Error::io(&path, "read the settings of the verdicts"))?;
+        if before.trim() != now {
+            let expected = "the same problems, limits, language and extraction as before";
+            return Err(Error::value(format!("{RESUME} of {}", lines.display()), expected, "others"));
+        }
+        return Ok(());
+    }
+    match lines.exists() {
+        true => Ok(()),
+        false => fs::write(&path, now + "\n").map_err(Error::io(&path, "write")),
+    }
+}
+
+fn beside(lines: &Path) -> PathBuf {
+    let mut name: OsString = lines.as_os_str().to_owned();
+    name.push(".settings");
+    PathBuf::from(name)
+}
+
+fn fingerprint(options: &ScoreOptions, problems: &Problems) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for listed in &problems.list {
+        hasher.update(format!("{}\0{:?}\0", listed.id, listed.problem).as_bytes());
+    }
+    let ScoreOptions { language, extract, all_tests, .. } = options;
+    hasher.update(format!("{language:?}\0{extract:?}\0{all_tests}").as_bytes());
+    hasher.finalize().to_hex().to_string()
+}

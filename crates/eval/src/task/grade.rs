@@ -1,0 +1,338 @@
+//! Grades texts: compares a sample with its item's reference. References are prepared when the items are read, so that
+//! an invalid item is reported before anything is sampled and grading cannot fail.
+
+use std::path::Path;
+
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+use crate::answer::expression::ExpressionTarget;
+use crate::answer::{AnswerRules, Extractor, Normalise, broken, compile};
+use crate::source::Place;
+use crate::task::candidate::{JudgeGrade, JudgeSettings};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json::describe;
+use offshoot_core::json::digits::without_exponent;
+use offshoot_core::json::names;
+
+/// The task file's key `grade`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GradeSettings {
+    /// The canonical answer equals that of the item's field.
+    Exact(ExactSettings),
+    /// The answer is a number, that of the item's field.
+    Number(NumberSettings),
+    /// The sample's text matches a pattern.
+    Regex(PatternSettings),
+    /// The sample's text contains that of the item's field.
+    Contains(ContainsSettings),
+    /// The answer is an arithmetic expression of given numbers with a required value, such as in the game of 24.
+    Expression(ExpressionSettings),
+    /// The item is a programming problem of a benchmark; samples are run against its tests.
+    Judge(JudgeSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ExactSettings {
+    /// The item's field with the right answer, or a list of right answers.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// How the answer is found in the field's text.
+    #[serde(flatten)]
+    rules: AnswerRules,
+    /// The canonical form (default: that of `answer`, else text).
+    normalise: Option<Normalise>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct NumberSettings {
+    /// The item's field with the right number, or a list of right numbers.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// How the number is found in the field's text.
+    #[serde(flatten)]
+    rules: AnswerRules,
+    /// The largest difference that still counts as right.
+    #[serde(default)]
+    #[schemars(extend("minimum" = 0, "x-expected" = "a number of at least 0"))]
+    tolerance: f64,
+}
+
+/// Either `field` or `pattern`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PatternSettings {
+    /// The item's field with the pattern.
+    field: Option<String>,
+    /// The pattern, for all items.
+    pattern: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ContainsSettings {
+    /// The item's field with the text, or a list of texts, one of which must occur.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    field: String,
+    /// Whether upper and lower case are the same.
+    #[serde(default)]
+    ignore_case: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ExpressionSettings {
+    /// The item's field with the numbers, each of which must be used once.
+    #[schemars(extend("x-expected" = "{\"field\": NAME}"))]
+    numbers: FieldName,
+    /// The value of the expression.
+    #[schemars(extend("x-expected" = "a number, or {\"field\": NAME}"))]
+    value: NumberOrField,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct FieldName {
+    /// The item's field.
+    #[schemars(extend("x-expected" = "the name of an item's field"))]
+    pub field: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum NumberOrField {
+    Number(Number),
+    Field(FieldName),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GradedText {
+    pub correct: bool,
+    /// The right answer, for the results.
+    pub reference: String,
+}
+
+/// How a text is compared with its item's reference.
+#[derive(Debug)]
+pub(crate) enum Grader {
+    /// The canonical answer equals the field's.
+    Exact {
+        field: String,
+        extractor: Extractor,
+    },
+    /// The answer is a number within `tolerance` of the field's.
+    Number {
+        field: String,
+        extractor: Extractor,
+        tolerance: f64,
+    },
+    /// The sample's text matches the task's regex, or the one in the item's field.
+    Pattern(Regex),
+    PatternField(String),
+    /// The sample's text contains the field's text.
+    Contains {
+        field: String,
+        ignore_case: bool,
+    },
+    /// The answer is an expression of the numbers in the field `numbers` with the required value.
+    Expression {
+        numbers: String,
+        value: NumberSource,
+    },
+}
+
+/// A number in the task file, or in the item's field.
+#[derive(Debug)]
+pub(crate) enum NumberSource {
+    Number(String),
+    Field(String),
+}
+
+/// The reference for an item's samples.
+#[derive(Clone, Debug)]
+pub(crate) enum ExpectedAnswer {
+    Exact { values: Vec<String>, normalise: Normalise },
+    Number { values: Vec<String>, tolerance: f64 },
+    Pattern(Regex),
+    Contains { values: Vec<String>, ignore_case: bool },
+    Expression(ExpressionTarget),
+}
+
+/// How samples are graded.
+#[derive(Debug)]
+pub(crate) enum TaskGrading {
+    /// By the text.
+    Text(Grader),
+    /// By running it as a program.
+    Judge(JudgeGrade),
+}
+
+impl TaskGrading {
+    /// `place`: of the key `grade`; `normalise`: the `answer` section's, the default of an `exact` grade.
+    pub fn new(place: &Place<'_>, settings: GradeSettings, normalise: Option<Normalise>) -> Result<Self> {
+        let grader = match settings {
+            GradeSettings::Exact(exact) => {
+                let normalise = exact.normalise.or(normalise).unwrap_or(Normalise::Text);
+                let extractor = Extractor::new(&place.key("exact"), &exact.rules, normalise)?;
+                Grader::Exact { field: exact.field, extractor }
+            }
+            GradeSettings::Number(number) => {
+                let extractor = Extractor::new(&place.key("number"), &number.rules, Normalise::Number)?;
+                Grader::Number { field: number.field, extractor, tolerance: number.tolerance }
+            }
+            GradeSettings::Regex(PatternSettings { field, pattern }) => match (field, pattern) {
+                (Some(field), None) => Grader::PatternField(field),
+                (None, Some(pattern)) => Grader::Pattern(compile(&place.key("regex").key("pattern"), &pattern)?),
+                _ => return Err(place.key("regex").wrong("either `field` or `pattern`")),
+            },
+            GradeSettings::Contains(ContainsSettings { field, ignore_case }) => Grader::Contains { field, ignore_case },
+            GradeSettings::Expression(ExpressionSettings { numbers, value }) => {
+                let value = match value {
+                    NumberOrField::Number(number) => NumberSource::Number(number.to_string()),
+                    NumberOrField::Field(field) => NumberSource::Field(field.field),
+                };
+                Grader::Expression { numbers: numbers.field, value }
+            }
+            GradeSettings::Judge(judge) => return JudgeGrade::new(&place.key("judge"), judge).map(TaskGrading::Judge),
+        };
+        Ok(TaskGrading::Text(grader))
+    }
+}
+
+impl Grader {
+    /// The item's field with the reference; `None`: it is the same for all items.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Grader::Exact { field, .. }
+            | Grader::Number { field, .. }
+            | Grader::PatternField(field)
+            | Grader::Contains { field, .. } => Some(field),
+            Grader::Pattern(_) | Grader::Expression { .. } => None,
+        }
+    }
+
+    /// The reference for this item's samples. `path` and `id` are for the error if its field is missing or invalid.
+    pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ExpectedAnswer> {
+        let item = ItemFields { path, id, fields };
+        Ok(match self {
+            Grader::Exact { field, extractor } => {
+                ExpectedAnswer::Exact { values: item.answers(field, extractor)?, normalise: extractor.normalise }
+            }
+            Grader::Number { field, extractor, tolerance } => {
+                ExpectedAnswer::Number { values: item.answers(field, extractor)?, tolerance: *tolerance }
+            }
+            Grader::Pattern(regex) => ExpectedAnswer::Pattern(regex.clone()),
+            Grader::PatternField(field) => ExpectedAnswer::Pattern(item.regex(field)?),
+            Grader::Contains { field, ignore_case } => {
+                ExpectedAnswer::Contains { values: item.texts(field)?, ignore_case: *ignore_case }
+            }
+            Grader::Expression { numbers, value } => ExpectedAnswer::Expression(item.target(numbers, value)?),
+        })
+    }
+}
+
+/// The fields of one item, read for grading.
+struct ItemFields<'a> {
+    path: &'a Path,
+    id: &'a str,
+    fields: &'a Map<String, Value>,
+}
+
+impl ItemFields<'_> {
+    fn wrong(&self, field: &str, expected: &str, found: String) -> Error {
+        Error::field(self.path, field, format!("{expected} in item `{}`", self.id), found)
+    }
+
+    /// The field as texts: a string, number or boolean, or a list of them, each of which is accepted.
+    fn texts(&self, field: &str) -> Result<Vec<String>> {
+        self.texts_with(field, Number::to_string)
+    }
+
+    /// Like [`ItemFields::texts`]; `number` formats numbers.
+    fn texts_with(&self, field: &str, number: fn(&Number) -> String) -> Result<Vec<String>> {
+        let expected = "a string, a number or a list of them";
+        let text = |value: &Value| match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(value) => Ok(number(value)),
+            Value::Bool(value) => Ok(value.to_string()),
+            _ => Err(self.wrong(field, expected, describe(value))),
+        };
+        match self.fields.get(field) {
+            None => Err(self.wrong(field, expected, format!("the fields {}", names(self.fields)))),
+            Some(Value::Array(list)) if !list.is_empty() => list.iter().map(text).collect(),
+            Some(value) => Ok(vec![text(value)?]),
+        }
+    }
+
+    fn answers(&self, field: &str, extractor: &Extractor) -> Result<Vec<String>> {
+        let extract = |text: String| match extractor.extract(&text) {
+            Some(answer) => Ok(answer.value),
+            None => Err(self.wrong(field, "a text in which `grade` finds an answer", describe(&Value::String(text)))),
+        };
+        // A number's exponent would be read as a letter.
+        let number = match extractor.normalise {
+            Normalise::Number | Normalise::Latex => without_exponent,
+            Normalise::Text | Normalise::Choice | Normalise::AsIs => Number::to_string,
+        };
+        self.texts_with(field, number)?.into_iter().map(extract).collect()
+    }
+
+    /// The target of an expression; the numbers may be a string or a list.
+    fn target(&self, numbers: &str, value: &NumberSource) -> Result<ExpressionTarget> {
+        let given = self.texts(numbers)?.join(" ");
+        let value = match value {
+            NumberSource::Number(number) => number.clone(),
+            NumberSource::Field(field) => self.texts(field)?.concat(),
+        };
+        ExpressionTarget::new(&given, &value).ok_or_else(|| {
+            self.wrong(numbers, "numbers (and a number to be made of them)", format!("\"{given}\" and \"{value}\""))
+        })
+    }
+
+    fn regex(&self, field: &str) -> Result<Regex> {
+        let Some(Value::String(pattern)) = self.fields.get(field) else {
+            let found = self.fields.get(field).map_or_else(|| format!("the fields {}", names(self.fields)), describe);
+            return Err(self.wrong(field, "a regular expression", found));
+        };
+        Regex::new(pattern).map_err(|e| self.wrong(field, "a regular expression", broken(pattern, &e)))
+    }
+}
+
+impl ExpectedAnswer {
+    /// The right answer, for the results.
+    pub fn shown(&self) -> String {
+        match self {
+            ExpectedAnswer::Exact { values, .. }
+            | ExpectedAnswer::Number { values, .. }
+            | ExpectedAnswer::Contains { values, .. } => values.join(" | "),
+            ExpectedAnswer::Pattern(regex) => regex.to_string(),
+            ExpectedAnswer::Expression(target) => target.shown().to_string(),
+        }
+    }
+
+    /// Grades a sample: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which is wrong
+    /// if the grader compares answers).
+    pub fn judge(&self, text: &str, answer: Option<&str>) -> GradedText {
+        let correct = match self {
+            ExpectedAnswer::Exact { values, normalise } => {
+                answer.and_then(|a| normalise.apply(a)).is_some_and(|given| values.contains(&given))
+            }
+            ExpectedAnswer::Number { values, tolerance } => answer
+                .and_then(|a| Normalise::Number.apply(a))
+                .is_some_and(|given| values.iter().any(|v| near(v, &given, *tolerance))),
+            ExpectedAnswer::Pattern(regex) => regex.is_match(text),
+            ExpectedAnswer::Contains { values, ignore_case } => {
+                let fold = |s: &str| if *ignore_case { s.to_lowercase() } else { s.to_string() };
+                let text = fold(text);
+                values.iter().any(|v| text.contains(&fold(v)))
+            }
+            ExpectedAnswer::Expression(target) => answer.is_some_and(|answer| target.accepts(answer)),
+        };
+        GradedText { correct, reference: self.shown() }
+    }
+}
+
+/// Whether two canonical numbers are equal as text, or within the tolerance if there is one.
+fn near(a: &str, b: &str, tolerance: f64) -> bool {
+    let value = |s: &str| s.parse::<f64>().expect("a canonical number is one for f64 too");
+    a == b || (tolerance > 0.0 && (value(a) - value(b)).abs() <= tolerance)
+}

@@ -1,0 +1,352 @@
+//! The task file's key `method`, read and range-checked: which search a task uses. `sampling` defines how tokens
+//! are sampled.
+
+pub mod choose;
+mod sampling;
+pub mod scoring;
+pub mod steps;
+pub mod tree_of_thought;
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::source::Place;
+use crate::task::Item;
+use offshoot_core::error::Result;
+use offshoot_core::figures::counted;
+use offshoot_search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};
+use offshoot_search::tree_of_thought::Generate;
+use offshoot_search::vote::{Decided, VoteTally};
+
+pub use choose::Choose;
+pub use sampling::Sampling;
+pub use scoring::{ThoughtScoring, Verdicts};
+
+use choose::ChooseSettings;
+use scoring::VerdictSettings;
+use steps::{MctsSettings, StepSearchSettings};
+use tree_of_thought::{TreeOfThought, TreeOfThoughtSettings};
+
+/// The task file's key `method`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MethodSettings {
+    /// Samples vote: the most frequent answer wins.
+    SelfConsistency(VoteSettings),
+    /// One of the samples is chosen.
+    BestOfN(BestSettings),
+    /// Samples, for pass@k; none is chosen.
+    Sample(SampleSettings),
+    /// Tree of thoughts (Yao et al., 2023): thoughts are generated step by step; the model scores them and the best are
+    /// continued.
+    TreeOfThought(Box<TreeOfThoughtSettings>),
+    /// The most likely of offered answers is chosen; nothing is sampled.
+    Choose(ChooseSettings),
+    /// Beam search by steps: the best partial solutions of all are kept.
+    StepBeam(StepSearchSettings),
+    /// Diverse verifier tree search: the best partial solution of each subtree is kept.
+    Dvts(StepSearchSettings),
+    /// Monte Carlo tree search.
+    Mcts(Box<MctsSettings>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct VoteSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Whether to stop samples once they cannot change the vote, or are unlikely to.
+    #[schemars(extend("x-expected" = "true, false or {\"confidence\": P}"))]
+    stop_when_decided: Option<StopSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum StopSettings {
+    Certain(bool),
+    Confident(ConfidenceSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct ConfidenceSettings {
+    /// The probability that the leading answer is really the more frequent one, from which on the vote is decided.
+    #[schemars(extend(
+        "exclusiveMinimum" = 0.5, "exclusiveMaximum" = 1, "x-expected" = "a number above 0.5, below 1"
+    ))]
+    confidence: f64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct BestSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// The measure of a sample, or a question to the model about it.
+    #[schemars(extend("x-expected" = MEASURES))]
+    by: BestBySettings,
+    /// Whether the other samples are stopped as soon as one passes (with `grade` or `judge`).
+    #[serde(default)]
+    stop_when_passed: bool,
+}
+
+/// What `by` of `best_of_n` must be.
+const MEASURES: &str = "one of `logprob`, `mean_logprob`, `grade`, `judge`, or, without `stop_when_passed`, \
+                        {\"prompt\": …, \"words\": …}";
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum BestBySettings {
+    Measure(Measure),
+    Verdicts(VerdictSettings),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Measure {
+    /// Log-probability of the whole sample.
+    Logprob,
+    /// Mean log-probability per token.
+    MeanLogprob,
+    /// The task's grader: a right sample is better than a wrong one.
+    Grade,
+    /// The same, where `grade` is `judge`.
+    Judge,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SampleSettings {
+    /// Samples of each item.
+    #[schemars(range(min = 1))]
+    samples: u32,
+}
+
+/// How an item is searched, and how its answer is chosen.
+#[derive(Debug, PartialEq)]
+pub enum Method {
+    /// The most frequent answer wins. Sampling stops early once the vote is decided.
+    SelfConsistency { samples: u32, stop: Decided },
+    /// One sample is chosen by a measure of the sample itself. `stop_when_passed` (only with [`BestBy::Grade`]) stops
+    /// the other samples as soon as one is right.
+    BestOfN { samples: u32, by: BestBy, stop_when_passed: bool },
+    /// One sample is chosen by a score: the model's answer to a question about it.
+    BestByScorer { samples: u32, scorer: Verdicts },
+    /// Samples are generated and graded; none is chosen (pass@k).
+    Sample { samples: u32 },
+    /// Thoughts are generated step by step; the model scores them and the best are expanded.
+    TreeOfThought(Box<TreeOfThought>),
+    /// Nothing is sampled: the most likely of the offered answers is chosen.
+    Choose(Choose),
+    /// Beam search by steps: the best partial solutions of all are kept.
+    StepBeam { search: StepSearch, scorer: ThoughtScoring },
+    /// Diverse verifier tree search: the best partial solution of each subtree is kept.
+    Dvts { search: StepSearch, scorer: ThoughtScoring },
+    /// Monte Carlo tree search. Without a `scorer` the value of a solution is its agreement with the others.
+    Mcts { search: Mcts, scorer: Option<ThoughtScoring> },
+}
+
+/// What ends an item's sampling early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStop {
+    /// The vote is decided.
+    Decided,
+    /// A sample has passed.
+    Passed,
+}
+
+impl Method {
+    /// Samples of one item. For a search: the most that it generates at once; for `mcts`: the simulations.
+    pub fn samples(&self) -> u32 {
+        match self {
+            Method::SelfConsistency { samples, .. }
+            | Method::BestOfN { samples, .. }
+            | Method::BestByScorer { samples, .. }
+            | Method::Sample { samples } => *samples,
+            Method::TreeOfThought(how) => how.settings.breadth.saturating_mul(match how.settings.generate {
+                Generate::Sample { thoughts, .. } => thoughts,
+                Generate::Propose { lists, .. } => lists,
+            }),
+            Method::Choose(_) => 1,
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.samples,
+            Method::Mcts { search, .. } => search.samples,
+        }
+    }
+
+    /// The method in words, for the first line of a summary.
+    pub fn described(&self) -> String {
+        match self {
+            Method::Choose(choose) => match choose.count() {
+                Some(choices) => format!("{} of {choices}", self.name()),
+                None => self.name().to_string(),
+            },
+            Method::Mcts { search, .. } => {
+                format!("{} with {}", self.name(), counted(search.samples.into(), "simulation"))
+            }
+            Method::TreeOfThought(how) => format!("{} with {}", self.name(), how.described()),
+            _ => format!("{} with {}", self.name(), counted(self.samples().into(), "sample")),
+        }
+    }
+
+    /// What may end the sampling of an item before all samples are finished. `None`: nothing.
+    pub fn spares(&self) -> Option<EarlyStop> {
+        match self {
+            Method::SelfConsistency { stop, .. } => (*stop != Decided::Never).then_some(EarlyStop::Decided),
+            Method::BestOfN { stop_when_passed, .. } => stop_when_passed.then_some(EarlyStop::Passed),
+            _ => None,
+        }
+    }
+
+    /// Whether its samples are independent samples of one distribution, so that each can be kept without the others.
+    pub fn draws_alike(&self) -> bool {
+        match self {
+            Method::SelfConsistency { .. }
+            | Method::BestOfN { .. }
+            | Method::BestByScorer { .. }
+            | Method::Sample { .. } => true,
+            Method::TreeOfThought(_)
+            | Method::Choose(_)
+            | Method::StepBeam { .. }
+            | Method::Dvts { .. }
+            | Method::Mcts { .. } => false,
+        }
+    }
+
+    /// Whether all samples come from one distribution and none is omitted because of others; otherwise pass@k and maj@k
+    /// cannot be computed.
+    pub fn draws_all(&self) -> bool {
+        self.draws_alike() && self.spares().is_none()
+    }
+
+    /// Its question to the model about complete or partial solutions.
+    pub fn verdicts(&self) -> Option<&Verdicts> {
+        match (self, self.scoring()) {
+            (Method::BestByScorer { scorer, .. }, _) | (_, Some(ThoughtScoring::Verdicts(scorer))) => Some(scorer),
+            _ => None,
+        }
+    }
+
+    /// How a stepwise search scores complete and partial solutions.
+    pub fn scoring(&self) -> Option<&ThoughtScoring> {
+        match self {
+            Method::StepBeam { scorer, .. } | Method::Dvts { scorer, .. } => Some(scorer),
+            Method::Mcts { scorer, .. } => scorer.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it votes on answers.
+    pub fn votes(&self) -> bool {
+        match self {
+            Method::SelfConsistency { .. } => true,
+            Method::StepBeam { search, .. } | Method::Dvts { search, .. } => search.by != Decide::Best,
+            Method::Mcts { search, scorer } => {
+                scorer.is_none() || matches!(search.by, MctsDecide::Rollouts(Decide::Vote | Decide::WeightedVote))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it generates further prompts during the search.
+    pub fn asks(&self) -> bool {
+        match self {
+            Method::TreeOfThought(_) => true,
+            Method::Choose(choose) => choose.neutral.is_some(),
+            other => other.verdicts().is_some(),
+        }
+    }
+
+    /// The files included in its prompts about `item` by paths that are templates.
+    pub fn prompt_files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        match self {
+            Method::TreeOfThought(how) => how.prompt_files(item),
+            other => other.verdicts().map_or(Ok(Vec::new()), |verdicts| verdicts.prompt_files(item)),
+        }
+    }
+
+    /// Checks the fields of an item that the method needs.
+    pub fn check_item(&self, item: &Item) -> Result<()> {
+        match self {
+            Method::TreeOfThought(how) => how.check_item(item),
+            _ => Ok(()),
+        }
+    }
+
+    /// Samples of an item that run at once. If a vote may be decided early, the number that every vote needs.
+    pub fn samples_at_once(&self) -> u32 {
+        match self {
+            Method::SelfConsistency { samples, stop } => stop.fewest_more(&VoteTally::default(), *samples),
+            Method::Choose(choose) => choose.count().unwrap_or(1) as u32,
+            Method::Mcts { search, .. } => search.parallel.saturating_mul(search.expansions),
+            other => other.samples(),
+        }
+    }
+
+    /// The method's key in the task file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Method::SelfConsistency { .. } => "self_consistency",
+            Method::BestOfN { .. } | Method::BestByScorer { .. } => "best_of_n",
+            Method::Sample { .. } => "sample",
+            Method::TreeOfThought(_) => "tree_of_thought",
+            Method::Choose(_) => "choose",
+            Method::StepBeam { .. } => "step_beam",
+            Method::Dvts { .. } => "dvts",
+            Method::Mcts { .. } => "mcts",
+        }
+    }
+
+    /// `place`: of the key `method`.
+    pub(crate) fn new(place: &Place<'_>, settings: MethodSettings) -> Result<Method> {
+        match settings {
+            MethodSettings::SelfConsistency(VoteSettings { samples, stop_when_decided }) => {
+                let stop = match stop_when_decided {
+                    None | Some(StopSettings::Certain(false)) => Decided::Never,
+                    Some(StopSettings::Certain(true)) => Decided::Certain,
+                    Some(StopSettings::Confident(enough)) => Decided::Confident(enough.confidence),
+                };
+                Ok(Method::SelfConsistency { samples, stop })
+            }
+            MethodSettings::BestOfN(best) => best_of(&place.key("best_of_n"), best),
+            MethodSettings::Sample(SampleSettings { samples }) => Ok(Method::Sample { samples }),
+            MethodSettings::TreeOfThought(settings) => {
+                let how = TreeOfThought::new(&place.key("tree_of_thought"), *settings)?;
+                Ok(Method::TreeOfThought(Box::new(how)))
+            }
+            MethodSettings::Choose(settings) => Choose::new(&place.key("choose"), settings).map(Method::Choose),
+            MethodSettings::StepBeam(settings) => {
+                let (search, scorer) = steps::step_search(&place.key("step_beam"), settings)?;
+                Ok(Method::StepBeam { search, scorer })
+            }
+            MethodSettings::Dvts(settings) => {
+                let (search, scorer) = steps::step_search(&place.key("dvts"), settings)?;
+                Ok(Method::Dvts { search, scorer })
+            }
+            MethodSettings::Mcts(settings) => {
+                let (search, scorer) = steps::mcts(&place.key("mcts"), *settings)?;
+                Ok(Method::Mcts { search, scorer })
+            }
+        }
+    }
+}
+
+fn best_of(place: &Place<'_>, settings: BestSettings) -> Result<Method> {
+    let BestSettings { samples, by, stop_when_passed } = settings;
+    let by = match by {
+        BestBySettings::Verdicts(_) if stop_when_passed => return Err(place.key("by").wrong(MEASURES)),
+        BestBySettings::Verdicts(scorer) => {
+            let scorer = Verdicts::new(&place.key("by"), scorer)?;
+            return Ok(Method::BestByScorer { samples, scorer });
+        }
+        BestBySettings::Measure(Measure::Logprob) => BestBy::Logprob,
+        BestBySettings::Measure(Measure::MeanLogprob) => BestBy::MeanLogprob,
+        BestBySettings::Measure(Measure::Grade | Measure::Judge) => BestBy::Grade,
+    };
+    if stop_when_passed && by != BestBy::Grade {
+        return Err(place.key("stop_when_passed").wrong("false where `by` is neither `grade` nor `judge`"));
+    }
+    Ok(Method::BestOfN { samples, by, stop_when_passed })
+}

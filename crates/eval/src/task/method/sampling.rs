@@ -1,0 +1,116 @@
+//! The task file's key `sampling`: how tokens are sampled and when a sample ends. The schema of [`Sampling`] checks the
+//! ranges; what depends on several keys is checked here.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::source::Place;
+use crate::source::values::{Pairs, Texts};
+use offshoot_core::error::Result;
+
+/// How tokens are sampled and when a sample ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Sampling {
+    /// Divides the logits; 0: always the most probable token.
+    #[schemars(extend("minimum" = 0, "x-expected" = "a 32-bit number of at least 0"))]
+    pub temperature: f32,
+    /// Only this many of the most probable tokens.
+    #[schemars(range(min = 1))]
+    pub top_k: Option<u32>,
+    /// Only the most probable tokens that together have this probability; 1 keeps every token.
+    #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 1, "x-expected" = "a number above 0, at most 1"))]
+    pub top_p: f32,
+    /// Only tokens with at least this share of the best one's probability; 0 keeps every token.
+    #[schemars(extend("minimum" = 0, "maximum" = 1, "x-expected" = "a number from 0 to 1"))]
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens that have occurred; 1 does nothing.
+    #[schemars(extend("exclusiveMinimum" = 0, "x-expected" = "a 32-bit number above 0"))]
+    pub repetition_penalty: f32,
+    /// Subtracted from a token's logit for each time that it has been sampled.
+    #[schemars(extend("x-expected" = "a 32-bit number"))]
+    pub frequency_penalty: f32,
+    /// Subtracted once from the logit of each token that has been sampled.
+    #[schemars(extend("x-expected" = "a 32-bit number"))]
+    pub presence_penalty: f32,
+    /// Token ids and the values added to their logits: {"13": -100}.
+    #[serde(deserialize_with = "biases", serialize_with = "biases_by_token")]
+    #[schemars(with = "BTreeMap<u32, f32>", extend("x-expected" = "an object of 32-bit numbers by token id"))]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The most tokens of a sample.
+    #[schemars(range(min = 1))]
+    pub max_tokens: u32,
+    /// Neither end of text nor stop strings end the sample before this many tokens.
+    pub min_tokens: u32,
+    /// The sample ends before the first of these strings.
+    #[serde(deserialize_with = "texts")]
+    #[schemars(with = "Texts")]
+    pub stop: Vec<String>,
+    /// The text keeps the stop string that ended it.
+    pub include_stop: bool,
+    /// Tokens that end a sample.
+    #[schemars(extend("x-expected" = "a list of token ids"))]
+    pub stop_token_ids: Vec<u32>,
+    /// The model's end of text does not end a sample.
+    pub ignore_eos: bool,
+    /// The number of most probable tokens reported with their log-probabilities at each position, in addition to the
+    /// sampled one.
+    #[schemars(range(max = 20))]
+    pub logprobs: Option<u32>,
+    /// Of all random numbers: the same seed draws the same samples.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            max_tokens: 256,
+            min_tokens: 0,
+            stop: Vec::new(),
+            include_stop: false,
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            seed: 0,
+        }
+    }
+}
+
+fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Texts::deserialize(deserializer).map(|texts| texts.0)
+}
+
+/// The biases in the file's order.
+fn biases<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(u32, f32)>, D::Error> {
+    let by_token = Pairs::<f32>::deserialize(deserializer)?;
+    let parsed = |(token, bias): (String, f32)| Some((token.parse().ok()?, bias));
+    let all: Option<Vec<_>> = by_token.0.into_iter().map(parsed).collect();
+    all.ok_or_else(|| serde::de::Error::custom("a token id above 32 bits"))
+}
+
+fn biases_by_token<S: Serializer>(biases: &[(u32, f32)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(biases.iter().copied())
+}
+
+impl Sampling {
+    /// Checks what depends on several keys.
+    pub(crate) fn check(&self, place: &Place<'_>) -> Result<()> {
+        if self.stop.iter().any(String::is_empty) {
+            return Err(place.key("stop").wrong_as("strings that are not empty", "\"\""));
+        }
+        if self.min_tokens > self.max_tokens {
+            return Err(place.key("min_tokens").wrong(format!("at most `max_tokens`, {}", self.max_tokens)));
+        }
+        Ok(())
+    }
+}

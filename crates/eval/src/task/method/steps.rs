@@ -1,0 +1,183 @@
+//! The settings of stepwise searches (`step_beam`, `dvts`, `mcts`), each with its scoring of solutions.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::source::Place;
+use crate::task::method::scoring::{ScorerSettings, ThoughtScoring};
+use offshoot_core::error::Result;
+use offshoot_search::settings::{
+    Aggregate, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch, StepSettings,
+};
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct StepSearchSettings {
+    /// The most solutions kept at the end, and steps sampled at once; a multiple of `expansions`.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// Next steps sampled after each kept solution.
+    #[serde(default = "expansions")]
+    #[schemars(range(min = 1))]
+    expansions: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores complete and partial solutions.
+    scorer: ScorerSettings,
+    /// How the scores of a solution's steps become its own.
+    #[serde(default = "last")]
+    aggregate: Aggregate,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "weighted_vote")]
+    by: Decide,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MctsSettings {
+    /// The most simulations.
+    #[schemars(range(min = 1))]
+    samples: u32,
+    /// No simulation starts once this many tokens are sampled (default: no limit).
+    #[schemars(range(min = 1))]
+    tokens: Option<u32>,
+    /// Next steps sampled when a node is expanded.
+    #[serde(default = "expansions")]
+    #[schemars(range(min = 1))]
+    expansions: u32,
+    /// Simulations at once.
+    #[serde(default = "parallel")]
+    #[schemars(range(min = 1))]
+    parallel: u32,
+    /// The string that ends a step.
+    #[serde(default = "delimiter")]
+    #[schemars(length(min = 1), extend("x-expected" = "a string that is not empty"))]
+    delimiter: String,
+    /// The most steps of a solution.
+    #[serde(default = "steps")]
+    #[schemars(range(min = 1))]
+    steps: u32,
+    /// What scores the solution at the end of a simulation.
+    scorer: MctsScorerSettings,
+    /// How a simulation selects the next step.
+    #[serde(default = "uct")]
+    select: MctsSelect,
+    /// The weight of rarely tried steps in that selection.
+    #[serde(default = "exploration")]
+    #[schemars(extend("minimum" = 0, "x-expected" = "a number of at least 0"))]
+    exploration: f64,
+    /// Progressive widening: a node with n visits has `expansions` times n to this power next steps (default: always
+    /// `expansions`).
+    #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1, "x-expected" = "a number above 0, below 1"))]
+    widening: Option<f64>,
+    /// How the answer is chosen among the solutions.
+    #[serde(default = "weighted_rollouts")]
+    by: MctsDecideSettings,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend(
+    "x-expected" = "`agreement`, `mean_logprob`, `grade`, or an object with `prompt` and `words`"
+))]
+enum MctsScorerSettings {
+    Agreement(Agreement),
+    Scorer(ScorerSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Agreement {
+    /// The share of the simulations so far that gave the same answer.
+    Agreement,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum MctsDecideSettings {
+    Visits(Visits),
+    Rollouts(Decide),
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Visits {
+    /// The solution simulated where the most visited path ends.
+    Visits,
+}
+
+fn expansions() -> u32 {
+    4
+}
+
+fn delimiter() -> String {
+    "\n".to_string()
+}
+
+fn steps() -> u32 {
+    40
+}
+
+fn parallel() -> u32 {
+    8
+}
+
+fn exploration() -> f64 {
+    std::f64::consts::SQRT_2
+}
+
+fn last() -> Aggregate {
+    Aggregate::Last
+}
+
+fn uct() -> MctsSelect {
+    MctsSelect::Uct
+}
+
+fn weighted_vote() -> Decide {
+    Decide::WeightedVote
+}
+
+fn weighted_rollouts() -> MctsDecideSettings {
+    MctsDecideSettings::Rollouts(Decide::WeightedVote)
+}
+
+/// The settings of `step_beam` or `dvts`, and what scores each step; `place`: theirs.
+pub(crate) fn step_search(place: &Place<'_>, settings: StepSearchSettings) -> Result<(StepSearch, ThoughtScoring)> {
+    let StepSearchSettings { samples, expansions, delimiter, steps, scorer, aggregate, by } = settings;
+    if samples % expansions != 0 {
+        return Err(place.key("samples").wrong(format!("a multiple of `expansions`, {expansions}")));
+    }
+    let scorer = ThoughtScoring::new(&place.key("scorer"), scorer)?;
+    let steps = StepSettings { delimiter, most: steps as usize };
+    Ok((StepSearch { samples, expansions, steps, aggregate, by }, scorer))
+}
+
+/// The settings of `mcts`, and what scores the solutions; `None`: their agreement does. `place`: theirs.
+pub(crate) fn mcts(place: &Place<'_>, settings: MctsSettings) -> Result<(Mcts, Option<ThoughtScoring>)> {
+    let scorer = match settings.scorer {
+        MctsScorerSettings::Agreement(Agreement::Agreement) => None,
+        MctsScorerSettings::Scorer(scorer) => Some(ThoughtScoring::new(&place.key("scorer"), scorer)?),
+    };
+    let mcts = Mcts {
+        samples: settings.samples,
+        tokens: settings.tokens.map(|tokens| tokens as usize),
+        expansions: settings.expansions,
+        parallel: settings.parallel,
+        steps: StepSettings { delimiter: settings.delimiter, most: settings.steps as usize },
+        scoring: scorer.as_ref().map_or(RolloutScoring::Agreement, |_| RolloutScoring::Scorer),
+        select: settings.select,
+        exploration: settings.exploration,
+        widening: settings.widening,
+        by: match settings.by {
+            MctsDecideSettings::Visits(Visits::Visits) => MctsDecide::Visits,
+            MctsDecideSettings::Rollouts(by) => MctsDecide::Rollouts(by),
+        },
+    };
+    Ok((mcts, scorer))
+}

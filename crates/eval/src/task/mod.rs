@@ -1,0 +1,272 @@
+//! A task file defines items, prompt, sampling, search, answers and grading. This module defines its keys, as types whose
+//! schema checks a file and is printed by `offshoot help task`; renders prompts, extracts answers and grades them. `run`
+//! executes a task.
+
+pub mod candidate;
+mod documents;
+mod grade;
+pub mod help;
+pub(crate) mod items;
+mod matched;
+mod method;
+mod prompt;
+pub mod scaffold;
+mod shots;
+mod template;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use grade::GradedText;
+pub use items::Item;
+pub use method::{
+    Choose, EarlyStop, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps, tree_of_thought,
+};
+pub use prompt::TaskPrompt;
+
+use crate::answer::{ExtractedAnswer, Extractor, Normalise, TaskAnswer};
+use crate::source::TaskSource;
+use crate::source::schema::Schema;
+use crate::source::values::TaskPath;
+use grade::{GradeSettings, TaskGrading};
+use items::{ItemSettings, ItemSource, Standard};
+use method::MethodSettings;
+use offshoot_core::error::{Error, Result};
+use offshoot_search::settings::BestBy;
+use offshoot_text::reasoning::answer_part;
+use prompt::{PromptSettings, PromptTemplate};
+pub use template::TEMPLATES;
+
+/// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths are
+/// relative to the file; those of the command line to the current folder.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(title = "A task of Offshoot")]
+struct TaskSettings {
+    /// Where editors find this schema; Offshoot does not read it.
+    #[serde(rename = "$schema")]
+    #[allow(dead_code, reason = "it is for editors")]
+    schema: Option<String>,
+    /// The task's name, which names the folder of results (default: the file's).
+    name: Option<String>,
+    /// The model's folder in Hugging Face layout (or --model).
+    model: Option<TaskPath>,
+    /// The problems, each an object of fields; those of a document become one item per question.
+    items: ItemSettings,
+    /// How an item becomes a prompt.
+    prompt: PromptSettings,
+    /// How an item is searched, and how its answer is chosen.
+    method: MethodSettings,
+    /// How tokens are sampled and when a sample ends.
+    #[serde(default)]
+    sampling: Sampling,
+    /// How the answer in a sample is found. A method that votes needs it.
+    answer: Option<TaskAnswer>,
+    /// How samples are graded (default: they are not).
+    grade: Option<GradeSettings>,
+}
+
+/// The schema of a task file.
+pub(crate) static SCHEMA: LazyLock<Schema> = LazyLock::new(Schema::of::<TaskSettings>);
+
+/// Settings of the command line that override those of the task file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
+    pub set: Vec<String>,
+    pub samples: Option<u32>,
+    pub seed: Option<u64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub max_tokens: Option<u32>,
+    /// Model folder; relative to the current folder, unlike the task file's `model`.
+    pub model: Option<PathBuf>,
+}
+
+/// A checked task file.
+#[derive(Debug)]
+pub struct Task {
+    pub path: PathBuf,
+    pub name: String,
+    pub model: Option<PathBuf>,
+    pub method: Method,
+    pub sampling: Sampling,
+    /// The file's JSON with the overrides applied, stored with the results.
+    pub source: Value,
+    items: ItemSource,
+    prompt: PromptTemplate,
+    answer: Option<Extractor>,
+    grade: Option<TaskGrading>,
+}
+
+impl Task {
+    /// Reads and checks a task file and the text files that its prompt names; items are not read.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
+        Task::of(path, TaskSource::read(path, &overrides.assignments())?, overrides)
+    }
+
+    /// The task with the source `value` ([`Task::source`]) of an earlier run, changed by `overrides`; `path`: the path
+    /// of its file.
+    pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
+        Task::of(path, TaskSource::of(path, value, &overrides.assignments())?, overrides)
+    }
+
+    /// Only the method of the task with the source `value`.
+    pub fn method_of(path: &Path, value: Value) -> Result<Method> {
+        let mut source = TaskSource::of(path, value, &[])?;
+        let settings: TaskSettings = source.parse(&SCHEMA)?;
+        Method::new(&source.root().key("method"), settings.method)
+    }
+
+    fn of(path: &Path, mut source: TaskSource, overrides: &Overrides) -> Result<Task> {
+        if let Some(samples) = overrides.samples {
+            source.set_samples(samples);
+        }
+        let settings: TaskSettings = source.parse(&SCHEMA)?;
+        let root = source.root();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let normalise = settings.answer.as_ref().map(|answer| answer.normalise.unwrap_or(Normalise::Text));
+        let answer = settings
+            .answer
+            .as_ref()
+            .zip(normalise)
+            .map(|(answer, normalise)| Extractor::new(&root.key("answer"), &answer.rules, normalise));
+        let grade = settings.grade.map(|grade| TaskGrading::new(&root.key("grade"), grade, normalise));
+        settings.sampling.check(&root.key("sampling"))?;
+        let task = Task {
+            path: path.to_path_buf(),
+            name: settings.name.unwrap_or(stem),
+            model: overrides.model.clone().or(settings.model.map(|model| source.resolve(&model.0))),
+            method: Method::new(&root.key("method"), settings.method)?,
+            sampling: settings.sampling,
+            items: ItemSource::new(&root.key("items"), settings.items)?,
+            prompt: PromptTemplate::new(&root.key("prompt"), settings.prompt)?,
+            answer: answer.transpose()?,
+            grade: grade.transpose()?,
+            source: source.value.clone(),
+        };
+        task.check()?;
+        Ok(task)
+    }
+
+    /// Checks keys that require other keys.
+    fn check(&self) -> Result<()> {
+        let missing =
+            |key: &str, expected: &str| Error::field(&self.path, key, expected, "nothing (the key is missing)");
+        match &self.method {
+            method if method.votes() && self.answer.is_none() => Err(missing(
+                "answer",
+                &format!("how to find a sample's answer, because `{}` votes on answers", method.name()),
+            )),
+            Method::BestOfN { by: BestBy::Grade, .. } if self.grade.is_none() => {
+                Err(missing("grade", "a grader, because `best_of_n` chooses by it"))
+            }
+            method if method.scoring() == Some(&ThoughtScoring::Grade) && self.grade.is_none() => {
+                Err(missing("grade", &format!("a grader, because `{}` scores by it", method.name())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The items file; the task file itself if the items are inline.
+    pub fn items_path(&self) -> &Path {
+        &self.items.path
+    }
+
+    /// The items files that the task names only by a pattern or folder.
+    pub fn item_files(&self) -> Result<Vec<PathBuf>> {
+        self.items.files()
+    }
+
+    /// The files included in the prompts of `items` by paths that are templates.
+    pub fn prompt_files<'i>(&self, items: impl Iterator<Item = &'i Item>) -> Result<BTreeSet<PathBuf>> {
+        let mut files = BTreeSet::new();
+        for item in items {
+            files.extend(self.prompt.files(item)?);
+            files.extend(self.method.prompt_files(item)?);
+        }
+        Ok(files)
+    }
+
+    /// The task's items in the file's order, at most `limit`, each checked for the fields that grader and method need.
+    pub fn items(&self, limit: Option<usize>) -> Result<Vec<Item>> {
+        let mut items = self.items.load(limit)?;
+        if let Some(grader) = self.grade.as_ref().filter(|_| !self.asks_without_answers(&items)) {
+            for item in &mut items {
+                let (path, id, fields) = (&self.items.path, &item.id, &item.fields);
+                item.standard = Some(match grader {
+                    TaskGrading::Text(grader) => Standard::Reference(grader.reference(path, id, fields)?),
+                    TaskGrading::Judge(judge) => Standard::Tests(Arc::new(judge.tests(path, id, fields)?)),
+                });
+            }
+        }
+        Ok(items)
+    }
+
+    /// Whether the items are questions from a file of their own, none of which has an answer: then nothing is graded.
+    fn asks_without_answers(&self, items: &[Item]) -> bool {
+        let Some(TaskGrading::Text(grader)) = &self.grade else { return false };
+        let Some(field) = grader.field().filter(|_| self.items.has_own_questions()) else { return false };
+        let is_graded = self.method.scoring() == Some(&ThoughtScoring::Grade)
+            || matches!(self.method, Method::BestOfN { by: BestBy::Grade, .. });
+        let without = !is_graded && items.iter().all(|item| !item.fields.contains_key(field));
+        if without {
+            log::warn!("no question has the field `{field}`, with which `grade` compares: nothing is graded");
+        }
+        without
+    }
+
+    /// Renders the item's prompt. An error names the item and its missing fields.
+    pub fn prompt(&self, item: &Item) -> Result<TaskPrompt> {
+        self.prompt.render(item)
+    }
+
+    /// The answer in a sample, behind its reasoning. `None`: it has none, or the task has no answers.
+    pub fn answer(&self, text: &str) -> Option<ExtractedAnswer> {
+        self.answer.as_ref().and_then(|extractor| extractor.extract(&answer_part(text)))
+    }
+
+    /// Whether the task defines how to find an answer.
+    pub fn has_answers(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// Grades a sample; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
+    /// is the answer. `None`: the task has no grader, or a judge grades.
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
+        let text = &*answer_part(text);
+        let given = match self.answer {
+            Some(_) => answer.map(|a| a.found.as_str()),
+            None => Some(text),
+        };
+        match &item.standard {
+            Some(Standard::Reference(reference)) => Some(reference.judge(text, given)),
+            Some(Standard::Tests(_)) | None => None,
+        }
+    }
+
+    /// Whether samples are programs for the judge.
+    pub fn is_judged(&self) -> bool {
+        matches!(self.grade, Some(TaskGrading::Judge(_)))
+    }
+}
+
+impl Overrides {
+    /// The overrides of keys that every task file has, as `key=value` assignments.
+    fn assignments(&self) -> Vec<String> {
+        fn set(key: &str, value: Option<impl ToString>) -> Option<String> {
+            value.map(|value| format!("sampling.{key}={}", value.to_string()))
+        }
+        let options = [
+            set("seed", self.seed),
+            set("temperature", self.temperature),
+            set("top_p", self.top_p),
+            set("max_tokens", self.max_tokens),
+        ];
+        self.set.iter().cloned().chain(options.into_iter().flatten()).collect()
+    }
+}

@@ -1,0 +1,278 @@
+//! Renders an item's prompt: fixed texts and templates, level by level from the root, or a chat's messages. The
+//! tokenizer encodes texts and applies chat templates.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::source::Place;
+use crate::task::items::Item;
+use crate::task::shots::{ShotSettings, Shots};
+use crate::task::template::{Template, TextSettings};
+use offshoot_core::error::{Error, Result};
+use offshoot_text::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, Tokenizer};
+
+/// The prompt of one item.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskPrompt {
+    /// The texts of the levels, root first; the prompt is their concatenation.
+    Levels(Vec<String>),
+    /// To be rendered by the model's own chat template.
+    Chat { messages: Vec<Message>, options: ChatOptions },
+}
+
+impl TaskPrompt {
+    /// The prompt as one text; a chat is rendered up to the start of the assistant's turn.
+    pub fn text(&self, tokenizer: &Tokenizer) -> Result<String> {
+        match self {
+            TaskPrompt::Levels(levels) => Ok(levels.concat()),
+            TaskPrompt::Chat { messages, options } => tokenizer.chat_with(messages, options),
+        }
+    }
+
+    /// Encodes the prompt like Hugging Face transformers: the whole text, with the tokenizer's special tokens (a
+    /// beginning of text), or a rendered chat without them, because it contains its own. A chat counts as one level.
+    pub fn encode(&self, tokenizer: &Tokenizer) -> Result<LevelTokens> {
+        self.encode_shared(&mut SharedEncoder::new(tokenizer))
+    }
+
+    /// Like [`TaskPrompt::encode`], for one prompt of many.
+    pub fn encode_shared(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
+        let tokenizer = encoder.tokenizer();
+        let encoded = match self {
+            TaskPrompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
+            TaskPrompt::Chat { .. } => encoder.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
+        };
+        match encoded.tokens[..] {
+            [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
+            [first, second, ..] if first == second && tokenizer.bos() == Some(first) => {
+                log::warn!("the prompt contains the beginning of text, which the tokenizer also adds: it occurs twice");
+            }
+            _ => {}
+        }
+        Ok(encoded)
+    }
+
+    /// Like [`TaskPrompt::encode_shared`], with possible continuations.
+    pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
+        match self {
+            TaskPrompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
+            TaskPrompt::Chat { .. } => {
+                let text = self.text(encoder.tokenizer())?;
+                encoder.encode_choices(&[text], continuations, AddSpecial::No)
+            }
+        }
+    }
+}
+
+/// The task file's key `prompt`, or another key of the same form. Templates are Jinja over the item's fields.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a template, or an object with `item`, `levels` or `chat`"))]
+pub(crate) enum PromptSettings {
+    /// A template.
+    Template(String),
+    Parts(Box<PromptPartSettings>),
+}
+
+/// Text that is common to all items, then `item` or `levels`; or a `chat`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PromptPartSettings {
+    /// Fixed text, or a list of texts, the same for all items: its keys and values are computed and kept once.
+    shared: Option<SharedSettings>,
+    /// A template of the item's own text.
+    item: Option<PartSettings>,
+    /// Templates from the most common text to the item's own: what several items share is computed and kept once.
+    #[schemars(length(min = 1), extend("x-expected" = "a list of templates and `shots`"))]
+    levels: Option<Vec<PartSettings>>,
+    /// A chat, written by the model's own template.
+    chat: Option<ChatSettings>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a text, {\"file\": PATH}, or a list of them"))]
+enum SharedSettings {
+    Several(Vec<TextSettings>),
+    One(TextSettings),
+}
+
+/// A template, or worked examples.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(extend("x-expected" = "a template, {\"file\": PATH} or {\"shots\": …}"))]
+enum PartSettings {
+    Shots {
+        /// Worked examples from a file.
+        shots: ShotSettings,
+    },
+    Text(TextSettings),
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChatSettings {
+    /// A template of the system's turn.
+    system: Option<TextSettings>,
+    /// Turns before the user's last.
+    #[serde(default)]
+    #[schemars(extend("x-expected" = "a list of objects with `role` and `content`"))]
+    messages: Vec<TurnSettings>,
+    /// A template of the user's last turn.
+    #[schemars(extend("x-expected" = "a template: a chat ends with the user's turn"))]
+    user: Option<TextSettings>,
+    /// The name of one of the model's chat templates.
+    template: Option<String>,
+    /// Variables for the chat template, such as {"enable_thinking": false}.
+    options: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct TurnSettings {
+    #[schemars(extend("x-expected" = "a role, such as \"user\""))]
+    role: String,
+    /// A template.
+    #[schemars(extend("x-expected" = "a template"))]
+    content: TextSettings,
+}
+
+/// The levels of a prompt, or the turns of a chat.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PromptTemplate {
+    Levels(Vec<PromptPart>),
+    Chat { turns: Vec<(String, Template)>, options: ChatOptions },
+}
+
+/// A part of a level.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PromptPart {
+    Fixed(String),
+    Template(Template),
+    Shots(Shots),
+}
+
+impl PromptTemplate {
+    /// `place`: of the prompt.
+    pub fn new(place: &Place<'_>, settings: PromptSettings) -> Result<PromptTemplate> {
+        let parts = match settings {
+            PromptSettings::Template(text) => {
+                return Ok(PromptTemplate::Levels(vec![PromptPart::Template(Template::new(place, text)?)]));
+            }
+            PromptSettings::Parts(parts) => *parts,
+        };
+        let wrong =
+            |found: &str| Err(place.wrong_as("a template, or an object with `item`, `levels` or `chat`", found));
+        match (parts.item, parts.levels, parts.chat) {
+            (None, None, Some(_)) if parts.shared.is_some() => {
+                wrong("`shared` beside `chat`; put shared text into `chat.system` or `chat.messages`")
+            }
+            (None, None, Some(chat)) => chat_of(&place.key("chat"), chat),
+            (Some(item), None, None) => levels_of(place, parts.shared, vec![(place.key("item"), item)]),
+            (None, Some(levels), None) => {
+                let at = |ix: usize| place.key("levels").key(&ix.to_string());
+                let levels = levels.into_iter().enumerate().map(|(ix, level)| (at(ix), level));
+                levels_of(place, parts.shared, levels.collect())
+            }
+            (None, None, None) => wrong("none of them"),
+            _ => wrong("more than one of them"),
+        }
+    }
+
+    /// The files included in the prompt of `item` by paths that are templates.
+    pub fn files(&self, item: &Item) -> Result<Vec<PathBuf>> {
+        let PromptTemplate::Levels(parts) = self else { return Ok(Vec::new()) };
+        let file = |part: &PromptPart| match part {
+            PromptPart::Shots(shots) => Some(shots.path(item)),
+            PromptPart::Fixed(_) | PromptPart::Template(_) => None,
+        };
+        parts.iter().filter_map(file).collect()
+    }
+
+    /// Whether the item's own text uses the field `name`.
+    pub fn takes_in(&self, name: &str) -> bool {
+        let template = |part: &PromptPart| matches!(part, PromptPart::Template(template) if template.takes_in(name));
+        match self {
+            PromptTemplate::Levels(parts) => parts.iter().any(template),
+            PromptTemplate::Chat { turns, .. } => turns.iter().any(|(_, content)| content.takes_in(name)),
+        }
+    }
+
+    pub fn render(&self, item: &Item) -> Result<TaskPrompt> {
+        match self {
+            PromptTemplate::Levels(parts) => {
+                Ok(TaskPrompt::Levels(parts.iter().map(|part| part.render(item)).collect::<Result<_>>()?))
+            }
+            PromptTemplate::Chat { turns, options } => {
+                let message = |(role, content): &(String, Template)| {
+                    Ok(Message { role: role.clone(), content: content.render(&item.id, &item.fields)? })
+                };
+                let messages = turns.iter().map(message).collect::<Result<_>>()?;
+                Ok(TaskPrompt::Chat { messages, options: options.clone() })
+            }
+        }
+    }
+}
+
+impl PromptPart {
+    fn render(&self, item: &Item) -> Result<String> {
+        match self {
+            PromptPart::Fixed(text) => Ok(text.clone()),
+            PromptPart::Template(template) => template.render(&item.id, &item.fields),
+            PromptPart::Shots(shots) => shots.render(item),
+        }
+    }
+}
+
+/// `shared` (fixed texts, the same for every item), then the others (templates or examples).
+fn levels_of(
+    place: &Place<'_>,
+    shared: Option<SharedSettings>,
+    others: Vec<(Place<'_>, PartSettings)>,
+) -> Result<PromptTemplate> {
+    let at = place.key("shared");
+    let mut parts: Vec<PromptPart> = match shared {
+        None => Vec::new(),
+        Some(SharedSettings::One(text)) => vec![PromptPart::Fixed(text.read(&at)?)],
+        Some(SharedSettings::Several(texts)) => {
+            let fixed = |(ix, text): (usize, TextSettings)| text.read(&at.key(&ix.to_string())).map(PromptPart::Fixed);
+            texts.into_iter().enumerate().map(fixed).collect::<Result<_>>()?
+        }
+    };
+    for (place, part) in others {
+        parts.push(match part {
+            PartSettings::Shots { shots } => PromptPart::Shots(Shots::new(&place.key("shots"), shots)?),
+            PartSettings::Text(text) => PromptPart::Template(Template::read(&place, text)?),
+        });
+    }
+    Ok(PromptTemplate::Levels(parts))
+}
+
+fn chat_of(place: &Place<'_>, chat: ChatSettings) -> Result<PromptTemplate> {
+    let mut turns = Vec::new();
+    let mut turn = |role: &str, place: Place<'_>, content: TextSettings| -> Result<()> {
+        turns.push((role.to_string(), Template::read(&place, content)?));
+        Ok(())
+    };
+    if let Some(system) = chat.system {
+        turn("system", place.key("system"), system)?;
+    }
+    for (ix, message) in chat.messages.into_iter().enumerate() {
+        turn(&message.role, place.key("messages").key(&ix.to_string()).key("content"), message.content)?;
+    }
+    if let Some(user) = chat.user {
+        turn("user", place.key("user"), user)?;
+    }
+    if turns.last().is_none_or(|(role, _)| role != "user") {
+        return Err(place.key("user").wrong("a template: a chat ends with the user's turn"));
+    }
+    // One time for the whole task, so that the date is the same in all prompts.
+    let mut options = ChatOptions::default();
+    if let Some(variables) = chat.options {
+        options.variables = variables;
+    }
+    if let Some(name) = chat.template {
+        options.template = name;
+    }
+    Ok(PromptTemplate::Chat { turns, options })
+}

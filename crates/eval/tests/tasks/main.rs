@@ -1,0 +1,11 @@
+//! Task files and their items.
+
+#[path = "../../../../tests/common/parquet.rs"]
+mod parquet_files;
+#[path = "../../../../tests/common/shared.rs"]
+mod shared;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
+mod parquet_items;
+mod task_files;

@@ -1,0 +1,742 @@
+//! Task files from the outside: what they may say, what each mistake is answered with, and that answers and grades
+//! agree with other people's data.
+
+use crate::shared;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use offshoot_eval::answer::ExtractedAnswer;
+use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
+use offshoot_search::settings::BestBy;
+use offshoot_search::vote::{Decided, VoteTally};
+use offshoot_text::Message;
+use serde_json::{Value, json};
+use shared::shared;
+use tempfile::TempDir;
+
+/// A folder with a task file `t.json` and whatever else is put there.
+struct Desk {
+    folder: TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        Desk { folder: TempDir::new().unwrap() }
+    }
+
+    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn load_with(&self, task: &Value, overrides: &Overrides) -> Result<Task, String> {
+        let path = self.put("t.json", serde_json::to_string_pretty(task).unwrap());
+        Task::load(&path, overrides).map_err(|e| {
+            assert_eq!(e.exit_code(), 2);
+            one_sentence(e.to_string())
+        })
+    }
+
+    fn load(&self, task: &Value) -> Result<Task, String> {
+        self.load_with(task, &Overrides::default())
+    }
+
+    fn items(&self, items: Value) -> Result<Vec<Item>, String> {
+        let mut task = sample_task();
+        task["items"] = items;
+        self.load(&task).unwrap().items(None).map_err(|e| one_sentence(e.to_string()))
+    }
+}
+
+fn one_sentence(message: String) -> String {
+    assert!(!message.contains('\n'), "more than one line: {message}");
+    message
+}
+
+fn sample_task() -> Value {
+    json!({"items": [{"q": "1+1?", "a": 2}], "prompt": "{{q}}", "method": {"sample": {"samples": 1}}})
+}
+
+/// The sample task with one key (a dotted path) set otherwise.
+fn with(key: &str, value: Value) -> Value {
+    let mut task = sample_task();
+    let mut place = &mut task;
+    for part in key.split('.') {
+        place = &mut place[part];
+    }
+    *place = value;
+    task
+}
+
+/// Asserts that the task is refused with a message that has all of these in it.
+#[track_caller]
+fn refused(task: &Value, parts: &[&str]) {
+    let error = Desk::new().load(task).expect_err("refused");
+    assert!(error.contains("t.json"), "{error}");
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in: {error}");
+    }
+}
+
+fn levels(task: &Task, item: &Item) -> Vec<String> {
+    match task.prompt(item).unwrap() {
+        TaskPrompt::Levels(levels) => levels,
+        chat => panic!("{chat:?}"),
+    }
+}
+
+#[test]
+fn the_example_of_the_design() {
+    let desk = Desk::new();
+    desk.put("gsm8k.jsonl", "{\"task_id\": 7, \"question\": \"How many?\", \"answer\": \"so\\n#### 1,000\"}\n");
+    desk.put("fewshot.txt", "\u{feff}Question: a\r\nAnswer: b {{verbatim}}\r\n\r\n");
+    let task = desk
+        .load(&json!({
+            "name": "gsm8k-vote",
+            "model": "models/demo",
+            "items": {"path": "gsm8k.jsonl", "id": "task_id"},
+            "prompt": {"shared": {"file": "fewshot.txt"}, "item": "Question: {{question}}\nAnswer:"},
+            "method": {"self_consistency": {"samples": 40, "stop_when_decided": true}},
+            "sampling": {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256, "stop": ["Question:"], "seed": 1,
+                         "logit_bias": {"13": -100, "7": 0.5}},
+            "answer": {"regex": "#### (-?[0-9.,]+)", "normalise": "number"},
+            "grade": {"exact": {"field": "answer", "regex": "#### (-?[0-9.,]+)"}},
+        }))
+        .unwrap();
+    assert_eq!(task.name, "gsm8k-vote");
+    assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
+    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain });
+    let expected = Sampling {
+        temperature: 0.7,
+        top_p: 0.95,
+        stop: vec!["Question:".into()],
+        seed: 1,
+        logit_bias: vec![(13, -100.0), (7, 0.5)],
+        ..Sampling::default()
+    };
+    assert_eq!(task.sampling, expected);
+    let items = task.items(None).unwrap();
+    assert_eq!((items[0].id.as_str(), items[0].index), ("7", 0));
+    assert_eq!(items[0].reference().as_deref(), Some("1000"));
+    assert_eq!(levels(&task, &items[0]), ["Question: a\nAnswer: b {{verbatim}}\n\n", "Question: How many?\nAnswer:"]);
+    let answer = task.answer("500 + 500\n#### 1000.0\n").unwrap();
+    assert_eq!(answer, ExtractedAnswer { value: "1000".into(), found: "1000.0".into() });
+    let verdict = task.grade(&items[0], "", Some(&answer)).unwrap();
+    assert_eq!((verdict.correct, verdict.reference.as_str()), (true, "1000"));
+    assert!(!task.grade(&items[0], "1000", None).unwrap().correct, "no answer is wrong");
+}
+
+#[test]
+fn unknown_and_missing_keys_are_named() {
+    refused(&with("promt", json!("x")), &["unknown key `promt`", "did you mean `prompt`?", "`sampling`"]);
+    refused(&with("sampling", json!({"temprature": 1})), &["`sampling.temprature`", "`temperature`?"]);
+    refused(&with("sampling", json!({"zzz": 1})), &["`sampling.zzz` (known in `sampling`: `temperature`"]);
+    refused(&with("items", json!({"path": "x.jsonl", "file": 1})), &["unknown key `items.file`"]);
+    refused(&with("prompt", json!({"item": "x", "levels": ["y"]})), &["`prompt`", "more than one of them"]);
+    refused(&with("prompt", json!({})), &["`prompt`", "`item`, `levels` or `chat`", "none of them"]);
+    refused(&with("prompt", json!({"item": {"fil": "x"}})), &["`prompt.item.fil`", "`file`"]);
+    refused(
+        &with("method", json!({"forest_of_thought": {}})),
+        &["`method.forest_of_thought`", "`self_consistency`", "`best_of_n`", "`sample`"],
+    );
+    refused(
+        &with("method", json!({"sample": {"samples": 1}, "best_of_n": {}})),
+        &["exactly one of", "found 2 of them"],
+    );
+    refused(&with("method", json!({"sample": {}})), &["`method.sample.samples`", "nothing (the key is missing)"]);
+    for key in ["items", "prompt", "method"] {
+        refused(&with(key, Value::Null), &[&format!("`{key}`"), "nothing (the key is missing)"]);
+    }
+    refused(&with("grade", json!({"exact": {"regex": "x"}})), &["`grade.exact.field`", "the name of an item's field"]);
+}
+
+#[test]
+fn wrong_types_and_ranges_are_named() {
+    let sampling = |key: &str, value: Value, parts: &[&str]| {
+        let mut settings = serde_json::Map::new();
+        settings.insert(key.into(), value);
+        let field = format!("`sampling.{key}`");
+        refused(&with("sampling", settings.into()), &[&[field.as_str()], parts].concat());
+    };
+    sampling("temperature", json!("hot"), &["a 32-bit number of at least 0", "\"hot\""]);
+    sampling("temperature", json!(-0.1), &["-0.1"]);
+    sampling("top_p", json!(0), &["above 0, at most 1"]);
+    sampling("top_p", json!(1.5), &["1.5"]);
+    sampling("temperature", json!(1e39), &["a 32-bit number of at least 0", "1e+39"]);
+    sampling("min_p", json!(1.1), &["from 0 to 1", "1.1"]);
+    sampling("top_k", json!(0), &["at least 1"]);
+    sampling("max_tokens", json!(0), &["at least 1"]);
+    sampling("max_tokens", json!(1u64 << 40), &["at most 4294967295"]);
+    sampling("min_tokens", json!(300), &["at most `max_tokens`, 256"]);
+    sampling("stop", json!([1]), &["a string or a list of strings"]);
+    sampling("stop", json!([""]), &["not empty"]);
+    sampling("stop_token_ids", json!(["x"]), &["a list of token ids"]);
+    sampling("repetition_penalty", json!(0), &["above 0"]);
+    sampling("repetition_penalty", json!(1e-60), &["above 0", "1e-60"]);
+    sampling("frequency_penalty", json!(-1e39), &["a 32-bit number", "-1e+39"]);
+    sampling("presence_penalty", json!("much"), &["a 32-bit number", "\"much\""]);
+    for bias in [json!([1]), json!({"x": 1}), json!({"1": "x"}), json!({"1": 1e39})] {
+        sampling("logit_bias", bias, &["an object of 32-bit numbers by token id"]);
+    }
+    sampling("logprobs", json!(21), &["at most 20"]);
+    sampling("ignore_eos", json!("yes"), &["true or false"]);
+    sampling("seed", json!(-1), &["whole number"]);
+    refused(&with("method", json!({"sample": {"samples": 0}})), &["`method.sample.samples`", "at least 1", "found 0"]);
+    refused(&with("method", json!({"sample": 3})), &["`method.sample`", "an object", "found 3"]);
+    refused(
+        &with("method", json!({"best_of_n": {"samples": 2, "by": "luck"}})),
+        &["`logprob`, `mean_logprob`, `grade`", "\"luck\""],
+    );
+    refused(&with("method", json!({"best_of_n": {"samples": 2, "by": "grade"}})), &["`grade`", "`best_of_n`"]);
+    refused(&with("method", json!({"self_consistency": {"samples": 2}})), &["`answer`", "votes"]);
+    refused(&with("name", json!(3)), &["`name`", "a string", "found 3"]);
+    refused(&json!([1]), &["the task", "a list of 1"]);
+}
+
+#[test]
+fn broken_patterns_and_templates_are_named() {
+    refused(&with("answer", json!({"regex": ["a", "#### ([0-9"]})), &["`answer.regex`", "`#### ([0-9`", "unclosed"]);
+    refused(&with("answer", json!({"regex": "(?=x)"})), &["look-around"]);
+    refused(&with("grade", json!({"regex": {"pattern": "*"}})), &["`grade.regex.pattern`", "`*`"]);
+    refused(&with("grade", json!({"regex": {"pattern": "a", "field": "b"}})), &["either `field` or `pattern`"]);
+    refused(&with("answer", json!({"normalise": "numeric"})), &["`answer.normalise`", "`number`"]);
+    refused(&with("answer", json!({"take": "best"})), &["`answer.take`", "`last` or `first`"]);
+    refused(&with("prompt", json!({"item": "{{ q"})), &["`prompt.item`", "a template", "line 1 of the template"]);
+    refused(&with("prompt", json!({"chat": {"system": "x"}})), &["`prompt.chat.user`", "user's turn"]);
+    let error = Desk::new().load(&with("prompt", json!({"item": {"file": "none.txt"}}))).err().unwrap();
+    assert!(error.contains("none.txt: cannot open"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_not_json_says_where() {
+    let desk = Desk::new();
+    let load = |text: &str| Task::load(&desk.put("t.json", text), &Overrides::default()).err().unwrap().to_string();
+    let error = load("{\n  // a comment\n  \"name\" \"x\"\n}");
+    assert!(error.contains("t.json: not a JSON task file") && error.contains("line 3 column 10"), "{error}");
+    let missing = Task::load(&desk.folder.path().join("none.json"), &Overrides::default()).err().unwrap().to_string();
+    assert!(missing.contains("none.json: cannot open"), "{missing}");
+    let text = sample_task().to_string().replace(",\"prompt\"", ", // why\r\n\"prompt\"").replace("}}}", "},},}");
+    assert!(Task::load(&desk.put("t.json", format!("\u{feff}{text}\r\n")), &Overrides::default()).is_ok(), "{text}");
+}
+
+#[test]
+fn overrides_from_the_command_line() {
+    let desk = Desk::new();
+    let set = |assignments: &[&str]| {
+        let set = assignments.iter().map(ToString::to_string).collect();
+        desk.load_with(&sample_task(), &Overrides { set, ..Overrides::default() })
+    };
+    let task = set(&["sampling.temperature=0.25", "sampling.stop=Question:", "name=other", "method.sample.samples=8"])
+        .unwrap();
+    assert_eq!(
+        (task.sampling.temperature, task.name.as_str(), task.method),
+        (0.25, "other", Method::Sample { samples: 8 })
+    );
+    assert_eq!(task.sampling.stop, ["Question:"]);
+    assert_eq!(task.source["sampling"]["temperature"], 0.25);
+    let task = set(&[r#"method={"best_of_n": {"samples": 4, "by": "mean_logprob"}}"#]).unwrap();
+    assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false });
+    let scorer = |by: &str| format!("method={{\"best_of_n\": {{\"samples\": 4, \"by\": {by}}}}}");
+    let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);
+    let asked = asked.unwrap().method;
+    assert!(matches!(asked, Method::BestByScorer { samples: 4, .. }), "{asked:?}");
+    assert_eq!(asked.verdicts().unwrap().words, [(" yes".to_string(), 1.0), (" no".to_string(), 0.0)]);
+    let task = set(&["items.0.q=changed"]).unwrap();
+    assert_eq!(levels(&task, &task.items(None).unwrap()[0]), ["changed"]);
+
+    let error = |assignment: &str| set(&[assignment]).err().unwrap();
+    assert!(error("sampling.temprature=1").contains("`sampling.temprature` (given on the command line); did you mean"));
+    assert!(error("sampling.temperature=hot").contains("found \"hot\" (given on the command line)"));
+    assert!(error("method={\"sample\": {\"samples\": 0}}").contains("found 0 (given on the command line)"));
+    assert!(error("prompt.item=x").contains("`set` prompt.item: expected an object or a list at `prompt`"));
+    assert!(error(&scorer(r#"{"prompt": {"item": "{{thoughts}}"}}"#)).contains("`method.best_of_n.by.words`"));
+    let unasked = scorer(r#"{"prompt": {"item": "x"}, "words": {" yes": 1, " no": 0}}"#);
+    assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
+    assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
+
+    let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };
+    let task = desk.load_with(&with("model", json!("there")), &options).unwrap();
+    assert_eq!((task.method.samples(), task.sampling.seed, task.model), (3, 9, Some("here".into())));
+    let none = Overrides { samples: Some(0), ..Overrides::default() };
+    let error = desk.load_with(&sample_task(), &none).err().unwrap();
+    assert!(
+        error.contains("`method.sample.samples`") && error.contains("found 0 (given on the command line)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn items_of_every_format_whatever_the_line_ends() {
+    let desk = Desk::new();
+    let lines = "\u{feff}{\"q\": \"a\", \"n\": 1}\r\n\r\n{\"q\": \"b\", \"n\": 2}\r\n\n  \n";
+    desk.put("a.jsonl", lines);
+    desk.put("b.ndjson", lines.trim_end());
+    desk.put("c.json", "\u{feff}[{\"q\": \"a\", \"n\": 1},\r\n {\"q\": \"b\", \"n\": 2}]\r\n");
+    desk.put("d.csv", "\u{feff}q,n\r\na,1\r\n\r\nb,2\r\n");
+    desk.put("e.csv", "a,1\nb,2");
+    let mut zip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    zip.write_all(lines.as_bytes()).unwrap();
+    desk.put("f.jsonl.gz", zip.finish().unwrap());
+    desk.put("g.txt", lines);
+    let sources = [
+        json!("a.jsonl"),
+        json!("b.ndjson"),
+        json!("c.json"),
+        json!("d.csv"),
+        json!({"path": "e.csv", "columns": ["q", "n"]}),
+        json!("f.jsonl.gz"),
+        json!({"path": "g.txt", "format": "jsonl"}),
+        json!([{"q": "a", "n": 1}, {"q": "b", "n": 2}]),
+    ];
+    for source in sources {
+        let items = desk.items(source.clone()).unwrap();
+        let fields: Vec<(String, String)> = items
+            .iter()
+            .map(|item| (item.fields["q"].as_str().unwrap().into(), item.fields["n"].to_string().replace('"', "")))
+            .collect();
+        assert_eq!(fields, [("a".into(), "1".into()), ("b".into(), "2".into())], "{source}");
+        assert_eq!(items.iter().map(|item| item.id.as_str()).collect::<Vec<_>>(), ["0", "1"]);
+    }
+    let ids = |items: Vec<Item>| items.into_iter().map(|item| (item.id, item.index)).collect::<Vec<_>>();
+    let skipped = desk.items(json!({"path": "a.jsonl", "id": "q", "skip": 1, "limit": 5})).unwrap();
+    assert_eq!(ids(skipped), [("b".into(), 1)]);
+    let task = desk.load(&with("items", json!({"path": "a.jsonl", "limit": 2}))).unwrap();
+    assert_eq!(task.items(Some(1)).unwrap().len(), 1);
+    assert_eq!(task.items(Some(9)).unwrap().len(), 2);
+}
+
+#[test]
+fn bad_items_are_named_with_file_and_line() {
+    let desk = Desk::new();
+    let error = |name: &str, content: &str, more: Value| {
+        desk.put(name, content);
+        let mut items = json!({"path": name});
+        items.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let error = desk.items(items).expect_err("refused");
+        assert!(error.contains(name), "{error}");
+        error
+    };
+    let none = json!({});
+    let e = error("a.jsonl", "{\"q\": 1}\r\n\r\n{\"q\": }\r\n", none.clone());
+    assert!(e.contains("line 3, column 7: not JSON: expected value"), "{e}");
+    assert!(error("a.jsonl", "{\"q\": 1}\n[1]\n", none.clone()).contains("line 2: not a JSON object"));
+    assert!(error("a.jsonl", "{\"q\": 1}\n{\"q\": 2", none.clone()).contains("line 2, column 7: not JSON: EOF"));
+    assert!(error("a.jsonl", "\n\n", none.clone()).contains("no items"));
+    assert!(error("a.jsonl", "{\"q\": 1}", json!({"skip": 4})).contains("no items after skipping 4"));
+    let e = error("a.jsonl", "{\"q\": 1}", json!({"id": "task_id"}));
+    assert!(e.contains("`task_id`: expected an id, a string or a number, at line 1, found the fields `q`"), "{e}");
+    let e = error("a.jsonl", "{\"q\": 1}\n{\"q\": \"1\"}", json!({"id": "q"}));
+    assert!(e.contains("line 2: the id `1` occurs twice, first at line 1"), "{e}");
+    assert!(error("a.json", "{\"q\": 1}", none.clone()).contains("\"format\": \"jsonl\""));
+    assert!(error("a.csv", "a,b\n1,2\n1,2,3\n", none.clone()).contains("line 3: expected 2 fields, found 3"));
+    assert!(error("a.csv", "a,b\n1,\"2\n", none.clone()).contains("line 2: a quoted field does not end"));
+    assert!(error("a.jsonl.gz", "not gzip", none).contains("cannot read"));
+    refused(&with("items", json!({"path": "a.feather"})), &["`items.path`", "`jsonl`", "a.feather"]);
+    refused(&with("items", json!({"path": "a.jsonl", "format": "xml"})), &["`items.format`", "\"xml\""]);
+    refused(&with("items", json!({"path": "a.jsonl", "columns": ["x"]})), &["`items.columns`", "CSV"]);
+    let missing = desk.items(json!("none.jsonl")).err().unwrap();
+    assert!(missing.contains("none.jsonl: cannot open"), "{missing}");
+}
+
+#[test]
+fn documents_with_questions_become_items() {
+    let desk = Desk::new();
+    let documents = json!([
+        {"id": "d1", "document": "Long.", "questions": [{"question": "a?", "answer": "A"}, {"question": "b?", "answer": "B"}]},
+        {"id": "d2", "document": "Short.", "questions": ["c?"], "answer": "C"},
+        {"id": "d3", "document": "None.", "questions": []},
+    ]);
+    desk.put("docs.json", documents.to_string());
+    let mut task = sample_task();
+    task["items"] = json!({"path": "docs.json", "id": "id", "questions": "questions"});
+    task["prompt"] = json!({"shared": ["Read.\n"], "levels": ["{{document}}\n\n", "Question: {{question}}\nAnswer:"]});
+    task["grade"] = json!({"exact": {"field": "answer"}});
+    let task = desk.load(&task).unwrap();
+    let items = task.items(None).unwrap();
+    let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+    assert_eq!(ids, ["d1/0", "d1/1", "d2/0"]);
+    assert_eq!(levels(&task, &items[1]), ["Read.\n", "Long.\n\n", "Question: b?\nAnswer:"]);
+    assert_eq!(levels(&task, &items[2])[1], "Short.\n\n");
+    assert!(task.grade(&items[1], " b.\n", None).unwrap().correct);
+    assert_eq!(task.items(Some(2)).unwrap().len(), 2);
+
+    desk.put("docs.jsonl", "{\"id\": \"d\", \"document\": \"x\"}");
+    let error = desk.items(json!({"path": "docs.jsonl", "questions": "questions"})).err().unwrap();
+    assert!(
+        error.contains("`questions`: expected a list of questions at line 1, found the fields `id`, `document`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_prompt_that_lacks_a_field_names_item_and_field() {
+    let desk = Desk::new();
+    let mut task = sample_task();
+    task["items"] = json!([{"id": "x9", "q": "a", "deep": {"a": 1}}]);
+    let error = |prompt: &str| {
+        let mut task = task.clone();
+        task["prompt"] = json!({"item": prompt});
+        let task = desk.load(&task).unwrap();
+        one_sentence(task.prompt(&task.items(None).unwrap()[0]).unwrap_err().to_string())
+    };
+    let e = error("{{question}} {{ hint }}");
+    assert!(
+        e.contains(
+            "t.json: `prompt.item`: expected fields `hint`, `question` in item `x9`, found the fields `id`, `q`, `deep`"
+        ),
+        "{e}"
+    );
+    assert!(
+        error("{{ deep.b }}").contains("a template that item `x9` fills, found undefined value"),
+        "{}",
+        error("{{ deep.b }}")
+    );
+    task["prompt"] = json!("{{ q.upper() }}{% if note is defined %}!{% endif %}{{ deep.a }} <b>\n");
+    let task = desk.load(&task).unwrap();
+    assert_eq!(levels(&task, &task.items(None).unwrap()[0]), ["A1 <b>\n"]);
+}
+
+#[test]
+fn a_prompt_that_prints_null_names_item_and_field() {
+    let desk = Desk::new();
+    let prompt = |prompt: &str| {
+        let mut task = with("prompt", json!({"item": prompt}));
+        task["items"] = json!([{"id": "x9", "q": null, "deep": {"a": null}, "list": [1, null]}]);
+        let task = desk.load(&task).unwrap();
+        let prompt = task.prompt(&task.items(None).unwrap()[0]).map_err(|e| one_sentence(e.to_string()))?;
+        let TaskPrompt::Levels(levels) = prompt else { panic!("no chat") };
+        Ok::<String, String>(levels.concat())
+    };
+    for (template, field) in
+        [("Q: {{ q }}", "`q`"), ("{{ deep.a }}", "`deep.a`"), ("{{ q }}{{ deep.a }}", "`deep.a`, `q`")]
+    {
+        let error = prompt(template).unwrap_err();
+        assert!(error.contains("`prompt.item`: expected a text or number in "), "{error}");
+        assert!(error.contains(&format!("{field} of item `x9`")) && error.contains("found null"), "{error}");
+    }
+    let error = prompt("{% for one in list %}{{ one }}{% endfor %}").unwrap_err();
+    assert!(error.contains("item `x9`") && error.contains("null"), "{error}");
+    let tested = "{% if q is none %}no{% endif %}{{ q or '' }}{{ deep.a if deep.a else 'thing' }}";
+    assert_eq!(prompt(tested).as_deref(), Ok("nothing"));
+}
+
+/// In JSON lines, a JSON list and inline alike.
+#[test]
+fn numbers_of_items_keep_the_digits_of_the_file() {
+    let (one, other) = ("12345678901234567890123", "12345678901234567890124");
+    let item =
+        |id: &str| format!(r#"{{"id": {id}, "q": {id}, "a": {id}, "x": [0.1000000000000000055, 1.5, {{"y": {id}}}]}}"#);
+    let lines = format!("{}\n{}\n", item(one), item(other));
+    let list = format!("[{}, {}]", item(one), item(other));
+    for (name, items) in [("i.jsonl", &lines), ("i.json", &list), ("", &list)] {
+        let desk = Desk::new();
+        let named = match name {
+            "" => items.clone(),
+            name => {
+                desk.put(name, items);
+                json!({"path": name, "id": "id"}).to_string()
+            }
+        };
+        let rest = r#""prompt": "{{q}} {{x[0]}} {{x[1] * 2}} {{x[2].y}}", "method": {"sample": {"samples": 1}},
+            "answer": {"normalise": "latex"}, "grade": {"exact": {"field": "a"}}"#;
+        let path = desk.put("t.json", format!(r#"{{"items": {named}, {rest}, }} // end"#));
+        let task = Task::load(&path, &Overrides::default()).unwrap();
+        let items = task.items(None).unwrap();
+        for (item, digits) in items.iter().zip([one, other]) {
+            assert_eq!((item.id.as_str(), item.reference().as_deref()), (digits, Some(digits)), "{name}");
+            assert_eq!(levels(&task, item), [format!("{digits} 0.1000000000000000055 3.0 {digits}")], "{name}");
+            let right = |text: &str| task.grade(item, text, task.answer(text).as_ref()).unwrap().correct;
+            assert_eq!((right(one), right(other)), (digits == one, digits == other), "{name}");
+        }
+        assert_eq!(items.len(), 2);
+    }
+}
+
+#[test]
+fn numbers_with_exponents_are_references_of_their_value() {
+    for (number, text) in [("1e-7", "0.0000001"), ("1e20", "100000000000000000000"), ("-2.5E+3", "-2500")] {
+        for normalise in ["latex", "number"] {
+            let desk = Desk::new();
+            let task = format!(
+                r#"{{"items": [{{"q": "", "a": {number}}}], "prompt": "{{{{q}}}}", "method": {{"sample": {{"samples": 1}}}},
+                "answer": {{"normalise": "{normalise}"}}, "grade": {{"exact": {{"field": "a"}}}}}}"#
+            );
+            let task = Task::load(&desk.put("t.json", task), &Overrides::default()).unwrap();
+            let items = task.items(None).unwrap();
+            assert!(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap().correct, "{number} {normalise}");
+        }
+    }
+}
+
+#[test]
+fn a_chat_prompt() {
+    let desk = Desk::new();
+    desk.put("system.txt", "Be {{mood}}.\r\n");
+    let chat = json!({
+        "system": {"file": "system.txt"},
+        "messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}],
+        "user": "{{q}}",
+        "options": {"enable_thinking": false},
+    });
+    let mut task = with("prompt", json!({"chat": chat}));
+    task["items"] = json!([{"q": "2+2?", "mood": "brief"}]);
+    let task = desk.load(&task).unwrap();
+    let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
+        panic!("a chat")
+    };
+    let say = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
+    let expected = [say("system", "Be brief.\n"), say("user", "1+1?"), say("assistant", "2"), say("user", "2+2?")];
+    assert_eq!(messages, expected);
+    assert_eq!(options.variables["enable_thinking"], false);
+    refused(&with("prompt", json!({"shared": "x", "chat": {"user": "y"}})), &["`shared` beside `chat`"]);
+    refused(&with("prompt", json!({"chat": {"messages": [{"role": "user"}]}})), &["`prompt.chat.messages.0.content`"]);
+}
+
+#[test]
+fn graders() {
+    let desk = Desk::new();
+    let verdict = |answer: Value, grade: Value, item: Value, text: &str| {
+        let mut task = sample_task();
+        (task["answer"], task["grade"], task["items"]) = (answer, grade, json!([item]));
+        let task = desk.load(&task).unwrap();
+        let items = task.items(None).map_err(|e| one_sentence(e.to_string()))?;
+        Ok::<bool, String>(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap().correct)
+    };
+    let right = |answer: Value, grade: Value, item: Value, text: &str| verdict(answer, grade, item, text).unwrap();
+    let number = json!({"regex": "= (.*)", "normalise": "number"});
+    let exact = json!({"exact": {"field": "a"}});
+    assert!(right(number.clone(), exact.clone(), json!({"q": "", "a": 18}), "= 18.00"));
+    assert!(!right(number.clone(), exact.clone(), json!({"q": "", "a": 18}), "18"), "no answer");
+    assert!(right(Value::Null, exact.clone(), json!({"q": "", "a": ["New York", "NYC"]}), " nyc.\n"));
+    assert!(!right(
+        Value::Null,
+        json!({"exact": {"field": "a", "normalise": "none"}}),
+        json!({"q": "", "a": "NYC"}),
+        "nyc"
+    ));
+    let near = json!({"number": {"field": "a", "tolerance": 0.01}});
+    assert!(right(number.clone(), near.clone(), json!({"q": "", "a": "3.14"}), "= 3.1416"));
+    assert!(!right(number.clone(), near.clone(), json!({"q": "", "a": "3.14"}), "= 3.2"));
+    assert!(right(number.clone(), json!({"number": {"field": "a"}}), json!({"q": "", "a": 1e3}), "= 1,000"));
+    assert!(right(
+        Value::Null,
+        json!({"contains": {"field": "a", "ignore_case": true}}),
+        json!({"q": "", "a": "Blue"}),
+        "It is BLUE"
+    ));
+    assert!(!right(Value::Null, json!({"contains": {"field": "a"}}), json!({"q": "", "a": "Blue"}), "It is BLUE"));
+    assert!(right(Value::Null, json!({"regex": {"field": "a"}}), json!({"q": "", "a": "^[ab]+$"}), "abba"));
+    assert!(!right(Value::Null, json!({"regex": {"pattern": "^x"}}), json!({"q": ""}), "abba"));
+    assert!(right(json!({"normalise": "choice"}), exact.clone(), json!({"q": "", "a": "B"}), " (b)"));
+
+    let error = verdict(Value::Null, exact.clone(), json!({"q": "", "b": 1}), "").unwrap_err();
+    assert!(
+        error.contains("`a`: expected a string, a number or a list of them in item `0`, found the fields `q`, `b`"),
+        "{error}"
+    );
+    let error = verdict(number.clone(), near, json!({"q": "", "a": "many"}), "").unwrap_err();
+    assert!(error.contains("a text in which `grade` finds an answer in item `0`, found \"many\""), "{error}");
+    let error = verdict(Value::Null, json!({"regex": {"field": "a"}}), json!({"q": "", "a": "(x"}), "").unwrap_err();
+    assert!(error.contains("`a`: expected a regular expression in item `0`, found `(x` (unclosed group)"), "{error}");
+}
+
+/// GSM8K's own model solutions: what we extract from a solution and its reference agrees with the authors' verdict.
+#[test]
+fn extraction_agrees_with_gsm8k_s_own_grading() {
+    let Some(solutions) = shared("data/gsm8k/example_model_solutions.jsonl") else { return };
+    let desk = Desk::new();
+    let mut task = with("answer", json!({"regex": r"\nA: ([^\n]+)", "normalise": "number"}));
+    task["items"] = json!({"path": solutions});
+    task["grade"] = json!({"exact": {"field": "ground_truth", "regex": r"\nA: (\-?[0-9\.\,]+)"}});
+    task["prompt"] = json!("Q: {{question}}\nA:");
+    let task = desk.load(&task).unwrap();
+    let items = task.items(None).unwrap();
+    let test = shared("data/gsm8k/test.jsonl").unwrap();
+    let official = desk
+        .load(&json!({
+            "items": {"path": test}, "prompt": "{{question}}", "method": {"sample": {"samples": 1}},
+            "answer": {"regex": "#### (\\-?[0-9\\.\\,]+)", "normalise": "number"},
+            "grade": {"exact": {"field": "answer", "regex": "#### (\\-?[0-9\\.\\,]+)"}},
+        }))
+        .unwrap();
+    let references = official.items(None).unwrap();
+    assert_eq!((items.len(), references.len()), (1319, 1319));
+    let mut differ = Vec::new();
+    for (item, reference) in items.iter().zip(&references) {
+        let of =
+            |task: &Task, item: &Item, field: &str| task.answer(item.fields[field].as_str().unwrap()).map(|a| a.value);
+        assert_eq!(of(&task, item, "ground_truth"), of(&official, reference, "answer"), "item {}", item.id);
+        assert!(of(&official, reference, "answer").is_some());
+        for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
+            let solution = &item.fields[model];
+            let text = solution["solution"].as_str().unwrap();
+            let verdict = task.grade(item, text, task.answer(text).as_ref()).unwrap();
+            if verdict.correct != solution["is_correct"].as_bool().unwrap() {
+                differ.push((item.id.clone(), model, text.to_string(), verdict));
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{} of 5276: {:#?}", differ.len(), &differ[..differ.len().min(5)]);
+}
+
+#[test]
+fn other_people_s_items_load() {
+    let Some(humaneval) = shared("data/humaneval/HumanEval.jsonl.gz") else { return };
+    let desk = Desk::new();
+    let items = desk.items(json!({"path": humaneval, "id": "task_id"})).unwrap();
+    assert_eq!((items.len(), items[163].id.as_str()), (164, "HumanEval/163"));
+    let puzzles =
+        desk.items(json!({"path": shared("data/game24/24.csv"), "id": "Rank", "skip": 900, "limit": 100})).unwrap();
+    assert_eq!(
+        (puzzles.len(), puzzles[0].id.as_str(), &puzzles[0].fields["Puzzles"]),
+        (100, "901", &json!("4 5 6 10"))
+    );
+    let columns = json!(["question", "A", "B", "C", "D", "answer"]);
+    let law =
+        desk.items(json!({"path": shared("data/mmlu/test/professional_law_test.csv"), "columns": columns})).unwrap();
+    assert_eq!(law.len(), 1534);
+    assert!(law.iter().all(|item| "ABCD".contains(item.fields["answer"].as_str().unwrap())));
+    let facts =
+        desk.items(json!({"path": shared("demo/eval/facts.jsonl"), "id": "id", "questions": "questions"})).unwrap();
+    assert_eq!((facts.len(), facts[5].id.as_str()), (800, "facts-500-1/1"));
+    assert!(facts.iter().all(|item| item.fields.contains_key("document") && item.fields.contains_key("question")));
+}
+
+#[test]
+fn a_new_task_works_as_it_is_written() {
+    let desk = Desk::new();
+    let folder = desk.folder.path().join("new");
+    let files = scaffold::write(&folder, "my-task").unwrap();
+    assert_eq!(files, [folder.join("my-task.json"), folder.join("my-task.jsonl")]);
+    let task = Task::load(&files[0], &Overrides::default()).unwrap();
+    let items = task.items(None).unwrap();
+    assert_eq!((task.name.as_str(), task.model.clone(), items.len()), ("my-task", None, 3));
+    let prompt = levels(&task, &items[0]).concat();
+    assert!(prompt.ends_with("How many pears does Ida have now?\nAnswer:"), "{prompt}");
+    let mut tally = VoteTally::default();
+    for (ix, text) in ["35 - 8 = 27\n#### 27", "#### 26", "#### 27.0"].iter().enumerate() {
+        tally.add(ix, task.answer(text).map(|a| a.value).as_deref());
+    }
+    let winner = tally.leader().unwrap().value.clone();
+    let answer = ExtractedAnswer { found: winner.clone(), value: winner };
+    assert!(task.grade(&items[0], "", Some(&answer)).unwrap().correct);
+
+    std::fs::remove_file(&files[0]).unwrap();
+    let error = scaffold::write(&folder, "my-task").unwrap_err().to_string();
+    assert!(error.contains("my-task.jsonl: already exists"), "{error}");
+    assert!(!files[0].exists(), "nothing is written where one of the files exists");
+    assert!(scaffold::write(&folder, "../x").unwrap_err().to_string().contains("\"../x\""));
+}
+
+#[test]
+fn inline_items_are_named_by_their_id() {
+    let ids = |items: Value| -> Vec<String> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("t.json");
+        let task = json!({"items": items, "prompt": "{{q}}", "method": {"sample": {"samples": 1}}});
+        std::fs::write(&path, task.to_string()).expect("writable");
+        let task = Task::load(&path, &Overrides::default()).expect("a sound task");
+        task.items(None).expect("sound items").into_iter().map(|item| item.id).collect()
+    };
+    assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"id": "a", "q": "y"}])), ["b", "a"]);
+    assert_eq!(ids(json!([{"id": "b", "q": "x"}, {"q": "y"}])), ["0", "1"], "by number where one has none");
+}
+
+/// A path in `--set` is one of the current folder, as it was typed; where it has none, one of the task file's.
+#[test]
+fn a_path_of_the_command_line_is_one_of_the_current_folder() {
+    let (here, desk) = (std::env::current_dir().unwrap(), Desk::new());
+    desk.put("beside.jsonl", "{\"q\": \"beside\"}\n");
+    let set = |assignment: &str| {
+        let overrides = Overrides { set: vec![assignment.into()], ..Overrides::default() };
+        desk.load_with(&with("items", json!({"path": "beside.jsonl"})), &overrides)
+    };
+    // `cargo test` runs in the repository's folder.
+    let task = set("items.path=tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
+    assert_eq!(task.source["items"]["path"], json!(here.join("tasks/words.jsonl")), "a run records what was meant");
+    let task = set("items.path=beside.jsonl").unwrap();
+    assert_eq!(task.source["items"]["path"], "beside.jsonl", "as it was typed");
+    assert_eq!(task.items(None).unwrap()[0].fields["q"], "beside");
+    let task = set("items=tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
+    let pattern = set("items={\"path\": \"tasks/w*.jsonl\", \"matched\": \"part\"}").unwrap();
+    assert_eq!(pattern.items(Some(1)).unwrap()[0].fields["part"], "ords");
+    let error = set("items.path=none.jsonl").unwrap_err();
+    for place in [here.join("none.jsonl"), desk.folder.path().join("none.jsonl")] {
+        assert!(
+            error.contains("`set` items.path: expected a file or folder") && error.contains(place.to_str().unwrap()),
+            "{error}"
+        );
+    }
+    assert!(set("prompt={\"item\": {\"file\": \"none.txt\"}}").unwrap_err().contains("`set` prompt.item.file"));
+    // Not every text is a path.
+    assert!(set("prompt=none.txt").is_ok());
+}
+
+#[test]
+fn options_and_set_are_one_mechanism() {
+    let options = Overrides {
+        set: vec!["sampling.temperature=0.1".into()],
+        temperature: Some(0.6),
+        top_p: Some(0.9),
+        max_tokens: Some(7),
+        ..Overrides::default()
+    };
+    let task = Desk::new().load_with(&sample_task(), &options).unwrap();
+    assert_eq!((task.sampling.temperature, task.sampling.top_p, task.sampling.max_tokens), (0.6, 0.9, 7));
+    assert_eq!(task.source["sampling"], json!({"temperature": 0.6, "top_p": 0.9, "max_tokens": 7}));
+    let wrong = Overrides { top_p: Some(2.0), ..Overrides::default() };
+    let error = Desk::new().load_with(&sample_task(), &wrong).unwrap_err();
+    assert!(error.contains("`sampling.top_p`") && error.contains("found 2 (given on the command line)"), "{error}");
+}
+
+#[test]
+fn no_message_shows_a_whole_long_value() {
+    let long = "word ".repeat(20_000);
+    let mut chosen = sample_task();
+    chosen["method"] = json!({"choose": {"choices": {"field": "c"}}});
+    let task = Desk::new().load(&chosen).unwrap();
+    let mut item = task.items(None).unwrap().remove(0);
+    item.fields.insert("c".into(), json!([long]));
+    let Method::Choose(choose) = &task.method else { panic!("choose") };
+    let few = choose.offers(&item).unwrap_err().to_string();
+    assert!(few.contains("t.json: `method.choose.choices`") && few.contains("item `0`"), "{few}");
+    let error = |task: Value| Desk::new().load(&task).unwrap_err();
+    let messages = [
+        few,
+        error(with("answer", json!({"regex": format!("({long}")}))),
+        error(with("answer", json!({"normalise": long}))),
+        error(with("items", json!(format!("{long}.feather")))),
+        error(with(&long, json!(1))),
+    ];
+    for message in messages {
+        assert!(message.len() < 3000, "{} bytes: {}", message.len(), &message[..3000]);
+    }
+}
+
+#[test]
+fn the_schema_names_every_key_and_is_what_checks() {
+    let schema: Value = serde_json::from_str(&help::schema()).unwrap();
+    assert_eq!(schema["additionalProperties"], false);
+    assert_eq!(schema["properties"]["sampling"]["$ref"], "#/$defs/Sampling");
+    let page = help::text();
+    for line in [
+        "sampling.temperature: a 32-bit number of at least 0 [default: 1.0]\n",
+        "sampling.max_tokens: a whole number of at least 1 [default: 256]\n",
+        "method.self_consistency.samples: a whole number of at least 1 [required]\n",
+        "method.mcts.by: ",
+        "items.path: a path, relative to the task file [required]\n",
+        "items.questions.document: a string\n",
+        "prompt.item.shots.count: ",
+        "prompt.chat.messages[].role: ",
+        "grade.exact.normalise: one of ",
+        "grade.judge.memory_mb: ",
+    ] {
+        assert!(page.contains(line), "{line:?} is missing:\n{page}");
+    }
+    assert!(page.lines().all(|line| line.chars().count() <= 140), "{page}");
+    assert!(Desk::new().load(&with("$schema", json!("offshoot.schema.json"))).is_ok());
+}

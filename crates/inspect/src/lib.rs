@@ -1,0 +1,219 @@
+//! `offshoot check --model`: prints the facts of a model folder and checks its arithmetic against golden files.
+//! `model::check` compares, `forks` tries forks at every offset; this file prints and returns whether everything holds.
+
+mod forks;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use offshoot_backend::{Backend, KvDtype, Rounding, StateDtype};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_core::lines;
+use offshoot_core::out;
+use offshoot_core::setting::{ACTIVATIONS, AGAINST, DETERMINISTIC, FORKS, TEXT};
+use offshoot_launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
+use offshoot_model::check::{
+    ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
+    layer_differences, predictions, state_rounding,
+};
+use offshoot_model::{Decoder, ModelFolder, Quantisation, WeightChoice};
+use offshoot_text::{AddSpecial, Tokenizer};
+
+pub use forks::{FORKED_TOKENS, ForkReport, forks};
+
+/// Length of the text for comparing chunks: two tiles plus `BEYOND_TILES` tokens, at least `CHUNK_TOKENS`; not a
+/// multiple of a page.
+const CHUNK_TOKENS: usize = 150;
+const BEYOND_TILES: usize = 22;
+/// Tokens sampled to measure the effect of rounded keys and values, if the context has as many.
+const DRAWN_TOKENS: usize = 256;
+
+/// The options of a model's check.
+#[derive(Clone, Debug, Default)]
+pub struct ModelCheck {
+    /// The golden file to compare with.
+    pub golden: Option<PathBuf>,
+    /// Whether to use the deterministic mode.
+    pub deterministic: bool,
+    /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
+    pub kv: KvDtype,
+    /// The same of the states of delta-rule layers, if they are not f32.
+    pub states: StateDtype,
+    /// By how many scripts forks at every offset are compared with fresh computations.
+    pub forks: Option<u64>,
+    /// What dense weights become, and whether activations are rounded.
+    pub weights: WeightChoice,
+    /// What to compare with on a text.
+    pub against: Option<Against>,
+}
+
+/// Another model, as it is stored, and a text.
+#[derive(Clone, Debug)]
+pub struct Against {
+    pub model: PathBuf,
+    pub text: PathBuf,
+}
+
+/// Prints the folder's facts and the results of its check; returns false if a golden test fails or chunks change a bit.
+pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<bool> {
+    let mut folder = ModelFolder::open(model)?.with(options.weights)?;
+    if let (Some(_), Some(dtype)) = (&options.golden, golden_dtype(&folder.config)) {
+        folder.config.compute = Some(dtype);
+        log::warn!("a mixture of experts is compared with golden values in f32: rounding would choose other experts");
+    }
+    let rounds = |how: &Quantisation| how.formats().any(|format| format.rounding != Rounding::Exact);
+    if options.golden.is_some() && folder.config.quantisation.as_ref().is_some_and(rounds) {
+        log::warn!("activations are rounded: more is allowed beside golden values than with {ACTIVATIONS} bf16");
+    }
+    let facts = match facts(&folder) {
+        Ok(facts) => facts,
+        // A folder without weights, or with others: what its config says, then what is wrong.
+        Err(error) => {
+            out::text(ConfigFacts(&folder))?;
+            if let Some(listed) = index_facts(&folder)? {
+                fact("index", listed)?;
+            }
+            tokenizer_fact(model)?;
+            return Err(error);
+        }
+    };
+    out::text(&facts)?;
+    tokenizer_fact(model)?;
+    let source = ModelSource::folder_of(&folder, facts.dtype);
+    let opened = on.open(Some(source))?;
+    fact("device", &opened)?;
+    log::info!("loading {}", model.display());
+    let text = options.against.as_ref().map(|against| text_of(against, &folder)).transpose()?;
+    let (holds, predicted) = opened.with(Arithmetic { source, options, text: text.as_deref().unwrap_or_default() })?;
+    if let Some((against, text)) = options.against.as_ref().zip(text) {
+        compare(on, &folder, against, &text, &predicted)?;
+    }
+    Ok(holds)
+}
+
+/// The tokens of a text, as many as both models' contexts hold.
+fn text_of(against: &Against, folder: &ModelFolder) -> Result<Vec<TokenId>> {
+    let Against { model: other, text } = against;
+    let there = ModelFolder::open(other)?;
+    let written = lines::whole_text(text, lines::open(text)?)?;
+    let [own, others] = [&folder.path, other]
+        .map(|path| Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode(&written, AddSpecial::Yes)));
+    let (mut tokens, others) = (own?, others?);
+    if tokens != others {
+        let expected = format!("a model with the tokens of {}", folder.path.display());
+        return Err(Error::value(AGAINST, expected, "others for the text"));
+    }
+    let most = folder.config.context.min(there.config.context);
+    tokens.truncate(most);
+    if tokens.len() < 2 {
+        return Err(Error::value(TEXT, "a text of two tokens or more", format!("{} tokens", tokens.len())));
+    }
+    Ok(tokens)
+}
+
+/// Prints how far the other model is away. `predicted`: what this one says of the text.
+fn compare(
+    on: DeviceChoice,
+    folder: &ModelFolder,
+    against: &Against,
+    text: &[TokenId],
+    predicted: &[Prediction],
+) -> Result<()> {
+    let other = ModelFolder::open(&against.model)?;
+    let source = ModelSource::folder(&other)?;
+    let there = on.open(Some(source))?.with(Predict { source, text })?;
+    fact("against", format_args!("{}, {} tokens of {}", against.model.display(), text.len(), against.text.display()))?;
+    out::text(TextComparison::of(predicted, &there))?;
+    layer_differences(folder, &other)?.iter().try_for_each(|worst| fact("most apart", worst))
+}
+
+/// Asks a model for each token of a text.
+struct Predict<'a> {
+    source: ModelSource<'a>,
+    text: &'a [TokenId],
+}
+
+impl OnDevice for Predict<'_> {
+    type Output = Vec<Prediction>;
+
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<Prediction>> {
+        let mut decoder = self.source.load(&mut backend)?;
+        predictions(&mut backend, &mut decoder, self.text)
+    }
+}
+
+/// Checks a model's arithmetic on a device; returns whether everything holds, and what the model says of the text.
+struct Arithmetic<'a> {
+    source: ModelSource<'a>,
+    options: &'a ModelCheck,
+    /// Empty: none.
+    text: &'a [TokenId],
+}
+
+impl OnDevice for Arithmetic<'_> {
+    type Output = (bool, Vec<Prediction>);
+
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
+        let mut decoder = self.source.load(&mut backend)?;
+        let options = self.options;
+        if options.forks.is_some() && B::IS_ASYNC && !options.deterministic {
+            return Err(Error::value(
+                FORKS,
+                format!("{DETERMINISTIC} on a GPU, where steps change bits without it"),
+                "none",
+            ));
+        }
+        let mut holds = arithmetic(&mut backend, &mut decoder, options)?;
+        let predicted = predictions(&mut backend, &mut decoder, self.text)?;
+        if let Some(scripts) = options.forks {
+            options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
+            decoder.set_state_dtype(options.states);
+            let report = forks(decoder.on(backend), FORKED_TOKENS, scripts, options.deterministic)?;
+            fact("forks", &report)?;
+            holds &= report.passes();
+        }
+        Ok((holds, predicted))
+    }
+}
+
+fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &ModelCheck) -> Result<bool> {
+    if options.deterministic {
+        decoder.set_batch_invariant(backend);
+    }
+    let vocab = decoder.config().vocab;
+    let tile = decoder.plan_hints().iter().map(|hints| hints.tile).max().unwrap_or(1);
+    let tokens = (2 * tile as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
+    let tokens: Vec<_> = (0..tokens).map(|i| TokenId::new(i * 31 % vocab)).collect();
+    let chunked = chunks(backend, decoder, &tokens)?;
+    fact("chunks", &chunked)?;
+    let mut holds = chunked.passes();
+    if let Some(file) = &options.golden {
+        let report = golden(backend, decoder, file)?;
+        out::text(&report)?;
+        holds &= report.passes();
+    }
+    let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
+    if options.kv != KvDtype::Model {
+        let rounding = kv_rounding(backend, decoder, options.kv, tokens)?;
+        fact(&format!("{} kv", options.kv), rounding)?;
+    }
+    match decoder.config().state_dtype(options.states) {
+        StateDtype::F32 if options.states == StateDtype::F32 => {}
+        StateDtype::F32 => fact(&format!("{} states", options.states), "none: the model has no delta-rule layers")?,
+        states => fact(&format!("{states} states"), state_rounding(backend, decoder, states, tokens)?)?,
+    }
+    Ok(holds)
+}
+
+fn tokenizer_fact(model: &Path) -> Result<()> {
+    match Tokenizer::load(model) {
+        Ok(tokenizer) => fact("tokenizer", format_args!("{} tokens", tokenizer.vocab_size())),
+        Err(error) if Tokenizer::is_missing(model) => fact("tokenizer", format_args!("none: {error}")),
+        Err(error) => Err(error),
+    }
+}
+
+fn fact(name: &str, value: impl Display) -> Result<()> {
+    out::line(format_args!("{name:<12}{value}"))
+}

@@ -1,0 +1,151 @@
+//! A programming problem: how a sample's text becomes a program, and the tests for the program. Data only: `benchmark`
+//! reads the files, the judge runs the tests.
+
+use std::time::Duration;
+
+use crate::imports::with_imports;
+use offshoot_core::json::RawJson;
+
+/// One problem of a benchmark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub id: String,
+    pub assembly: Assembly,
+    pub suite: TestSuite,
+    pub limits: Limits,
+}
+
+/// How a sample's text becomes a complete program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assembly {
+    /// The text is the program.
+    Whole,
+    /// The text continues this one (HumanEval's `prompt`).
+    After(String),
+    /// The text is the program; missing imports of Python's standard library are added (APPS, LiveCodeBench).
+    WithImports,
+}
+
+impl Assembly {
+    /// The Python program of a sample's text.
+    pub fn program(&self, text: &str) -> String {
+        match self {
+            Assembly::After(before) => format!("{before}{text}"),
+            Assembly::Whole | Assembly::WithImports => self.whole(text),
+        }
+    }
+
+    /// The Python program of a text that is already complete, even if this benchmark's samples usually continue a
+    /// prompt.
+    pub fn whole(&self, text: &str) -> String {
+        match self {
+            Assembly::Whole | Assembly::After(_) => text.to_string(),
+            Assembly::WithImports => with_imports(text),
+        }
+    }
+}
+
+/// Limits on a candidate during one test (for a [`ScriptSuite`], the whole script).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// CPU time of all its processes. [`Limits::wall`] follows from it.
+    pub cpu: Duration,
+    pub memory_bytes: u64,
+    /// Limit of standard output and of standard error, each.
+    pub output_bytes: u64,
+    pub processes: u32,
+}
+
+impl Limits {
+    /// The limit of wall-clock time, by a clock that goes slower on a loaded machine: it ends what hangs.
+    pub fn wall(&self) -> Duration {
+        self.cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { cpu: Duration::from_secs(3), memory_bytes: 2 << 30, output_bytes: 64 << 20, processes: 64 }
+    }
+}
+
+/// The tests of a problem.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TestSuite {
+    Script(ScriptSuite),
+    Calls(CallSuite),
+    Reference(ReferenceSuite),
+    Streams(StreamSuite),
+}
+
+/// Python test code that calls the candidate's functions (HumanEval's `check`, MBPP's asserts). It runs in a process
+/// that the candidate cannot access. A name that is defined neither by this code, nor by `helpers`, nor by Python is
+/// looked up in the candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptSuite {
+    /// Python code run before `code`, in the tests' process (functions that a HumanEval prompt defines completely).
+    pub helpers: String,
+    pub code: String,
+    /// The candidate's function under test, even if `helpers` defines that name.
+    pub entry: Option<String>,
+}
+
+/// Python functions called with data; the results are compared as data (APPS and LiveCodeBench, call-based).
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallSuite {
+    /// A function, or a method of the class `Solution` if the program defines it.
+    pub function: String,
+    pub tests: Vec<CallTest>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallTest {
+    /// A list of the arguments.
+    pub arguments: RawJson,
+    /// Accepted results.
+    pub expected: Vec<RawJson>,
+}
+
+/// Python functions compared with a reference on given inputs (EvalPlus).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReferenceSuite {
+    /// The complete reference program.
+    pub program: String,
+    pub entry: String,
+    /// Argument lists: those of the original benchmark, and those that EvalPlus adds.
+    pub base: Vec<RawJson>,
+    pub plus: Vec<RawJson>,
+    /// Absolute tolerance of floating-point results; 0: EvalPlus's default rule.
+    pub atol: f64,
+    /// The task's number in MBPP, if it is one of MBPP's: EvalPlus has special rules for some of them.
+    pub mbpp: Option<u32>,
+}
+
+/// A program that reads standard input and writes standard output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamSuite {
+    pub tests: Vec<StreamTest>,
+    pub compare: Compare,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamTest {
+    pub input: String,
+    pub output: String,
+}
+
+/// How an output is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Compare {
+    /// Byte for byte.
+    Exact,
+    /// Line by line, ignoring white space at the ends of lines and empty lines at the end.
+    Lines,
+    /// Token by token; tokens are separated by white space.
+    Tokens,
+    /// Like `Tokens`, with an absolute or relative tolerance for numbers.
+    Floats { tolerance: f64 },
+    /// A Python program of the task: it receives the paths of input, output and expected output and exits with 0 if the
+    /// output is right.
+    Checker { program: String },
+}

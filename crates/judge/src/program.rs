@@ -1,0 +1,238 @@
+//! A candidate as a runnable program: its file in its own folder, compiled if its language requires it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Judge;
+use super::message::first_error;
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit, WorkFolder};
+use crate::language::{Commands, Language};
+use crate::problem::Limits;
+use offshoot_core::error::{Error, Result};
+
+/// Limits of a compiler and of what it writes; the candidate's own apply to its runs.
+const COMPILING: Limits =
+    Limits { cpu: Duration::from_secs(60), memory_bytes: 4 << 30, output_bytes: 256 << 20, processes: 256 };
+
+/// Runs a program as a function's body.
+const AS_FUNCTION: &str = include_str!("as_function.py");
+
+/// A candidate that can be run, any number of times, each time in a fresh folder.
+pub(super) struct CandidateProgram {
+    home: WorkFolder,
+    start: StartOfRun,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+}
+
+/// The program that a run executes, and what its folder holds.
+enum StartOfRun {
+    /// A program that needs nothing in its folder.
+    InEmptyFolder(PathBuf),
+    /// A program of this machine, beside a copy of what the home folder holds after compiling.
+    BesideCopy(PathBuf),
+    /// A file of that copy.
+    OfCopy(PathBuf),
+}
+
+pub(super) enum CompiledCandidate {
+    Ready(CandidateProgram),
+    /// The program does not compile: the compiler's first error.
+    Rejected(String),
+}
+
+impl CandidateProgram {
+    pub fn prepare(judge: &Judge, language: &Language, text: &str) -> Result<CompiledCandidate> {
+        let home = judge.sandbox.folder()?;
+        match language {
+            Language::Python => {
+                let python = judge.interpreter()?;
+                let file = put(&home, "main.py", text)?;
+                let mut readable = python.readable.clone();
+                readable.push(home.path().to_path_buf());
+                Ok(CompiledCandidate::Ready(CandidateProgram {
+                    start: StartOfRun::InEmptyFolder(python.path.clone()),
+                    arguments: vec!["-I".to_string(), "-B".to_string(), file.display().to_string()],
+                    readable,
+                    home,
+                }))
+            }
+            Language::Cpp => {
+                let compiler = judge.compiler()?;
+                put(&home, "main.cpp", text)?;
+                let arguments = ["-O2", "-std=c++17", "-o", "main", "main.cpp"].map(str::to_string).to_vec();
+                if let Some(complaint) = compile(judge, &home, compiler.path.clone(), arguments, Vec::new())? {
+                    return Ok(CompiledCandidate::Rejected(complaint));
+                }
+                Ok(CompiledCandidate::Ready(CandidateProgram {
+                    start: StartOfRun::InEmptyFolder(home.path().join("main")),
+                    arguments: Vec::new(),
+                    readable: vec![home.path().to_path_buf()],
+                    home,
+                }))
+            }
+            Language::Command(commands) => commanded(judge, home, commands, text),
+        }
+    }
+
+    /// Makes a Python program the body of a function, in which a `return` ends the program.
+    pub fn make_function(&mut self) -> Result<()> {
+        let launcher = put(&self.home, "as_function.py", AS_FUNCTION)?;
+        self.arguments.insert(2, launcher.display().to_string());
+        Ok(())
+    }
+
+    /// Runs the program once on `input`; input that it does not read is lost.
+    pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits) -> Result<Ended> {
+        let folder = judge.sandbox.folder()?;
+        let program = match &self.start {
+            StartOfRun::InEmptyFolder(program) => program.clone(),
+            StartOfRun::BesideCopy(program) => {
+                copy_folder(self.home.path(), folder.path())?;
+                program.clone()
+            }
+            StartOfRun::OfCopy(file) => {
+                copy_folder(self.home.path(), folder.path())?;
+                folder.path().join(file)
+            }
+        };
+        let mut running = judge.sandbox.start(Confined {
+            program,
+            arguments: self.arguments.clone(),
+            environment: Vec::new(),
+            readable: self.readable.clone(),
+            folder: folder.path().to_path_buf(),
+            keep_files: false,
+            limits,
+            wall: WallLimit::Own,
+            stdin: StdinMode::Pipe,
+            stdout: StdoutMode::Capture,
+            channel: false,
+        })?;
+        running.write_stdin(input)?;
+        running.wait()
+    }
+}
+
+fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<CompiledCandidate> {
+    put(&home, &commands.file, text)?;
+    if let Some(words) = &commands.compile {
+        let Command { start, arguments, readable } = command(judge, commands, words)?;
+        let program = match start {
+            StartOfRun::OfCopy(file) => home.path().join(file),
+            StartOfRun::BesideCopy(program) | StartOfRun::InEmptyFolder(program) => program,
+        };
+        if let Some(complaint) = compile(judge, &home, program, arguments, readable)? {
+            return Ok(CompiledCandidate::Rejected(complaint));
+        }
+    }
+    let Command { start, arguments, readable } = command(judge, commands, &commands.run)?;
+    Ok(CompiledCandidate::Ready(CandidateProgram { start, arguments, readable, home }))
+}
+
+/// A command of a language, its first word found.
+struct Command {
+    start: StartOfRun,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+}
+
+fn command(judge: &Judge, commands: &Commands, words: &[String]) -> Result<Command> {
+    let (first, arguments) =
+        words.split_first().ok_or_else(|| Error::value("a language's command", "a word", "none"))?;
+    let mut readable = commands.readable.clone();
+    let start = match first.as_str() {
+        path if path.contains('/') => StartOfRun::OfCopy(PathBuf::from(path.strip_prefix("./").unwrap_or(path))),
+        "python" | "python3" => {
+            let python = judge.interpreter()?;
+            readable.extend(python.readable.iter().cloned());
+            StartOfRun::BesideCopy(python.path.clone())
+        }
+        name => {
+            let tool = judge.tools.find(name)?;
+            readable.extend(tool.readable);
+            StartOfRun::BesideCopy(tool.path)
+        }
+    };
+    Ok(Command { start, arguments: arguments.to_vec(), readable })
+}
+
+/// Copies files, folders and links. No process of a candidate may run in either folder.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    let mut folders = vec![(from.to_path_buf(), to.to_path_buf())];
+    while let Some((from, to)) = folders.pop() {
+        for entry in fs::read_dir(&from).map_err(Error::io(&from, "list"))? {
+            let entry = entry.map_err(Error::io(&from, "list"))?;
+            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let kind = entry.file_type().map_err(Error::io(&source, "read"))?;
+            let copied = match () {
+                () if kind.is_dir() => {
+                    folders.push((source.clone(), target.clone()));
+                    fs::create_dir(&target)
+                }
+                () if kind.is_file() => fs::copy(&source, &target).map(drop),
+                () if kind.is_symlink() => fs::read_link(&source).and_then(|link| symlink(link, &target)),
+                // Pipes and sockets.
+                () => Ok(()),
+            };
+            copied.map_err(Error::io(&source, "copy"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Compiles in the candidate's folder, confined: the program's text decides which files a compiler reads. Returns the
+/// compiler's first error, if any.
+fn compile(
+    judge: &Judge,
+    home: &WorkFolder,
+    program: PathBuf,
+    arguments: Vec<String>,
+    readable: Vec<PathBuf>,
+) -> Result<Option<String>> {
+    let running = judge.sandbox.start(Confined {
+        program,
+        arguments,
+        environment: Vec::new(),
+        readable,
+        folder: home.path().to_path_buf(),
+        keep_files: true,
+        limits: COMPILING,
+        wall: WallLimit::Own,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
+        channel: false,
+    })?;
+    let ended = running.wait()?;
+    let complaint = first_error(&ended.stderr).or_else(|| first_error(&ended.stdout));
+    if ended.how == How::Exit(0) {
+        make_executable(home)?;
+    }
+    Ok(match ended.how {
+        How::Exit(0) => None,
+        How::Limit(limit) => Some(format!("compiling: {}", limit.passed(&COMPILING))),
+        How::Sandbox(call) => Some(format!("compiling called {call}")),
+        how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
+    })
+}
+
+/// If candidates run as the caller's user, the linker may not change a file's mode, and its output is not executable.
+fn make_executable(home: &WorkFolder) -> Result<()> {
+    for entry in fs::read_dir(home.path()).map_err(Error::io(home.path(), "list"))? {
+        let entry = entry.map_err(Error::io(home.path(), "list"))?;
+        // Links are skipped: they could lead out of the folder.
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            let path = entry.path();
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).map_err(Error::io(&path, "make executable"))?;
+        }
+    }
+    Ok(())
+}
+
+fn put(home: &WorkFolder, name: &str, text: &str) -> Result<PathBuf> {
+    let path: PathBuf = Path::new(home.path()).join(name);
+    fs::write(&path, text).map_err(Error::io(&path, "write"))?;
+    Ok(path)
+}

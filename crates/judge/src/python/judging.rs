@@ -1,0 +1,385 @@
+//! Judges one candidate: relays messages between its process and the checker, and turns the end of their conversation
+//! into verdicts.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::checker::{Checker, Checkers, PATIENCE};
+use super::programs::Programs;
+use super::stream::{self, Patience, StreamRead};
+use super::{Extent, marshal};
+use crate::fair_clock::Deadline;
+use crate::message::last_line;
+use crate::problem::Limits;
+use crate::sandbox::{Ended, How, Limit, Running, Sandbox};
+use crate::{Judgement, TestVerdict, Verdict};
+use offshoot_core::error::{Error, Result};
+
+/// The signal of the alarm that the runner sets for a single test.
+const SIGPROF: i32 = 27;
+
+/// The tests of one candidate.
+pub(super) struct CheckedTests<'a> {
+    /// The order for the checker, without nonce and first test, which are added here.
+    pub order: Value,
+    /// The reference's answers, for a suite that has one.
+    pub answers: Option<&'a [u8]>,
+    pub count: usize,
+    pub extent: Extent,
+    /// The limits of one test. Loading the program before the first test has the same limits.
+    pub each: Limits,
+    /// Longest wall-clock time between two messages of the tests.
+    pub patience: Duration,
+}
+
+impl CheckedTests<'_> {
+    /// In bytes: the output limit, or twice what the reference answers to all inputs if that is more.
+    fn longest_reply(&self) -> u64 {
+        let answered = self.answers.map_or(0, |answers| answers.len() as u64);
+        self.each.output_bytes.max(2 * answered)
+    }
+
+    /// The limits of a process that runs all tests.
+    fn whole(&self) -> Limits {
+        let runs = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let runs = if self.count > 1 { runs.saturating_add(1) } else { 1 };
+        Limits { cpu: self.each.cpu.saturating_mul(runs), ..self.each }
+    }
+}
+
+pub(super) struct PythonJudging<'a> {
+    pub sandbox: &'a Sandbox,
+    pub programs: &'a Programs,
+    pub checkers: &'a Checkers,
+    pub program: &'a str,
+    pub tests: CheckedTests<'a>,
+}
+
+/// The checker's message on one test.
+#[derive(Deserialize)]
+struct CheckerVerdict {
+    nonce: String,
+    verdict: VerdictCode,
+    message: Option<String>,
+}
+
+#[derive(Deserialize)]
+enum VerdictCode {
+    AC,
+    WA,
+    RE,
+}
+
+#[derive(Deserialize)]
+struct TestBegins {
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+struct ConversationDone {
+    nonce: String,
+}
+
+/// How a conversation ended.
+enum ConversationEnd {
+    /// The checker has reported on all tests.
+    Done,
+    /// The candidate sent or did something that decides its verdict.
+    Decided(Verdict, String),
+    /// The candidate's process has ended.
+    CandidateEnded,
+    /// A test exceeded its limit of wall-clock time.
+    TimeOut,
+    /// The tests' process died or hangs; the checker cannot be used again.
+    TestsFailed(Verdict, String),
+}
+
+impl PythonJudging<'_> {
+    /// Runs the tests. If a test ended the candidate's process and all tests are wanted, the others run in a new
+    /// process.
+    pub fn run(mut self) -> Result<Judgement> {
+        let mut judgement = Judgement {
+            verdict: Verdict::Accepted,
+            message: None,
+            began: true,
+            tests: Vec::new(),
+            wall: Duration::ZERO,
+            cpu: Duration::ZERO,
+            peak_bytes: 0,
+        };
+        loop {
+            let before = judgement.tests.len();
+            let loaded = self.run_process(&mut judgement)?;
+            let ran = judgement.tests.len();
+            let over = ran >= self.tests.count || self.tests.extent == Extent::FirstFailure || !loaded || ran == before;
+            if over {
+                break;
+            }
+        }
+        let failed = judgement.tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
+        if let Some((ix, test)) = failed {
+            judgement.verdict = test.verdict;
+            judgement.message = match &test.message {
+                Some(message) if self.tests.count > 1 => Some(format!("test {}: {message}", ix + 1)),
+                message => message.clone(),
+            };
+        }
+        Ok(judgement)
+    }
+
+    /// Runs one process of the candidate, from the first test without a verdict. Returns whether its program was
+    /// loaded.
+    fn run_process(&mut self, judgement: &mut Judgement) -> Result<bool> {
+        let nonce = nonce();
+        self.tests.order["nonce"] = json!(nonce);
+        self.tests.order["first"] = json!(judgement.tests.len());
+        let folder = self.sandbox.folder()?;
+        let candidate = self.programs.start_runner(self.sandbox, folder.path(), self.tests.whole())?;
+        let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
+        let mut talk = Conversation {
+            candidate,
+            checker,
+            nonce,
+            most: self.tests.longest_reply(),
+            clock: CandidateClock { whole: Deadline::after(self.tests.whole().wall()), test: None },
+            loaded: false,
+            verdicts: &mut judgement.tests,
+        };
+        let end = talk.hold(self.program, &self.tests)?;
+        let Conversation { mut candidate, checker, loaded, .. } = talk;
+        if !matches!(end, ConversationEnd::CandidateEnded) {
+            candidate.kill();
+        }
+        let rested = !matches!(end, ConversationEnd::TestsFailed(..)) && checker.rest();
+        let ended = candidate.wait()?;
+        if rested {
+            self.checkers.give_back(checker);
+        }
+        judgement.wall += ended.wall;
+        judgement.cpu += ended.cpu;
+        judgement.peak_bytes = judgement.peak_bytes.max(ended.peak_bytes);
+        let exceeded = matches!(ended.how, How::Limit(_));
+        let (verdict, message) = match end {
+            // What its processes used shows when they have ended: the last test decides, as it was not over before.
+            ConversationEnd::Done if exceeded => {
+                judgement.tests.pop();
+                end_verdict(&ended, &self.tests.each)
+            }
+            ConversationEnd::Done => return Ok(true),
+            ConversationEnd::Decided(verdict, message) | ConversationEnd::TestsFailed(verdict, message) => {
+                (verdict, message)
+            }
+            ConversationEnd::TimeOut => (Verdict::TimeLimit, Limit::Time.passed(&self.tests.each)),
+            ConversationEnd::CandidateEnded => end_verdict(&ended, &self.tests.each),
+        };
+        judgement.began &= loaded;
+        judgement.tests.push(TestVerdict { verdict, message: Some(message) });
+        Ok(loaded)
+    }
+}
+
+/// Both ends of a conversation.
+struct Conversation<'a> {
+    candidate: Running,
+    checker: Checker,
+    nonce: String,
+    /// The longest message of the candidate, in bytes.
+    most: u64,
+    clock: CandidateClock,
+    loaded: bool,
+    verdicts: &'a mut Vec<TestVerdict>,
+}
+
+/// Counts the time in which a candidate is waited for.
+struct CandidateClock {
+    whole: Deadline,
+    /// Of the program's loading, or of the running test, where each test has its own limit.
+    test: Option<Deadline>,
+}
+
+impl CandidateClock {
+    /// Call it before a candidate is waited for: the time since the last wait does not count.
+    fn resume(&mut self) {
+        self.whole.resume();
+        self.test.iter_mut().for_each(Deadline::resume);
+    }
+
+    fn begin(&mut self, cpu: Duration, each: &Limits) {
+        self.test = Some(Deadline::after(Limits { cpu, ..*each }.wall()));
+    }
+}
+
+impl Patience for CandidateClock {
+    fn wait(&mut self) -> Option<Duration> {
+        let whole = self.whole.wait()?;
+        self.test.as_mut().map_or(Some(whole), |test| test.wait().map(|left| left.min(whole)))
+    }
+}
+
+impl Conversation<'_> {
+    fn hold(&mut self, program: &str, tests: &CheckedTests) -> Result<ConversationEnd> {
+        if let Some(answers) = tests.answers {
+            // A dead checker is noticed at the next read.
+            let _ = self.checker.send(b'V', answers);
+        }
+        self.clock.begin(tests.each.cpu, &tests.each);
+        let end = self.load(program);
+        self.clock.test = None;
+        // Whatever the tests do before they ask the candidate for anything is their own doing.
+        let mut next = self.checker.receive(PATIENCE);
+        match (&next, end) {
+            (StreamRead::Frame { kind: b'F', payload }, _) => {
+                return Err(cannot_run(&String::from_utf8_lossy(payload)));
+            }
+            (StreamRead::TimeOut, _) => return Err(cannot_run("they do not finish")),
+            (StreamRead::End | StreamRead::TooLong | StreamRead::Frame { kind: b'Z', .. }, _) => {
+                return Err(cannot_run("their process has died"));
+            }
+            (_, Some(end)) => return Ok(end),
+            (_, None) => {}
+        }
+        loop {
+            let (kind, payload) = match next {
+                StreamRead::Frame { kind, payload } => (kind, payload),
+                StreamRead::TimeOut => {
+                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".to_string()));
+                }
+                StreamRead::End | StreamRead::TooLong => {
+                    return Ok(ConversationEnd::TestsFailed(
+                        Verdict::RuntimeError,
+                        "the process that runs the tests has died".to_string(),
+                    ));
+                }
+            };
+            match kind {
+                b'C' => {
+                    if let Some(end) = self.relay(&payload) {
+                        return Ok(end);
+                    }
+                }
+                b'T' => {
+                    let begins: TestBegins = parse_message(&payload)?;
+                    self.clock.begin(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX), &tests.each);
+                }
+                b'V' => {
+                    let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
+                    self.same(&nonce)?;
+                    let verdict = match verdict {
+                        VerdictCode::AC => Verdict::Accepted,
+                        VerdictCode::WA => Verdict::WrongAnswer,
+                        VerdictCode::RE => Verdict::RuntimeError,
+                    };
+                    let message = message.and_then(|message| last_line(message.as_bytes()));
+                    self.verdicts.push(TestVerdict { verdict, message });
+                }
+                b'D' => {
+                    let ConversationDone { nonce } = parse_message(&payload)?;
+                    self.same(&nonce)?;
+                    return Ok(ConversationEnd::Done);
+                }
+                b'F' => return Err(cannot_run(&String::from_utf8_lossy(&payload))),
+                // The child ended without a message: it crashed or ran out of memory.
+                _ => {
+                    return Ok(ConversationEnd::TestsFailed(
+                        Verdict::RuntimeError,
+                        "the tests crash on what the candidate returns".to_string(),
+                    ));
+                }
+            }
+            next = self.checker.receive(tests.patience);
+        }
+    }
+
+    /// Sends the candidate its program and waits until it has loaded.
+    fn load(&mut self, program: &str) -> Option<ConversationEnd> {
+        match self.ask(b'P', program.as_bytes()) {
+            StreamRead::Frame { kind: b'L', .. } => {
+                self.loaded = true;
+                None
+            }
+            received => Some(final_frame(received)),
+        }
+    }
+
+    /// Sends a frame to the candidate and receives its answer.
+    fn ask(&mut self, kind: u8, payload: &[u8]) -> StreamRead {
+        let stream = self.candidate.channel().expect("a candidate is started with a channel");
+        self.clock.resume();
+        match stream::send_within(stream, kind, payload, &mut self.clock) {
+            Ok(()) => stream::receive(stream, self.most, &mut self.clock),
+            Err(why) => why,
+        }
+    }
+
+    /// Relays one request of the checker to the candidate, and the reply back.
+    fn relay(&mut self, question: &[u8]) -> Option<ConversationEnd> {
+        let (kind, payload) = match self.ask(b'C', question) {
+            StreamRead::Frame { kind: kind @ (b'R' | b'Q'), payload } => (kind, payload),
+            received => return Some(final_frame(received)),
+        };
+        if let Err(why) = marshal::check(&payload) {
+            return Some(ConversationEnd::Decided(
+                Verdict::RuntimeError,
+                format!("its reply is not plain data: it {why}"),
+            ));
+        }
+        let _ = self.checker.send(kind, &payload);
+        None
+    }
+
+    fn same(&self, nonce: &str) -> Result<()> {
+        if nonce == self.nonce { Ok(()) } else { Err(Error::Internal("a verdict on another candidate".to_string())) }
+    }
+}
+
+fn cannot_run(why: &str) -> Error {
+    Error::Unjudgeable { why: format!("its tests cannot run: {why}") }
+}
+
+fn parse_message<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(payload)
+        .map_err(|error| Error::Internal(format!("unreadable message of the checker: {error}")))
+}
+
+/// Interprets a frame of the candidate that is not a reply.
+fn final_frame(received: StreamRead) -> ConversationEnd {
+    let (kind, payload) = match received {
+        StreamRead::Frame { kind, payload } => (kind, payload),
+        StreamRead::End => return ConversationEnd::CandidateEnded,
+        StreamRead::TimeOut => return ConversationEnd::TimeOut,
+        StreamRead::TooLong => {
+            return ConversationEnd::Decided(
+                Verdict::OutputLimit,
+                "its reply is longer than the output limit".to_string(),
+            );
+        }
+    };
+    let words = last_line(&payload).unwrap_or_default();
+    match kind {
+        b'S' => ConversationEnd::Decided(Verdict::CompileError, words),
+        b'X' | b'E' => ConversationEnd::Decided(Verdict::RuntimeError, words),
+        b'M' => ConversationEnd::Decided(Verdict::MemoryLimit, words),
+        b'O' => ConversationEnd::Decided(Verdict::OutputLimit, "it prints more than the output limit".to_string()),
+        _ => ConversationEnd::Decided(Verdict::RuntimeError, "it writes to the judge's channel".to_string()),
+    }
+}
+
+/// The verdict if a candidate's process ends before its tests.
+fn end_verdict(ended: &Ended, limits: &Limits) -> (Verdict, String) {
+    match &ended.how {
+        How::Exit(code) => (Verdict::RuntimeError, format!("it exits with code {code} before its tests finish")),
+        How::Signal(SIGPROF) => (Verdict::TimeLimit, Limit::Time.passed(limits)),
+        How::Signal(signal) => (Verdict::RuntimeError, format!("it is killed by signal {signal}")),
+        How::Limit(limit) => (Verdict::from(*limit), limit.passed(limits)),
+        How::Sandbox(what) => (Verdict::Sandbox, what.clone()),
+        How::Killed => (Verdict::RuntimeError, "it was ended".to_string()),
+    }
+}
+
+/// A new random value for each process of a candidate, so that a late message about another process is never accepted.
+fn nonce() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
+}

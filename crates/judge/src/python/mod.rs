@@ -1,0 +1,218 @@
+//! Judges Python candidates: their functions are called with data, and their results are compared as data, by test code
+//! that runs in another process. The *candidate* process runs the program (`runner.py`); the *checker* process runs the
+//! tests (`checker.py`), with proxies for the candidate's names; this module relays every message between them and lets
+//! only plain data pass from the candidate. So a candidate can only return wrong values or exit; only a test that asks
+//! a candidate's object for more than its identity has to trust the candidate. `sandbox` confines the processes; `eval`
+//! reads the problems.
+
+mod checker;
+mod judging;
+mod marshal;
+mod programs;
+mod stream;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::json;
+
+use self::checker::{Checkers, ReferenceError};
+use self::judging::{CheckedTests, PythonJudging};
+use self::programs::Programs;
+use super::Judgement;
+use super::sandbox::Sandbox;
+use super::toolchain::Interpreter;
+use crate::problem::{CallSuite, Limits, ReferenceSuite, ScriptSuite};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json::RawJson;
+
+/// Number of problems whose reference results are kept.
+const KEPT_ANSWERS: usize = 16;
+
+/// A reference may take this many times a candidate's time limit per input.
+const REFERENCE_SLOWER: u32 = 10;
+
+/// Which tests of a candidate are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    FirstFailure,
+    All,
+}
+
+/// EvalPlus's two verdicts on a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// On the inputs of the original benchmark.
+    pub base: Judgement,
+    /// On those that EvalPlus adds.
+    pub plus: Judgement,
+}
+
+impl Compared {
+    /// Both judgements as one: accepted if both are; the tests of both, in order.
+    pub fn joined(self) -> Judgement {
+        let Compared { mut base, plus } = self;
+        if base.accepted() {
+            base.verdict = plus.verdict;
+            base.message = plus.message;
+        }
+        base.began &= plus.began;
+        base.tests.extend(plus.tests);
+        base.wall += plus.wall;
+        base.cpu += plus.cpu;
+        base.peak_bytes = base.peak_bytes.max(plus.peak_bytes);
+        base
+    }
+}
+
+/// Judges Python candidates; shared by the judging threads.
+#[derive(Debug)]
+pub struct Python {
+    programs: Programs,
+    checkers: Checkers,
+    answers: Mutex<VecDeque<Arc<Answers>>>,
+    /// Errors of references that failed, by the same key as the results: they are not run again.
+    unanswered: Mutex<HashMap<blake3::Hash, String>>,
+}
+
+/// The results of a reference program for a list of inputs.
+#[derive(Debug)]
+struct Answers {
+    key: blake3::Hash,
+    /// Serialised by the checker; only checkers read them.
+    written: Vec<u8>,
+}
+
+impl Python {
+    /// Fails if the interpreter cannot run our programs.
+    pub fn set_up(interpreter: Interpreter, sandbox: &Sandbox) -> Result<Python> {
+        let programs = Programs::compile(interpreter, sandbox)?;
+        Ok(Python { programs, checkers: Checkers::default(), answers: Mutex::default(), unanswered: Mutex::default() })
+    }
+
+    /// Why an interpreter is started for each candidate, if candidates are not forked from one that is loaded once.
+    pub fn started_for(&self) -> Option<&str> {
+        self.programs.started_for()
+    }
+
+    /// One test: the whole script.
+    pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
+        let ScriptSuite { helpers, code, entry } = script;
+        let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
+        let tests = CheckedTests {
+            order,
+            answers: None,
+            count: 1,
+            extent: Extent::FirstFailure,
+            each: limits,
+            patience: limits.wall(),
+        };
+        self.judging(sandbox, program, tests).run()
+    }
+
+    /// `limits` apply to each test; loading the program counts as a test.
+    pub fn calls(
+        &self,
+        sandbox: &Sandbox,
+        program: &str,
+        calls: &CallSuite,
+        limits: Limits,
+        extent: Extent,
+    ) -> Result<Judgement> {
+        let tests = calls
+            .tests
+            .iter()
+            .map(|test| json!({ "arguments": test.arguments.as_str(), "expected": texts(&test.expected) }));
+        let tests: Vec<_> = tests.collect();
+        let count = tests.len();
+        let order = json!({
+            "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
+            "all": extent == Extent::All,
+        });
+        self.judging(
+            sandbox,
+            program,
+            CheckedTests { order, answers: None, count, extent, each: limits, patience: limits.wall() },
+        )
+        .run()
+    }
+
+    /// `limits` apply to each test, or four times the reference's time if that is more; loading the program counts as a
+    /// test. Fails with [`Error::Unjudgeable`] if the reference program fails.
+    pub fn reference(
+        &self,
+        sandbox: &Sandbox,
+        program: &str,
+        reference: &ReferenceSuite,
+        limits: Limits,
+        extent: Extent,
+    ) -> Result<Compared> {
+        let patience = Limits { cpu: limits.cpu.saturating_mul(REFERENCE_SLOWER), ..limits }.wall();
+        let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
+        // Both are needed before judging.
+        let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
+        let on = |inputs: &[RawJson], answers: &Answers| {
+            let order = json!({
+                "suite": "reference", "program": reference.program, "entry": reference.entry,
+                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
+            });
+            let count = inputs.len();
+            self.judging(
+                sandbox,
+                program,
+                CheckedTests { order, answers: Some(&answers.written), count, extent, each: limits, patience },
+            )
+            .run()
+        };
+        Ok(Compared { base: on(&reference.base, &of_base)?, plus: on(&reference.plus, &of_plus)? })
+    }
+
+    fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: CheckedTests<'a>) -> PythonJudging<'a> {
+        PythonJudging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
+    }
+
+    /// The reference's results for the inputs of a field, computed once for all candidates of a problem.
+    fn answers(
+        &self,
+        sandbox: &Sandbox,
+        reference: &ReferenceSuite,
+        field: &str,
+        inputs: &[RawJson],
+        patience: Duration,
+    ) -> Result<Arc<Answers>> {
+        let order = json!({
+            "suite": "expect", "nonce": "", "program": reference.program, "entry": reference.entry,
+            "inputs": texts(inputs), "mbpp": reference.mbpp,
+        });
+        let key = blake3::hash(order.to_string().as_bytes());
+        let unanswered = || self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = unanswered().get(&key) {
+            return Err(Error::Unjudgeable { why: why.clone() });
+        }
+        let kept = || self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answers) = kept().iter().find(|answers| answers.key == key) {
+            return Ok(answers.clone());
+        }
+        let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
+        let written = checker.answers(patience).map_err(|ReferenceError { given, why }| {
+            let why = match given.checked_sub(1).and_then(|ix| Some((ix, inputs.get(ix)?))) {
+                Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", input.shown()),
+                None => format!("its reference cannot be run: {why}"),
+            };
+            unanswered().insert(key, why.clone());
+            Error::Unjudgeable { why }
+        })?;
+        self.checkers.give_back(checker);
+        let answers = Arc::new(Answers { key, written });
+        let mut kept = kept();
+        kept.truncate(KEPT_ANSWERS - 1);
+        kept.push_front(answers.clone());
+        Ok(answers)
+    }
+}
+
+/// The values as texts, for Python's `json`.
+fn texts(values: &[RawJson]) -> Vec<&str> {
+    values.iter().map(RawJson::as_str).collect()
+}

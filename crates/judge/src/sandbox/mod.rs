@@ -1,0 +1,224 @@
+//! Confined processes: an untrusted program runs in one folder, under limits on time, memory, output and processes,
+//! without network and without other files; when it ends, all its processes and files are removed. The rest of the
+//! judge decides what the end of a program means for a verdict.
+//!
+//! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable,
+//! run again ([`enter_if_helper`]); small and single-threaded, it can fork cheaply. For each candidate it forks a
+//! *supervisor*, some ahead of need, which sets up the isolation, watches all processes of the candidate and kills them.
+//! The candidate itself is a child of the supervisor and confines itself before it executes the program. When a caller
+//! dies, its supervisors notice that their control streams close.
+//!
+//! In a mount namespace the folder and `/dev/shm` of a candidate are a file system in memory, which the kernel keeps
+//! below the output limit; in a control group its pages count towards the memory limit too. Without namespaces the folder
+//! is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs that need
+//! one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Verdict;
+use crate::problem::Limits;
+
+mod in_force;
+
+pub use in_force::{InForce, IsolationLayer};
+
+#[cfg(target_os = "linux")]
+mod base;
+#[cfg(target_os = "linux")]
+mod calls;
+#[cfg(target_os = "linux")]
+mod candidate;
+#[cfg(target_os = "linux")]
+mod confinement;
+#[cfg(target_os = "linux")]
+mod disk;
+#[cfg(target_os = "linux")]
+mod files;
+#[cfg(target_os = "linux")]
+mod folder;
+#[cfg(target_os = "linux")]
+mod groups;
+#[cfg(target_os = "linux")]
+mod identity;
+#[cfg(target_os = "linux")]
+mod interpreter;
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+mod processes;
+#[cfg(target_os = "linux")]
+mod root;
+#[cfg(target_os = "linux")]
+mod running;
+#[cfg(target_os = "linux")]
+mod server;
+#[cfg(target_os = "linux")]
+mod signals;
+#[cfg(target_os = "linux")]
+mod supervisor;
+#[cfg(target_os = "linux")]
+mod tree;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use folder::WorkFolder;
+#[cfg(target_os = "linux")]
+pub use running::Running;
+#[cfg(target_os = "linux")]
+pub use server::{Sandbox, enter_if_helper};
+
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
+
+/// Whether candidates may run if their files and network cannot be isolated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    Required,
+    /// Runs candidates anyway, with whatever isolation the machine has.
+    Unsafe,
+}
+
+/// How a sandbox is set up.
+#[derive(Clone, Debug)]
+pub struct SandboxSetup {
+    pub isolation: Isolation,
+    /// The executable to run as the helper; its `main` must begin with [`enter_if_helper`]. `None`: this one.
+    pub helper: Option<PathBuf>,
+    /// Whether to use namespaces, if they work. Without them (as in most containers) only the other layers isolate.
+    pub namespaces: bool,
+    /// Files and folders in readable folders that programs cannot read all the same. What a program names as readable in
+    /// a hidden folder stays readable.
+    pub hidden: Vec<PathBuf>,
+    /// Whether to use control groups, if they can be made. Without them the supervisors measure memory and CPU time.
+    pub groups: bool,
+}
+
+impl SandboxSetup {
+    pub fn new(isolation: Isolation) -> SandboxSetup {
+        SandboxSetup { isolation, helper: None, namespaces: true, groups: true, hidden: Vec::new() }
+    }
+}
+
+/// A Python to load, and the script that it runs before it serves.
+///
+/// The script imports the module `_offshoot` and calls its function `serve` with a function of two arguments, which is
+/// called in each candidate with the candidate's arguments and its environment, as bytes, with a zero byte between two. The
+/// call of `serve` never returns; when the function does, the candidate ends with code 0.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WarmInterpreter {
+    /// The shared library of the interpreter.
+    pub library: PathBuf,
+    /// The interpreter's name for itself and the rest of its command line.
+    pub command: Vec<String>,
+}
+
+/// One program to run confined.
+#[derive(Clone, Debug)]
+pub struct Confined {
+    /// Absolute path; it and the paths in `readable` can be read and executed.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    /// Added to, and overriding, a minimal environment (`PATH`, `LANG`, `HOME` and `TMPDIR` in the folder, one thread
+    /// for BLAS).
+    pub environment: Vec<(String, String)>,
+    /// Absolute paths of files and folders that can be read in addition to the system's programs and libraries.
+    pub readable: Vec<PathBuf>,
+    /// The working folder, the only place that can be written: a [`WorkFolder`]'s path. If candidates run as the
+    /// caller's user they cannot change modes, so the caller may have to make a compiler's output executable.
+    pub folder: PathBuf,
+    /// Whether the program's files are wanted in `folder` afterwards. In a mount namespace the program works on a copy
+    /// in memory, which is otherwise dropped.
+    pub keep_files: bool,
+    pub limits: Limits,
+    pub wall: WallLimit,
+    pub stdin: StdinMode,
+    pub stdout: StdoutMode,
+    /// A stream between the caller ([`Running::channel`]) and the program, which has it as file descriptor 3.
+    pub channel: bool,
+}
+
+/// What ends a program that hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WallLimit {
+    /// [`Limits::wall`].
+    Own,
+    /// The caller, which knows when the program waits for nobody but itself.
+    ByCaller,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StdinMode {
+    /// Empty.
+    Null,
+    Pipe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StdoutMode {
+    Null,
+    /// Captured up to `Limits::output_bytes`; more ends the program.
+    Capture,
+}
+
+/// How a confined program ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum How {
+    Exit(i32),
+    /// Killed by this signal, by itself or a child.
+    Signal(i32),
+    /// Ended by a limit.
+    Limit(Limit),
+    /// Ended for a forbidden system call: its name.
+    Sandbox(String),
+    /// Ended by [`Running::kill`].
+    Killed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    Time,
+    Memory,
+    Output,
+}
+
+impl Limit {
+    /// That this one of `limits` is exceeded, in words.
+    pub(crate) fn passed(self, limits: &Limits) -> String {
+        match self {
+            Limit::Time => format!("it takes more than {} s", limits.cpu.as_secs_f64()),
+            Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
+            Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
+        }
+    }
+}
+
+impl From<Limit> for Verdict {
+    fn from(limit: Limit) -> Verdict {
+        match limit {
+            Limit::Time => Verdict::TimeLimit,
+            Limit::Memory => Verdict::MemoryLimit,
+            Limit::Output => Verdict::OutputLimit,
+        }
+    }
+}
+
+/// The result of a confined program: how it ended, the resources it used, and its output.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub how: How,
+    /// Wall-clock time from the program's start to its end.
+    pub wall: Duration,
+    /// CPU time of all its processes.
+    pub cpu: Duration,
+    /// Peak memory of all its processes together.
+    pub peak_bytes: u64,
+    pub stdout: Vec<u8>,
+    /// The last 64 KiB.
+    pub stderr: Vec<u8>,
+}

@@ -1,0 +1,180 @@
+//! Judges programs that read standard input and write standard output: one process per test, connected by pipes. The
+//! output is compared here; an expected output never enters a candidate's process.
+
+use std::fs;
+use std::time::Duration;
+
+use super::compare::difference;
+use super::message::last_line;
+use super::program::{CandidateProgram, CompiledCandidate};
+use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit};
+use super::{Judge, Judgement, TestVerdict, Verdict};
+use crate::language::Language;
+use crate::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest};
+use offshoot_core::error::{Error, Result};
+
+pub(super) fn judge(
+    judge: &Judge,
+    problem: &Problem,
+    streams: &StreamSuite,
+    language: &Language,
+    text: &str,
+) -> Result<Judgement> {
+    let Problem { limits, assembly, .. } = problem;
+    // APPS's and LiveCodeBench's harnesses run a program as the body of a function, which may return.
+    let may_return = *language == Language::Python && *assembly == Assembly::WithImports;
+    let mut program = match CandidateProgram::prepare(judge, language, text)? {
+        CompiledCandidate::Ready(program) => program,
+        CompiledCandidate::Rejected(complaint) => return Ok(rejected(complaint)),
+    };
+    let mut course = TestResults::default();
+    for test in &streams.tests {
+        let mut ended = program.run(judge, test.input.as_bytes(), *limits)?;
+        if may_return && returns_outside_functions(&ended) {
+            program.make_function()?;
+            ended = program.run(judge, test.input.as_bytes(), *limits)?;
+        }
+        let verdict = verdict(judge, streams, test, &ended, limits, language)?;
+        let stop = verdict.verdict != Verdict::Accepted && !judge.all_tests;
+        course.add(&ended, verdict);
+        if stop {
+            break;
+        }
+    }
+    Ok(course.judgement())
+}
+
+fn rejected(complaint: String) -> Judgement {
+    Judgement {
+        verdict: Verdict::CompileError,
+        message: Some(complaint),
+        began: false,
+        tests: Vec::new(),
+        wall: Duration::ZERO,
+        cpu: Duration::ZERO,
+        peak_bytes: 0,
+    }
+}
+
+/// The verdicts of the tests run so far, and their total time and peak memory.
+#[derive(Default)]
+struct TestResults {
+    tests: Vec<TestVerdict>,
+    wall: Duration,
+    cpu: Duration,
+    peak_bytes: u64,
+}
+
+impl TestResults {
+    fn add(&mut self, ended: &Ended, verdict: TestVerdict) {
+        self.tests.push(verdict);
+        self.wall += ended.wall;
+        self.cpu += ended.cpu;
+        self.peak_bytes = self.peak_bytes.max(ended.peak_bytes);
+    }
+
+    fn judgement(self) -> Judgement {
+        let TestResults { tests, wall, cpu, peak_bytes } = self;
+        let failed = tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
+        let verdict = failed.map_or(Verdict::Accepted, |(_, test)| test.verdict);
+        let message = failed.map(|(ix, test)| match &test.message {
+            Some(message) => format!("test {}: {message}", ix + 1),
+            None => format!("test {}", ix + 1),
+        });
+        Judgement { verdict, message, began: true, tests, wall, cpu, peak_bytes }
+    }
+}
+
+fn verdict(
+    judge: &Judge,
+    streams: &StreamSuite,
+    test: &StreamTest,
+    ended: &Ended,
+    limits: &Limits,
+    language: &Language,
+) -> Result<TestVerdict> {
+    let failed = |verdict, message| TestVerdict { verdict, message };
+    Ok(match &ended.how {
+        How::Exit(0) => {
+            let wrong = match &streams.compare {
+                Compare::Checker { program } => check(judge, program, test, &ended.stdout)?,
+                compare => difference(compare, &ended.stdout, test.output.as_bytes()),
+            };
+            match wrong {
+                None => failed(Verdict::Accepted, None),
+                Some(why) => failed(Verdict::WrongAnswer, Some(why)),
+            }
+        }
+        How::Exit(code) => {
+            let said = last_line(&ended.stderr);
+            match said {
+                Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
+                Some(line) if *language == Language::Python && is_syntax(&line) => {
+                    failed(Verdict::CompileError, Some(line))
+                }
+                said => failed(Verdict::RuntimeError, Some(said.unwrap_or_else(|| format!("exit code {code}")))),
+            }
+        }
+        How::Signal(signal) => match last_line(&ended.stderr) {
+            Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
+            _ => failed(Verdict::RuntimeError, Some(format!("ended by signal {signal}"))),
+        },
+        How::Limit(limit) => failed((*limit).into(), Some(limit.passed(limits))),
+        How::Sandbox(call) => failed(Verdict::Sandbox, Some(format!("called {call}"))),
+        How::Killed => return Err(Error::Internal("a candidate was killed without a request".to_string())),
+    })
+}
+
+/// Whether Python refuses a program for a `return` at its top. A program that merely prints this is run once more.
+fn returns_outside_functions(ended: &Ended) -> bool {
+    const COMPLAINT: &str = "SyntaxError: 'return' outside function";
+    ended.how == How::Exit(1) && last_line(&ended.stderr).is_some_and(|line| line == COMPLAINT)
+}
+
+/// Whether a runtime reports that it is out of memory, which only the memory limit causes here. A program that merely
+/// prints such a line has failed anyway.
+fn is_out_of_memory(line: &str) -> bool {
+    line.starts_with("MemoryError") || line.contains("std::bad_alloc")
+}
+
+/// Whether a line is a syntax error, which Python reports when it starts a program.
+fn is_syntax(line: &str) -> bool {
+    ["SyntaxError:", "IndentationError:", "TabError:"].iter().any(|name| line.starts_with(name))
+}
+
+/// Runs the task's checker on input, output and expected output. Returns its complaint (the last line of its output, if
+/// any), or `None` if it accepts.
+fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Result<Option<String>> {
+    let python = judge.interpreter()?;
+    let folder = judge.sandbox.folder()?;
+    let names = ["checker.py", "input", "output", "expected"];
+    for (name, text) in
+        names.into_iter().zip([checker.as_bytes(), test.input.as_bytes(), output, test.output.as_bytes()])
+    {
+        let path = folder.path().join(name);
+        fs::write(&path, text).map_err(Error::io(&path, "write"))?;
+    }
+    let arguments = ["-I", "-B"].into_iter().chain(names).map(str::to_string).collect();
+    let running = judge.sandbox.start(Confined {
+        program: python.path.clone(),
+        arguments,
+        environment: Vec::new(),
+        readable: python.readable.clone(),
+        folder: folder.path().to_path_buf(),
+        keep_files: false,
+        limits: Limits::default(),
+        wall: WallLimit::Own,
+        stdin: StdinMode::Null,
+        stdout: StdoutMode::Capture,
+        channel: false,
+    })?;
+    let ended = running.wait()?;
+    let said = last_line(&ended.stderr).or_else(|| last_line(&ended.stdout));
+    Ok(match ended.how {
+        How::Exit(0) => None,
+        How::Exit(code) => {
+            Some(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}")))
+        }
+        how => Some(format!("the checker failed: {how:?}")),
+    })
+}

@@ -1,0 +1,295 @@
+//! Registers prompts: matches the longest known prefix and splits segments so that a match ends where a segment ends.
+
+use super::pages::PageLists;
+use super::{PrefixTree, Segment, SegmentState, count};
+use crate::page_pool::OutOfPages;
+use crate::{PagePool, Reach, Window};
+use offshoot_core::ids::{SegmentId, TokenId};
+
+/// The key by which a segment is found: its parent, its first token, its birth.
+pub(super) type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
+
+/// The longest registered prefix of a prompt.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Match {
+    /// The segment in which it ends; `None` if it is empty.
+    pub segment: Option<SegmentId>,
+    /// Its tokens in that segment.
+    within: usize,
+    /// Its tokens in total.
+    pub tokens: usize,
+}
+
+/// Identifies the end of a path without a lease. See `PrefixTree::mark`.
+#[derive(Clone, Copy, Debug)]
+pub struct PathMark {
+    segment: SegmentId,
+    born: u64,
+    end: u32,
+}
+
+impl PrefixTree {
+    /// Registers a whole prompt and returns the segment in which it ends, with a lease for the caller. The longest
+    /// registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment is sealed:
+    /// fork it to sample.
+    ///
+    /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
+    /// split at the end of the match; its writer continues in the second part, which may be empty.
+    pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
+        self.admit_behind(pool, None, tokens, u32::MAX)
+    }
+
+    /// The same for the tokens of `path` followed by `rest`. The caller has a lease on `path`, or it comes from
+    /// `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though others
+    /// have computed them, the match ends before what their windows lack.
+    pub fn admit_behind(
+        &mut self,
+        pool: &mut PagePool,
+        path: Option<SegmentId>,
+        rest: &[TokenId],
+        rows_from: u32,
+    ) -> Result<SegmentId, OutOfPages> {
+        let begin = path.map_or(0, |path| self.end(path));
+        let known = self.find(path, rest);
+        let known = self.up_to(known, self.readable_end(known.segment, count(known.tokens), rows_from));
+        let end = begin + count(rest.len());
+        let rest = match known.tokens.checked_sub(begin as usize) {
+            Some(matched) => rest[matched..].to_vec(),
+            None => {
+                let path = path.map_or_else(Vec::new, |path| self.context(path));
+                [&path[known.tokens..], rest].concat()
+            }
+        };
+        let whole = known.segment.filter(|&id| known.within == self.at(id).len() as usize);
+        let first = count(known.tokens);
+        let (pages, _) = match rest.is_empty() {
+            true => (PageLists::default(), 0),
+            false => self.lay_out(pool, whole, [first..end, first..first])?,
+        };
+        let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
+        if !rest.is_empty() || end.is_none() {
+            self.registered += 1;
+            end = Some(self.insert(end, SegmentState::Prompt, rest, pages));
+        }
+        let end = end.expect("a prompt ends in a matched or an inserted segment");
+        self.retain(end);
+        Ok(end)
+    }
+
+    /// The number of prompts registered so far that were not known as a whole.
+    pub fn registered(&self) -> u64 {
+        self.registered
+    }
+
+    /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
+    /// `admit_behind`), with a lease for the caller; `None` if that prefix is empty. Needs no pages.
+    pub fn retain_known(
+        &mut self,
+        pool: &mut PagePool,
+        path: Option<SegmentId>,
+        rest: &[TokenId],
+    ) -> Option<SegmentId> {
+        let known = self.find(path, rest);
+        let end = self.end_at(pool, known.segment?, known.within);
+        self.retain(end);
+        Some(end)
+    }
+
+    /// How many leading tokens of `path` and `rest` (see `admit_behind`) are registered, and how many of these are
+    /// computed.
+    pub fn known(&self, path: Option<SegmentId>, rest: &[TokenId]) -> (u32, u32) {
+        let known = self.find(path, rest);
+        let matched = count(known.tokens);
+        (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
+    }
+
+    /// The segment in which the longest registered prefix of `path` and `rest` (see `admit_behind`) ends, and its
+    /// length; `None` if it is empty. The segment may go on after it.
+    pub fn known_path(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
+        let known = self.find(path, rest);
+        known.segment.map(|segment| (segment, count(known.tokens)))
+    }
+
+    pub(super) fn find(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Match {
+        let begin = path.map_or(0, |path| self.end(path)) as usize;
+        let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
+        let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
+        while found.tokens - begin < rest.len()
+            && let Some((child, common)) = self.best_child(found.segment, &rest[found.tokens - begin..])
+        {
+            found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
+            if common < self.at(child).len() as usize {
+                break;
+            }
+        }
+        self.up_to(found, self.readable_end(found.segment, count(found.tokens), u32::MAX))
+    }
+
+    /// The first `end` tokens of a match, of which these are all or the path of some segment.
+    fn up_to(&self, found: Match, end: u32) -> Match {
+        match found.segment {
+            Some(segment) if (end as usize) < found.tokens => {
+                let segment = self.holder(segment, end);
+                let within = segment.map_or(0, |id| self.at(id).len() as usize);
+                Match { segment, within, tokens: end as usize }
+            }
+            _ => found,
+        }
+    }
+
+    /// The last segment on the path of `path` (which has a lease) that ends at or before `position` and has tokens,
+    /// none of them pending, and that a branch can continue.
+    pub fn within(&self, path: SegmentId, position: u32) -> Option<SegmentId> {
+        let found = self.ancestry(path).find(|&id| {
+            let segment = self.at(id);
+            segment.len() > 0 && !segment.pending && segment.end() <= position
+        })?;
+        let readable = self.readable_end(Some(found), self.end(found), u32::MAX);
+        self.holder(found, readable)
+    }
+
+    /// A mark by which the path of `segment` can be found again after its lease has ended, if it still exists. The
+    /// segment has no pending token.
+    pub fn mark(&self, segment: SegmentId) -> PathMark {
+        PathMark { segment, born: self.at(segment).born, end: self.end(segment) }
+    }
+
+    /// The marked segment, if its path still exists unchanged and a branch can continue it.
+    pub fn marked(&self, mark: PathMark) -> Option<SegmentId> {
+        let segment = self.arena[mark.segment.ix()].as_ref()?;
+        let is_there = segment.born == mark.born && segment.end() == mark.end && !segment.pending;
+        (is_there && self.is_readable(mark.segment)).then_some(mark.segment)
+    }
+
+    /// The child of `parent` that shares most leading tokens with `rest` (at least one) and how many; on ties the
+    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens. A child that
+    /// a branch cannot continue after these tokens counts as if it shared none.
+    fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
+        let first = *rest.first()?;
+        let same_first = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
+        let mut best: Option<(SegmentId, (usize, usize))> = None;
+        for &(.., child) in self.by_first.range(same_first) {
+            let segment = self.at(child);
+            let shared = segment.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            self.compared.set(self.compared.get() + shared as u64 + 1);
+            let end = segment.first_position + count(shared);
+            let is_read = |window: Window| segment.passed.min(end) > window.passed(end);
+            let lacks = segment.lacks_pages() && self.groups.window().is_some_and(is_read);
+            let worth = (if lacks { 0 } else { shared }, shared);
+            if best.is_none_or(|(_, most)| worth > most) {
+                best = Some((child, worth));
+            }
+        }
+        best.map(|(child, (_, shared))| (child, shared))
+    }
+
+    /// The number of token comparisons so far. For tests that bound the work of matching.
+    pub fn compared(&self) -> u64 {
+        self.compared.get()
+    }
+
+    /// The key by which `id` is found; `None` if it has no token.
+    pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
+        let segment = self.at(id);
+        segment.tokens.first().map(|&first| (segment.parent, first, segment.born, id))
+    }
+
+    /// Appends `tokens` to `id`, whose slots are reserved already.
+    pub(super) fn push_tokens(&mut self, id: SegmentId, tokens: &[TokenId]) {
+        let segment = self.at_mut(id);
+        let is_first = segment.tokens.is_empty();
+        segment.tokens.extend_from_slice(tokens);
+        if is_first {
+            self.by_first.extend(self.first_key(id));
+        }
+    }
+
+    /// A sealed segment that ends after the first `within` tokens of `id`; splits `id` if necessary.
+    fn end_at(&mut self, pool: &mut PagePool, id: SegmentId, within: usize) -> SegmentId {
+        let segment = self.at(id);
+        if within == segment.len() as usize && segment.state != SegmentState::Open {
+            return id;
+        }
+        let position = segment.first_position + count(within);
+        self.split(pool, id, position)
+    }
+
+    /// Splits `id` at `position`, which is after its first token and at most its end. Returns the new segment of the
+    /// first part; `id` keeps the second.
+    pub(super) fn split(&mut self, pool: &mut PagePool, id: SegmentId, position: u32) -> SegmentId {
+        let in_mid_page = !position.is_multiple_of(self.page_tokens);
+        if let Some(key) = self.first_key(id) {
+            self.by_first.remove(&key);
+        }
+        let (groups, page_tokens) = (self.groups, self.page_tokens);
+        let numbers_between = |first: u32, end: u32| super::pages::numbers_between(page_tokens, first, end);
+        let lower = self.at_mut(id);
+        debug_assert!(lower.first_position < position && position <= lower.end());
+
+        let laid_upto = lower.laid_upto(Reach::Window);
+        let keep = position - lower.first_position;
+        let tokens = lower.tokens.split_off(keep as usize);
+        let tokens = std::mem::replace(&mut lower.tokens, tokens);
+        let scores = lower.scores.split_off(lower.scores.len().min(keep as usize));
+        let scores = std::mem::replace(&mut lower.scores, scores);
+        let both_have_tokens = lower.len() > 0;
+        let (passed, lacked) = (lower.passed, lower.lacks_pages());
+        lower.passed = passed.max(position);
+        let mut pages = PageLists::default();
+        for reach in Reach::BOTH {
+            let (from, laid_upto) = match reach {
+                Reach::All => (lower.first_position, u32::MAX),
+                Reach::Window => (passed, laid_upto),
+            };
+            let (groups, of_upper) = (groups.with(reach), numbers_between(from, position.min(laid_upto)));
+            let upper = &mut pages[reach];
+            let lower = &mut lower.pages[reach];
+            let below = lower.split_off(groups * of_upper);
+            *upper = std::mem::replace(lower, below);
+            if in_mid_page && both_have_tokens && of_upper > 0 && position < laid_upto {
+                let shared = &upper[upper.len() - groups..];
+                shared.iter().for_each(|&page| pool.share(page));
+                lower.splice(0..0, shared.iter().copied());
+            }
+        }
+
+        let above = lower.states.partition_point(|kept| kept.position <= position);
+        let states = lower.states.split_off(above);
+        let states = std::mem::replace(&mut lower.states, states);
+        let computed = lower.computed.min(keep);
+        lower.computed -= computed;
+        let unlaid = lower.unlaid.saturating_sub(lower.len());
+        lower.unlaid -= unlaid;
+        let upper = Segment {
+            parent: lower.parent,
+            children: 1,
+            first_position: lower.first_position,
+            tokens,
+            scores,
+            pending: false,
+            pages,
+            passed: passed.min(position),
+            unlaid,
+            states,
+            computed,
+            state: if lower.state == SegmentState::Prompt { SegmentState::Prompt } else { SegmentState::Sealed },
+            leases: 0,
+            users: u32::from(lower.users > 0),
+            born: lower.born,
+            last_used: lower.last_used,
+            idle: None,
+        };
+        lower.first_position = position;
+        let upper = self.place(upper);
+        self.at_mut(id).parent = Some(upper);
+        self.own_states(upper);
+        let keys = [upper, id].map(|part| self.first_key(part));
+        self.by_first.extend(keys.into_iter().flatten());
+        self.held.segments += 1;
+        self.lacking += [upper, id].into_iter().filter(|&part| self.at(part).lacks_pages()).count();
+        self.lacking -= usize::from(lacked);
+        self.note_behind(upper);
+        self.review(id);
+        upper
+    }
+}

@@ -1,0 +1,10 @@
+//! Integers only: the prefix tree and attention plans.
+
+mod hints;
+mod kv_scripts;
+mod plan_advance;
+mod plan_costs;
+mod plan_explain;
+mod plans;
+mod prompt_parts;
+mod prompt_tree;

@@ -1,0 +1,184 @@
+//! The mixtures of experts of `bench gemm --shape`: router and sums, and the grouped products, at numbers of rows whose
+//! experts are chosen evenly at random. A grouped product's bound reads the weights of the experts that are needed
+//! once.
+
+use rayon::prelude::*;
+
+use super::products::{self, CALLS, LayerTimes, MeasuredLayer, ProductOptions};
+use offshoot_backend::{
+    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+};
+use offshoot_core::error::Result;
+use offshoot_model::ModelConfig;
+use offshoot_model::config::{ExpertsSpec, kinds};
+
+/// Copies of the experts, used in turn, so that none is in a cache.
+const COPIES: usize = 2;
+
+/// Measures the mixtures of a model; `done` gets each kind of product with its count and its times by number of rows.
+pub fn measure<B: Timed>(
+    backend: &mut B,
+    config: &ModelConfig,
+    options: &ProductOptions,
+    rates: Rates,
+    mut done: impl FnMut(MeasuredLayer<'_>) -> Result<()>,
+) -> Result<()> {
+    let experts = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied());
+    for spec in kinds(experts()) {
+        let count = experts().filter(|other| *other == spec).count();
+        let (hidden, weights) = (config.hidden, options.layer_format());
+        let mixture = TimedMixture { spec, hidden, rates, bytes: options.dtype.bytes(), weights };
+        for op in [MixtureOp::Route, MixtureOp::Up, MixtureOp::Down, MixtureOp::Combine] {
+            let (name, outputs, inputs) = mixture.shape(op);
+            for times in mixture.measure(backend, op, options)? {
+                let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
+                done(MeasuredLayer { shape, layer: name, outputs, inputs, count, deterministic, times })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The ops of a mixture, in the order of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MixtureOp {
+    Route,
+    /// With its gate.
+    Up,
+    Down,
+    Combine,
+}
+
+struct TimedMixture {
+    spec: ExpertsSpec,
+    hidden: usize,
+    rates: Rates,
+    /// Of an activation.
+    bytes: usize,
+    weights: WeightFormat,
+}
+
+impl TimedMixture {
+    /// Name, outputs and inputs.
+    fn shape(&self, op: MixtureOp) -> (&'static str, usize, usize) {
+        let TimedMixture { spec, hidden, .. } = *self;
+        match op {
+            MixtureOp::Route => ("route", spec.router.chosen, spec.count),
+            MixtureOp::Up => ("experts up", 2 * spec.width, hidden),
+            MixtureOp::Down => ("experts down", hidden, spec.width),
+            MixtureOp::Combine => ("combine", hidden, spec.router.chosen),
+        }
+    }
+
+    /// Microseconds that no implementation can beat.
+    fn floor(&self, op: MixtureOp, rows: usize) -> f64 {
+        let TimedMixture { spec, hidden, rates, bytes, weights: format } = *self;
+        let (places, (_, outputs, inputs)) = ((rows * spec.router.chosen) as f64, self.shape(op));
+        let seconds = match op {
+            MixtureOp::Route => (rows * spec.count * size_of::<f32>()) as f64 / rates.bytes_per_s,
+            MixtureOp::Combine => (places * bytes as f64 + (rows * 8) as f64) * hidden as f64 / rates.bytes_per_s,
+            MixtureOp::Up | MixtureOp::Down => {
+                let weights = distinct(&spec, rows) * format.bytes(outputs, inputs) as f64;
+                (weights / rates.bytes_per_s).max(2.0 * places * (outputs * inputs) as f64 / rates.flops_per_s)
+            }
+        };
+        1e6 * seconds
+    }
+
+    fn measure<B: Timed>(&self, backend: &mut B, op: MixtureOp, options: &ProductOptions) -> Result<Vec<LayerTimes>> {
+        let TimedMixture { spec, hidden, .. } = *self;
+        let ProductOptions { dtype, rows, .. } = options;
+        let (dtype, operands) = (*dtype, ActivationDtype::Operands(*dtype));
+        let (_, outputs, inputs) = self.shape(op);
+        let is_product = matches!(op, MixtureOp::Up | MixtureOp::Down);
+        let copies = if is_product { COPIES } else { 0 };
+        let kind = if op == MixtureOp::Up { ExpertKind::Gated } else { ExpertKind::Linear };
+        let weights = (0..copies).map(|copy| {
+            let matrix = |expert: usize| {
+                let numbers = Uniform { stream: ((copy * spec.count + expert) as u64) << 40, centre: 0.0, reach: 0.05 };
+                let random = RandomWeight { dtype, rows: outputs, cols: inputs, numbers };
+                backend.matrix(&[MatrixPart::random(random, self.weights)])
+            };
+            let matrices = (0..spec.count).map(matrix).collect::<Result<_>>()?;
+            backend.experts(matrices, Vec::new(), kind)
+        });
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let most = rows.iter().copied().max().unwrap_or(0);
+        let drawn = |stream: u64, len: usize| -> Vec<f32> {
+            let numbers = Uniform { stream: stream << 50, centre: 0.0, reach: 1.0 };
+            (0..len).into_par_iter().map(|i| numbers.at(i)).collect()
+        };
+        let places = |rows: usize| rows * spec.router.chosen;
+        // What the op reads: rows for the first product, places for the others.
+        let (width, rows_of): (usize, &dyn Fn(usize) -> usize) = match op {
+            MixtureOp::Route | MixtureOp::Up => (hidden, &|rows| rows),
+            MixtureOp::Down => (spec.width, &places),
+            MixtureOp::Combine => (hidden, &places),
+        };
+        let numbers = drawn(1, rows_of(most) * width);
+        let mut x = backend.buffer(width, operands)?;
+        let mut inner = backend.buffer(2 * spec.width, operands)?;
+        let (out_width, holds) = match op {
+            MixtureOp::Up => (spec.width, operands),
+            MixtureOp::Down => (hidden, operands),
+            MixtureOp::Route | MixtureOp::Combine => (hidden, ActivationDtype::Sums),
+        };
+        let mut out = backend.buffer(out_width, holds)?;
+        let mut all = Vec::with_capacity(rows.len());
+        for &rows in rows {
+            // Other experts in each call, where a row needs few.
+            let mut scores = backend.buffer(spec.count, ActivationDtype::Sums)?;
+            backend.resize(&mut scores, rows)?;
+            let mut routes = Vec::new();
+            for call in 0..CALLS {
+                backend.write(&mut scores, rows, &drawn(2 + call as u64, rows * spec.count))?;
+                let mut one = backend.routes(spec.count, spec.router)?;
+                backend.resize_routes(&mut one, rows)?;
+                backend.route(&mut one, &scores, None);
+                routes.push(one);
+            }
+            backend.resize(&mut x, rows_of(rows))?;
+            backend.write(&mut x, rows_of(rows), &numbers[..rows_of(rows) * width])?;
+            backend.resize(&mut inner, places(rows))?;
+            backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
+            let mut us = backend.time_calls(CALLS, products::TIMES, |backend, call| match op {
+                MixtureOp::Route => backend.route(&mut routes[call], &scores, None),
+                MixtureOp::Up => {
+                    let w = &weights[call % COPIES];
+                    backend.expert_gated(&mut out, &mut inner, &x, w, &routes[call], spec.gate);
+                }
+                MixtureOp::Down => {
+                    backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
+                }
+                MixtureOp::Combine => backend.combine_add(&mut out, &x, &routes[call]),
+            })?;
+            us.sort_by(f64::total_cmp);
+            all.push(LayerTimes::new(rows, None, us[us.len() / 2], self.floor(op, rows)));
+        }
+        Ok(all)
+    }
+}
+
+/// The mean number of experts that `rows` rows need, if each chooses evenly at random.
+fn distinct(spec: &ExpertsSpec, rows: usize) -> f64 {
+    let missed = 1.0 - spec.router.chosen as f64 / spec.count as f64;
+    spec.count as f64 * (1.0 - missed.powi(i32::try_from(rows).unwrap_or(i32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offshoot_backend::{Gate, Router, RouterScores};
+    use offshoot_model::config::ExpertWidthField;
+
+    #[test]
+    fn the_experts_needed_rise_from_the_chosen_ones_to_all() {
+        let router = Router { chosen: 8, scores: RouterScores::SoftmaxOfChosen };
+        let (width, width_field) = (1, ExpertWidthField::MoeIntermediate);
+        let spec =
+            ExpertsSpec { count: 128, width, width_field, gate: Gate::Silu, bias: false, router, router_norm: None };
+        assert!((distinct(&spec, 1) - 8.0).abs() < 1e-9);
+        assert!((distinct(&spec, 16) - 128.0 * (1.0 - (15.0f64 / 16.0).powi(16))).abs() < 1e-9);
+        assert!(distinct(&spec, 4096) > 127.99);
+    }
+}

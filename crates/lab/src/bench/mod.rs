@@ -1,0 +1,135 @@
+//! The measurements of `offshoot bench`, each compared with the machine's limit, which is measured in the same run. Each
+//! module has the options of its command, and `main`, which runs it.
+
+pub mod allreduce;
+pub mod batches;
+pub mod decode;
+pub mod delta_rule;
+mod mixtures;
+pub mod products;
+pub mod tables;
+pub mod tree_attention;
+pub mod trees;
+pub mod workload_file;
+pub mod workloads;
+
+use clap::{Args, Subcommand};
+
+use self::allreduce::AllreduceOptions;
+use self::batches::BatchesOptions;
+use self::decode::DecodeOptions;
+use self::delta_rule::DeltaRuleOptions;
+use self::products::ProductOptions;
+use self::tree_attention::TreeOptions;
+use self::workloads::WorkloadOptions;
+use offshoot_args::rate;
+use offshoot_backend::{Dtype, Rates, Timed, WeightFormat};
+use offshoot_core::error::{Error, Result};
+use offshoot_launch::{DeviceChoice, Devices};
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Tokens per second of N samples of one prompt
+    Decode(DecodeOptions),
+    /// Linear layers of a model's shape, compared with their lower bound
+    Gemm(ProductOptions),
+    /// Tree attention of one decode step, on the trees of a file
+    Attention(TreeOptions),
+    /// Gated delta-rule layers of a model's shape, in decode steps and prompts, compared with their lower bound
+    DeltaRule(DeltaRuleOptions),
+    /// Sums over the GPUs of one model, by size: own kernels and NCCL, beside what the link allows
+    Allreduce(AllreduceOptions),
+    /// Whole jobs on a model with random weights, as JSON lines
+    Workloads(WorkloadOptions),
+    /// The papers' batches, arrivals and rates through the scheduler, on a model with random weights, as JSON lines
+    Batches(BatchesOptions),
+    /// Peak multiply rates and read bandwidth
+    Machine(JsonArgs),
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FloorArgs {
+    /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
+    #[arg(long, value_name = "B", value_parser = rate)]
+    pub floor_bandwidth: Option<f64>,
+    /// Compute rate for the lower bound, in operations per second (default: measured)
+    #[arg(long, value_name = "F", value_parser = rate)]
+    pub floor_flops: Option<f64>,
+}
+
+impl FloorArgs {
+    /// The given rates, with measured ones in place of missing ones.
+    fn rates<B: Timed>(self, backend: &mut B, dtype: Dtype, weights: WeightFormat) -> Result<Rates> {
+        let FloorArgs { floor_bandwidth, floor_flops } = self;
+        if let (Some(bytes_per_s), Some(flops_per_s)) = (floor_bandwidth, floor_flops) {
+            return Ok(Rates { bytes_per_s, flops_per_s });
+        }
+        let measured = backend.rates(dtype, weights)?;
+        log::info!("{measured:?}");
+        Ok(Rates {
+            bytes_per_s: floor_bandwidth.unwrap_or(measured.bytes_per_s),
+            flops_per_s: floor_flops.unwrap_or(measured.flops_per_s),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct JsonArgs {
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl BenchArgs {
+    /// Whether it measures several devices together.
+    pub fn uses_several(&self) -> bool {
+        matches!(self.what, Bench::Workloads(_) | Bench::Allreduce(_))
+    }
+
+    /// # Errors
+    ///
+    /// An option that its table would ignore.
+    pub fn refuse_ignored_options(&self) -> Result<()> {
+        match &self.what {
+            Bench::Batches(batches) => batches.refuse_ignored_options(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    ///
+    /// Those of the measurement; a device of which there is none.
+    pub fn run(&self, device: DeviceChoice, devices: &Devices) -> Result<()> {
+        match &self.what {
+            Bench::Decode(options) => decode::main(device, options),
+            Bench::Gemm(options) => products::main(device, options),
+            Bench::Attention(options) => tree_attention::main(device, options),
+            Bench::DeltaRule(options) => delta_rule::main(device, options),
+            Bench::Allreduce(options) => allreduce::main(devices, options),
+            Bench::Workloads(options) => workloads::main(devices, options),
+            Bench::Batches(options) => match &options.simulated {
+                Some(profile) => on_the_cpu(device).and_then(|()| batches::simulated(profile, options)),
+                None => batches::measured(device, options),
+            },
+            Bench::Machine(options) => on_the_cpu(device).and_then(|()| tables::machine(options.json)),
+        }
+    }
+}
+
+/// Refuses `--device cuda` for measurements of the CPU.
+fn on_the_cpu(device: DeviceChoice) -> Result<()> {
+    match device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(()),
+        DeviceChoice::Cuda { .. } => {
+            Err(Error::value("--device", "auto or cpu, which this measures", device.to_string()))
+        }
+    }
+}

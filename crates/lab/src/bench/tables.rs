@@ -1,0 +1,39 @@
+//! `bench machine`, and what the other measurements print with: figures as text or as JSON lines.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use offshoot_backend::Backend;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::out;
+use offshoot_cpu::Cpu;
+use offshoot_cpu::machine::MachineRates;
+
+pub fn machine(json: bool) -> Result<()> {
+    let cpu = Cpu::open()?;
+    let rates = MachineRates::measure(cpu.isa());
+    match json {
+        true => print_json(&rates),
+        false => out::line(format_args!("{}: {rates}", cpu.describe())),
+    }
+}
+
+pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
+    match json {
+        true => print_json(row),
+        false => out::line(row),
+    }
+}
+
+/// `x` rounded to `decimals` decimals.
+pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
+    let unit = 10f64.powi(decimals);
+    (x * unit).round() / unit
+}
+
+/// Prints one JSON object per line.
+pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
+    let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;
+    out::line(line)
+}

@@ -1,0 +1,304 @@
+//! `bench attention --trees`: tree attention of one decode step on any device, one JSON line per tree: time, physical
+//! lower bound, and error relative to f64.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::Args;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::FloorArgs;
+use super::tables::{print_json, rounded};
+use super::trees::{PagedTree, TreeSpec, read_trees};
+use offshoot_args::rate;
+use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
+use offshoot_backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
+    WeightFormat,
+};
+use offshoot_core::dice::Dice;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::bytes;
+use offshoot_core::ids::{LayerIx, PageId, TokenId};
+use offshoot_fixtures::dense::{dense, relative_error};
+use offshoot_fixtures::forests::context;
+use offshoot_kv::KvSlot;
+use offshoot_kv::plan::{AttentionPlan, PlanHints, Planner};
+use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
+
+/// Timed runs of a tree; the median counts.
+const TIMES: usize = 30;
+/// Bytes of keys and values of which a CPU's caches keep nothing, and the most copies of small ones.
+const CACHES_BYTES: f64 = 64e6;
+const MOST_COPIES: f64 = 16.0;
+/// Number of leaves with results checked against f64, evenly spread.
+const CHECKED: usize = 8;
+/// Number of tokens with different keys and values; a prime, so that a page's neighbours differ from those of other
+/// pages.
+const DIFFERENT: usize = 2039;
+
+// The options of `bench attention --trees`.
+#[derive(Clone, Debug, Args)]
+pub struct TreeOptions {
+    /// Trees to measure, one JSON object per line; prints JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub trees: PathBuf,
+    /// Only trees of these names
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// How shared prefixes are attended to
+    #[arg(long = "plan", value_parser = one_of(PLANNERS), default_value = "balanced")]
+    pub planner: Planner,
+    #[command(flatten)]
+    pub floor: FloorArgs,
+    /// Make a row's result depend on that row alone, to the last bit
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Storage format of keys and values; errors are relative to unrounded keys and values
+    #[arg(long = "kv-dtype", value_parser = one_of(KV_DTYPES), value_name = "DTYPE", default_value = "model")]
+    pub kv: KvDtype,
+    /// Standard deviation of the attention scores
+    #[arg(long, value_name = "TIMES", value_parser = sharpness, default_value = "1")]
+    pub sharpness: f32,
+}
+
+/// A positive number; the limit keeps queries finite in 16 bits.
+fn sharpness(text: &str) -> Result<f32> {
+    const MOST: f64 = 1e4;
+    match rate(text)? {
+        sharpness if sharpness > MOST => Err(Error::value("value", format!("a number up to {MOST}"), text)),
+        sharpness => Ok(sharpness as f32),
+    }
+}
+
+/// One tree, measured.
+#[derive(Debug, Serialize)]
+struct MeasuredTree<'a> {
+    workload: &'a str,
+    us: f64,
+    min_us: f64,
+    floor_us: f64,
+    ratio: f64,
+    rel_err: f64,
+    bytes: f64,
+    flops: f64,
+    device: String,
+    plan: Planner,
+    deterministic: bool,
+    kv_dtype: KvDtype,
+    sharpness: f32,
+    items: usize,
+}
+
+/// Measures all trees, printing each result as soon as it is known.
+pub fn main(device: DeviceChoice, options: &TreeOptions) -> Result<()> {
+    device.open(None)?.with(MeasureTrees(options))
+}
+
+struct MeasureTrees<'a>(&'a TreeOptions);
+
+impl OnDevice for MeasureTrees<'_> {
+    type Output = ();
+
+    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
+        measure_all(backend, self.0)
+    }
+}
+
+fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
+    let mut trees = read_trees(&options.trees)?;
+    if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {
+        return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
+    }
+    trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
+    if options.deterministic {
+        backend.set_batch_invariant();
+    }
+    if let Some(first) = trees.first() {
+        options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
+    }
+    let mut known = HashMap::new();
+    for tree in &trees {
+        let rates = match known.entry(tree.dtype) {
+            Entry::Occupied(rates) => *rates.get(),
+            Entry::Vacant(new) => {
+                *new.insert(options.floor.rates(&mut backend, tree.dtype, WeightFormat::Dense(tree.dtype))?)
+            }
+        };
+        print_json(&measure(&mut backend, tree, options, rates)?)?;
+    }
+    Ok(())
+}
+
+fn measure<'a, B: Timed>(
+    backend: &mut B,
+    tree: &'a TreeSpec,
+    options: &TreeOptions,
+    rates: Rates,
+) -> Result<MeasuredTree<'a>> {
+    let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
+    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
+    if tree_bytes > free as f64 {
+        let expected = format!("at least {}", bytes(tree_bytes as u64));
+        return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
+    }
+    let paged = tree.lay_out(backend.page_tokens())?;
+    let plan = planner.plan(&paged.forest, &hints(backend, tree));
+    let (items, rows) = (plan.items.len(), plan.row_positions.len());
+    let numbers = Numbers::draw(tree, rows, sharpness);
+    // As in the layers of a model, none is in a CPU's caches when its turn comes; a GPU's are written over.
+    let copies = if B::IS_ASYNC { 1 } else { (CACHES_BYTES / tree_bytes).ceil().clamp(1.0, MOST_COPIES) as usize };
+    let kvs = (0..copies).map(|_| filled(backend, tree, &paged, &numbers)).collect::<Result<Vec<_>>>()?;
+
+    let heads = tree.heads();
+    let scale = tree.scale();
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
+    let shape = backend.load(&mut step, batch(plan))?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
+    let mut out = backend.buffer(heads.q_width(), ActivationDtype::Operands(tree.dtype))?;
+    backend.resize(&mut qkv, shape.rows)?;
+    backend.resize(&mut out, shape.rows)?;
+    backend.write(&mut qkv, rows, &numbers.queries)?;
+    let mut turns = kvs.iter().cycle();
+    let mut us = backend.time(&mut step, shape, TIMES, |backend, step| {
+        let kv = turns.next().expect("a cycle has no end");
+        backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(scale));
+        Ok(())
+    })?;
+    us.sort_by(f64::total_cmp);
+    let (median, least) = (us[us.len() / 2], us[0]);
+    let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
+    let found = backend.read(&out, rows)?;
+    Ok(MeasuredTree {
+        workload: &tree.name,
+        us: rounded(median, 2),
+        min_us: rounded(least, 2),
+        floor_us: rounded(floor_us, 2),
+        ratio: rounded(median / floor_us, 2),
+        rel_err: rounded(numbers.error(tree, &paged, &found), 8),
+        bytes: tree_bytes,
+        flops: tree.flops(),
+        device: backend.describe(),
+        plan: planner,
+        deterministic,
+        kv_dtype,
+        sharpness,
+        items,
+    })
+}
+
+const LAYER: LayerIx = LayerIx(0);
+
+impl TreeSpec {
+    fn heads(&self) -> HeadLayout {
+        HeadLayout { q_heads: self.q_heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
+    }
+
+    fn scale(&self) -> f32 {
+        (self.head_dim as f32).powf(-0.5)
+    }
+}
+
+fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
+    offshoot_fixtures::setting::hints(backend, tree.heads(), tree.dtype, None)
+}
+
+fn batch(plan: AttentionPlan) -> StepBatch {
+    let positions = plan.row_positions.clone();
+    let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
+    StepBatch { tokens, positions, plans: vec![plan], ..StepBatch::default() }
+}
+
+/// Queries of all rows, and keys and values of some tokens, which repeat; of variance 1, rounded to the dtype.
+struct Numbers {
+    /// `[rows, qkv width]`, keys and values zero.
+    queries: Vec<f32>,
+    /// `[DIFFERENT, qkv width]`, queries zero.
+    stored: Vec<f32>,
+}
+
+impl Numbers {
+    /// `sharpness`: standard deviation of queries.
+    fn draw(tree: &TreeSpec, rows: usize, sharpness: f32) -> Self {
+        let heads = tree.heads();
+        let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width(), sharpness);
+        let stored = drawn(tree.dtype, 2, DIFFERENT, heads.qkv_width(), heads.q_width()..heads.qkv_width(), 1.0);
+        Self { queries, stored }
+    }
+
+    /// The row of `stored` in slot `at`.
+    fn stored_at(&self, tree: &TreeSpec, page_tokens: u32, at: KvSlot) -> &[f32] {
+        let width = tree.heads().qkv_width();
+        &self.stored[place(page_tokens, at) * width..][..width]
+    }
+
+    /// The relative error of `found`, over some rows.
+    fn error(&self, tree: &TreeSpec, paged: &PagedTree, found: &[f32]) -> f64 {
+        let last = paged.forest.row_positions.len() - 1;
+        let (width, spread) = (tree.heads().q_width(), CHECKED.min(last + 1));
+        let rows: Vec<usize> = (0..spread).map(|i| i * last / (spread - 1).max(1)).collect();
+        let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, paged, row)).collect();
+        let found = rows.iter().map(|&row| &found[row * width..][..width]);
+        relative_error(found.zip(exact.iter().map(Vec::as_slice)))
+    }
+
+    /// The result of one row by the definition, in f64.
+    fn dense(&self, tree: &TreeSpec, paged: &PagedTree, row: usize) -> Vec<f64> {
+        let (heads, page_tokens) = (tree.heads(), paged.forest.page_tokens);
+        let context = context(&paged.forest, row);
+        let stored: Vec<&[f32]> =
+            context.iter().map(|&at| &self.stored_at(tree, page_tokens, at)[heads.q_width()..]).collect();
+        let query = &self.queries[row * heads.qkv_width()..][..heads.q_width()];
+        dense(heads, &Scoring::scaled(tree.scale()), query, &stored)
+    }
+}
+
+/// Which of the different tokens is in slot `at`.
+fn place(page_tokens: u32, at: KvSlot) -> usize {
+    (at.page.ix() * page_tokens as usize + at.slot as usize) % DIFFERENT
+}
+
+/// `[rows, width]`: numbers with this standard deviation in the columns `filled`, zero elsewhere.
+fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize>, deviation: f32) -> Vec<f32> {
+    let mut values = vec![0.0; rows * width];
+    values.par_chunks_exact_mut(width).enumerate().for_each(|(row, values)| {
+        let mut dice = Dice::new(seed << 32 | row as u64);
+        // Uniform in [-1, 1) has a variance of a third.
+        values[filled.clone()].iter_mut().for_each(|x| *x = dtype.round(deviation * 3f32.sqrt() * dice.number()));
+    });
+    values
+}
+
+/// Fills every slot of every page with numbers.
+fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbers: &Numbers) -> Result<B::Kv> {
+    let heads = tree.heads();
+    let shape = KvShape::uniform(1, heads, tree.dtype, paged.pages);
+    let mut kv = backend.kv(&shape)?;
+    let page_tokens = backend.page_tokens();
+    let slots: Vec<KvSlot> = (0..paged.pages)
+        .flat_map(|page| (0..page_tokens).map(move |slot| KvSlot { page: PageId::new(page), slot }))
+        .collect();
+    let mut step = backend.step(&[heads], tree.dtype, 1)?;
+    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
+    let mut written = 0;
+    for slots in slots.chunks(DIFFERENT) {
+        let rows = slots.len();
+        let tokens = vec![RowToken::Known(TokenId(0)); rows];
+        let batch = StepBatch { tokens, positions: vec![0; rows], slots: vec![slots.to_vec()], ..StepBatch::default() };
+        let shape = backend.load(&mut step, batch)?;
+        if rows != written {
+            backend.resize(&mut qkv, shape.rows)?;
+            backend.write(&mut qkv, rows, &numbers.stored[..rows * heads.qkv_width()])?;
+            written = rows;
+        }
+        backend.run(&mut step, shape, |backend, step| {
+            backend.kv_append(&mut kv, LAYER, &qkv, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+    }
+    Ok(kv)
+}

@@ -1,0 +1,94 @@
+//! Ops that compute rows from rows, with random inputs: odd and even shapes, every dtype. Tolerances are stated at each
+//! op; they follow from the rounding that the documentation of `Backend` allows: sums and intermediate results in f32,
+//! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype, but for those that a product
+//! rounds.
+
+mod activations;
+mod delta_rule;
+mod experts;
+mod four_bit;
+mod heads;
+mod linear;
+mod mixed;
+mod norms;
+mod pages;
+pub(super) mod quantised;
+mod rows;
+
+use offshoot_backend::{Backend, Dtype};
+use offshoot_core::error::Result;
+
+use super::case::{OpCase, compare};
+use super::device::CheckEffort;
+use super::report::{CheckReport, ReportRow};
+use offshoot_core::dice::Dice;
+
+/// Checks ops of one kind.
+type OpCheck<B> = fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>;
+
+/// Runs every op; those of weights in codes with an effort of their own, as their clear loops take most of the time.
+/// `done` gets the rows of each kind of ops when they are complete.
+pub fn ops<B: Backend>(
+    backend: &mut B,
+    (effort, of_codes): (CheckEffort, CheckEffort),
+    report: &mut CheckReport,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<()> {
+    let kinds: [(OpCheck<B>, CheckEffort); 11] = [
+        (rows::check, effort),
+        (norms::check, effort),
+        (linear::check, effort),
+        (heads::check, effort),
+        (activations::check, effort),
+        (delta_rule::check, effort),
+        (pages::check, effort),
+        (mixed::check, effort),
+        (experts::check, effort),
+        (quantised::check, of_codes),
+        (four_bit::check, of_codes),
+    ];
+    let mut dice = Dice::new(1);
+    for dtype in Dtype::ALL {
+        for (kind, effort) in kinds {
+            let before = report.rows.len();
+            kind(&mut OpSuite { backend, report, dtype, effort }, &mut dice)?;
+            done(&report.rows[before..])?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs cases of one dtype and adds them to the report.
+struct OpSuite<'a, B: Backend> {
+    backend: &'a mut B,
+    report: &'a mut CheckReport,
+    dtype: Dtype,
+    effort: CheckEffort,
+}
+
+impl<B: Backend> OpSuite<'_, B> {
+    fn hold(&mut self, op: &'static str, case: &impl OpCase) -> Result<()> {
+        let found = compare(self.backend, case)?;
+        self.report.see(op, Some(self.dtype), case, found);
+        Ok(())
+    }
+
+    /// Rows and widths of plain rows: tiny, odd, no multiple of a vector, large.
+    fn shapes(&self) -> &'static [(usize, usize)] {
+        match self.effort {
+            CheckEffort::Quick => &[(1, 33), (5, 64)],
+            CheckEffort::Full => &[
+                (1, 1),
+                (1, 64),
+                (3, 37),
+                (2, 172),
+                (9, 105),
+                (17, 768),
+                (64, 1000),
+                (5, 4096),
+                (300, 130),
+                (2, 14336),
+            ],
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Builds an engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench`, `plan` and of
+//! programs that use the library. No other module builds engines, except `inspect` and `lab::check`, which test them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{DeviceKind, Devices, EngineBudget, EngineOptions, OnBackend, WhyNotCuda};
+use offshoot_backend::{Backend, Dtype};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::setting::{KV_MEMORY, MEMORY, STATE_DTYPE};
+use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
+use offshoot_kv::PageCounts;
+use offshoot_kv::plan::Planner;
+use offshoot_model::check::facts;
+use offshoot_model::hashes::hash_of_folder;
+use offshoot_model::{Decoder, ModelConfig, ModelFolder, StepRunner};
+use offshoot_text::Tokenizer;
+
+/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets: for programs
+/// that use the library.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let folder = ModelFolder::open(model)?;
+    let tokenizer = Arc::new(Tokenizer::load(model)?);
+    let launch = EngineOptions::default().launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
+    Ok((launch.start()?.engine, tokenizer))
+}
+
+/// Where a model's weights come from.
+#[derive(Clone, Copy)]
+pub struct ModelSource<'a> {
+    pub config: &'a ModelConfig,
+    /// The compute dtype.
+    pub dtype: Dtype,
+    /// `None`: random weights.
+    folder: Option<&'a ModelFolder>,
+}
+
+/// Seed of random weights, so that every run has the same ones.
+const SEED: u64 = 1;
+
+impl<'a> ModelSource<'a> {
+    pub fn folder(folder: &'a ModelFolder) -> Result<Self> {
+        Ok(Self::folder_of(folder, facts(folder)?.dtype))
+    }
+
+    /// A folder whose compute dtype is known.
+    pub fn folder_of(folder: &'a ModelFolder, dtype: Dtype) -> Self {
+        ModelSource { config: &folder.config, dtype, folder: Some(folder) }
+    }
+
+    pub fn random(config: &'a ModelConfig, dtype: Dtype) -> Self {
+        ModelSource { config, dtype, folder: None }
+    }
+
+    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply; on several
+    /// that compute together, of all, each with a copy of what is not divided.
+    pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
+        let (held, devices) = (self.held_by(backend), backend.devices());
+        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices, backend.sharing())
+    }
+
+    /// The model as this device holds it.
+    pub fn held_by<B: Backend>(&self, backend: &B) -> ModelConfig {
+        self.config.held_where(|format| self.config.is_multiplied(backend, format))
+    }
+
+    /// Identifies the weights: a hash of the folder, or what random ones follow from.
+    fn identity(&self) -> Result<String> {
+        match self.folder {
+            Some(folder) => hash_of_folder(&folder.path),
+            None => Ok(format!("random, seed {SEED}, {:?}, {:?}", self.dtype, self.config)),
+        }
+    }
+
+    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        match self.folder {
+            Some(folder) => Decoder::load(backend, folder),
+            None => Decoder::random(backend, self.config.clone(), self.dtype, SEED),
+        }
+    }
+}
+
+/// Upper bounds on what a job can use.
+pub struct Demand<'a> {
+    /// Branches that grow at once.
+    pub branches: usize,
+    /// Tokens of keys and values worth caching, as a function of the number of branches that run at once and the page
+    /// size in tokens.
+    pub tokens: Box<dyn Fn(usize, usize) -> usize + 'a>,
+}
+
+impl<'a> Demand<'a> {
+    pub fn new(branches: usize, tokens: impl Fn(usize, usize) -> usize + 'a) -> Self {
+        Demand { branches, tokens: Box::new(tokens) }
+    }
+
+    /// No bounds: for jobs that are not known in advance.
+    pub fn unbounded() -> Self {
+        Demand::new(usize::MAX, |_, _| usize::MAX)
+    }
+}
+
+/// The inputs from which an engine is built.
+pub struct Launch<'a> {
+    pub model: ModelSource<'a>,
+    /// `None`: the engine returns tokens without text.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub devices: Devices,
+    /// Of each device; what is the host's is divided among replicas.
+    pub budget: EngineBudget,
+    pub planner: Planner,
+    pub demand: Demand<'a>,
+    /// Where computed prefixes are kept on disk; `None`: nowhere.
+    pub prefix_store: Option<PrefixFolder>,
+}
+
+/// The folder of a prefix store (`--prefix-store`), and the most bytes of all its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixFolder {
+    pub path: PathBuf,
+    pub most_bytes: u64,
+}
+
+/// A model in memory, and the engine that runs it.
+pub struct Launched {
+    pub engine: EngineHandle,
+    /// Why no GPU is used; `None` if the user chose the device or a GPU is used.
+    pub not_cuda: Option<WhyNotCuda>,
+    pub seconds_loading: f64,
+}
+
+/// Sizes of the engine of one device, as far as they are known before the model is loaded.
+pub struct LaunchSizes {
+    /// The device's name, one line.
+    pub device: String,
+    /// Devices that compute the model together, among which all bytes are divided evenly.
+    pub ranks: usize,
+    /// How many of them divide the positions of a key head, and how many at most have copies of one.
+    pub position_members: usize,
+    pub kv_copies: usize,
+    /// Branches that grow at once.
+    pub branches: usize,
+    /// Bytes for keys and values.
+    pub pool: usize,
+    pub kv_bytes_per_token: usize,
+    /// Bytes of a page, and how many pages texts take.
+    pub page_bytes: usize,
+    pub pages: PageCounts,
+    /// The number of states for delta-rule layers, and the bytes of one; 0 if the model has none.
+    pub states: usize,
+    pub state_bytes: usize,
+    /// Bytes of the weights on the device, and of those that one token uses.
+    pub weights: usize,
+    pub active_weights: usize,
+}
+
+impl Launch<'_> {
+    /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
+    /// memory as the budget allows and the job can use.
+    pub fn start(&self) -> Result<Launched> {
+        let choices = self.devices.choices()?;
+        if let Devices::Ranks(_) = self.devices {
+            return self.start_ranks(&choices);
+        }
+        let [choice] = choices[..] else { return self.start_each(&choices) };
+        let opened = choice.open(Some(self.model))?;
+        let not_cuda = opened.not_cuda().cloned();
+        Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
+    }
+
+    /// Whether one GPU is to add up as several would: if results are to be deterministic, and the model could be
+    /// divided. Quantised models and mixtures do so only where `--tensor-parallel` says so.
+    pub fn is_exact(&self) -> bool {
+        let config = self.model.config;
+        let is_dense = config.quantisation.is_none() && config.formats.is_empty() && !config.has_experts();
+        self.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
+    }
+
+    /// The same on an open backend.
+    pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
+        let started = Instant::now();
+        self.start_loaded(self.load(backend)?, started)
+    }
+
+    /// Starts the engine of a loaded model. `started`: when its loading began.
+    fn start_loaded(&self, model: Box<dyn StepRunner>, started: Instant) -> Result<Launched> {
+        let (engine, handle) = self.build(model)?;
+        engine.spawn()?;
+        let seconds_loading = started.elapsed().as_secs_f64();
+        log::info!("the model was loaded in {seconds_loading:.2} s");
+        Ok(Launched { engine: handle, not_cuda: None, seconds_loading })
+    }
+
+    /// Loads the model on an open backend, which then stores keys and values in the budget's format.
+    pub fn load<B: Backend>(&self, backend: B) -> Result<Box<dyn StepRunner>> {
+        load_on(backend, self.model, &self.budget)
+    }
+
+    /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
+    /// reused for another engine ([`Engine::into_model`]).
+    pub fn build(&self, model: Box<dyn StepRunner>) -> Result<(Engine, EngineHandle)> {
+        self.build_changed(model, |config| config)
+    }
+
+    /// Like `build`, after `change` has modified the configuration.
+    pub fn build_changed(
+        &self,
+        model: Box<dyn StepRunner>,
+        change: impl FnOnce(EngineConfig) -> EngineConfig,
+    ) -> Result<(Engine, EngineHandle)> {
+        let (facts, free) = (model.facts(), model.free_bytes()?);
+        let config = self.engine_config(DeviceKind::from(&facts), free, facts.kv_bytes_per_token)?;
+        let config = EngineConfig { prefix_store: self.store_options()?, ..config };
+        Engine::build(model, self.tokenizer.clone(), change(config))
+    }
+
+    fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
+        let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
+        let mut identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
+        if !self.budget.weights.is_as_stored() {
+            identity += &format!(", {}", self.budget.weights);
+        }
+        if let Some(context) = self.budget.context {
+            identity += &format!(", context {context}");
+        }
+        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
+    }
+
+    /// The sizes of the engine of each device, without loading the model.
+    pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
+        let choices = self.devices.choices()?;
+        match self.devices {
+            Devices::Ranks(_) => Ok(vec![self.size_of_ranks(&choices)?]),
+            Devices::One(_) | Devices::Each(_) | Devices::AllGpus => self.sizes_of_each(&choices),
+        }
+    }
+
+    /// `free`: bytes of device memory left after the weights.
+    fn engine_config(&self, device: DeviceKind, free: usize, kv_bytes_per_token: usize) -> Result<EngineConfig> {
+        let budget = self.budget_of_each(device.is_async)?;
+        let branches = budget.branches(device, self.model.config, free).min(self.demand.branches);
+        let useful = (self.demand.tokens)(branches, device.page_tokens).saturating_mul(kv_bytes_per_token);
+        // Of a number of bytes that the user gives, half at least is for keys and values.
+        let states = useful_states(branches).saturating_mul(self.model.config.state_bytes(budget.states));
+        let useful = match (states, budget.pool_bytes) {
+            (0, _) | (_, None) => useful,
+            (states, Some(_)) => useful.max(states).saturating_mul(2),
+        };
+        Ok(budget.engine_config(device, branches, self.planner, useful))
+    }
+}
+
+pub(super) struct Start<'a>(pub &'a Launch<'a>);
+
+impl OnBackend for Start<'_> {
+    type Output = Launched;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
+        self.0.start_on(backend)
+    }
+}
+
+pub(super) struct Size<'a>(pub &'a Launch<'a>);
+
+impl OnBackend for Size<'_> {
+    type Output = LaunchSizes;
+
+    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
+        size_on(self.0, backend)
+    }
+}
+
+/// The sizes of an engine on an open backend, whose name is left to the caller.
+pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result<LaunchSizes> {
+    let Launch { model, budget, .. } = launch;
+    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+    let kv_bytes_per_token = model.config.kv_bytes_per_token_on(&backend, model.dtype);
+    let held = model.held_by(&backend);
+    let weights = model.weight_bytes_on(&backend);
+    // What all have is read by all.
+    let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
+    let free = backend.free_bytes()?.saturating_sub(weights);
+    let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
+    if config.deterministic {
+        // It may free pages in other tiles, and takes no memory for chunks.
+        backend.set_batch_invariant();
+    }
+    let rows = config.largest_step().rows;
+    let of_heads = |heads| backend.delta_rule_bytes(heads, model.dtype, rows);
+    let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
+    let state_bytes = model.config.state_bytes(budget.states);
+    let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
+    let groups = model.config.page_groups(&backend);
+    let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
+    Ok(LaunchSizes {
+        device: String::new(),
+        ranks: backend.devices(),
+        position_members: backend.sharing(),
+        kv_copies: model.config.stored_heads().map(|heads| backend.kv_copies(heads)).max().unwrap_or(1),
+        branches,
+        pool,
+        kv_bytes_per_token,
+        page_bytes: backend.page_bytes(&model.config.kv_shape(model.dtype, 1)),
+        pages,
+        states,
+        state_bytes,
+        weights,
+        active_weights,
+    })
+}
+
+impl Launched {
+    /// Rewrites an error in the units of the command line: bytes instead of pages.
+    pub fn in_bytes(&self, error: Error) -> Error {
+        in_bytes(error, self.engine.facts())
+    }
+}
+
+/// Loads the model on an open backend, which then stores keys, values and states in the budget's formats.
+pub(super) fn load_on<B: Backend>(
+    mut backend: B,
+    model: ModelSource<'_>,
+    budget: &EngineBudget,
+) -> Result<Box<dyn StepRunner>> {
+    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+    let mut decoder = model.load(&mut backend)?;
+    if decoder.config().state_dtype(budget.states) != budget.states {
+        log::warn!("{STATE_DTYPE} {}: the model has no states of delta-rule layers", budget.states);
+    }
+    decoder.set_state_dtype(budget.states);
+    Ok(decoder.on(backend))
+}
+
+/// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.
+pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
+    let Error::OutOfPages { needed, capacity, .. } = error else { return error };
+    let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
+    let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
+    Error::value(
+        format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"),
+        expected,
+        format!("{} MiB", mib(capacity)),
+    )
+}

@@ -1,0 +1,202 @@
+//! Runs a job whose prompts are known in advance: starts them in the order of `PromptOrder`, enough at a time that the
+//! engine always has work.
+
+use std::collections::{HashSet, VecDeque};
+use std::task::Poll;
+use std::time::Duration;
+
+use super::generator::FOREVER;
+use super::{AsRequest, BeginOptions, GenerateEvent, Generator, SampleId};
+use crate::PromptOrder;
+use offshoot_core::error::{Error, Result};
+use offshoot_engine::{Finish, FinishReason};
+use offshoot_kv::TokenCosts;
+
+/// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
+/// an error; an error if the whole prompt was refused.
+pub type PromptResult = Result<Vec<Result<Finish>>>;
+
+/// A running job. Dropping it cancels the samples that have not finished.
+pub struct Generation<R> {
+    requests: Vec<R>,
+    generator: Generator,
+    order: PromptOrder,
+    /// The prompt that was started last.
+    before: Option<usize>,
+    /// For each started prompt, the length in tokens of its common prefix with the prompt started before it.
+    shared: Vec<usize>,
+    is_begun: Vec<bool>,
+    cancelled: HashSet<SampleId>,
+    /// Events produced here instead of by the engine.
+    ready: VecDeque<GenerateEvent>,
+}
+
+impl<R: AsRequest> Generation<R> {
+    pub fn new(requests: Vec<R>, generator: Generator) -> Self {
+        let context = generator.engine().facts().context;
+        let prompts: Vec<_> = requests.iter().map(|request| request.as_request().tokens).collect();
+        let draws = requests.iter().map(|request| request.as_request().draws(context)).collect();
+        let replicas = generator.engine().facts().replicas;
+        let order = PromptOrder::among(replicas, TokenCosts::default(), &prompts, draws);
+        Generation {
+            generator,
+            order,
+            before: None,
+            shared: vec![0; requests.len()],
+            is_begun: vec![false; requests.len()],
+            cancelled: HashSet::new(),
+            ready: VecDeque::new(),
+            requests,
+        }
+    }
+
+    /// Waits for the next event; `None` once every sample of every prompt has ended.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
+    pub fn next(&mut self) -> Option<GenerateEvent> {
+        loop {
+            if let Poll::Ready(event) = self.poll(FOREVER) {
+                return event;
+            }
+        }
+    }
+
+    /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
+        self.begin_more();
+        if let Some(event) = self.ready.pop_front() {
+            return Poll::Ready(Some(event));
+        }
+        // If nothing is in flight, nothing is left: `begin_more` always starts a prompt when the engine has none.
+        let event = self.generator.poll(patience);
+        if let Poll::Ready(Some(GenerateEvent::Finished { sample, finish })) = &event {
+            self.note_length(*sample, finish);
+        }
+        event
+    }
+
+    /// Updates the length estimate with a finished sample of unknown length.
+    fn note_length(&mut self, sample: SampleId, finish: &Finish) {
+        let stop = self.requests[sample.prompt].as_request().stop;
+        if !stop.is_exact() && finish.reason != FinishReason::Cancelled {
+            self.order.note(finish.tokens.len(), stop.max_tokens);
+        }
+    }
+
+    /// Starts prompts until enough samples wait in the engine.
+    fn begin_more(&mut self) {
+        while !self.generator.has_enough() {
+            let Some(prompt) = self.order.next_prompt() else { return };
+            if !std::mem::replace(&mut self.is_begun[prompt], true) {
+                self.begin(prompt);
+            }
+        }
+    }
+
+    fn begin(&mut self, prompt: usize) {
+        let request = self.requests[prompt].as_request();
+        let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
+        if let Err(error) = self.generator.begin_with(prompt, &request, options) {
+            return self.ready.push_back(GenerateEvent::Refused { prompt, error });
+        }
+        let before = self.before.replace(prompt).map_or(&[][..], |before| self.requests[before].as_request().tokens);
+        self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
+        if !self.cancelled.is_empty() {
+            let mut cancelled: Vec<SampleId> =
+                (0..request.results()).map(|sample| SampleId { prompt, sample }).collect();
+            cancelled.retain(|sample| self.cancelled.remove(sample));
+            self.generator.start();
+            self.generator.cancel(&cancelled);
+        }
+    }
+
+    /// Cancels these samples; each finishes as cancelled and keeps its tokens, unless it has already ended.
+    pub fn cancel(&mut self, samples: &[SampleId]) {
+        self.generator.cancel(samples);
+        self.cancelled.extend(samples.iter().filter(|sample| !self.is_begun[sample.prompt]));
+    }
+
+    /// Cancels all samples of a prompt. A prompt that has not started never does.
+    pub fn cancel_prompt(&mut self, prompt: usize) {
+        self.generator.cancel_prompt(prompt);
+        if !std::mem::replace(&mut self.is_begun[prompt], true) {
+            let cancelled = |sample| GenerateEvent::Finished {
+                sample: SampleId { prompt, sample },
+                finish: Finish::empty(FinishReason::Cancelled),
+            };
+            self.ready.extend((0..self.requests[prompt].as_request().results()).map(cancelled));
+        }
+    }
+
+    /// Drops a prompt at once; no further events of it are returned.
+    pub fn prune(&mut self, prompt: usize) {
+        self.is_begun[prompt] = true;
+        self.generator.prune(prompt);
+    }
+
+    /// Whether this prompt has started and has samples that have not ended.
+    pub fn is_in_flight(&self, prompt: usize) -> bool {
+        self.generator.is_in_flight(prompt)
+    }
+
+    /// Length in tokens of the common prefix of a started prompt and the prompt started before it.
+    pub fn shared_tokens(&self, prompt: usize) -> usize {
+        self.shared[prompt]
+    }
+
+    /// Events waiting to be read; bounded even if they are never read.
+    pub fn queued(&self) -> usize {
+        self.ready.len() + self.generator.queued()
+    }
+
+    /// Runs to the end and returns the result of each prompt, in the order of the requests.
+    pub fn collect(mut self) -> Vec<PromptResult> {
+        let mut all: Vec<Result<Vec<Option<Result<Finish>>>>> = self
+            .requests
+            .iter()
+            .map(|request| Ok((0..request.as_request().results()).map(|_| None).collect()))
+            .collect();
+        while let Some(event) = self.next() {
+            let (sample, result) = match event {
+                GenerateEvent::Tokens { .. } => continue,
+                GenerateEvent::Finished { sample, finish } => (sample, Ok(finish)),
+                GenerateEvent::Failed { sample, error } => (sample, Err(error)),
+                GenerateEvent::Refused { prompt, error } => {
+                    all[prompt] = Err(error);
+                    continue;
+                }
+            };
+            if let Ok(samples) = &mut all[sample.prompt] {
+                samples[sample.sample] = Some(result);
+            }
+        }
+        let whole = |result: Option<Result<Finish>>| {
+            result.unwrap_or_else(|| Err(Error::Internal("a sample was discarded".to_owned())))
+        };
+        all.into_iter().map(|samples| samples.map(|samples| samples.into_iter().map(whole).collect())).collect()
+    }
+
+    /// Runs to the end and returns the samples of every prompt.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any prompt or sample.
+    pub fn collect_all(self) -> Result<Vec<Vec<Finish>>> {
+        self.collect().into_iter().map(|samples| samples?.into_iter().collect()).collect()
+    }
+
+    /// Runs to the end and returns the number of sampled tokens. The engine keeps the samples' keys and values until
+    /// the generation is dropped.
+    ///
+    /// Fails with the first error of any sample or prompt.
+    pub fn count_tokens(&mut self) -> Result<usize> {
+        let mut sampled = 0;
+        while let Some(event) = self.next() {
+            match event {
+                GenerateEvent::Tokens { .. } => {}
+                GenerateEvent::Finished { finish, .. } => sampled += finish.tokens.len(),
+                GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. } => return Err(error),
+            }
+        }
+        Ok(sampled)
+    }
+}

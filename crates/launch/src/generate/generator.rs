@@ -1,0 +1,370 @@
+//! Samples prompts that arrive at any time: manages their branches in the engine and returns one stream of their
+//! events.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Poll;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, never};
+
+use super::{GenerateEvent, PromptRequest, SampleId};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions};
+
+/// A wait longer than any job.
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
+const AHEAD: usize = 4096;
+const TOKENS_AHEAD: usize = 1 << 24;
+
+/// When finished samples are released in the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Each sample when it ends; its keys and values stay cached until the memory is needed.
+    #[default]
+    EachSample,
+    /// All samples of a prompt when the last of them ends.
+    EachPrompt,
+    /// All samples when the generator is dropped, and nothing stays cached: for measurements.
+    AtEnd,
+}
+
+/// A started prompt.
+struct PromptInFlight {
+    /// One branch per sample or continuation, and one for the prompt's own scores if they are asked for.
+    branches: Vec<BranchId>,
+    /// Number of samples that have not ended.
+    left: usize,
+    /// Tokens of the prompt.
+    tokens: usize,
+    /// Whether the branches of finished samples are the caller's.
+    keep: bool,
+}
+
+/// Continuations of one context that are scored.
+#[derive(Clone, Copy, Debug)]
+pub struct ChoicesRequest<'a> {
+    pub context: &'a [TokenId],
+    pub continuations: &'a [Vec<TokenId>],
+    /// How many of the likeliest tokens are reported in each token's place.
+    pub tops: usize,
+    pub priority: Priority,
+}
+
+/// How a prompt is begun.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BeginOptions {
+    /// The first of its samples, which uses the random numbers of a sample with this index: so a prompt with many samples
+    /// can begin in parts, each under a number of its own.
+    pub first_sample: usize,
+    /// Which events are heard; `None`: the generator's.
+    pub hear: Option<Hear>,
+    /// Its part of the job, if that is divided among replicas ([`PromptOrder::home`]).
+    ///
+    /// [`PromptOrder::home`]: crate::PromptOrder::home
+    pub home: Option<usize>,
+    /// Whether the branches of finished samples are not released, but the caller's ([`Generator::take_branch`]).
+    pub keep: bool,
+}
+
+/// Samples in flight. Dropping the generator cancels the unfinished ones and releases all of them.
+pub struct Generator {
+    engine: EngineHandle,
+    receiver: EventReceiver,
+    release: Release,
+    /// The samples that have not ended.
+    by_branch: HashMap<BranchId, SampleId>,
+    in_flight: HashMap<usize, PromptInFlight>,
+    /// Which events are heard of a prompt whose [`BeginOptions`] do not say.
+    hear: Hear,
+    /// Extends that have not been submitted to the engine, and the events that are heard of them.
+    begun: Vec<(Hear, Extend)>,
+    /// Failure events of extends that could not be submitted because the engine had stopped.
+    not_started: VecDeque<Event>,
+    /// Branches of finished samples, kept until the generator is dropped (`Release::AtEnd`).
+    kept: Vec<BranchId>,
+    /// Branches of finished samples that wait for [`Generator::take_branch`].
+    asked_for: HashMap<SampleId, BranchId>,
+    prompt_tokens: usize,
+}
+
+impl Generator {
+    pub fn new(engine: EngineHandle, hear: Hear, release: Release) -> Self {
+        let receiver = engine.receiver(hear);
+        Generator {
+            engine,
+            receiver,
+            release,
+            hear,
+            by_branch: HashMap::new(),
+            in_flight: HashMap::new(),
+            begun: Vec::new(),
+            not_started: VecDeque::new(),
+            kept: Vec::new(),
+            asked_for: HashMap::new(),
+            prompt_tokens: 0,
+        }
+    }
+
+    pub fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    /// Begins a prompt. `prompt` is the number that its events carry; no other prompt in flight may have it. Prompts
+    /// begun before the next event is read start together.
+    ///
+    /// Fails if the prompt is empty or too long, or parameters are out of range; nothing is started then.
+    pub fn begin(&mut self, prompt: usize, request: &PromptRequest<'_>) -> Result<()> {
+        self.begin_with(prompt, request, BeginOptions::default())
+    }
+
+    /// The same, with options.
+    pub fn begin_with(&mut self, prompt: usize, request: &PromptRequest<'_>, options: BeginOptions) -> Result<()> {
+        self.check(request)?;
+        // Its root is made first, so that it is served first and the samples find the prompt computed.
+        let scored = self.scored_prompt(request, options.home)?;
+        let first = options.first_sample as u64;
+        let sampled = (first..).zip(self.branches_of(request, options.home)?).map(|(sample, branch)| {
+            let uniforms = request.uniforms.child(ForkKind::Sample, sample);
+            Extend::sampled(branch, request.params, request.stop, uniforms)
+        });
+        self.enter(prompt, sampled.chain(scored).collect(), request.tokens.len(), options);
+        Ok(())
+    }
+
+    /// Begins to score each of the continuations after their context: the choices of a question, for example. They end
+    /// as the samples 0, 1, ... of `prompt`, each with the tokens and log-probabilities of its continuation alone, and
+    /// `tops` of the likeliest tokens in each one's place (the first is what greedy sampling would take). The context,
+    /// and what continuations have in common, is computed once, also among prompts that begin alike.
+    ///
+    /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
+    /// that is too long, or has tokens out of range, fails alone.
+    pub fn begin_choices(&mut self, prompt: usize, request: &ChoicesRequest<'_>) -> Result<()> {
+        let ChoicesRequest { context, continuations, tops, priority } = *request;
+        if continuations.is_empty() {
+            return Err(Error::value("continuations of a context", "at least one", "none"));
+        }
+        let branches =
+            self.forks_of(context, continuations.len(), RootOptions { priority, ..RootOptions::default() })?;
+        let scored = branches.into_iter().zip(continuations);
+        let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
+        let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
+        self.enter(prompt, scored, context.len() + longest, BeginOptions::default());
+        Ok(())
+    }
+
+    /// Takes up the branches of a prompt, in the order of its samples. `tokens`: of its prompt.
+    fn enter(&mut self, prompt: usize, extends: Vec<Extend>, tokens: usize, options: BeginOptions) {
+        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        let ids = (0..).map(|sample| SampleId { prompt, sample });
+        self.by_branch.extend(branches.iter().copied().zip(ids));
+        let hear = options.hear.unwrap_or(self.hear);
+        self.begun.extend(extends.into_iter().map(|extend| (hear, extend)));
+        let left = branches.len();
+        self.prompt_tokens += left * tokens;
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep: options.keep });
+    }
+
+    /// Submits the prompts begun so far. Reading an event does so too.
+    pub fn start(&mut self) {
+        let begun = std::mem::take(&mut self.begun);
+        let (streamed, others): (Vec<_>, Vec<_>) = begun.into_iter().partition(|(hear, _)| *hear == Hear::Tokens);
+        for (hear, begun) in [(Hear::Tokens, streamed), (Hear::Finishes, others)] {
+            if !begun.is_empty() {
+                self.submit(begun.into_iter().map(|(_, extend)| extend).collect(), hear);
+            }
+        }
+    }
+
+    fn submit(&mut self, extends: Vec<Extend>, hear: Hear) {
+        let branches: Vec<BranchId> = extends.iter().map(|extend| extend.branch).collect();
+        let Err(error) = self.receiver.start_hearing(extends, hear) else { return };
+        // Parameters were checked before: the engine has stopped.
+        let why = match error {
+            Error::EngineStopped { why } => why,
+            other => other.to_string(),
+        };
+        let failed = |branch| Event::Failed { branch, error: Error::EngineStopped { why: why.clone() } };
+        self.not_started.extend(branches.into_iter().map(failed));
+    }
+
+    fn check(&self, request: &PromptRequest<'_>) -> Result<()> {
+        let vocab = self.engine.facts().vocab;
+        request.params.check(vocab)?;
+        request.stop.check(vocab)?;
+        match request.results() {
+            0 => Err(Error::value("n, samples of a prompt", "a number from 1 up", "0")),
+            _ => Ok(()),
+        }
+    }
+
+    /// A branch per sample.
+    fn branches_of(&self, request: &PromptRequest<'_>, home: Option<usize>) -> Result<Vec<BranchId>> {
+        match request.n {
+            0 => Ok(Vec::new()),
+            n => self.forks_of(request.tokens, n, request.place(home)),
+        }
+    }
+
+    /// `n` branches of the same tokens; a single one is their root.
+    fn forks_of(&self, tokens: &[TokenId], n: usize, place: RootOptions) -> Result<Vec<BranchId>> {
+        let root = self.engine.root_with(tokens.to_vec(), place)?;
+        if n == 1 {
+            return Ok(vec![root]);
+        }
+        let branches = self.engine.fork(root, n);
+        self.engine.release(&[root]);
+        branches
+    }
+
+    /// A branch of the prompt's first token that is given the others, if they are to be scored.
+    fn scored_prompt(&self, request: &PromptRequest<'_>, home: Option<usize>) -> Result<Option<Extend>> {
+        let Some(top) = request.prompt_logprobs else { return Ok(None) };
+        let (first, rest) = request.tokens.split_at(request.tokens.len().min(1));
+        let branch = self.engine.root_with(first.to_vec(), request.place(home))?;
+        Ok(Some(Extend::given(branch, rest.to_vec(), Some(top))))
+    }
+
+    /// Waits for the next event; `None` once every sample has ended. If the engine stops, each sample fails.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
+    pub fn next(&mut self) -> Option<GenerateEvent> {
+        loop {
+            if let Poll::Ready(event) = self.poll(FOREVER) {
+                return event;
+            }
+        }
+    }
+
+    /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
+        self.poll_beside(&never::<()>(), patience).map(|first| match first {
+            First::Event(event) => event,
+            First::Message(()) => unreachable!("a `never` channel delivers no message"),
+        })
+    }
+
+    /// Like `poll`, but a message on `others` (a new prompt, for example) wakes it too. Once every sample has ended, it
+    /// does not wait.
+    pub fn poll_beside<M>(
+        &mut self,
+        others: &Receiver<M>,
+        patience: Duration,
+    ) -> Poll<First<Option<GenerateEvent>, M>> {
+        self.start();
+        loop {
+            if let Some(event) = self.not_started.pop_front().and_then(|event| self.take(event)) {
+                return Poll::Ready(First::Event(Some(event)));
+            }
+            let event = match self.receiver.poll_beside(others, patience) {
+                Poll::Ready(First::Event(Some(event))) => event,
+                Poll::Ready(First::Event(None)) => return Poll::Ready(First::Event(None)),
+                Poll::Ready(First::Message(message)) => return Poll::Ready(First::Message(message)),
+                Poll::Pending => return Poll::Pending,
+            };
+            if let Some(event) = self.take(event) {
+                return Poll::Ready(First::Event(Some(event)));
+            }
+        }
+    }
+
+    /// Translates an event of a branch to an event of its sample; `None` if the sample was discarded.
+    fn take(&mut self, event: Event) -> Option<GenerateEvent> {
+        let branch = event.branch();
+        let sample = *self.by_branch.get(&branch)?;
+        if event.is_end() {
+            self.end(branch, sample);
+        }
+        Some(match event {
+            Event::Tokens { tokens, text, .. } => GenerateEvent::Tokens { sample, tokens, text },
+            Event::Finished { finish, .. } => GenerateEvent::Finished { sample, finish },
+            Event::Failed { error, .. } => GenerateEvent::Failed { sample, error },
+        })
+    }
+
+    fn end(&mut self, branch: BranchId, sample: SampleId) {
+        self.by_branch.remove(&branch);
+        let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
+        prompt.left -= 1;
+        let keep = prompt.keep;
+        self.prompt_tokens -= prompt.tokens;
+        let whole = if prompt.left == 0 { self.in_flight.remove(&sample.prompt) } else { None };
+        match (self.release, whole) {
+            _ if keep => drop(self.asked_for.insert(sample, branch)),
+            (Release::EachSample, _) => self.engine.release(&[branch]),
+            (Release::EachPrompt, Some(prompt)) => self.engine.release(&prompt.branches),
+            (Release::AtEnd, Some(prompt)) => self.kept.extend(prompt.branches),
+            (Release::EachPrompt | Release::AtEnd, None) => {}
+        }
+    }
+
+    /// Cancels these samples before the engine's next step; each finishes as cancelled and keeps its tokens, unless it
+    /// has already ended.
+    pub fn cancel(&self, samples: &[SampleId]) {
+        let branch = |sample: &SampleId| self.in_flight.get(&sample.prompt)?.branches.get(sample.sample).copied();
+        self.receiver.cancel(&samples.iter().filter_map(branch).collect::<Vec<_>>());
+    }
+
+    /// Cancels all samples of a prompt.
+    pub fn cancel_prompt(&self, prompt: usize) {
+        if let Some(prompt) = self.in_flight.get(&prompt) {
+            self.receiver.cancel(&prompt.branches);
+        }
+    }
+
+    /// The branch of a finished sample whose prompt was begun with `keep`, once: the caller releases it.
+    pub fn take_branch(&mut self, sample: SampleId) -> Option<BranchId> {
+        self.asked_for.remove(&sample)
+    }
+
+    /// Drops a prompt in flight at once, but for the branches that were taken; no further events of it are returned.
+    pub fn prune(&mut self, prompt: usize) {
+        let Some(mut dropped) = self.in_flight.remove(&prompt) else { return };
+        let mut samples = 0..;
+        dropped.branches.retain(|branch| {
+            let sample = SampleId { prompt, sample: samples.next().expect("the range has no end") };
+            let is_unfinished = self.by_branch.remove(branch).is_some();
+            self.prompt_tokens -= if is_unfinished { dropped.tokens } else { 0 };
+            is_unfinished || !dropped.keep || self.asked_for.remove(&sample).is_some()
+        });
+        self.engine.prune(&dropped.branches);
+    }
+
+    /// Whether this prompt has started and has samples that have not ended.
+    pub fn is_in_flight(&self, prompt: usize) -> bool {
+        self.in_flight.contains_key(&prompt)
+    }
+
+    /// Number of samples that have not ended.
+    pub fn samples(&self) -> usize {
+        self.by_branch.len()
+    }
+
+    /// Whether enough samples wait in the engine, so that no more prompts need to begin yet.
+    pub fn has_enough(&self) -> bool {
+        let waiting = self.samples().saturating_sub(self.engine.facts().max_branches);
+        waiting > AHEAD || (waiting > 0 && self.prompt_tokens > TOKENS_AHEAD)
+    }
+
+    /// Prompt tokens of the samples that have not ended, counted in full for each sample.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// Events waiting to be read; bounded even if they are never read.
+    pub fn queued(&self) -> usize {
+        self.receiver.queued()
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        let mut left = std::mem::take(&mut self.kept);
+        left.extend(self.asked_for.values());
+        left.extend(self.in_flight.values().flat_map(|prompt| &prompt.branches));
+        if !left.is_empty() {
+            self.engine.prune(&left);
+        }
+    }
+}

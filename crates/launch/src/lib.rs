@@ -1,0 +1,27 @@
+//! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
+//! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
+//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as encoded prompts, in advance.
+//! Searches, tasks and protocols are left to the callers.
+
+mod ahead;
+mod assemble;
+mod budget;
+mod device;
+mod devices;
+mod generate;
+mod options;
+mod order;
+mod ranks;
+mod several;
+
+pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
+pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
+pub use budget::{EngineBudget, MoreTokens, check_path};
+pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnBackend, OnDevice, Opened, WhyNotCuda};
+pub use devices::Devices;
+pub use generate::{
+    AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,
+    generate,
+};
+pub use options::EngineOptions;
+pub use order::{OutputTokens, PromptOrder, TextKey};

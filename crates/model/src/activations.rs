@@ -1,0 +1,325 @@
+//! The activation buffers of a step. They are resized to the step's rows and keep their memory, so that steady decoding
+//! allocates nothing. Layers share one buffer per distinct width.
+
+use offshoot_backend::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, Share, StepShape};
+use offshoot_core::error::Result;
+
+use super::config::{
+    Activation, DenseSpec, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, PerLayerInputs,
+    kind_index, kinds,
+};
+
+/// All activation buffers of a decoder.
+pub struct Activations<B: Backend> {
+    /// For all rows of the step.
+    pub all: StreamBuffers<B>,
+    /// `[rows, qkv width]`, one for each kind of heads.
+    pub qkv: Vec<B::Buffer>,
+    /// By kind of heads; `None` for those of attention.
+    pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
+    /// For the rows whose logits are computed, after the last attention.
+    pub logit_rows: StreamBuffers<B>,
+    /// `[logit rows, vocab]`
+    pub logits: B::Buffer,
+}
+
+/// The buffers of the delta rule.
+pub struct DeltaRuleBuffers<B: Backend> {
+    /// `[rows, conv width]`: what the convolution gives.
+    pub conv: B::Buffer,
+    /// `[rows, 2 * value heads]`
+    pub ba: B::Buffer,
+}
+
+/// The residual stream of `R` rows, and the buffers of the blocks that read and write it.
+pub struct StreamBuffers<B: Backend> {
+    /// `[R, hidden]`
+    pub residual: B::Buffer,
+    /// `[R, hidden]`: input of the next linear layer.
+    pub normed: B::Buffer,
+    /// `[R, q width]`, one for each kind of heads: what the heads have read.
+    pub attended: Vec<B::Buffer>,
+    /// The gates of the same, if the model has them.
+    pub gates: Vec<B::Buffer>,
+    /// `[R, 1]`, if all rows share an expert.
+    pub shared_gate: Option<B::Buffer>,
+    /// One for each kind of dense feed-forward block.
+    pub inner: Vec<InnerBuffers<B>>,
+    /// What a block computed, in models that do not add it to the residual stream as it is.
+    pub blocks: Option<BlockBuffers<B>>,
+    /// One for each kind of mixture.
+    pub mixtures: Vec<MixtureBuffers<B>>,
+    pub inputs: Option<LayerInputBuffers<B>>,
+}
+
+/// The buffers behind a block, `[R, hidden]` each.
+pub struct BlockBuffers<B: Backend> {
+    /// Before its norm.
+    pub block: B::Buffer,
+    /// The sum of a dense block and experts.
+    pub sum: B::Buffer,
+}
+
+/// The buffers of a mixture of experts; a place is a row at one of its experts.
+pub struct MixtureBuffers<B: Backend> {
+    chosen: usize,
+    /// `[R, experts]`
+    pub scores: B::Buffer,
+    pub routes: B::Routes,
+    /// `[places, 2 * width]`
+    pub up: B::Buffer,
+    /// `[places, width]`
+    pub gated: B::Buffer,
+    /// `[places, hidden]`
+    pub down: B::Buffer,
+}
+
+/// The buffers of inputs by layer.
+pub struct LayerInputBuffers<B: Backend> {
+    /// `[R, layers * width]`: the tokens' second embeddings, then the inputs of all layers.
+    pub tokens: B::Buffer,
+    pub layers: B::Buffer,
+    /// `[R, width]`
+    pub gated: B::Buffer,
+}
+
+/// The buffers inside a feed-forward block.
+pub struct InnerBuffers<B: Backend> {
+    /// Gated: `[R, 2 * width]`, gate and up side by side. Else `[R, width]`.
+    pub up: B::Buffer,
+    /// `[R, width]`; `None` if the activation works in place.
+    pub gated: Option<B::Buffer>,
+}
+
+/// Indices of the buffers that a layer uses.
+#[derive(Clone, Copy)]
+pub struct BufferIndices {
+    /// Of `Activations::qkv` and `delta_rule`, `StreamBuffers::attended` and `gates`.
+    pub heads: usize,
+    /// Of `StreamBuffers::inner`; unused if the layer has no dense block.
+    pub inner: usize,
+    /// Of `StreamBuffers::mixtures`; unused if the layer has no experts.
+    pub mixture: usize,
+}
+
+impl BufferIndices {
+    /// Those of each layer.
+    pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
+        let (heads, inner, mixtures) = (head_kinds(config), inner_kinds(config), mixture_kinds(config));
+        let of_layer = |layer: &LayerSpec| BufferIndices {
+            heads: kind_index(&heads, &MixedHeads::of(layer)),
+            inner: layer.feed_forward.dense().map_or(0, |dense| kind_index(&inner, dense)),
+            mixture: layer.feed_forward.experts().map_or(0, |experts| kind_index(&mixtures, experts)),
+        };
+        config.layers.iter().map(of_layer).collect()
+    }
+}
+
+/// The heads by which a layer mixes positions.
+#[derive(Clone, Copy, PartialEq)]
+enum MixedHeads {
+    Attention(HeadLayout),
+    DeltaRule(DeltaHeads),
+}
+
+impl MixedHeads {
+    fn of(layer: &LayerSpec) -> Self {
+        match &layer.mixer {
+            Mixer::Attention(attention) => Self::Attention(attention.projected()),
+            Mixer::DeltaRule(delta_rule) => Self::DeltaRule(delta_rule.heads),
+        }
+    }
+
+    fn qkv_width(self) -> usize {
+        match self {
+            Self::Attention(heads) => heads.qkv_width(),
+            Self::DeltaRule(heads) => heads.conv_width(),
+        }
+    }
+
+    fn qkv_share(self) -> Share {
+        match self {
+            Self::Attention(heads) => Share::Heads(heads),
+            Self::DeltaRule(_) => Share::Columns,
+        }
+    }
+
+    fn attended_width(self) -> usize {
+        match self {
+            Self::Attention(heads) => heads.q_width(),
+            Self::DeltaRule(heads) => heads.value_width(),
+        }
+    }
+}
+
+fn head_kinds(config: &ModelConfig) -> Vec<MixedHeads> {
+    kinds(config.layers.iter().map(MixedHeads::of))
+}
+
+/// Whether what heads have read is gated.
+fn has_gates(config: &ModelConfig) -> bool {
+    config.layers.iter().any(|layer| layer.attention().is_none_or(|attention| attention.gated))
+}
+
+fn inner_kinds(config: &ModelConfig) -> Vec<DenseSpec> {
+    kinds(config.layers.iter().filter_map(|layer| layer.feed_forward.dense().copied()))
+}
+
+fn mixture_kinds(config: &ModelConfig) -> Vec<ExpertsSpec> {
+    kinds(config.layers.iter().filter_map(|layer| layer.feed_forward.experts().copied()))
+}
+
+/// Whether some block's output passes a norm or a sum before it is added to the residual stream.
+fn keeps_blocks(config: &ModelConfig) -> bool {
+    let passes = |layer: &LayerSpec| match layer.norms {
+        LayerNorms::Sequential { attention, feed_forward } => attention.after().or(feed_forward.after()).is_some(),
+        LayerNorms::Parallel(_) => false,
+    };
+    let sums = |layer: &LayerSpec| {
+        matches!(layer.feed_forward, FeedForward::DenseAndExperts { .. } | FeedForward::SharedExpert { .. })
+    };
+    config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
+}
+
+impl<B: Backend> StreamBuffers<B> {
+    /// The buffers behind a block. Only for models that have them.
+    pub fn behind_blocks(blocks: &mut Option<BlockBuffers<B>>) -> &mut BlockBuffers<B> {
+        blocks.as_mut().expect("`keeps_blocks` names every model whose layers ask for them")
+    }
+}
+
+impl<B: Backend> Activations<B> {
+    pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+        let heads = head_kinds(config);
+        let operands = ActivationDtype::Operands(dtype);
+        let mut qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
+        let qkv = heads.iter().map(&mut qkv).collect::<Result<_>>()?;
+        let delta_rule = |heads: &MixedHeads| match heads {
+            MixedHeads::Attention(_) => Ok(None),
+            MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
+        };
+        Ok(Self {
+            qkv,
+            delta_rule: heads.iter().map(delta_rule).collect::<Result<_>>()?,
+            all: StreamBuffers::new(backend, config, dtype)?,
+            logit_rows: StreamBuffers::new(backend, config, dtype)?,
+            logits: backend.shared_buffer(config.vocab, ActivationDtype::Sums, Share::Gathered)?,
+        })
+    }
+
+    pub fn resize(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        self.all.resize(backend, shape.rows)?;
+        let delta_rule = self.delta_rule.iter_mut().flatten().flat_map(|delta| [&mut delta.conv, &mut delta.ba]);
+        self.qkv.iter_mut().chain(delta_rule).try_for_each(|buffer| backend.resize(buffer, shape.rows))?;
+        self.logit_rows.resize(backend, shape.logit_rows)?;
+        backend.resize(&mut self.logits, shape.logit_rows)
+    }
+
+    /// Copies the rows whose logits are computed, as far as the rest of a layer after its attention reads them.
+    /// `heads`: the layer's `BufferIndices::heads`; `reads_normed`: whether it reads the input of attention again.
+    pub fn select_logit_rows(&mut self, backend: &mut B, heads: usize, reads_normed: bool, step: &B::Step) {
+        let (all, logit_rows) = (&self.all, &mut self.logit_rows);
+        backend.select_rows(&mut logit_rows.residual, &all.residual, step);
+        if reads_normed {
+            backend.select_rows(&mut logit_rows.normed, &all.normed, step);
+        }
+        backend.select_rows(&mut logit_rows.attended[heads], &all.attended[heads], step);
+        if let (Some(selected), Some(inputs)) = (&mut logit_rows.inputs, &all.inputs) {
+            backend.select_rows(&mut selected.layers, &inputs.layers, step);
+        }
+    }
+}
+
+impl<B: Backend> StreamBuffers<B> {
+    fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+        let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
+        // What experts compute is combined in f32.
+        let parts = if config.has_experts() { ActivationDtype::Sums } else { ActivationDtype::Operands(dtype) };
+        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, Share::Summed { parts });
+        let residual = sums()?;
+        let blocks = match keeps_blocks(config) {
+            true => Some(BlockBuffers { block: sums()?, sum: sums()? }),
+            false => None,
+        };
+        let operands = ActivationDtype::Operands(dtype);
+        let mut of_heads = |heads: MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
+        let attended = head_kinds(config).into_iter().map(&mut of_heads).collect::<Result<_>>()?;
+        let gated = if has_gates(config) { head_kinds(config) } else { Vec::new() };
+        let gates = gated.into_iter().map(&mut of_heads).collect::<Result<_>>()?;
+        let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { .. });
+        let shared_gate = match config.layers.iter().any(shares) {
+            true => Some(backend.buffer(1, ActivationDtype::Sums)?),
+            false => None,
+        };
+        let inner = inner_kinds(config).into_iter().map(|kind| InnerBuffers::new(backend, kind, dtype));
+        let inner = inner.collect::<Result<_>>()?;
+        let mixtures = mixture_kinds(config).into_iter();
+        let mixtures = mixtures.map(|kind| MixtureBuffers::new(backend, kind, config.hidden, dtype));
+        let mixtures = mixtures.collect::<Result<_>>()?;
+        let inputs = config.per_layer_inputs;
+        let inputs =
+            inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
+        Ok(Self { residual, normed, attended, gates, shared_gate, inner, blocks, mixtures, inputs })
+    }
+
+    fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
+        let inner = self.inner.iter_mut().flat_map(|inner| std::iter::once(&mut inner.up).chain(&mut inner.gated));
+        let blocks = self.blocks.iter_mut().flat_map(|blocks| [&mut blocks.block, &mut blocks.sum]);
+        let buffers = [&mut self.residual, &mut self.normed].into_iter().chain(blocks);
+        let inputs = self.inputs.iter_mut();
+        let inputs = inputs.flat_map(|inputs| [&mut inputs.tokens, &mut inputs.layers, &mut inputs.gated]);
+        let buffers = buffers.chain(&mut self.attended).chain(&mut self.gates).chain(&mut self.shared_gate);
+        let buffers = buffers.chain(inner).chain(inputs);
+        buffers.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))?;
+        self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
+    }
+}
+
+impl<B: Backend> DeltaRuleBuffers<B> {
+    fn new(backend: &mut B, heads: DeltaHeads, dtype: Dtype) -> Result<Self> {
+        Ok(Self {
+            conv: backend.shared_buffer(heads.conv_width(), ActivationDtype::Operands(dtype), Share::Columns)?,
+            ba: backend.shared_buffer(2 * heads.value_heads, ActivationDtype::Sums, Share::Columns)?,
+        })
+    }
+}
+
+impl<B: Backend> InnerBuffers<B> {
+    fn new(backend: &mut B, kind: DenseSpec, dtype: Dtype) -> Result<Self> {
+        let DenseSpec { activation, width, .. } = kind;
+        let mut empty = |width| backend.shared_buffer(width, ActivationDtype::Operands(dtype), Share::Columns);
+        let gated = matches!(activation, Activation::Gated(_));
+        Ok(Self { up: empty(activation.up_width(width))?, gated: if gated { Some(empty(width)?) } else { None } })
+    }
+}
+
+impl<B: Backend> MixtureBuffers<B> {
+    fn new(backend: &mut B, kind: ExpertsSpec, hidden: usize, dtype: Dtype) -> Result<Self> {
+        let operands = ActivationDtype::Operands(dtype);
+        Ok(Self {
+            chosen: kind.router.chosen,
+            scores: backend.buffer(kind.count, ActivationDtype::Sums)?,
+            routes: backend.routes(kind.count, kind.router)?,
+            up: backend.shared_buffer(2 * kind.width, operands, Share::Columns)?,
+            gated: backend.shared_buffer(kind.width, operands, Share::Columns)?,
+            down: backend.shared_buffer(hidden, operands, Share::Parts)?,
+        })
+    }
+
+    fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
+        backend.resize(&mut self.scores, rows)?;
+        backend.resize_routes(&mut self.routes, rows)?;
+        let places = [&mut self.up, &mut self.gated, &mut self.down];
+        places.into_iter().try_for_each(|buffer| backend.resize(buffer, rows * self.chosen))
+    }
+}
+
+impl<B: Backend> LayerInputBuffers<B> {
+    fn new(backend: &mut B, inputs: PerLayerInputs, layers: usize, dtype: Dtype) -> Result<Self> {
+        Ok(Self {
+            tokens: backend.buffer(layers * inputs.width, ActivationDtype::Sums)?,
+            layers: backend.buffer(layers * inputs.width, ActivationDtype::Sums)?,
+            gated: backend.buffer(inputs.width, ActivationDtype::Operands(dtype))?,
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! Describes a model folder for people, from its configuration and checkpoint headers. Loads no weights.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use offshoot_backend::{Dtype, Gate, HeadLayout, StateDtype};
+use offshoot_core::error::Result;
+
+use super::super::config::{
+    Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec,
+    Mixer, ModelConfig, ModelFolder, Norm, kinds,
+};
+use super::super::layout::Layout;
+use super::super::weights::{IndexFacts, ModelFiles, compare_index};
+
+/// The description of a model folder, printable.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    pub path: PathBuf,
+    pub config: ModelConfig,
+    /// The compute dtype, as found in the tensors.
+    pub dtype: Dtype,
+    pub files: usize,
+    pub tensors: usize,
+    pub tensor_bytes: usize,
+    /// The number of tensors of each element type.
+    pub dtypes: BTreeMap<String, usize>,
+}
+
+/// Reads the headers of all files and checks every tensor against config.json.
+pub fn facts(folder: &ModelFolder) -> Result<Facts> {
+    let checkpoint = ModelFiles::open(folder)?;
+    let config = checkpoint.complete(&folder.config);
+    let layout = Layout::of(&config);
+    checkpoint.verify(&layout)?;
+    let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
+    Ok(Facts {
+        path: folder.path.clone(),
+        config,
+        dtype,
+        files: checkpoint.files(),
+        tensors: checkpoint.tensors(),
+        tensor_bytes: checkpoint.bytes(),
+        dtypes: checkpoint.dtypes(),
+    })
+}
+
+/// Checks the tensors of a model as they are checked before they are loaded; where files are missing, the names in its
+/// index, if it has one.
+pub fn check_stored(folder: &ModelFolder) -> Result<()> {
+    match ModelFiles::are_there(folder)? {
+        true => facts(folder).map(drop),
+        false => index_facts(folder).map(drop),
+    }
+}
+
+/// What a config.json alone says, printable.
+pub struct ConfigFacts<'a>(pub &'a ModelFolder);
+
+/// Says what the index of a folder lists, whose weights may be missing. Errors: the index lacks a tensor that
+/// config.json asks for, or has one of the model's that it does not ask for.
+pub fn index_facts(folder: &ModelFolder) -> Result<Option<String>> {
+    let said = |IndexFacts { tensors, left_out, bytes }| {
+        let beside = if left_out == 0 { String::new() } else { format!(" ({left_out} outside the text model)") };
+        let bytes = bytes.map_or_else(String::new, |bytes| format!("; {bytes} bytes in all"));
+        format!("{tensors} tensors{beside}, all that config.json asks for among them{bytes}")
+    };
+    Ok(compare_index(&folder.path, &folder.config)?.map(said))
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {
+    writeln!(f, "{name:<12}{text}")
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        line(f, "folder", self.path.display().to_string())?;
+        config_lines(f, &self.config)?;
+        let dtypes: Vec<String> = self.dtypes.iter().map(|(dtype, tensors)| format!("{tensors} {dtype}")).collect();
+        let (files, tensors, bytes) = (self.files, self.tensors, self.tensor_bytes);
+        let plural = if files == 1 { "" } else { "s" };
+        let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
+        line(f, "weights", weights)?;
+        line(f, "kv", kv_bytes(&self.config, self.dtype))?;
+        state_line(f, &self.config)
+    }
+}
+
+impl fmt::Display for ConfigFacts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        line(f, "folder", self.0.path.display().to_string())?;
+        let config = &self.0.config;
+        config_lines(f, config)?;
+        let Some(dtype) = config.dtype else { return Ok(()) };
+        let name = format!("{dtype:?}").to_lowercase();
+        line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(dtype)))?;
+        line(f, "kv", kv_bytes(config, dtype))?;
+        state_line(f, config)
+    }
+}
+
+fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
+    format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes()))
+}
+
+fn state_line(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+    match config.state_bytes(StateDtype::default()) {
+        0 => Ok(()),
+        bytes => line(f, "state", format!("{bytes} bytes a sequence, whatever its length")),
+    }
+}
+
+fn config_lines(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+    let mut line = |name: &str, text: String| line(f, name, text);
+    line("family", config.family.to_string())?;
+    let order = by_layer(config, |layer| order(&layer.norms).to_owned());
+    line("layers", format!("{} of width {}, {order}", config.layers.len(), config.hidden))?;
+    line("heads", by_layer(config, heads))?;
+    line("mlp", by_layer(config, |layer| feed_forward(&layer.feed_forward)))?;
+    line("norm", norm(config.final_norm))?;
+    line("biases", biases(config))?;
+    line(
+        "rope",
+        by_layer(config, |layer| {
+            let attention = layer.attention();
+            let rope = attention.and_then(|of| of.rope.as_ref()).map_or("none".to_owned(), ToString::to_string);
+            match attention.and_then(|of| of.growth) {
+                None => rope,
+                Some(growth) => format!("{rope}, queries grow from position {}", growth.original_context),
+            }
+        }),
+    )?;
+    line("context", format!("{} tokens, {}", config.context, windows(config)))?;
+    let tied = if config.tied_embeddings { "tied to the output layer" } else { "apart from the output layer" };
+    line("vocabulary", format!("{} tokens, embeddings {tied}", config.vocab))?;
+    line("special", special_tokens(config))?;
+    let (all, active) = (config.parameters(), config.active_parameters());
+    let active = if active < all { format!(", of which a token uses {}", count(active)) } else { String::new() };
+    line("parameters", format!("{}{active}", count(all)))?;
+    match &config.quantisation {
+        Some(how) => line("quantised", format!("{how}; activations {}", how.activations())),
+        None => Ok(()),
+    }
+}
+
+/// The description of all layers if it is the same; else each distinct one with its number of layers.
+fn by_layer(config: &ModelConfig, describe: impl Fn(&LayerSpec) -> String) -> String {
+    let all: Vec<String> = config.layers.iter().map(describe).collect();
+    match kinds(all.iter()).as_slice() {
+        [one] => (*one).clone(),
+        several => {
+            let of = |kind: &&String| format!("{kind} in {} layers", all.iter().filter(|other| other == kind).count());
+            several.iter().map(of).collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn order(norms: &LayerNorms) -> &'static str {
+    match norms {
+        LayerNorms::Sequential { attention, .. } => match (attention.before(), attention.after()) {
+            (_, None) => "attention, then mlp",
+            (None, Some(_)) => "attention, then mlp, norms after both",
+            (Some(_), Some(_)) => "attention, then mlp, norms before and after both",
+        },
+        LayerNorms::Parallel(_) => "attention and mlp in parallel",
+    }
+}
+
+fn heads(layer: &LayerSpec) -> String {
+    match &layer.mixer {
+        Mixer::Attention(attention) => attention_heads(attention),
+        Mixer::DeltaRule(DeltaRuleSpec { heads, .. }) => format!("gated delta rule, {heads}"),
+    }
+}
+
+fn attention_heads(attention: &AttentionSpec) -> String {
+    let HeadLayout { q_heads, kv_heads, head_dim } = attention.heads;
+    let mut text = format!("{q_heads} query, {kv_heads} key and value, of {head_dim}");
+    if attention.head_norm.is_some() {
+        text += ", normalised queries and keys";
+    }
+    match attention.keys {
+        KeySource::Projected => {}
+        KeySource::KeysAreValues => text += ", keys are values",
+        KeySource::OfLayer(_) => text += ", keys and values of an earlier layer",
+    }
+    if attention.gated {
+        text += ", a gate for each query";
+    }
+    if attention.sinks {
+        text += ", sinks";
+    }
+    if let Some(cap) = attention.softcap {
+        text += &format!(", scores capped at {cap}");
+    }
+    text
+}
+
+fn feed_forward(block: &FeedForward) -> String {
+    match block {
+        FeedForward::Dense(block) => dense(block),
+        FeedForward::Experts(block) => experts(block),
+        FeedForward::DenseAndExperts { dense: block, experts: beside, .. } => {
+            format!("{} beside {}", dense(block), experts(beside))
+        }
+        FeedForward::SharedExpert { shared, experts: chosen } => {
+            format!("{}, and one of width {} for all", experts(chosen), shared.width)
+        }
+    }
+}
+
+fn dense(block: &DenseSpec) -> String {
+    let activation = match block.activation {
+        Activation::Gated(gate) => gate_name(gate),
+        Activation::Gelu => "gelu",
+    };
+    format!("{activation} of width {}", block.width)
+}
+
+fn experts(block: &ExpertsSpec) -> String {
+    let ExpertsSpec { count, router, width, gate, .. } = block;
+    format!("{} of {count} experts, {} of width {width}", router.chosen, gate_name(*gate))
+}
+
+fn gate_name(gate: Gate) -> &'static str {
+    match gate {
+        Gate::Silu => "gated silu",
+        Gate::Gelu => "gated gelu",
+        Gate::Clamped => "clamped gated silu",
+    }
+}
+
+fn norm(norm: Norm) -> String {
+    match norm {
+        Norm::Rms { eps } => format!("rms, epsilon {eps}"),
+        Norm::RmsPlusOne { eps } => format!("rms by one plus the weights, epsilon {eps}"),
+        Norm::Layer { eps } => format!("layer norm with bias, epsilon {eps}"),
+    }
+}
+
+fn biases(config: &ModelConfig) -> String {
+    let any = |has: fn(&LayerSpec) -> bool| config.layers.iter().any(has);
+    let in_mlp = |layer: &LayerSpec| {
+        let (dense, experts) = (layer.feed_forward.dense(), layer.feed_forward.experts());
+        dense.is_some_and(|dense| dense.bias) || experts.is_some_and(|experts| experts.bias)
+    };
+    let all = [
+        (any(|layer| layer.attention().is_some_and(|of| of.qkv_bias)), "q k v"),
+        (any(|layer| layer.attention().is_some_and(|of| of.out_bias)), "attention output"),
+        (any(in_mlp), "mlp"),
+        (config.head_bias, "output layer"),
+    ];
+    let present: Vec<&str> = all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+    if present.is_empty() { "none".to_owned() } else { present.join(", ") }
+}
+
+fn windows(config: &ModelConfig) -> String {
+    let windows = || config.attention().map(|attention| attention.window);
+    let kinds = kinds(windows()).into_iter().map(|kind| {
+        let layers = windows().filter(|window| *window == kind).count();
+        match kind {
+            None => format!("full attention in {layers} layers"),
+            Some(window) => format!("a window of {window} in {layers} layers"),
+        }
+    });
+    kinds.collect::<Vec<_>>().join(", ")
+}
+
+fn special_tokens(config: &ModelConfig) -> String {
+    let bos = config.bos.map_or("none".to_owned(), |id| id.to_string());
+    let eos: Vec<String> = config.eos.iter().map(ToString::to_string).collect();
+    format!("bos {bos}, eos {}", if eos.is_empty() { "none".to_owned() } else { eos.join(" or ") })
+}
+
+/// For example `6738415616 (6.74 B)`.
+fn count(n: usize) -> String {
+    match n as f64 {
+        x if x >= 1e9 => format!("{n} ({:.2} B)", x / 1e9),
+        x if x >= 1e6 => format!("{n} ({:.1} M)", x / 1e6),
+        _ => n.to_string(),
+    }
+}

@@ -1,0 +1,450 @@
+//! Reads what differs from layer to layer: windows, ropes, heads, and where keys and values come from.
+
+use offshoot_backend::{HeadLayout, MOST_HEAD_DIM};
+use offshoot_core::error::Result;
+
+use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
+use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
+use super::super::{
+    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer,
+    QueryGrowth,
+};
+use super::{Biases, Family, delta_rule, experts, softcap};
+
+/// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
+const DEFAULT_WINDOW: usize = 4096;
+const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
+
+/// The field in which transformers 5 writes how layers differ in their heads.
+const PER_LAYER: &str = "per_layer_config";
+
+/// Reads the layers of a config whose sizes are known.
+pub struct Reader<'a> {
+    family: Family,
+    fields: &'a Fields<'a>,
+    layers: usize,
+    kinds: Vec<LayerKind>,
+    heads: Vec<HeadLayout>,
+    /// The ropes of layers with full attention and with windows; `None` where no layer is of that kind.
+    full_rope: Option<RopeConfig>,
+    sliding_rope: Option<RopeConfig>,
+    /// The longest sequence, in tokens.
+    pub context: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// `positions`: `max_position_embeddings`.
+    pub fn new(family: Family, fields: &'a Fields<'a>, hidden: usize, layers: usize, positions: usize) -> Result<Self> {
+        let kinds = layer_kinds(family, fields, layers)?;
+        let heads = heads_of_layers(family, fields, hidden, &kinds)?;
+        let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
+            let Some(first) = kinds.iter().position(|&other| other == kind) else { return Ok(None) };
+            let width = heads[first].head_dim;
+            let other = (0..layers).find(|&layer| kinds[layer] == kind && heads[layer].head_dim != width);
+            if let Some(other) = other {
+                let expected = format!("{width}, as layer {first} has, of the same kind and so the same rope");
+                let found = heads[other].head_dim.to_string();
+                return Err(fields.error(&format!("{PER_LAYER}.{other}.head_dim"), expected, found));
+            }
+            let defaults = rope_defaults(family, kind);
+            RopeConfig::read(fields, kind, defaults, heads[first].head_dim, positions).map(Some)
+        };
+        let (full_rope, sliding_rope) = (rope(LayerKind::Full)?, rope(LayerKind::Sliding)?);
+        let reach = |rope: &Option<RopeConfig>| rope.as_ref().map(|rope| rope.context(positions));
+        let context = match family {
+            // Its `max_position_embeddings` is what the scaling reaches already.
+            Family::Gemma3 => positions,
+            _ => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
+        };
+        Ok(Self { family, fields, layers, kinds, heads, full_rope, sliding_rope, context })
+    }
+
+    pub fn read(&self) -> Result<Vec<LayerSpec>> {
+        let (family, fields) = (self.family, self.fields);
+        let norm = family.norm(fields)?;
+        let biases = family.biases(fields)?;
+        let windows = self.windows()?;
+        let ropes = self.rotated()?;
+        let activation = family.activation(fields)?;
+        let softcap = if family == Family::Gemma2 { softcap(fields, "attn_logit_softcapping")? } else { None };
+        let norms = match family {
+            Family::Phi => LayerNorms::Parallel(norm),
+            Family::Olmo2 | Family::Olmo3 => {
+                LayerNorms::Sequential { attention: BlockNorms::After(norm), feed_forward: BlockNorms::After(norm) }
+            }
+            _ if family.is_gemma() => {
+                let around = BlockNorms::Around { before: norm, after: norm };
+                LayerNorms::Sequential { attention: around, feed_forward: around }
+            }
+            _ => LayerNorms::Sequential { attention: BlockNorms::Before(norm), feed_forward: BlockNorms::Before(norm) },
+        };
+        let head_norm = match family {
+            Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => Some((HeadNormSpan::Head, false)),
+            _ if family.has_delta_rule() => Some((HeadNormSpan::Head, false)),
+            Family::Gemma4 => Some((HeadNormSpan::Head, true)),
+            Family::Olmo2 | Family::Olmo3 => Some((HeadNormSpan::AllHeads, false)),
+            _ => None,
+        };
+        let layer = |layer: usize| {
+            let heads = self.heads[layer];
+            let keys = self.keys(layer)?;
+            let attention = || -> Result<AttentionSpec> {
+                Ok(AttentionSpec {
+                    heads,
+                    window: windows[layer],
+                    rope: self.rope(layer).filter(|_| ropes[layer]).cloned(),
+                    growth: if family == Family::Ministral3 { query_growth(fields)? } else { None },
+                    scale: self.scale(heads)?,
+                    softcap,
+                    sinks: family == Family::GptOss,
+                    keys,
+                    head_norm: head_norm.map(|(span, values)| HeadNorm { norm, span, values }),
+                    gated: family.has_delta_rule(),
+                    qkv_bias: biases.qkv,
+                    out_bias: biases.out,
+                })
+            };
+            let mixer = match self.kinds[layer] {
+                LayerKind::Linear => Mixer::DeltaRule(delta_rule::read(fields, norm.eps())?),
+                LayerKind::Full | LayerKind::Sliding => Mixer::Attention(attention()?),
+            };
+            Ok(LayerSpec {
+                mixer,
+                feed_forward: self.feed_forward(layer, keys, activation, &biases)?,
+                norms,
+                output_scale: family == Family::Gemma4,
+            })
+        };
+        (0..self.layers).map(layer).collect()
+    }
+
+    fn rope(&self, layer: usize) -> Option<&RopeConfig> {
+        match self.kinds[layer] {
+            LayerKind::Full => self.full_rope.as_ref(),
+            LayerKind::Sliding => self.sliding_rope.as_ref(),
+            LayerKind::Linear => None,
+        }
+    }
+
+    fn scale(&self, heads: HeadLayout) -> Result<f32> {
+        let by_width = 1.0 / (heads.head_dim as f32).sqrt();
+        Ok(match self.family {
+            Family::Gemma2 | Family::Gemma3 => {
+                self.fields.positive("query_pre_attn_scalar")?.map_or(by_width, |scalar| (1.0 / scalar.sqrt()) as f32)
+            }
+            // Its queries and keys are normalised.
+            Family::Gemma4 => 1.0,
+            _ => by_width,
+        })
+    }
+
+    /// The sliding window of each layer.
+    fn windows(&self) -> Result<Vec<Option<u32>>> {
+        let fields = self.fields;
+        let has_default = matches!(
+            self.family,
+            Family::Mistral | Family::Ministral | Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::Olmo3
+        );
+        let window = match fields.size("sliding_window", LARGEST_CONTEXT)? {
+            Some(window) => Some(window),
+            None if fields.is_written("sliding_window") || !has_default => None,
+            None => Some(DEFAULT_WINDOW),
+        };
+        // A window as long as the context hides nothing.
+        let window = window.filter(|&w| w < self.context).map(|w| u32::try_from(w).expect("LARGEST_CONTEXT fits"));
+        let is_used = match self.family {
+            Family::Llama | Family::Phi | Family::Olmo2 => false,
+            _ if self.family.has_delta_rule() => false,
+            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::SmolLm3 => {
+                fields.flag("use_sliding_window")?.unwrap_or(false)
+            }
+            _ => true,
+        };
+        let window = window.filter(|_| is_used);
+        Ok(self.kinds.iter().map(|&kind| window.filter(|_| kind == LayerKind::Sliding)).collect())
+    }
+
+    /// Whether each layer has a rope: SmolLM3 leaves some out.
+    fn rotated(&self) -> Result<Vec<bool>> {
+        if self.family != Family::SmolLm3 {
+            return Ok(vec![true; self.layers]);
+        }
+        no_rope_layers(self.fields, self.layers)
+    }
+
+    /// Gemma 4's last layers read what the last layer of the same kind before them has stored.
+    fn keys(&self, layer: usize) -> Result<KeySource> {
+        if self.family != Family::Gemma4 {
+            return Ok(KeySource::Projected);
+        }
+        let first_shared = self.first_shared()?;
+        if layer >= first_shared {
+            let kind = self.kinds[layer];
+            let Some(source) = self.kinds[..first_shared].iter().rposition(|&other| other == kind) else {
+                let expected = format!("fewer, so that a {} layer comes before layer {first_shared}", kind.name());
+                let found = (self.layers - first_shared).to_string();
+                return Err(self.fields.error("num_kv_shared_layers", expected, found));
+            };
+            if self.heads[layer] != self.heads[source] {
+                let expected = format!("{}, as layer {source} has, whose keys it reads", self.heads[source]);
+                return Err(self.fields.error(
+                    &format!("{PER_LAYER}.{layer}"),
+                    expected,
+                    self.heads[layer].to_string(),
+                ));
+            }
+            return Ok(KeySource::OfLayer(source));
+        }
+        let equal = self.fields.flag("attention_k_eq_v")?.unwrap_or(false);
+        Ok(if equal && self.kinds[layer] == LayerKind::Full { KeySource::KeysAreValues } else { KeySource::Projected })
+    }
+
+    fn first_shared(&self) -> Result<usize> {
+        let shared = self.fields.count("num_kv_shared_layers")?.unwrap_or(0);
+        match usize::try_from(shared).ok().filter(|&shared| shared < self.layers) {
+            Some(shared) => Ok(self.layers - shared),
+            None => {
+                let expected = format!("a number below num_hidden_layers ({})", self.layers);
+                Err(self.fields.error("num_kv_shared_layers", expected, shared.to_string()))
+            }
+        }
+    }
+
+    fn feed_forward(
+        &self,
+        layer: usize,
+        keys: KeySource,
+        activation: super::Activation,
+        biases: &Biases,
+    ) -> Result<FeedForward> {
+        let fields = self.fields;
+        let norm = self.family.norm(fields)?;
+        let experts = experts::of_layer(self.family, fields, layer, norm)?;
+        if let (Some(experts), false) = (experts, self.family == Family::Gemma4) {
+            return Ok(match experts::shared_width(self.family, fields)? {
+                Some(width) => {
+                    FeedForward::SharedExpert { shared: DenseSpec { activation, width, bias: false }, experts }
+                }
+                None => FeedForward::Experts(experts),
+            });
+        }
+        let width = fields.required_size("intermediate_size", LARGEST_WIDTH)?;
+        let shares = matches!(keys, KeySource::OfLayer(_));
+        let doubled = shares && fields.flag("use_double_wide_mlp")?.unwrap_or(false);
+        let dense = DenseSpec { activation, width: if doubled { 2 * width } else { width }, bias: biases.mlp };
+        Ok(match experts {
+            Some(experts) => FeedForward::DenseAndExperts { dense, experts, norm },
+            None => FeedForward::Dense(dense),
+        })
+    }
+}
+
+/// `layer_types`, or what the family implies without it. Families whose windows do not differ by layer ignore it, as in
+/// transformers.
+fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    let ignores = matches!(family, Family::Ministral3 | Family::Mixtral | Family::Qwen3Moe | Family::Phi3);
+    let mut kinds = match fields.list("layer_types")?.filter(|_| !ignores) {
+        None => implied_kinds(family, fields, layers)?,
+        Some(kinds) if kinds.len() != layers => {
+            let expected = format!("one for each of num_hidden_layers ({layers})");
+            return Err(fields.error("layer_types", expected, kinds.len().to_string()));
+        }
+        Some(kinds) => {
+            let known = match family.has_delta_rule() {
+                true => [LayerKind::Full, LayerKind::Linear],
+                false => LayerKind::WITH_ATTENTION,
+            };
+            let kind = |(layer, kind): (usize, &serde_json::Value)| {
+                let named = known.into_iter().find(|known| kind.as_str() == Some(known.name()));
+                named.ok_or_else(|| {
+                    let expected = known.map(LayerKind::name).join(" or ");
+                    fields.error(&format!("layer_types[{layer}]"), expected, shown(kind))
+                })
+            };
+            kinds.iter().enumerate().map(kind).collect::<Result<_>>()?
+        }
+    };
+    if let (Family::Gemma4, Some(last)) = (family, kinds.last_mut()) {
+        *last = LayerKind::Full;
+    }
+    if kinds.iter().all(|&kind| kind == LayerKind::Linear) {
+        return Err(fields.error("layer_types", "at least one full_attention layer", "none"));
+    }
+    Ok(kinds)
+}
+
+fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    let every = |period: usize| (0..layers).map(|layer| full_if((layer + 1).is_multiple_of(period))).collect();
+    Ok(match family {
+        Family::Mistral
+        | Family::Ministral
+        | Family::Ministral3
+        | Family::Mixtral
+        | Family::Qwen3Moe
+        | Family::Phi3 => vec![LayerKind::Sliding; layers],
+        Family::Qwen2 | Family::Qwen3 => {
+            let from = fields.count("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+            (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
+        }
+        Family::SmolLm3 => no_rope_layers(fields, layers)?.into_iter().map(full_if).collect(),
+        Family::Gemma2 | Family::GptOss => every(2),
+        Family::Olmo3 => every(4),
+        Family::Gemma3 => every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6)),
+        Family::Gemma4 => every(6),
+        Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => {
+            let period = fields.size("full_attention_interval", LARGEST_WIDTH)?.unwrap_or(4);
+            let is_full = |layer: usize| (layer + 1).is_multiple_of(period);
+            (0..layers).map(|layer| if is_full(layer) { LayerKind::Full } else { LayerKind::Linear }).collect()
+        }
+        Family::Llama | Family::Phi | Family::Olmo2 => vec![LayerKind::Full; layers],
+    })
+}
+
+fn full_if(full: bool) -> LayerKind {
+    if full { LayerKind::Full } else { LayerKind::Sliding }
+}
+
+/// For each layer of SmolLM3: whether it has a rope (1 in `no_rope_layers`, despite the name).
+fn no_rope_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>> {
+    const NAME: &str = "no_rope_layers";
+    let Some(list) = fields.list(NAME)? else {
+        let interval = fields.size("no_rope_layer_interval", LARGEST_WIDTH)?.unwrap_or(4);
+        return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
+    };
+    if list.len() < layers {
+        let expected = format!("0 or 1 for each of num_hidden_layers ({layers})");
+        return Err(fields.error(NAME, expected, format!("{} values", list.len())));
+    }
+    let rotated = |(layer, value): (usize, &serde_json::Value)| {
+        value
+            .as_u64()
+            .map(|value| value != 0)
+            .ok_or_else(|| fields.error(&format!("{NAME}[{layer}]"), "0 or 1", shown(value)))
+    };
+    list[..layers].iter().enumerate().map(rotated).collect()
+}
+
+/// How the queries of Ministral 3 grow, which its rope says, in either notation.
+fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
+    const CONTEXT: &str = "original_max_position_embeddings";
+    let old = fields.object("rope_scaling")?.filter(|old| !old.all().is_empty());
+    let Some(rope) = old.map_or_else(|| fields.object("rope_parameters"), |old| Ok(Some(old)))? else {
+        return Ok(None);
+    };
+    let Some(beta) = rope.positive("llama_4_scaling_beta")? else { return Ok(None) };
+    let original_context = rope.required_size(CONTEXT, LARGEST_CONTEXT)?;
+    Ok(Some(QueryGrowth { beta, original_context }))
+}
+
+fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
+    let plain =
+        RopeDefaults { theta_field: Some("rope_theta"), theta: 10_000.0, fraction: 1.0, scaled: true, is_phi3: false };
+    match (family, kind) {
+        (Family::Phi, _) => RopeDefaults { fraction: 0.5, ..plain },
+        (Family::Phi3, _) => RopeDefaults { is_phi3: true, ..plain },
+        (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
+        (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
+        (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
+        (Family::Olmo3, LayerKind::Full) => RopeDefaults { theta: 500_000.0, ..plain },
+        (Family::Olmo3, LayerKind::Sliding) => {
+            RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
+        }
+        (Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe, _) => RopeDefaults { fraction: 0.25, ..plain },
+        (Family::Gemma4, _) => RopeDefaults { theta_field: None, scaled: false, ..plain },
+        (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
+        (Family::Gemma3, LayerKind::Sliding) => {
+            RopeDefaults { theta_field: Some("rope_local_base_freq"), scaled: false, ..plain }
+        }
+        _ => plain,
+    }
+}
+
+/// The heads of each layer.
+fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[LayerKind]) -> Result<Vec<HeadLayout>> {
+    let all = heads(fields, hidden)?;
+    let overrides = fields.object(PER_LAYER)?;
+    if let Some(overrides) = &overrides {
+        refuse_other_overrides(family, fields, overrides, kinds.len())?;
+    }
+    if family != Family::Gemma4 {
+        return Ok(vec![all; kinds.len()]);
+    }
+    let of_layer = |(layer, &kind): (usize, &LayerKind)| match &overrides {
+        Some(overrides) => match overrides.object(&layer.to_string())? {
+            Some(own) => changed(&own, all, Some("num_key_value_heads"), "head_dim"),
+            None => Ok(all),
+        },
+        None if kind == LayerKind::Sliding => Ok(all),
+        None => {
+            let equal = fields.flag("attention_k_eq_v")?.unwrap_or(false);
+            let all = HeadLayout { head_dim: 512, ..all };
+            changed(fields, all, equal.then_some("num_global_key_value_heads"), "global_head_dim")
+        }
+    };
+    kinds.iter().enumerate().map(of_layer).collect()
+}
+
+/// Gemma 4's layers may differ from each other in their heads. Other differences are not read.
+fn refuse_other_overrides(family: Family, fields: &Fields<'_>, overrides: &Fields<'_>, layers: usize) -> Result<()> {
+    for name in overrides.all().keys() {
+        if family != Family::Gemma4 {
+            return Err(fields.error(PER_LAYER, "nothing: only layers of gemma4 differ so", format!("\"{name}\"")));
+        }
+        if name.parse::<usize>().ok().is_none_or(|layer| layer >= layers) {
+            let expected = format!("layers below num_hidden_layers ({layers})");
+            return Err(fields.error(PER_LAYER, expected, format!("\"{name}\"")));
+        }
+        let own = overrides.required_object(name, "what this layer has of its own")?;
+        if let Some(other) = own.all().keys().find(|key| !["head_dim", "num_key_value_heads"].contains(&key.as_str())) {
+            return Err(own.error(other, "head_dim and num_key_value_heads only", "this field"));
+        }
+    }
+    Ok(())
+}
+
+/// `heads` with the key heads and width that these fields of `fields` hold, if they do.
+fn changed(fields: &Fields<'_>, heads: HeadLayout, kv_heads: Option<&str>, head_dim: &str) -> Result<HeadLayout> {
+    let own = kv_heads.map(|name| fields.size(name, LARGEST_WIDTH)).transpose()?.flatten();
+    let changed = HeadLayout {
+        kv_heads: own.unwrap_or(heads.kv_heads),
+        head_dim: fields.size(head_dim, LARGEST_WIDTH)?.unwrap_or(heads.head_dim),
+        ..heads
+    };
+    checked(fields, changed, kv_heads.unwrap_or("num_key_value_heads"), head_dim, "")
+}
+
+fn heads(fields: &Fields<'_>, hidden: usize) -> Result<HeadLayout> {
+    let q_heads = fields.required_size("num_attention_heads", LARGEST_WIDTH)?;
+    let kv_heads = fields.size("num_key_value_heads", LARGEST_WIDTH)?.unwrap_or(q_heads);
+    let head_dim = match fields.size("head_dim", LARGEST_WIDTH)? {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(q_heads) => hidden / q_heads,
+        None => {
+            let expected = format!("a divisor of hidden_size ({hidden}), or `head_dim`");
+            return Err(fields.error("num_attention_heads", expected, q_heads.to_string()));
+        }
+    };
+    let derived = if fields.value("head_dim").is_some() { "" } else { " (hidden_size / num_attention_heads)" };
+    checked(fields, HeadLayout { q_heads, kv_heads, head_dim }, "num_key_value_heads", "head_dim", derived)
+}
+
+/// The last three: the fields of key heads and width, and where the width was derived from.
+fn checked(
+    fields: &Fields<'_>,
+    heads: HeadLayout,
+    kv_heads: &str,
+    head_dim: &str,
+    derived: &str,
+) -> Result<HeadLayout> {
+    let HeadLayout { q_heads, .. } = heads;
+    if !q_heads.is_multiple_of(heads.kv_heads) {
+        let expected = format!("a divisor of num_attention_heads ({q_heads})");
+        return Err(fields.error(kv_heads, expected, heads.kv_heads.to_string()));
+    }
+    let most = MOST_HEAD_DIM.min(LARGEST_WIDTH / q_heads);
+    if !heads.head_dim.is_multiple_of(2) || heads.head_dim > most {
+        let expected = format!("an even number up to {most}");
+        return Err(fields.error(head_dim, expected, format!("{}{derived}", heads.head_dim)));
+    }
+    Ok(heads)
+}

@@ -1,0 +1,107 @@
+//! Puts the layers that store keys and values in page groups (`kv::PageGroups`): layers without a window, which need
+//! all positions, apart from those with one, so that pages behind the window can be freed.
+
+use super::ModelConfig;
+use offshoot_core::ids::GroupIx;
+use offshoot_kv::{LayerPlace, PageGroups, Window};
+
+/// Most page groups of a model: each has a plan of its own in every step.
+const MOST_GROUPS: usize = 8;
+
+/// In which group, and in which part of its pages, each layer keeps its keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerPages {
+    /// The number of groups that hold all positions, and of those with a window.
+    all: usize,
+    windowed: usize,
+    /// The longest window of the latter.
+    window: Option<u32>,
+    /// Of each layer that stores keys and values, in order.
+    pub places: Vec<LayerPlace>,
+}
+
+impl LayerPages {
+    /// Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
+    /// use any part of a page. Otherwise a page holds all layers.
+    pub(super) fn of(config: &ModelConfig) -> Self {
+        let windows = stored_windows(config);
+        let longest = windows.iter().copied().flatten().max();
+        let windowed = windows.iter().flatten().count();
+        let mut heads = config.stored_heads();
+        let first = heads.next();
+        let is_even = heads.all(|heads| Some(heads) == first);
+        let (all, parts) = (windows.len() - windowed, windows.len());
+        let (Some(window), true, true) = (longest, is_even, windowed < parts) else {
+            let places = (0..parts).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
+            let is_windowed = windowed == parts && parts > 0;
+            let (all, windowed) = if is_windowed { (0, 1) } else { (1, 0) };
+            return LayerPages { all, windowed, window: longest.filter(|_| is_windowed), places };
+        };
+        let parts = parts_of_a_page(all, windowed);
+        let groups = [all.div_ceil(parts), windowed.div_ceil(parts)];
+        let mut next = [0, 0];
+        let place = |window: &Option<u32>| {
+            let reach = usize::from(window.is_some());
+            let number = next[reach];
+            next[reach] += 1;
+            let group = GroupIx::new(reach * groups[0] + number / parts);
+            LayerPlace { group, part: number % parts }
+        };
+        let places = windows.iter().map(place).collect();
+        LayerPages { all: groups[0], windowed: groups[1], window: Some(window), places }
+    }
+
+    /// Parts of the pages of all groups that no layer uses. If there are any, all layers have the same heads.
+    pub fn unused_parts(&self) -> usize {
+        let parts = self.places.iter().map(|place| place.part + 1).max().unwrap_or(0);
+        (self.all + self.windowed) * parts - self.places.len()
+    }
+
+    /// The groups. `unit`: positions that are freed at a time.
+    pub fn groups(&self, unit: u32) -> PageGroups {
+        match self.window {
+            Some(tokens) => PageGroups::mixed(self.all, self.windowed, Window { tokens, unit }),
+            None => PageGroups::ONE,
+        }
+    }
+}
+
+/// For each layer that stores keys and values the longest window of the layers that read them; `None` if one has none.
+fn stored_windows(config: &ModelConfig) -> Vec<Option<u32>> {
+    let mut windows: Vec<Option<u32>> = vec![Some(0); config.stored_heads().count()];
+    for (layer, stored) in config.layers.iter().zip(config.stored_layers()) {
+        let Some(of_reader) = layer.attention().map(|attention| attention.window) else { continue };
+        windows[stored] = windows[stored].zip(of_reader).map(|(longest, window)| longest.max(window));
+    }
+    windows
+}
+
+/// The number of layers that share a page, so that groups of so many waste little: parts of the last group of each
+/// reach stay empty. The waste of a short text, which needs all groups, counts as much as that of a long one, which
+/// needs those that hold all positions; of equals, the fewest groups.
+fn parts_of_a_page(all: usize, windowed: usize) -> usize {
+    let groups = |layers: usize, parts: usize| layers.div_ceil(parts);
+    let cost = |parts: usize| {
+        let (long, short) = (groups(all, parts) * parts, (groups(all, parts) + groups(windowed, parts)) * parts);
+        // Both in proportion to what is needed; integers, so that equals are equal.
+        (long * short, groups(all, parts) + groups(windowed, parts))
+    };
+    let few = |parts: &usize| groups(all, *parts) + groups(windowed, *parts) <= MOST_GROUPS;
+    let most = all.max(windowed);
+    (1..=most).filter(few).min_by_key(|&parts| cost(parts)).unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_parts_of_pages_stay_empty() {
+        // Layers without and with a window: gpt-oss, Gemma 2, OLMo 3, Gemma 3 of 12B, 4B, 1B and 27B parameters.
+        let shapes = [(12, 12), (21, 21), (8, 24), (8, 40), (5, 29), (4, 22), (10, 52)];
+        let parts: Vec<_> = shapes.iter().map(|&(all, windowed)| parts_of_a_page(all, windowed)).collect();
+        assert_eq!(parts, [12, 21, 8, 8, 5, 4, 10]);
+        // One full layer among many: no more groups than are planned for.
+        assert!(99_usize.div_ceil(parts_of_a_page(1, 99)) < MOST_GROUPS);
+    }
+}

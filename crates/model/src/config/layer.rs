@@ -1,0 +1,324 @@
+//! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of one model may
+//! differ in any of these. `layout` lists the tensors, the decoder computes.
+
+use offshoot_backend::{DeltaHeads, Gate, HeadLayout, Router};
+use offshoot_core::ids::GroupIx;
+
+use super::RopeConfig;
+
+/// One layer of a decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    pub mixer: Mixer,
+    pub feed_forward: FeedForward,
+    pub norms: LayerNorms,
+    /// Whether the residual stream is multiplied by a learned number at the end of the layer (Gemma 4).
+    pub output_scale: bool,
+}
+
+/// How a layer mixes the positions of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    Attention(AttentionSpec),
+    DeltaRule(DeltaRuleSpec),
+}
+
+/// A gated delta-rule layer (Qwen3-Next, Qwen3.5): a state of fixed size instead of keys and values. See `Backend`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaRuleSpec {
+    pub heads: DeltaHeads,
+    /// Of the gated norm of each value head.
+    pub eps: f32,
+}
+
+/// Softmax attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    pub heads: HeadLayout,
+    /// The sliding window: positions that a row attends to, its own included. `None`: all.
+    pub window: Option<u32>,
+    /// `None`: queries and keys are not rotated (some layers of SmolLM3).
+    pub rope: Option<RopeConfig>,
+    /// Whether queries are multiplied by a number that grows with their position.
+    pub growth: Option<QueryGrowth>,
+    /// Factor of the products of queries and keys.
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// Whether each query head has a learned score that belongs to no position (gpt-oss).
+    pub sinks: bool,
+    pub keys: KeySource,
+    /// The norms of queries and keys before rope.
+    pub head_norm: Option<HeadNorm>,
+    /// Whether what each query head reads is multiplied by the sigmoid of a projection of its own (Qwen3-Next,
+    /// Qwen3.5).
+    pub gated: bool,
+    pub qkv_bias: bool,
+    pub out_bias: bool,
+}
+
+/// Queries are multiplied by `1 + beta * ln(1 + floor(position / original_context))` after their rope (Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    pub beta: f64,
+    pub original_context: usize,
+}
+
+/// Where a layer's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// Keys and values are projected from the layer's input.
+    Projected,
+    /// The projected keys, before their norm and rope, are the values too (Gemma 4's global layers).
+    KeysAreValues,
+    /// The layer reads the keys and values that an earlier layer has stored (Gemma 4's last layers).
+    OfLayer(usize),
+}
+
+/// The norms of queries and keys before rope.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadNorm {
+    pub norm: Norm,
+    pub span: HeadNormSpan,
+    /// Whether value heads are normalised too, without weights (Gemma 4).
+    pub values: bool,
+}
+
+/// What one norm of queries or keys covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNormSpan {
+    /// Each head separately.
+    Head,
+    /// All heads as one vector (OLMo 2 and 3).
+    AllHeads,
+}
+
+/// The feed-forward block of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FeedForward {
+    Dense(DenseSpec),
+    Experts(ExpertsSpec),
+    /// Both, each with norms of its own, and their sum (Gemma 4's mixtures).
+    DenseAndExperts {
+        dense: DenseSpec,
+        experts: ExpertsSpec,
+        norm: Norm,
+    },
+    /// Experts, and one that all rows share: `experts(x) + sigmoid(gate x) * shared(x)` (Qwen3-Next, Qwen3.5).
+    SharedExpert {
+        shared: DenseSpec,
+        experts: ExpertsSpec,
+    },
+}
+
+/// The same matrices for all rows; `width`: the intermediate size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenseSpec {
+    pub activation: Activation,
+    pub width: usize,
+    pub bias: bool,
+}
+
+/// A mixture of gated experts: a router chooses some for each row and weighs their outputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    pub count: usize,
+    /// The intermediate size of one expert, and the field that holds it.
+    pub width: usize,
+    pub width_field: ExpertWidthField,
+    pub gate: Gate,
+    /// Whether router and experts have biases.
+    pub bias: bool,
+    pub router: Router,
+    /// The norm of the router's input, with weights of its own; then experts are scaled one by one (Gemma 4). `None`:
+    /// the router reads what the experts read.
+    pub router_norm: Option<Norm>,
+}
+
+/// The config's field of an expert's intermediate size, by which errors call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertWidthField {
+    /// All blocks of the model have experts.
+    Intermediate,
+    MoeIntermediate,
+}
+
+impl ExpertWidthField {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Intermediate => "intermediate_size",
+            Self::MoeIntermediate => "moe_intermediate_size",
+        }
+    }
+
+    /// The size of a gate and what it gates, stacked.
+    pub fn doubled(self) -> &'static str {
+        match self {
+            Self::Intermediate => "2 * intermediate_size",
+            Self::MoeIntermediate => "2 * moe_intermediate_size",
+        }
+    }
+}
+
+/// The activation function, and with it the form of the feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `down(gate(gate x, up x))`
+    Gated(Gate),
+    /// `fc2(gelu(fc1 x))`
+    Gelu,
+}
+
+impl Activation {
+    /// Outputs of the first linear layer for a block of this width.
+    pub fn up_width(self, width: usize) -> usize {
+        match self {
+            Activation::Gated(_) => 2 * width,
+            Activation::Gelu => width,
+        }
+    }
+}
+
+impl FeedForward {
+    pub fn dense(&self) -> Option<&DenseSpec> {
+        match self {
+            FeedForward::Dense(dense)
+            | FeedForward::DenseAndExperts { dense, .. }
+            | FeedForward::SharedExpert { shared: dense, .. } => Some(dense),
+            FeedForward::Experts(_) => None,
+        }
+    }
+
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match self {
+            FeedForward::Experts(experts)
+            | FeedForward::DenseAndExperts { experts, .. }
+            | FeedForward::SharedExpert { experts, .. } => Some(experts),
+            FeedForward::Dense(_) => None,
+        }
+    }
+}
+
+/// The norms of a layer, and with them how attention and feed-forward are added to the residual `x`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LayerNorms {
+    /// `x += after(attention(before(x)))`, then the same with the feed-forward block.
+    Sequential { attention: BlockNorms, feed_forward: BlockNorms },
+    /// `y = norm(x)`, then `x += attention(y) + feed_forward(y)` (Phi).
+    Parallel(Norm),
+}
+
+/// The norms around a block: of its input, of its output, or both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BlockNorms {
+    Before(Norm),
+    /// OLMo 2 and 3.
+    After(Norm),
+    /// Gemma 2 to 4.
+    Around {
+        before: Norm,
+        after: Norm,
+    },
+}
+
+impl BlockNorms {
+    pub fn before(self) -> Option<Norm> {
+        match self {
+            BlockNorms::Before(before) | BlockNorms::Around { before, .. } => Some(before),
+            BlockNorms::After(_) => None,
+        }
+    }
+
+    pub fn after(self) -> Option<Norm> {
+        match self {
+            BlockNorms::After(after) | BlockNorms::Around { after, .. } => Some(after),
+            BlockNorms::Before(_) => None,
+        }
+    }
+}
+
+/// The kind of a norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Norm {
+    Rms {
+        eps: f32,
+    },
+    /// Multiplies by one plus the stored weights (Gemma 2 and 3, Qwen3-Next, Qwen3.5).
+    RmsPlusOne {
+        eps: f32,
+    },
+    /// With a bias.
+    Layer {
+        eps: f32,
+    },
+}
+
+/// Layers of the same kind share one attention plan per step: heads and window determine which keys and values are
+/// read, and the page group where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionKind {
+    pub heads: HeadLayout,
+    pub window: Option<u32>,
+    pub group: GroupIx,
+}
+
+impl LayerSpec {
+    /// `None` if it is a delta-rule layer.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaRule(_) => None,
+        }
+    }
+
+    /// `None` if it has attention.
+    pub fn delta_rule(&self) -> Option<&DeltaRuleSpec> {
+        match &self.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::DeltaRule(delta_rule) => Some(delta_rule),
+        }
+    }
+
+    pub(super) fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaRule(_) => None,
+        }
+    }
+}
+
+impl AttentionSpec {
+    /// Whether the layer stores keys and values of its own.
+    pub fn stores_keys(&self) -> bool {
+        !matches!(self.keys, KeySource::OfLayer(_))
+    }
+
+    /// The heads that the layer projects: without keys and values if it reads those of another layer.
+    pub fn projected(&self) -> HeadLayout {
+        if self.stores_keys() { self.heads } else { HeadLayout { kv_heads: 0, ..self.heads } }
+    }
+}
+
+impl Norm {
+    pub fn eps(self) -> f32 {
+        match self {
+            Norm::Rms { eps } | Norm::RmsPlusOne { eps } | Norm::Layer { eps } => eps,
+        }
+    }
+}
+
+/// The distinct values of `items`, in order of first occurrence.
+pub fn kinds<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut kinds = Vec::new();
+    for item in items {
+        if !kinds.contains(&item) {
+            kinds.push(item);
+        }
+    }
+    kinds
+}
+
+/// The index of `kind` in the `kinds` of all layers.
+pub fn kind_index<T: PartialEq>(kinds: &[T], kind: &T) -> usize {
+    kinds.iter().position(|other| other == kind).expect("the kinds are those of all layers")
+}

@@ -1,0 +1,430 @@
+//! The decoder: the forward pass of all model families, which differ only in the optional parts of their layers. A
+//! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
+//! to.
+
+use offshoot_backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StateDtype, StepBatch, StepShape};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::bytes;
+use offshoot_core::out::Stage;
+use offshoot_kv::plan::{NewPage, PlanHints};
+use offshoot_kv::{PageGroups, StateRun};
+
+use super::activations::{Activations, BufferIndices};
+use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
+use super::inputs::InputTable;
+use super::layer::{Kinds, Layer, StepOperands};
+use super::layout::Layout;
+use super::parts::NormLayer;
+use super::rope::{Rotary, Turning};
+use super::weights::{ModelFiles, RandomWeights, WeightSource};
+
+/// A loaded model with its activation buffers.
+pub struct Decoder<B: Backend> {
+    config: ModelConfig,
+    /// The compute dtype.
+    dtype: Dtype,
+    embed: B::Matrix,
+    /// Factor of the embeddings.
+    embed_scale: Option<f32>,
+    inputs: Option<InputTable<B>>,
+    layers: Vec<Layer<B>>,
+    final_norm: NormLayer<B>,
+    /// The output layer; `None` if it is tied to the embedding table.
+    head: Option<B::Matrix>,
+    head_bias: Option<B::Vector>,
+    /// One for each distinct rope of the layers.
+    ropes: Vec<LoadedRope<B>>,
+    /// The longest sequence that steps may belong to.
+    longest: usize,
+    /// The largest position of the step loaded last.
+    last_position: u32,
+    /// For each kind of attention: hints for its plan.
+    hints: Vec<PlanHints>,
+    /// For each kind of attention: its number of layers.
+    layers_by_plan: Vec<usize>,
+    kv_bytes_per_token: usize,
+    /// Of the states of delta-rule layers, if it has some.
+    state_dtype: StateDtype,
+    activations: Activations<B>,
+}
+
+/// A rope table that covers all positions in use, on the host and in the backend's memory.
+pub struct LoadedRope<B: Backend> {
+    rotary: Rotary,
+    pub table: B::Rope,
+    /// Whether `table` equals that of `rotary`: false if the device had no memory for a longer table.
+    is_current: bool,
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
+    /// packed.
+    pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
+        let checkpoint = ModelFiles::open(folder)?;
+        let config = checkpoint.complete(&folder.config);
+        let layout = Layout::of(&config);
+        checkpoint.verify(&layout)?;
+        checkpoint.note_left_out(&layout);
+        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
+        let converts = config.compute.is_some();
+        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
+        Self::build(backend, config, dtype, &layout, &source)
+    }
+
+    /// A model with random weights of `dtype`, generated from `seed`.
+    pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
+        let layout = Layout::of(&config);
+        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
+        Self::build(backend, config, dtype, &layout, &source)
+    }
+
+    fn build(
+        backend: &mut B,
+        config: ModelConfig,
+        dtype: Dtype,
+        layout: &Layout,
+        source: &WeightSource,
+    ) -> Result<Self> {
+        note_made_dense(backend, &config, dtype);
+        let kinds = Kinds::of(&config);
+        // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
+        let activations = Activations::new(backend, &config, dtype)?;
+        let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
+        let stage = Stage::new("layers of the model", layout.layers.len());
+        let layers = tensors.map(|(ix, (tensors, buffers))| {
+            Layer::load(backend, source, tensors, &config, ix, &kinds, buffers).inspect(|_| stage.step())
+        });
+        let layers = layers.collect::<Result<_>>()?;
+        let one = std::slice::from_ref;
+        let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
+        let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
+        let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
+        Ok(Self {
+            embed: source.matrix(backend, one(&layout.embed), &Split::Whole)?,
+            embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
+            inputs: inputs.transpose()?,
+            layers,
+            final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
+            head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor), &of_vocab)).transpose()?,
+            head_bias: head_bias.map(|tensor| source.split_vector(backend, one(tensor), &of_vocab)).transpose()?,
+            ropes: load_ropes(backend, &kinds.ropes, config.context)?,
+            longest: config.context,
+            last_position: 0,
+            kv_bytes_per_token: config.kv_bytes_per_token_on(backend, dtype),
+            hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
+            state_dtype: StateDtype::default(),
+            layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
+            activations,
+            config,
+            dtype,
+        })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The compute dtype; also that of keys and values unless they are fp8.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Hints for each kind of attention (heads, window and page group) of the layers. `forward` takes one plan for
+    /// each, in this order.
+    pub fn plan_hints(&self) -> &[PlanHints] {
+        &self.hints
+    }
+
+    /// The number of layers that use each plan.
+    pub fn layers_by_plan(&self) -> &[usize] {
+        &self.layers_by_plan
+    }
+
+    /// The memory for keys and values, with no room for states.
+    pub fn kv_shape(&self, pages: usize) -> KvShape {
+        let mut shape = self.config.kv_shape(self.dtype, pages);
+        shape.states.dtype = self.state_dtype;
+        shape
+    }
+
+    /// Stores states in `dtype`, in memory that is allocated from now on.
+    pub fn set_state_dtype(&mut self, dtype: StateDtype) {
+        self.state_dtype = dtype;
+    }
+
+    /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
+    pub fn page_groups(&self, backend: &B) -> PageGroups {
+        self.config.page_groups(backend)
+    }
+
+    /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
+    pub fn set_batch_invariant(&mut self, backend: &mut B) {
+        backend.set_batch_invariant();
+        let kinds = Kinds::of(&self.config).attention;
+        self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind)).collect();
+    }
+
+    /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
+    /// stay as they are. At first it is the model's context. Returns whether the factors change.
+    pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<bool> {
+        let mut ropes = self.config.attention().filter_map(|attention| attention.rope.as_ref());
+        let changes = ropes.any(|rope| rope.differs_by_length(self.longest, tokens));
+        if changes {
+            self.ropes = load_ropes(backend, &Kinds::of(&self.config).ropes, tokens)?;
+        }
+        self.longest = tokens;
+        Ok(changes)
+    }
+
+    pub fn parameters(&self) -> usize {
+        self.config.parameters()
+    }
+
+    pub fn weight_bytes(&self) -> usize {
+        self.config.weight_bytes(self.dtype)
+    }
+
+    pub fn kv_bytes_per_token(&self) -> usize {
+        self.kv_bytes_per_token
+    }
+
+    /// An empty step, for `forward`.
+    pub fn step(&self, backend: &mut B) -> Result<B::Step> {
+        let heads: Vec<_> = self.config.attention_kinds().iter().map(|kind| kind.heads).collect();
+        backend.step(&heads, self.dtype, self.config.vocab)
+    }
+
+    /// Allocates what steps up to this shape need: activations, logits and the integers of the step.
+    pub fn reserve(&mut self, backend: &mut B, step: &mut B::Step, shape: StepShape) -> Result<()> {
+        let shape = backend.reserve(step, shape)?;
+        let heads: Vec<_> = self.config.delta_heads().collect();
+        backend.reserve_delta_rule(&heads, self.dtype, shape.rows)?;
+        self.activations.resize(backend, shape)
+    }
+
+    /// Loads and enqueues `batch`. Returns the buffer of its logits, `[batch.logit_rows.len(), vocab]`; reading it
+    /// waits for the step. Samples can be collected from `step`. Work enqueued later finds the keys and values of all
+    /// rows in `kv`. Errors: a token or position out of range, or a shortage of memory.
+    pub fn forward(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        batch: StepBatch,
+    ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    /// The same, with `observe` called in each layer after its attention is enqueued; it may enqueue ops that read the
+    /// attention's operands.
+    pub fn forward_observed(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        batch: StepBatch,
+        observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) -> Result<&B::Buffer> {
+        let shape = self.load_batch(backend, step, batch)?;
+        backend.run_once(step, shape, |backend, step| {
+            self.ops(backend, kv, step, shape, observe);
+            Ok(())
+        })?;
+        Ok(&self.activations.logits)
+    }
+
+    /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
+    pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
+        self.check(&batch)?;
+        self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
+        let shape = backend.load(step, batch)?;
+        self.make_room(backend, shape)?;
+        Ok(shape)
+    }
+
+    /// Advances the loaded step by one token per row (see `StepBatch::advance`) and enqueues it.
+    pub fn advance(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        uniforms: &[f64],
+        new_pages: &[NewPage],
+    ) -> Result<&B::Buffer> {
+        let shape = self.load_advanced(backend, step, uniforms, new_pages)?;
+        self.enqueue(backend, kv, step, shape)
+    }
+
+    /// The first half of `advance`. Nothing is computed, also after an error.
+    pub fn load_advanced(
+        &mut self,
+        backend: &mut B,
+        step: &mut B::Step,
+        uniforms: &[f64],
+        new_pages: &[NewPage],
+    ) -> Result<StepShape> {
+        self.last_position += 1;
+        let shape = backend.advance(step, uniforms, new_pages)?;
+        self.make_room(backend, shape)?;
+        Ok(shape)
+    }
+
+    /// The second half of `forward` and `advance`: enqueues the step of that shape which is loaded. After an error any of
+    /// its ops may have been computed: of the states that the step changes none is to be read again.
+    pub fn enqueue(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        step: &mut B::Step,
+        shape: StepShape,
+    ) -> Result<&B::Buffer> {
+        backend.run(step, shape, |backend, step| {
+            self.ops(backend, kv, step, shape, |_, _| {});
+            Ok(())
+        })?;
+        Ok(&self.activations.logits)
+    }
+
+    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position.
+    fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
+        for rope in &mut self.ropes {
+            rope.cover(backend, self.last_position as usize + 1)?;
+        }
+        self.activations.resize(backend, shape)
+    }
+
+    fn ops(
+        &mut self,
+        backend: &mut B,
+        kv: &mut B::Kv,
+        loaded: &mut B::Step,
+        shape: StepShape,
+        mut observe: impl FnMut(&mut B, Attended<'_, B>),
+    ) {
+        let a = &mut self.activations;
+        backend.embed(&mut a.all.residual, &self.embed, loaded);
+        if let Some(scale) = self.embed_scale {
+            backend.scale(&mut a.all.residual, scale);
+        }
+        if let Some(inputs) = &self.inputs {
+            inputs.fill(backend, &mut a.all, loaded);
+        }
+        let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
+        let last = self.layers.len() - 1;
+        for (ix, layer) in self.layers.iter().enumerate() {
+            layer.attend(backend, a, &mut step, &mut observe);
+            if ix < last {
+                layer.transform(backend, &mut a.all);
+            }
+        }
+        if shape.logit_rows == 0 {
+            return;
+        }
+        // After the last attention rows are independent: continue only with those whose logits are computed.
+        let reads_normed = self.layers[last].reads_normed_again();
+        a.select_logit_rows(backend, self.layers[last].buffers.heads, reads_normed, step.loaded);
+        self.layers[last].transform(backend, &mut a.logit_rows);
+        self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
+        let head = self.head.as_ref().unwrap_or(&self.embed);
+        backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref());
+        if let Some(cap) = self.config.final_softcap {
+            backend.softcap(&mut a.logits, cap);
+        }
+        if shape.samples {
+            backend.sample(&a.logits, step.loaded);
+        }
+    }
+
+    /// Checks what a backend would panic on. Token ids and lengths come from the input of callers; other errors are
+    /// bugs.
+    fn check(&self, batch: &StepBatch) -> Result<()> {
+        let rows = batch.tokens.len();
+        let known = batch.tokens.iter().filter_map(|token| match token {
+            RowToken::Known(token) => Some(token),
+            RowToken::Sampled(_) => None,
+        });
+        if let Some(token) = known.into_iter().find(|token| token.ix() >= self.config.vocab) {
+            let expected = format!("below the model's vocabulary of {}", self.config.vocab);
+            return Err(Error::value("token id", expected, token.to_string()));
+        }
+        if let Some(&last) = batch.positions.iter().find(|&&position| position as usize >= self.config.context) {
+            let (what, context) = ("a sequence".to_owned(), self.config.context);
+            return Err(Error::ContextTooLong { what, tokens: last as usize + 1, context });
+        }
+        let fits = rows > 0
+            && batch.positions.len() == rows
+            && batch.slots.iter().all(|slots| slots.len() == rows)
+            && batch.logit_rows.is_sorted()
+            && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
+            && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
+            && batch.plans.len() == self.hints.len()
+            && batch
+                .plans
+                .iter()
+                .zip(&self.hints)
+                .all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
+            && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
+            && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
+            && (self.config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
+        if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
+    }
+}
+
+/// Whether the runs have each row once.
+fn covers(runs: &[StateRun], rows: usize) -> bool {
+    let mut next = 0;
+    let mut sorted: Vec<_> = runs.iter().map(|run| run.rows.clone()).collect();
+    sorted.sort_unstable_by_key(|rows| rows.start);
+    sorted.into_iter().all(|rows| !rows.is_empty() && rows.start == std::mem::replace(&mut next, rows.end))
+        && next as usize == rows
+}
+
+/// Hints for the plans of one kind of attention.
+fn plan_hints<B: Backend>(backend: &B, dtype: Dtype, kind: AttentionKind) -> PlanHints {
+    let small = |size: usize| u32::try_from(size).expect("config bounds heads far below 2^32");
+    let AttentionKind { heads, window, group } = kind;
+    PlanHints {
+        tile: backend.attention_tile(heads, dtype, window),
+        group,
+        window,
+        q_heads: small(heads.q_heads),
+        kv_heads: small(heads.kv_heads),
+        head_dim: small(heads.head_dim),
+        kv_element_bytes: small(backend.kv_element_bytes(heads, dtype)),
+        cost: backend.cost_model(),
+    }
+}
+
+/// Says that matrices become dense which are stored in formats that the device does not multiply.
+fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) {
+    let held = config.held_where(|format| config.is_multiplied(backend, format));
+    let (stored, dense) = (config.weight_bytes(dtype), held.weight_bytes(dtype));
+    if stored != dense && !matches!(config.quantisation, Some(Quantisation::Made { .. })) {
+        let device = backend.describe();
+        let (stored, dense) = (bytes(stored as u64), bytes(dense as u64));
+        log::warn!(
+            "quantised matrices become {dtype} on {device}, which multiplies no others: {dense}, stored {stored}"
+        );
+    }
+}
+
+fn load_ropes<B: Backend>(backend: &mut B, ropes: &[Turning], longest: usize) -> Result<Vec<LoadedRope<B>>> {
+    ropes.iter().map(|rope| LoadedRope::new(backend, rope, longest)).collect()
+}
+
+impl<B: Backend> LoadedRope<B> {
+    fn new(backend: &mut B, turning: &Turning, longest: usize) -> Result<Self> {
+        let rotary = Rotary::new(turning, longest);
+        Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
+    }
+
+    fn cover(&mut self, backend: &mut B, positions: usize) -> Result<()> {
+        self.is_current &= !self.rotary.cover(positions);
+        if !self.is_current {
+            self.table = backend.rope_table(self.rotary.table())?;
+            self.is_current = true;
+        }
+        Ok(())
+    }
+}

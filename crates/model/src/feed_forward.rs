@@ -1,0 +1,235 @@
+//! The feed-forward block of a layer: a dense one, a mixture of experts, or both side by side. `activations` holds its
+//! buffers; the layer adds what it computes to the residual stream.
+
+use offshoot_backend::{Backend, ExpertInput, ExpertKind, Split};
+use offshoot_core::error::{Error, Result};
+
+use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
+use super::config::{Activation, DenseSpec, ExpertsSpec, FeedForward, Norm};
+use super::layout::{DenseTensors, ExpertMatrices, ExpertTensors, LayerTensors};
+use super::parts::{Linear, NormLayer};
+use super::weights::{WeightSource, vector_of};
+
+/// The feed-forward block of a layer.
+pub enum FeedForwardLayer<B: Backend> {
+    Dense(Dense<B>),
+    Experts(Mixture<B>),
+    /// The norms of the dense block's output, of the experts' input and of their output.
+    Both {
+        dense: Dense<B>,
+        experts: Mixture<B>,
+        norms: [NormLayer<B>; 3],
+    },
+    /// The expert that all rows share is gated by one number a row.
+    Shared {
+        shared: Dense<B>,
+        gate: Linear<B>,
+        experts: Mixture<B>,
+    },
+}
+
+/// The same matrices for all rows.
+pub struct Dense<B: Backend> {
+    activation: Activation,
+    up: Linear<B>,
+    down: Linear<B>,
+}
+
+/// A router and its experts.
+pub struct Mixture<B: Backend> {
+    spec: ExpertsSpec,
+    router: Linear<B>,
+    /// The norm of the router's input, and a factor for each expert.
+    scales: Option<(NormLayer<B>, B::Vector)>,
+    up: B::Experts,
+    down: B::Experts,
+}
+
+impl<B: Backend> FeedForwardLayer<B> {
+    pub fn load(backend: &mut B, source: &WeightSource, tensors: &LayerTensors, spec: &FeedForward) -> Result<Self> {
+        const LISTED: &str = "the layout lists the tensors of every block";
+        let mut dense = |spec: &DenseSpec| {
+            let DenseTensors { up, down } = tensors.dense.as_ref().expect(LISTED);
+            let (up, down) = (Linear::load(backend, source, up)?, Linear::load(backend, source, down)?);
+            Ok::<_, Error>(Dense { activation: spec.activation, up, down })
+        };
+        Ok(match spec {
+            FeedForward::Dense(spec) => Self::Dense(dense(spec)?),
+            FeedForward::Experts(spec) => {
+                Self::Experts(Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), spec)?)
+            }
+            FeedForward::SharedExpert { shared, experts } => Self::Shared {
+                shared: dense(shared)?,
+                gate: Linear::load(backend, source, tensors.shared_gate.as_ref().expect(LISTED))?,
+                experts: Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), experts)?,
+            },
+            FeedForward::DenseAndExperts { dense: block, experts, norm } => {
+                let block = dense(block)?;
+                let listed = tensors.experts.as_ref().expect(LISTED);
+                let [first, second, third] = listed.norms.as_ref().expect(LISTED);
+                let mut load = |tensors| NormLayer::load(backend, source, tensors, *norm);
+                let norms = [load(first)?, load(second)?, load(third)?];
+                Self::Both { dense: block, experts: Mixture::load(backend, source, listed, experts)?, norms }
+            }
+        })
+    }
+
+    /// The linear layer that alone reads the block's input, if one does.
+    pub fn reads_input_once(&self) -> Option<&Linear<B>> {
+        match self {
+            Self::Dense(dense) => Some(&dense.up),
+            Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } => None,
+        }
+    }
+
+    /// `residual += block(normed)`; `after`: the norm of what the block computes.
+    pub fn add_to(
+        &self,
+        backend: &mut B,
+        s: &mut StreamBuffers<B>,
+        buffers: BufferIndices,
+        after: Option<&NormLayer<B>>,
+    ) {
+        let StreamBuffers { residual, normed, inner, mixtures, blocks, shared_gate, .. } = s;
+        match (self, after) {
+            (Self::Dense(dense), None) => dense.add_to(backend, residual, normed, &mut inner[buffers.inner]),
+            (Self::Dense(dense), Some(norm)) => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
+                dense.apply(backend, block, normed, &mut inner[buffers.inner]);
+                norm.add_to(backend, residual, block);
+            }
+            (Self::Experts(experts), None) => {
+                let mixture = &mut mixtures[buffers.mixture];
+                experts.route(backend, residual, normed, mixture);
+                experts.add_to(backend, residual, normed, mixture);
+            }
+            (Self::Experts(experts), Some(norm)) => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
+                let mixture = &mut mixtures[buffers.mixture];
+                experts.route(backend, residual, normed, mixture);
+                experts.apply(backend, block, normed, mixture);
+                norm.add_to(backend, residual, block);
+            }
+            (Self::Shared { shared, gate, experts }, None) => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
+                let mixture = &mut mixtures[buffers.mixture];
+                let factor = shared_gate.as_mut().expect("a model that shares an expert has the buffer of its gate");
+                shared.apply(backend, block, normed, &mut inner[buffers.inner]);
+                gate.apply(backend, factor, normed);
+                backend.sigmoid_times(block, factor);
+                experts.route(backend, residual, normed, mixture);
+                experts.add_to(backend, residual, normed, mixture);
+                backend.add(residual, block);
+            }
+            (Self::Shared { .. }, Some(_)) => unreachable!("no family has a norm behind a shared expert"),
+            (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, after) => {
+                let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
+                let mixture = &mut mixtures[buffers.mixture];
+                dense.apply(backend, block, normed, &mut inner[buffers.inner]);
+                of_dense.apply(backend, sum, block);
+                experts.route(backend, residual, normed, mixture);
+                before.apply(backend, normed, residual);
+                experts.apply(backend, block, normed, mixture);
+                of_experts.add_to(backend, sum, block);
+                add(backend, residual, sum, after);
+            }
+        }
+    }
+}
+
+/// `residual += after(x)`
+fn add<B: Backend>(backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, after: Option<&NormLayer<B>>) {
+    match after {
+        None => backend.add(residual, x),
+        Some(norm) => norm.add_to(backend, residual, x),
+    }
+}
+
+impl<B: Backend> Dense<B> {
+    /// `out = down(activation(up x))`
+    fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
+        let inner = self.activate(backend, x, inner);
+        self.down.apply(backend, out, inner);
+    }
+
+    /// `residual += down(activation(up x))`
+    fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
+        let inner = self.activate(backend, x, inner);
+        self.down.add_to(backend, residual, inner);
+    }
+
+    fn activate<'a>(&self, backend: &mut B, x: &B::Buffer, inner: &'a mut InnerBuffers<B>) -> &'a B::Buffer {
+        self.up.apply(backend, &mut inner.up, x);
+        match (self.activation, &mut inner.gated) {
+            (Activation::Gated(gate), Some(gated)) => {
+                self.down.gate_input(backend, gated, &inner.up, gate);
+                gated
+            }
+            (Activation::Gated(_), None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
+            (Activation::Gelu, _) => {
+                backend.gelu(&mut inner.up);
+                &inner.up
+            }
+        }
+    }
+}
+
+impl<B: Backend> Mixture<B> {
+    fn load(backend: &mut B, source: &WeightSource, tensors: &ExpertTensors, spec: &ExpertsSpec) -> Result<Self> {
+        let scales = match (&tensors.router_scales, spec.router_norm) {
+            (Some([norm, factors]), Some(kind)) => {
+                // The router's input is also divided by the root of its width.
+                let root = (norm.elements() as f32).sqrt();
+                let weight: Vec<f32> = source.values(norm)?.into_iter().map(|weight| weight / root).collect();
+                let norm = NormLayer::Rms { weight: vector_of(backend, &weight)?, eps: Norm::eps(kind) };
+                Some((norm, source.vector(backend, std::slice::from_ref(factors))?))
+            }
+            _ => None,
+        };
+        let alternating = matches!(
+            tensors.up,
+            ExpertMatrices::Transposed { alternating: true, .. } | ExpertMatrices::Mxfp4 { alternating: true, .. }
+        );
+        let biases = tensors.biases.as_ref();
+        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind, split: &Split| {
+            let matrices = source.expert_matrices(backend, matrices, spec.width, split)?;
+            let biases = match bias {
+                Some(bias) => source.expert_biases(backend, bias, alternating, split)?,
+                None => Vec::new(),
+            };
+            backend.experts(matrices, biases, kind)
+        };
+        let halves = Split::outputs([spec.width; 2]);
+        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated, &halves)?;
+        let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear, &Split::Inputs)?;
+        Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })
+    }
+
+    /// Chooses the experts of each row: by `normed`, or by the router's own norm of `residual`, which overwrites it.
+    fn route(&self, backend: &mut B, residual: &B::Buffer, normed: &mut B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        if let Some((norm, _)) = &self.scales {
+            norm.apply(backend, normed, residual);
+        }
+        self.router.apply(backend, &mut buffers.scores, normed);
+        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| factors));
+    }
+
+    /// `out = sum of the chosen experts' outputs, weighed`
+    fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        self.multiply(backend, x, buffers);
+        backend.combine(out, &buffers.down, &buffers.routes);
+    }
+
+    /// `residual += sum of the chosen experts' outputs, weighed`
+    fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        self.multiply(backend, x, buffers);
+        backend.combine_add(residual, &buffers.down, &buffers.routes);
+    }
+
+    /// `down = down(gate(up x))`, at the places of the chosen experts.
+    fn multiply(&self, backend: &mut B, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
+        let MixtureBuffers { routes, up, gated, down, .. } = buffers;
+        backend.expert_gated(gated, up, x, &self.up, routes, self.spec.gate);
+        backend.expert_linear(down, gated, &self.down, routes, ExpertInput::Places);
+    }
+}

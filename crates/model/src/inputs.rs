@@ -1,0 +1,95 @@
+//! Inputs that each layer gets besides the residual stream (Gemma 4's smaller models): a second embedding of the token,
+//! mixed with a projection of the first. Made once a step for all layers; each layer reads its part at its end.
+
+use offshoot_backend::{Backend, Dtype, HeadKind, HeadLayout, Split};
+use offshoot_core::error::Result;
+
+use super::activations::{BlockBuffers, StreamBuffers};
+use super::config::{ModelConfig, Norm, PerLayerInputs};
+use super::layout::{InputTensors, LayerInputTensors};
+use super::parts::{Linear, NormLayer, norm_weight};
+use super::weights::WeightSource;
+
+/// Makes the inputs of all layers.
+pub struct InputTable<B: Backend> {
+    embed: B::Matrix,
+    embed_scale: f32,
+    projection: Linear<B>,
+    projection_scale: f32,
+    /// A head for each layer.
+    parts: HeadLayout,
+    norm: B::Vector,
+    eps: f32,
+}
+
+/// How a layer reads its input.
+pub struct LayerInput<B: Backend> {
+    gate: Linear<B>,
+    projection: Linear<B>,
+    norm: NormLayer<B>,
+    /// Its first element in the inputs of all layers.
+    first: usize,
+}
+
+impl<B: Backend> InputTable<B> {
+    pub fn load(
+        backend: &mut B,
+        source: &WeightSource,
+        tensors: &InputTensors,
+        config: &ModelConfig,
+        inputs: PerLayerInputs,
+        dtype: Dtype,
+    ) -> Result<Self> {
+        Ok(Self {
+            embed: source.matrix(backend, std::slice::from_ref(&tensors.embed), &Split::Whole)?,
+            embed_scale: dtype.round((inputs.width as f32).sqrt()),
+            projection: Linear::load(backend, source, &tensors.projection)?,
+            projection_scale: 1.0 / (config.hidden as f32).sqrt(),
+            parts: HeadLayout { q_heads: config.layers.len(), kv_heads: 0, head_dim: inputs.width },
+            norm: norm_weight(backend, source, &tensors.norm, config.final_norm)?,
+            eps: config.final_norm.eps(),
+        })
+    }
+
+    /// Fills `inputs` from the tokens of the step and their embeddings in `residual`.
+    pub fn fill(&self, backend: &mut B, s: &mut StreamBuffers<B>, step: &B::Step) {
+        let Some(inputs) = &mut s.inputs else { unreachable!("models with inputs by layer have buffers for them") };
+        backend.embed(&mut inputs.tokens, &self.embed, step);
+        backend.scale(&mut inputs.tokens, self.embed_scale);
+        backend.round(&mut s.normed, &s.residual);
+        self.projection.apply(backend, &mut inputs.layers, &s.normed);
+        backend.scale(&mut inputs.layers, self.projection_scale);
+        backend.head_norm(&mut inputs.layers, self.parts, HeadKind::Query, &self.norm, self.eps);
+        backend.add(&mut inputs.layers, &inputs.tokens);
+        backend.scale(&mut inputs.layers, std::f32::consts::FRAC_1_SQRT_2);
+    }
+}
+
+impl<B: Backend> LayerInput<B> {
+    /// `first`: the layer's first element in the inputs of all layers.
+    pub fn load(
+        backend: &mut B,
+        source: &WeightSource,
+        tensors: &LayerInputTensors,
+        norm: Norm,
+        first: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            gate: Linear::load(backend, source, &tensors.gate)?,
+            projection: Linear::load(backend, source, &tensors.projection)?,
+            norm: NormLayer::load(backend, source, &tensors.norm, norm)?,
+            first,
+        })
+    }
+
+    /// `residual += norm(projection(gelu(gate residual) * input))`
+    pub fn add_to(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
+        let Some(inputs) = &mut s.inputs else { unreachable!("models with inputs by layer have buffers for them") };
+        backend.round(&mut s.normed, &s.residual);
+        self.gate.apply(backend, &mut inputs.gated, &s.normed);
+        backend.gelu_times(&mut inputs.gated, &inputs.layers, self.first);
+        let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
+        self.projection.apply(backend, block, &inputs.gated);
+        self.norm.add_to(backend, &mut s.residual, block);
+    }
+}

@@ -1,0 +1,304 @@
+//! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
+//! residual stream.
+
+use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split};
+use offshoot_core::error::Result;
+use offshoot_core::ids::LayerIx;
+
+use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
+use super::config::{
+    AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
+};
+use super::decoder::LoadedRope;
+use super::delta_rule::DeltaRule;
+use super::feed_forward::FeedForwardLayer;
+use super::inputs::LayerInput;
+use super::layout::LayerTensors;
+use super::parts::{Linear, NormLayer, norm_weight};
+use super::rope::Turning;
+use super::weights::{WeightSource, vector_of};
+
+/// A layer with its weights.
+pub struct Layer<B: Backend> {
+    mixer: MixerLayer<B>,
+    /// The projection of the gates of what `mixer` reads.
+    gate: Option<Linear<B>>,
+    /// Adds what `mixer` reads to the residual stream.
+    out: Linear<B>,
+    /// `None` if attention reads the residual stream itself.
+    before_attention: Option<NormLayer<B>>,
+    /// Of what attention computes; `None` if that is added as it is.
+    after_attention: Option<NormLayer<B>>,
+    before_feed_forward: BlockInput<B>,
+    after_feed_forward: Option<NormLayer<B>>,
+    feed_forward: FeedForwardLayer<B>,
+    input: Option<LayerInput<B>>,
+    /// Factor of the residual stream at the layer's end.
+    output_scale: Option<f32>,
+    pub buffers: BufferIndices,
+}
+
+/// What the feed-forward block reads.
+enum BlockInput<B: Backend> {
+    Normed(NormLayer<B>),
+    /// The residual stream itself.
+    Residual,
+    /// What attention read, if the two run in parallel.
+    AsAttention,
+}
+
+/// What mixes positions.
+enum MixerLayer<B: Backend> {
+    Attention(Attention<B>),
+    DeltaRule(DeltaRule<B>),
+}
+
+struct Attention<B: Backend> {
+    /// Its place among the layers with attention.
+    layer: LayerIx,
+    /// The heads in `qkv`.
+    projected: HeadLayout,
+    scale: f32,
+    softcap: Option<f32>,
+    sinks: Option<B::Vector>,
+    qkv: Linear<B>,
+    /// For each of `HeadKind::ALL`.
+    head_norms: [Option<B::Vector>; 3],
+    norm_eps: f32,
+    /// Index of its plan in the step.
+    plan: usize,
+    /// Indices in `Decoder::ropes` of what its heads are rotated by, one after the other.
+    ropes: [Option<usize>; MOST_ROPES],
+    /// Which of the layers that store keys and values it reads, and whether that is this one.
+    stored: LayerIx,
+    stores: bool,
+}
+
+/// The distinct kinds of attention and ropes of the layers.
+pub struct Kinds {
+    pub attention: Vec<AttentionKind>,
+    /// What queries and keys are rotated by, in the order of `Decoder::ropes`.
+    pub ropes: Vec<Turning>,
+    by_layer: Vec<Option<AttentionKind>>,
+    stored: Vec<usize>,
+}
+
+/// The operands of all layers in a step.
+pub struct StepOperands<'a, B: Backend> {
+    pub ropes: &'a [LoadedRope<B>],
+    pub kv: &'a mut B::Kv,
+    pub loaded: &'a mut B::Step,
+}
+
+impl Kinds {
+    pub fn of(config: &ModelConfig) -> Self {
+        Self {
+            attention: config.attention_kinds(),
+            by_layer: config.attention_by_layer(),
+            ropes: kinds(config.attention().flat_map(Turning::of).flatten()),
+            stored: config.stored_layers(),
+        }
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    /// Layer `ix`.
+    pub fn load(
+        backend: &mut B,
+        source: &WeightSource,
+        tensors: &LayerTensors,
+        config: &ModelConfig,
+        ix: usize,
+        kinds: &Kinds,
+        buffers: BufferIndices,
+    ) -> Result<Self> {
+        let spec = &config.layers[ix];
+        let before = |is: fn(&LayerSpec) -> bool| LayerIx::new(config.layers[..ix].iter().filter(|l| is(l)).count());
+        let mixer = match (&spec.mixer, &tensors.delta_rule) {
+            (Mixer::Attention(attention), _) => {
+                let layer = before(|layer| layer.attention().is_some());
+                MixerLayer::Attention(Attention::load(backend, source, tensors, attention, kinds, (ix, layer))?)
+            }
+            (Mixer::DeltaRule(spec), Some(own)) => {
+                let layer = before(|layer| layer.delta_rule().is_some());
+                MixerLayer::DeltaRule(DeltaRule::load(backend, source, tensors, own, spec, layer)?)
+            }
+            (Mixer::DeltaRule(_), None) => unreachable!("the layout lists the tensors of every layer"),
+        };
+        let mut norm = |tensors: &Option<_>, norm| match (tensors, norm) {
+            (Some(tensors), Some(norm)) => NormLayer::load(backend, source, tensors, norm).map(Some),
+            _ => Ok(None),
+        };
+        let (of_attention, of_feed_forward) = (&tensors.attention_norms, &tensors.feed_forward_norms);
+        let norms = match spec.norms {
+            LayerNorms::Sequential { attention: around, feed_forward } => {
+                let before = norm(&of_feed_forward.before, feed_forward.before())?;
+                (
+                    norm(&of_attention.before, around.before())?,
+                    norm(&of_attention.after, around.after())?,
+                    before.map_or(BlockInput::Residual, BlockInput::Normed),
+                    norm(&of_feed_forward.after, feed_forward.after())?,
+                )
+            }
+            LayerNorms::Parallel(shared) => {
+                (norm(&of_attention.before, Some(shared))?, None, BlockInput::AsAttention, None)
+            }
+        };
+        let (before_attention, after_attention, before_feed_forward, after_feed_forward) = norms;
+        let input =
+            tensors.input.as_ref().zip(config.per_layer_inputs).map(|(tensors, inputs)| {
+                LayerInput::load(backend, source, tensors, config.final_norm, ix * inputs.width)
+            });
+        let output_scale = tensors.output_scale.as_ref().map(|tensor| source.values(tensor)).transpose()?;
+        Ok(Self {
+            mixer,
+            gate: tensors.gate.as_ref().map(|gate| Linear::load(backend, source, gate)).transpose()?,
+            out: Linear::load(backend, source, &tensors.out)?,
+            before_attention,
+            after_attention,
+            before_feed_forward,
+            after_feed_forward,
+            input: input.transpose()?,
+            feed_forward: FeedForwardLayer::load(backend, source, tensors, &spec.feed_forward)?,
+            output_scale: output_scale.map(|scale| scale[0]),
+            buffers,
+        })
+    }
+
+    /// The linear layer that alone reads what the norm before attention computes, if one does.
+    fn reads_normed_once(&self) -> Option<&Linear<B>> {
+        match (&self.mixer, &self.gate, &self.before_feed_forward) {
+            (_, Some(_), _) | (_, _, BlockInput::AsAttention) | (MixerLayer::DeltaRule(_), ..) => None,
+            (MixerLayer::Attention(attention), None, BlockInput::Normed(_) | BlockInput::Residual) => {
+                Some(&attention.qkv)
+            }
+        }
+    }
+
+    /// Whether `transform` reads the input of attention, too.
+    pub fn reads_normed_again(&self) -> bool {
+        self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsAttention)
+    }
+
+    /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
+    /// states, and calls `observe` with the operands of attention.
+    pub fn attend(
+        &self,
+        backend: &mut B,
+        a: &mut Activations<B>,
+        step: &mut StepOperands<'_, B>,
+        observe: &mut impl FnMut(&mut B, Attended<'_, B>),
+    ) {
+        let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
+        match (&self.before_attention, self.reads_normed_once()) {
+            (Some(norm), Some(qkv)) => norm.apply_for(backend, &mut a.all.normed, &a.all.residual, qkv),
+            (Some(norm), None) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
+            (None, _) => backend.round(&mut a.all.normed, &a.all.residual),
+        }
+        let attention = match &self.mixer {
+            MixerLayer::Attention(attention) => attention,
+            MixerLayer::DeltaRule(delta_rule) => {
+                let buffers = a.delta_rule[self.buffers.heads].as_mut().expect("its kind of heads has these buffers");
+                return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
+            }
+        };
+        attention.qkv.apply(backend, qkv, &a.all.normed);
+        let stored = attention.stored;
+        let steps = HeadSteps {
+            heads: attention.projected,
+            norms: attention.head_norms.each_ref().map(Option::as_ref),
+            eps: attention.norm_eps,
+            ropes: attention.ropes.map(|rope| rope.map(|rope| &step.ropes[rope].table)),
+            layer: stored,
+            stores: attention.stores,
+        };
+        backend.prepare_heads(qkv, &steps, step.kv, step.loaded);
+        let Attention { scale, softcap, ref sinks, plan, .. } = *attention;
+        let scoring = Scoring { scale, softcap, sinks: sinks.as_ref() };
+        backend.tree_attention(attended, qkv, step.kv, stored, step.loaded, plan, scoring);
+        observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
+    }
+
+    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`, each
+    /// with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
+    /// attention.
+    pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
+        let attended = &mut s.attended[self.buffers.heads];
+        if let Some(gate) = &self.gate {
+            let gates = &mut s.gates[self.buffers.heads];
+            // Its input is still that of attention.
+            gate.apply(backend, gates, &s.normed);
+            match &self.mixer {
+                MixerLayer::Attention(_) => backend.sigmoid_times(attended, gates),
+                MixerLayer::DeltaRule(DeltaRule { norm, eps, .. }) => {
+                    backend.gated_rms_norm(attended, gates, norm, *eps);
+                }
+            }
+        }
+        match &self.after_attention {
+            None => self.out.add_to(backend, &mut s.residual, attended),
+            Some(norm) => {
+                let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
+                self.out.apply(backend, block, attended);
+                norm.add_to(backend, &mut s.residual, block);
+            }
+        }
+        match &self.before_feed_forward {
+            BlockInput::Normed(norm) => match self.feed_forward.reads_input_once() {
+                Some(up) => norm.apply_for(backend, &mut s.normed, &s.residual, up),
+                None => norm.apply(backend, &mut s.normed, &s.residual),
+            },
+            BlockInput::Residual => backend.round(&mut s.normed, &s.residual),
+            BlockInput::AsAttention => {}
+        }
+        self.feed_forward.add_to(backend, s, self.buffers, self.after_feed_forward.as_ref());
+        if let Some(input) = &self.input {
+            input.add_to(backend, s);
+        }
+        if let Some(scale) = self.output_scale {
+            backend.scale(&mut s.residual, scale);
+        }
+    }
+}
+
+impl<B: Backend> Attention<B> {
+    /// Of layer `ix`, which is `layer` among those with attention.
+    fn load(
+        backend: &mut B,
+        source: &WeightSource,
+        tensors: &LayerTensors,
+        spec: &AttentionSpec,
+        kinds: &Kinds,
+        (ix, layer): (usize, LayerIx),
+    ) -> Result<Self> {
+        let mut head_norms = [None, None, None];
+        if let (Some(tensors), Some(norm)) = (&tensors.head_norms, spec.head_norm) {
+            let [of_queries, of_keys, of_values] = &mut head_norms;
+            *of_queries = Some(norm_weight(backend, source, &tensors.query, norm.norm)?);
+            if let Some(key) = &tensors.key {
+                *of_keys = Some(norm_weight(backend, source, key, norm.norm)?);
+            }
+            if norm.values && !matches!(spec.keys, KeySource::OfLayer(_)) {
+                *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
+            }
+        }
+        let by_head = Split::Outputs(vec![Segment::of_queries(spec.heads, 1)]);
+        let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
+        let sinks = sinks.map(|tensor| source.split_vector(backend, tensor, &by_head));
+        let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");
+        Ok(Self {
+            layer,
+            projected: spec.projected(),
+            scale: spec.scale,
+            softcap: spec.softcap,
+            sinks: sinks.transpose()?,
+            qkv: Linear::load(backend, source, &tensors.qkv)?,
+            head_norms,
+            norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
+            plan: kind_index(&kinds.attention, kind),
+            ropes: Turning::of(spec).map(|turning| turning.map(|turning| kind_index(&kinds.ropes, &turning))),
+            stored: LayerIx::new(kinds.stored[ix]),
+            stores: spec.stores_keys(),
+        })
+    }
+}

@@ -1,0 +1,539 @@
+//! Lists the tensors of a checkpoint for a given config: names as in transformers, shapes, and the config field each
+//! size comes from. `weights` loads them.
+
+mod attention;
+mod delta_rule;
+
+use std::ops::Range;
+
+use offshoot_backend::Split;
+
+use super::config::{
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, Modules,
+    Norm,
+};
+use attention::q_width;
+pub use delta_rule::DeltaRuleTensors;
+
+/// The module of the tokens' embeddings.
+const EMBEDDING: &str = "model.embed_tokens";
+/// The field of the width of the residual stream.
+const HIDDEN: &str = "hidden_size";
+
+/// A size and the field of config.json it comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Dim {
+    pub size: usize,
+    pub field: &'static str,
+}
+
+/// A vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
+#[derive(Clone, Debug)]
+pub struct TensorSpec {
+    pub name: String,
+    pub shape: Vec<Dim>,
+}
+
+/// Matrices that are stacked into one, and their biases (all or none).
+#[derive(Clone, Debug)]
+pub struct LinearTensors {
+    pub weights: Vec<TensorSpec>,
+    pub biases: Vec<TensorSpec>,
+    /// Which rows of the stack the layer has, in its order; `None`: all as they are stored.
+    pub rows: Option<Vec<Range<usize>>>,
+    /// How ranks divide the matrix.
+    pub split: Split,
+}
+
+/// The tensors of a norm.
+#[derive(Clone, Debug)]
+pub struct NormTensors {
+    pub weight: TensorSpec,
+    pub bias: Option<TensorSpec>,
+}
+
+/// The matrices of a linear layer of experts, as they are stored.
+#[derive(Clone, Debug)]
+pub enum ExpertMatrices {
+    /// For each expert the matrices that are stacked.
+    Separate(Vec<Vec<TensorSpec>>),
+    /// `[experts, out, in]`
+    Stacked(TensorSpec),
+    /// `[experts, in, out]`; `alternating`: the outputs are those of gate and up in turn.
+    Transposed { tensor: TensorSpec, alternating: bool },
+    /// `[experts, out, in]`, as blocks and scales; `alternating` as above.
+    Mxfp4 { tensor: TensorSpec, alternating: bool },
+}
+
+/// The tensors of a mixture of experts.
+#[derive(Clone, Debug)]
+pub struct ExpertTensors {
+    pub router: LinearTensors,
+    /// The weights of the norm of the router's input, and a factor for each expert.
+    pub router_scales: Option<[TensorSpec; 2]>,
+    /// Gate and up.
+    pub up: ExpertMatrices,
+    pub down: ExpertMatrices,
+    /// Of gate and up (in turn where the matrices are), and of down: `[experts, out]` each.
+    pub biases: Option<[TensorSpec; 2]>,
+    /// The norms of a mixture beside a dense block: of the dense block's output, of the experts' input and output.
+    pub norms: Option<[NormTensors; 3]>,
+}
+
+/// The tensors of a dense feed-forward block: gate and up if it is gated, else fc1, and down.
+#[derive(Clone, Debug)]
+pub struct DenseTensors {
+    pub up: LinearTensors,
+    pub down: LinearTensors,
+}
+
+/// The norms of queries and of keys.
+#[derive(Clone, Debug)]
+pub struct HeadNormTensors {
+    pub query: TensorSpec,
+    /// `None` if the layer projects no keys.
+    pub key: Option<TensorSpec>,
+}
+
+/// The norms before and after a block.
+#[derive(Clone, Debug)]
+pub struct BlockNormTensors {
+    pub before: Option<NormTensors>,
+    pub after: Option<NormTensors>,
+}
+
+/// The tensors through which a layer reads its own input.
+#[derive(Clone, Debug)]
+pub struct LayerInputTensors {
+    pub gate: LinearTensors,
+    pub projection: LinearTensors,
+    pub norm: NormTensors,
+}
+
+/// The tensors of a layer.
+#[derive(Clone, Debug)]
+pub struct LayerTensors {
+    pub attention_norms: BlockNormTensors,
+    /// Queries, keys and values, of attention or of the delta rule.
+    pub qkv: LinearTensors,
+    /// The gate of what the layer reads; another selection of the same tensors where these hold both.
+    pub gate: Option<LinearTensors>,
+    pub delta_rule: Option<DeltaRuleTensors>,
+    pub head_norms: Option<HeadNormTensors>,
+    pub sinks: Option<TensorSpec>,
+    pub out: LinearTensors,
+    /// Both `None` if attention and feed-forward share one norm.
+    pub feed_forward_norms: BlockNormTensors,
+    pub dense: Option<DenseTensors>,
+    /// The gate of the expert that all rows share.
+    pub shared_gate: Option<LinearTensors>,
+    pub experts: Option<ExpertTensors>,
+    pub input: Option<LayerInputTensors>,
+    pub output_scale: Option<TensorSpec>,
+}
+
+/// The tensors that make the inputs of all layers.
+#[derive(Clone, Debug)]
+pub struct InputTensors {
+    pub embed: TensorSpec,
+    pub projection: LinearTensors,
+    pub norm: TensorSpec,
+}
+
+/// The tensors of a model.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub embed: TensorSpec,
+    pub inputs: Option<InputTensors>,
+    pub layers: Vec<LayerTensors>,
+    pub final_norm: NormTensors,
+    /// The output layer; `None` if it is tied to the embedding table.
+    pub head: Option<TensorSpec>,
+    pub head_bias: Option<TensorSpec>,
+}
+
+impl TensorSpec {
+    pub fn elements(&self) -> usize {
+        self.shape.iter().map(|dim| dim.size).product()
+    }
+
+    /// The product of all sizes but the last.
+    pub fn rows(&self) -> usize {
+        self.shape[..self.shape.len() - 1].iter().map(|dim| dim.size).product()
+    }
+
+    pub fn cols(&self) -> usize {
+        self.shape.last().map_or(1, |dim| dim.size)
+    }
+
+    /// Whether it is the table of the tokens' embeddings.
+    pub fn is_embedding(&self) -> bool {
+        self.name == format!("{EMBEDDING}.weight")
+    }
+
+    /// Whether its outputs are added to the residual stream.
+    pub fn writes_residual(&self) -> bool {
+        self.shape.len() > 1 && self.shape[self.shape.len() - 2].field == HIDDEN
+    }
+
+    /// For example `[4096, 11008] (hidden_size, intermediate_size)`.
+    pub fn describe_shape(&self) -> String {
+        let sizes: Vec<usize> = self.shape.iter().map(|dim| dim.size).collect();
+        let fields: Vec<&str> = self.shape.iter().map(|dim| dim.field).collect();
+        format!("{sizes:?} ({})", fields.join(", "))
+    }
+}
+
+impl LinearTensors {
+    /// The same, divided so.
+    fn split(self, split: Split) -> Self {
+        Self { split, ..self }
+    }
+
+    /// Every tensor once: keys that are values too are stacked twice.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        once(&self.weights).chain(once(&self.biases))
+    }
+}
+
+/// The tensors that differ from the one before them.
+fn once(stacked: &[TensorSpec]) -> impl Iterator<Item = &TensorSpec> {
+    stacked.iter().enumerate().filter(|(i, spec)| *i == 0 || stacked[i - 1].name != spec.name).map(|(_, spec)| spec)
+}
+
+impl ExpertMatrices {
+    pub fn tensors(&self) -> Box<dyn Iterator<Item = &TensorSpec> + '_> {
+        match self {
+            ExpertMatrices::Separate(experts) => Box::new(experts.iter().flatten()),
+            ExpertMatrices::Stacked(tensor)
+            | ExpertMatrices::Transposed { tensor, .. }
+            | ExpertMatrices::Mxfp4 { tensor, .. } => Box::new(std::iter::once(tensor)),
+        }
+    }
+
+    /// Groups of tensors that are stacked into one matrix.
+    fn stacks(&self) -> Vec<&[TensorSpec]> {
+        match self {
+            ExpertMatrices::Separate(experts) => experts.iter().map(Vec::as_slice).collect(),
+            ExpertMatrices::Stacked(tensor)
+            | ExpertMatrices::Transposed { tensor, .. }
+            | ExpertMatrices::Mxfp4 { tensor, .. } => {
+                vec![std::slice::from_ref(tensor)]
+            }
+        }
+    }
+}
+
+impl ExpertTensors {
+    /// The tensors of which a row reads those of its experts only.
+    pub fn matrices(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.up.tensors().chain(self.down.tensors()).chain(self.biases.iter().flatten())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let norms = self.norms.iter().flatten().flat_map(NormTensors::tensors);
+        self.router.tensors().chain(self.router_scales.iter().flatten()).chain(norms).chain(self.matrices())
+    }
+}
+
+impl BlockNormTensors {
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.before.iter().chain(&self.after).flat_map(NormTensors::tensors)
+    }
+}
+
+impl NormTensors {
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        std::iter::once(&self.weight).chain(&self.bias)
+    }
+}
+
+impl LayerTensors {
+    /// Groups of tensors that are stacked into one matrix.
+    pub fn stacks(&self) -> Vec<&[TensorSpec]> {
+        let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
+        let router = self.experts.iter().map(|experts| &experts.router);
+        let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
+        let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
+        let linears = [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input);
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
+    }
+
+    /// Experts that are stored as blocks and scales.
+    pub fn mxfp4(&self) -> impl Iterator<Item = &TensorSpec> {
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        experts.filter_map(|matrices| match matrices {
+            ExpertMatrices::Mxfp4 { tensor, .. } => Some(tensor),
+            _ => None,
+        })
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let norms = self.attention_norms.tensors().chain(self.feed_forward_norms.tensors());
+        let heads = self.head_norms.iter().flat_map(|norms| std::iter::once(&norms.query).chain(&norms.key));
+        let attention = self.qkv.tensors().chain(heads).chain(&self.sinks).chain(self.out.tensors());
+        // A tensor that holds the gate too is listed once.
+        let is_new = |tensor: &&TensorSpec| self.qkv.tensors().all(|other| other.name != tensor.name);
+        let gate = self.gate.iter().flat_map(LinearTensors::tensors).filter(is_new);
+        let delta_rule = self.delta_rule.iter().flat_map(DeltaRuleTensors::tensors);
+        let shared_gate = self.shared_gate.iter().flat_map(LinearTensors::tensors);
+        let attention = attention.chain(gate).chain(delta_rule).chain(shared_gate);
+        let dense = self.dense.iter().flat_map(|dense| dense.up.tensors().chain(dense.down.tensors()));
+        let experts = self.experts.iter().flat_map(ExpertTensors::tensors);
+        let input = self.input.iter();
+        let input =
+            input.flat_map(|input| input.gate.tensors().chain(input.projection.tensors()).chain(input.norm.tensors()));
+        norms.chain(attention).chain(dense).chain(experts).chain(input).chain(&self.output_scale)
+    }
+}
+
+impl Layout {
+    pub fn of(config: &ModelConfig) -> Self {
+        let hidden = Dim { size: config.hidden, field: HIDDEN };
+        let vocab = Dim { size: config.vocab, field: "vocab_size" };
+        let layers = config.layers.iter().enumerate();
+        Self {
+            embed: matrix(EMBEDDING, vocab, hidden),
+            inputs: config.per_layer_inputs.map(|inputs| {
+                let width = input_width(inputs.width);
+                let all = Dim {
+                    size: inputs.width * config.layers.len(),
+                    field: "num_hidden_layers * hidden_size_per_layer_input",
+                };
+                let rows = Dim { size: inputs.vocab, field: "vocab_size_per_layer_input" };
+                InputTensors {
+                    embed: matrix("model.embed_tokens_per_layer", rows, all),
+                    projection: linear(&[("model.per_layer_model_projection".to_owned(), all)], hidden, false),
+                    norm: vector("model.per_layer_projection_norm.weight", width),
+                }
+            }),
+            layers: layers.map(|(ix, spec)| LayerNames { ix, hidden, config, spec }.tensors()).collect(),
+            final_norm: norm(config.modules.final_norm, config.final_norm, hidden),
+            head: (!config.tied_embeddings).then(|| matrix("lm_head", vocab, hidden)),
+            head_bias: config.head_bias.then(|| vector("lm_head.bias", vocab)),
+        }
+    }
+
+    /// Modules that layers without keys of their own may have and nothing reads.
+    pub fn unused_keys(&self) -> impl Iterator<Item = String> {
+        let silent = self.layers.iter().enumerate().filter(|(_, layer)| layer.qkv.weights.len() == 1);
+        let silent = silent.filter(|(_, layer)| layer.qkv.weights[0].name.ends_with("q_proj.weight"));
+        silent.flat_map(|(ix, _)| {
+            ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| format!("model.layers.{ix}.self_attn.{name}"))
+        })
+    }
+
+    /// Every tensor once.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        let inputs = self.inputs.iter().flat_map(|inputs| {
+            std::iter::once(&inputs.embed).chain(inputs.projection.tensors()).chain(std::iter::once(&inputs.norm))
+        });
+        let layers = self.layers.iter().flat_map(LayerTensors::tensors);
+        let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias);
+        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end)
+    }
+}
+
+fn input_width(size: usize) -> Dim {
+    Dim { size, field: "hidden_size_per_layer_input" }
+}
+
+fn vector(name: &str, size: Dim) -> TensorSpec {
+    TensorSpec { name: name.to_owned(), shape: vec![size] }
+}
+
+fn matrix(module: &str, rows: Dim, cols: Dim) -> TensorSpec {
+    TensorSpec { name: format!("{module}.weight"), shape: vec![rows, cols] }
+}
+
+fn norm(module: &str, norm: Norm, width: Dim) -> NormTensors {
+    let part = |name: &str| vector(&format!("{module}.{name}"), width);
+    NormTensors { weight: part("weight"), bias: matches!(norm, Norm::Layer { .. }).then(|| part("bias")) }
+}
+
+fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
+    let biased = if bias { modules } else { &[] };
+    LinearTensors {
+        weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
+        biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
+        rows: None,
+        split: Split::Whole,
+    }
+}
+
+/// Makes the tensors of layer `ix`.
+struct LayerNames<'a> {
+    ix: usize,
+    hidden: Dim,
+    config: &'a ModelConfig,
+    spec: &'a LayerSpec,
+}
+
+impl LayerNames<'_> {
+    fn at(&self, module: &str) -> String {
+        format!("model.layers.{}.{module}", self.ix)
+    }
+
+    fn modules(&self) -> &Modules {
+        &self.config.modules
+    }
+
+    fn norm(&self, module: &str, kind: Norm) -> NormTensors {
+        norm(&self.at(module), kind, self.hidden)
+    }
+
+    fn tensors(&self) -> LayerTensors {
+        let (modules, spec, hidden) = (self.modules(), self.spec, self.hidden);
+        let none = BlockNormTensors { before: None, after: None };
+        let (attention_norms, feed_forward_norms) = match spec.norms {
+            LayerNorms::Sequential { attention, feed_forward } => {
+                let norm = |module, kind: Option<Norm>| kind.map(|kind| self.norm(module, kind));
+                let around_attention = BlockNormTensors {
+                    before: norm(modules.before_attention, attention.before()),
+                    after: norm(modules.after_attention, attention.after()),
+                };
+                let around_feed_forward = BlockNormTensors {
+                    before: norm(modules.before_feed_forward, feed_forward.before()),
+                    after: norm(modules.after_feed_forward, feed_forward.after()),
+                };
+                (around_attention, around_feed_forward)
+            }
+            LayerNorms::Parallel(shared) => {
+                (BlockNormTensors { before: Some(self.norm(modules.before_attention, shared)), after: None }, none)
+            }
+        };
+        let attention = spec.attention();
+        let sinks = attention.filter(|attention| attention.sinks).map(|attention| {
+            let heads = Dim { size: attention.heads.q_heads, field: "num_attention_heads" };
+            vector(&self.at("self_attn.sinks"), heads)
+        });
+        let (qkv, gate, delta_rule, out) = match &spec.mixer {
+            Mixer::Attention(attention) => {
+                let out = [(self.at(modules.out), hidden)];
+                let out = linear(&out, q_width(attention.heads), attention.out_bias).split(Split::Inputs);
+                (self.qkv(attention), attention.gated.then(|| self.query_gate(attention)), None, out)
+            }
+            Mixer::DeltaRule(delta_rule) => {
+                let (tensors, [qkv, gate, out]) = self.delta_rule(delta_rule);
+                (qkv, Some(gate), Some(tensors), out)
+            }
+        };
+        LayerTensors {
+            attention_norms,
+            qkv,
+            gate,
+            delta_rule,
+            head_norms: attention.and_then(|attention| self.head_norms(attention)),
+            sinks,
+            out,
+            feed_forward_norms,
+            shared_gate: matches!(spec.feed_forward, FeedForward::SharedExpert { .. }).then(|| {
+                let one = Dim { size: 1, field: "one gate" };
+                linear(&[(self.at("mlp.shared_expert_gate"), one)], hidden, false)
+            }),
+            dense: spec.feed_forward.dense().map(|dense| self.dense(dense)),
+            experts: spec.feed_forward.experts().map(|experts| self.experts(experts)),
+            input: self.config.per_layer_inputs.map(|inputs| {
+                let width = input_width(inputs.width);
+                LayerInputTensors {
+                    gate: linear(&[(self.at("per_layer_input_gate"), width)], hidden, false),
+                    projection: linear(&[(self.at("per_layer_projection"), hidden)], width, false),
+                    norm: self.norm("post_per_layer_input_norm", self.config.final_norm),
+                }
+            }),
+            output_scale: spec
+                .output_scale
+                .then(|| vector(&self.at("layer_scalar"), Dim { size: 1, field: "one number" })),
+        }
+    }
+
+    fn dense(&self, dense: &DenseSpec) -> DenseTensors {
+        let DenseSpec { activation, width, bias } = *dense;
+        if matches!(self.spec.feed_forward, FeedForward::SharedExpert { .. }) {
+            let inner = Dim { size: width, field: "shared_expert_intermediate_size" };
+            let at = |name: &str| self.at(&format!("mlp.shared_expert.{name}"));
+            return DenseTensors {
+                up: linear(&[(at("gate_proj"), inner), (at("up_proj"), inner)], self.hidden, bias)
+                    .split(Split::outputs([width; 2])),
+                down: linear(&[(at("down_proj"), self.hidden)], inner, bias).split(Split::Inputs),
+            };
+        }
+        let inner = Dim { size: width, field: "intermediate_size" };
+        let modules = self.modules().up;
+        let up = Dim {
+            size: activation.up_width(width) / modules.len(),
+            field: match (activation, modules.len()) {
+                (Activation::Gated(_), 1) => "2 * intermediate_size",
+                _ => "intermediate_size",
+            },
+        };
+        let up: Vec<_> = modules.iter().map(|module| (self.at(module), up)).collect();
+        DenseTensors {
+            up: linear(&up, self.hidden, bias).split(Split::outputs(vec![width; activation.up_width(width) / width])),
+            down: linear(&[(self.at(self.modules().down), self.hidden)], inner, bias).split(Split::Inputs),
+        }
+    }
+
+    fn experts(&self, experts: &ExpertsSpec) -> ExpertTensors {
+        let names = self.modules().experts;
+        let count = Dim { size: experts.count, field: "num_experts or num_local_experts" };
+        let width = Dim { size: experts.width, field: experts.width_field.name() };
+        let both = Dim { size: 2 * experts.width, field: experts.width_field.doubled() };
+        let tensor = |name: &str, shape: &[Dim]| TensorSpec {
+            name: self.at(&format!("{}.{name}", names.experts)),
+            shape: shape.to_vec(),
+        };
+        let (up, down) = match names.form {
+            ExpertForm::Separate { gate, up, down } => {
+                let of = |expert: usize, module: &str, rows, cols| {
+                    matrix(&self.at(&format!("{}.{expert}.{module}", names.experts)), rows, cols)
+                };
+                let ups = (0..experts.count)
+                    .map(|e| vec![of(e, gate, width, self.hidden), of(e, up, width, self.hidden)])
+                    .collect();
+                let downs = (0..experts.count).map(|e| vec![of(e, down, self.hidden, width)]).collect();
+                (ExpertMatrices::Separate(ups), ExpertMatrices::Separate(downs))
+            }
+            ExpertForm::Stacked => (
+                ExpertMatrices::Stacked(tensor("gate_up_proj", &[count, both, self.hidden])),
+                ExpertMatrices::Stacked(tensor("down_proj", &[count, self.hidden, width])),
+            ),
+            ExpertForm::Mxfp4 => (
+                ExpertMatrices::Mxfp4 {
+                    tensor: tensor("gate_up_proj", &[count, both, self.hidden]),
+                    alternating: true,
+                },
+                ExpertMatrices::Mxfp4 { tensor: tensor("down_proj", &[count, self.hidden, width]), alternating: false },
+            ),
+            ExpertForm::Transposed => (
+                ExpertMatrices::Transposed {
+                    tensor: tensor("gate_up_proj", &[count, self.hidden, both]),
+                    alternating: true,
+                },
+                ExpertMatrices::Transposed {
+                    tensor: tensor("down_proj", &[count, width, self.hidden]),
+                    alternating: false,
+                },
+            ),
+        };
+        ExpertTensors {
+            router: linear(&[(self.at(names.router), count)], self.hidden, experts.bias),
+            router_scales: experts.router_norm.map(|_| {
+                [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
+            }),
+            up,
+            down,
+            biases: experts.bias.then(|| {
+                [tensor("gate_up_proj_bias", &[count, both]), tensor("down_proj_bias", &[count, self.hidden])]
+            }),
+            norms: match self.spec.feed_forward {
+                FeedForward::DenseAndExperts { norm, .. } => Some(
+                    ["post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"]
+                        .map(|module| self.norm(module, norm)),
+                ),
+                _ => None,
+            },
+        }
+    }
+}

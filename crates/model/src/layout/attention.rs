@@ -1,0 +1,86 @@
+//! The tensors of attention: the projections of queries, keys and values, the gates of queries, and the norms of heads.
+
+use std::ops::Range;
+
+use super::{Dim, HeadNormTensors, LayerNames, LinearTensors, linear, vector};
+use crate::config::{AttentionSpec, HeadNormSpan, KeySource};
+use offshoot_backend::{HeadLayout, Segment, Split};
+
+pub(super) fn q_width(heads: HeadLayout) -> Dim {
+    Dim { size: heads.q_width(), field: "num_attention_heads * head_dim" }
+}
+
+fn kv_width(heads: HeadLayout) -> Dim {
+    Dim { size: heads.kv_heads * heads.head_dim, field: "num_key_value_heads * head_dim" }
+}
+
+/// The segments of a row of `qkv` that ranks divide: queries, keys and values.
+fn segments_of(heads: HeadLayout, has_keys: bool) -> Split {
+    let queries = Segment::of_queries(heads, heads.head_dim);
+    let keys = Segment { width: kv_width(heads).size, unit: heads.head_dim, meets_keys: false };
+    Split::Outputs(if has_keys { vec![queries, keys, keys] } else { vec![queries] })
+}
+
+/// Rows of a module that holds pairs of heads, a query and its gate: `from` 0 the queries, `head_dim` the gates.
+fn queries_of_pairs(heads: HeadLayout, from: usize) -> Vec<Range<usize>> {
+    let HeadLayout { q_heads, head_dim, .. } = heads;
+    (0..q_heads).map(|head| 2 * head * head_dim + from).map(|first| first..first + head_dim).collect()
+}
+
+impl LayerNames<'_> {
+    pub(super) fn qkv(&self, attention: &AttentionSpec) -> LinearTensors {
+        let heads = attention.heads;
+        let query = (self.at("self_attn.q_proj"), q_width(heads));
+        if attention.gated {
+            let [query, key, value] = [
+                self.gated_queries(attention),
+                (self.at("self_attn.k_proj"), kv_width(heads)),
+                (self.at("self_attn.v_proj"), kv_width(heads)),
+            ];
+            let both = query.1.size;
+            let mut rows = queries_of_pairs(heads, 0);
+            rows.push(both..both + 2 * kv_width(heads).size);
+            let split = segments_of(heads, true);
+            let stacked = linear(&[query, key, value], self.hidden, attention.qkv_bias);
+            return LinearTensors { rows: Some(rows), split, ..stacked };
+        }
+        let key = (self.at("self_attn.k_proj"), kv_width(heads));
+        let modules = match (attention.keys, self.modules().fused_qkv) {
+            (KeySource::OfLayer(_), _) => vec![query],
+            (KeySource::KeysAreValues, _) => vec![query, key.clone(), key],
+            (KeySource::Projected, None) => vec![query, key, (self.at("self_attn.v_proj"), kv_width(heads))],
+            (KeySource::Projected, Some(fused)) => {
+                let field = "(num_attention_heads + 2 * num_key_value_heads) * head_dim";
+                vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
+            }
+        };
+        let has_keys = !matches!(attention.keys, KeySource::OfLayer(_));
+        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, has_keys))
+    }
+
+    /// The module that holds the queries and gates of all heads: each head's query, then its gate.
+    fn gated_queries(&self, attention: &AttentionSpec) -> (String, Dim) {
+        let field = "2 * num_attention_heads * head_dim";
+        (self.at("self_attn.q_proj"), Dim { size: 2 * attention.heads.q_width(), field })
+    }
+
+    /// The projection of the gates.
+    pub(super) fn query_gate(&self, attention: &AttentionSpec) -> LinearTensors {
+        let rows = Some(queries_of_pairs(attention.heads, attention.heads.head_dim));
+        let split = Split::outputs([attention.heads.q_width()]);
+        LinearTensors { rows, split, ..linear(&[self.gated_queries(attention)], self.hidden, attention.qkv_bias) }
+    }
+
+    pub(super) fn head_norms(&self, attention: &AttentionSpec) -> Option<HeadNormTensors> {
+        let span = attention.head_norm?.span;
+        let width = |all: Dim| match span {
+            HeadNormSpan::Head => Dim { size: attention.heads.head_dim, field: "head_dim" },
+            HeadNormSpan::AllHeads => all,
+        };
+        let weight = |name: &str, all: Dim| vector(&self.at(name), width(all));
+        Some(HeadNormTensors {
+            query: weight("self_attn.q_norm.weight", q_width(attention.heads)),
+            key: attention.stores_keys().then(|| weight("self_attn.k_norm.weight", kv_width(attention.heads))),
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! Floor 4: one decoder for all model families, loaded from Hugging Face folders. `config` parses config.json, `layout`
+//! lists the tensors a config requires, `weights` loads them or generates random ones, and `decoder` runs the forward
+//! pass over a `Backend`. Families differ by data only. `runner` defines the steps that an engine asks of a model, `loaded`
+//! implements them on any backend. The engine decides which tokens run when and how tokens are sampled.
+
+mod activations;
+mod attribution;
+pub mod check;
+pub mod config;
+pub mod decoder;
+mod delta_rule;
+mod feed_forward;
+pub mod hashes;
+mod inputs;
+mod layer;
+mod layout;
+mod loaded;
+mod parts;
+mod rope;
+mod runner;
+mod sequence;
+pub mod weights;
+
+pub use attribution::Attribution;
+pub use config::{
+    ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
+};
+pub use decoder::Decoder;
+pub use loaded::Loaded;
+pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+pub use sequence::Sequence;

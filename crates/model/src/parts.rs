@@ -1,0 +1,108 @@
+//! The building blocks of layers: linear layers and norms. Each is loaded from a weight source and applied through the
+//! backend.
+
+use offshoot_backend::{Backend, Gate};
+use offshoot_core::error::Result;
+
+use super::config::Norm;
+use super::layout::{LinearTensors, NormTensors, TensorSpec};
+use super::weights::{WeightSource, split_vector_of, vector_of};
+
+/// A linear layer, with or without bias.
+pub struct Linear<B: Backend> {
+    matrix: B::Matrix,
+    bias: Option<B::Vector>,
+}
+
+/// A norm with its weights.
+pub enum NormLayer<B: Backend> {
+    Rms { weight: B::Vector, eps: f32 },
+    Layer { weight: B::Vector, bias: B::Vector, eps: f32 },
+}
+
+impl<B: Backend> Linear<B> {
+    pub fn load(backend: &mut B, source: &WeightSource, spec: &LinearTensors) -> Result<Self> {
+        let LinearTensors { weights, biases, rows, split } = spec;
+        let matrix = match rows {
+            None => source.matrix(backend, weights, split)?,
+            Some(rows) => source.matrix_rows(backend, weights, rows, split)?,
+        };
+        let bias = match (biases.as_slice(), rows) {
+            ([], _) => None,
+            (biases, None) => Some(source.split_vector(backend, biases, split)?),
+            (biases, Some(rows)) => {
+                let stacked = biases.iter().map(|bias| source.values(bias)).collect::<Result<Vec<_>>>()?.concat();
+                let chosen: Vec<f32> = rows.iter().flat_map(|rows| &stacked[rows.clone()]).copied().collect();
+                Some(split_vector_of(backend, &chosen, split)?)
+            }
+        };
+        Ok(Self { matrix, bias })
+    }
+
+    /// `out = w x (+ bias)`
+    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
+        backend.linear(out, x, &self.matrix, self.bias.as_ref());
+    }
+
+    /// `out = gate(x)`, which this layer alone reads.
+    pub fn gate_input(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, gate: Gate) {
+        backend.gated_for(out, x, gate, &self.matrix);
+    }
+
+    /// `residual += w x (+ bias)`
+    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer) {
+        backend.linear_add(residual, x, &self.matrix, self.bias.as_ref());
+    }
+}
+
+impl<B: Backend> NormLayer<B> {
+    /// Loads a layer norm if the tensors have a bias, else an RMS norm.
+    pub fn load(backend: &mut B, source: &WeightSource, tensors: &NormTensors, norm: Norm) -> Result<Self> {
+        let weight = norm_weight(backend, source, &tensors.weight, norm)?;
+        let eps = norm.eps();
+        Ok(match &tensors.bias {
+            None => Self::Rms { weight, eps },
+            Some(bias) => Self::Layer { weight, bias: source.vector(backend, std::slice::from_ref(bias))?, eps },
+        })
+    }
+
+    /// `out = norm(x)`
+    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
+        match self {
+            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps),
+            Self::Layer { weight, bias, eps } => backend.layer_norm(out, x, weight, bias, *eps),
+        }
+    }
+
+    /// `out = norm(x)`, which nothing but `next` reads, and that next.
+    pub fn apply_for(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, next: &Linear<B>) {
+        match self {
+            Self::Rms { weight, eps } => backend.rms_norm_for(out, x, weight, *eps, &next.matrix),
+            Self::Layer { .. } => self.apply(backend, out, x),
+        }
+    }
+
+    /// `out += norm(x)`
+    pub fn add_to(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
+        match self {
+            Self::Rms { weight, eps } => backend.rms_norm_add(out, x, weight, *eps),
+            Self::Layer { .. } => unreachable!("no family has a layer norm behind a block"),
+        }
+    }
+}
+
+/// The weights of a norm as they multiply.
+pub fn norm_weight<B: Backend>(
+    backend: &mut B,
+    source: &WeightSource,
+    tensor: &TensorSpec,
+    norm: Norm,
+) -> Result<B::Vector> {
+    match norm {
+        Norm::Rms { .. } | Norm::Layer { .. } => source.vector(backend, std::slice::from_ref(tensor)),
+        Norm::RmsPlusOne { .. } => {
+            let weights: Vec<f32> = source.values(tensor)?.into_iter().map(|weight| 1.0 + weight).collect();
+            vector_of(backend, &weights)
+        }
+    }
+}

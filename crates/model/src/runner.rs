@@ -1,0 +1,148 @@
+//! What an engine asks of a model in memory ([`StepRunner`]): one object-safe trait at the grain of a step, below which
+//! devices differ and above which nothing has a type parameter. A model on one backend implements it
+//! ([`super::Loaded`]). Which rows a step has, which pages they use and what becomes of samples is left to the engine.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::config::ModelConfig;
+use offshoot_backend::{Sampled, SavedPages, StepBatch, StepShape, SwapRates};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{PageId, StateId};
+use offshoot_kv::PageGroups;
+use offshoot_kv::plan::{NewPage, PlanHints};
+
+/// A model in the memory of its device, or of several that compute it together, with its keys and values.
+///
+/// An engine first calls [`prepare`](StepRunner::prepare), then [`allocate`](StepRunner::allocate), each once; the methods
+/// below these panic before. Then it submits steps and collects them in the same order; it may submit the next step
+/// before it collects the last one. Pages and states are copied in between, in the order of the calls: a copy sees what
+/// all steps submitted before it compute, and a step sees what was restored before it.
+pub trait StepRunner: Send {
+    fn config(&self) -> &ModelConfig;
+
+    /// What engines and planners need to know of the model on this device. `prepare` may change it.
+    fn facts(&self) -> RunnerFacts;
+
+    /// Bytes of the device's memory that can still be allocated.
+    fn free_bytes(&self) -> Result<usize>;
+
+    /// Of the free bytes, those that pages and states can have: without what `allocate` takes beside them.
+    fn kv_room(&self) -> Result<usize>;
+
+    /// Allocates what steps within `limits` need, so that no step allocates it later.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory.
+    fn prepare(&mut self, limits: StepLimits) -> Result<()>;
+
+    /// Allocates keys and values in so many pages of all page groups together, and so many states.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory.
+    fn allocate(&mut self, pages: usize, states: usize) -> Result<()>;
+
+    /// Frees what `prepare` and `allocate` allocated, with all keys and values, for another engine.
+    fn clear(&mut self);
+
+    /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have begun
+    /// when this returns; any other has ended.
+    ///
+    /// # Errors
+    ///
+    /// A token or position out of range, or a shortage of memory ([`Error::is_shortage`]), after which a step with fewer
+    /// rows can still be submitted.
+    fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure>;
+
+    /// Submits the last step again, each row one token further ([`StepBatch::advance`]): only if
+    /// [`StepBatch::can_advance`], and at most [`MOST_COUNTED`](offshoot_backend::MOST_COUNTED) times if a request has
+    /// penalties. `uniforms`: one for each row. `new_pages`: for rows whose token is the first of a page.
+    ///
+    /// # Errors
+    ///
+    /// As [`StepRunner::submit`].
+    fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
+
+    /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests.
+    fn collect(&mut self) -> Result<Vec<Sampled>>;
+
+    /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the device
+    /// was opened. `None` if it is not counted.
+    fn idle(&self) -> Option<Duration>;
+
+    /// Copies pages to host memory.
+    fn save_pages(&mut self, pages: &[PageId]) -> Result<SavedPages>;
+
+    /// Copies saved pages, in the same order, to `pages`, which may be other ones. `saved` may come from another model of
+    /// the same [`page_layout`](RunnerFacts::page_layout), shape and dtypes.
+    fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
+
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved by
+    /// this model.
+    fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>);
+
+    /// Copies the state in `slot`, all delta-rule layers, to host memory: [`state_bytes`](RunnerFacts::state_bytes) bytes
+    /// in the device's own order.
+    fn save_state(&mut self, slot: StateId) -> Result<Vec<u8>>;
+
+    /// Copies a saved state to `slot`, which may be another one.
+    fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()>;
+}
+
+/// A model on its device, in numbers.
+#[derive(Clone, Debug)]
+pub struct RunnerFacts {
+    /// One line for people: device, instruction set or architecture, threads.
+    pub device: String,
+    /// Identifies the arithmetic: models with equal strings compute the same bits when batch-invariant.
+    pub arithmetic: String,
+    /// Names the order of the bytes of saved pages, beside the model's shape and dtypes.
+    pub page_layout: String,
+    /// Whether a row's results depend on that row alone, to the last bit.
+    pub batch_invariant: bool,
+    /// Whether the device computes asynchronously, in its own memory.
+    pub is_async: bool,
+    /// Devices that compute the model together.
+    pub devices: usize,
+    /// Slots of a page.
+    pub page_tokens: u32,
+    /// Bytes of a page, all layers of a page group; of several devices, those of all.
+    pub page_bytes: usize,
+    pub kv_bytes_per_token: usize,
+    /// Bytes of a state, all delta-rule layers; 0 if the model has none.
+    pub state_bytes: usize,
+    pub page_groups: PageGroups,
+    pub swap_rates: SwapRates,
+    /// One for each kind of attention among the layers. A step has one plan for each, in this order.
+    pub plan_hints: Vec<PlanHints>,
+    /// The number of layers that use each plan.
+    pub layers_by_plan: Vec<usize>,
+}
+
+/// Bounds on the steps that a model is prepared for.
+#[derive(Clone, Copy, Debug)]
+pub struct StepLimits {
+    /// Whether a row's results must depend on that row alone, to the last bit, at the cost of speed.
+    pub deterministic: bool,
+    /// Tokens of the longest sequence: at most the model's context.
+    pub longest: usize,
+    pub largest: StepShape,
+}
+
+/// Why a step was not submitted.
+#[derive(Debug)]
+pub struct StepFailure {
+    pub error: Error,
+    /// Whether ops of the step may have been computed, in part or all: of the states that it changes none is to be read
+    /// again. If not, nothing has changed.
+    pub has_begun: bool,
+}
+
+impl StepFailure {
+    /// A failure before the first op.
+    pub fn before(error: Error) -> Self {
+        StepFailure { error, has_begun: false }
+    }
+}

@@ -1,0 +1,15 @@
+//! Whole models on every code path of the CPU: goldens, families, formats, ranks.
+
+#[path = "../../../../tests/common/gguf.rs"]
+mod gguf_files;
+#[path = "../../../../tests/common/shared.rs"]
+mod shared;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
+mod batch_invariance;
+mod families;
+mod gguf;
+mod goldens;
+mod quantised;
+mod ranks;

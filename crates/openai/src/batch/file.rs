@@ -1,0 +1,109 @@
+//! A file of requests and the file of its answers, as both commands that answer such files use them: `offshoot batch` with
+//! an engine of its own, and a server with the engine that it has.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::answer::BatchAnswer;
+use super::input::InputLine;
+use super::origin::AnswerOrigin;
+use super::output::BatchOutput;
+use super::request::RequestOutline;
+use super::work::{BatchJob, BatchResult};
+use crate::protocol::{Refusal, RequestReader};
+use offshoot_core::error::Result;
+use offshoot_core::out::Progress;
+use offshoot_engine::EngineHandle;
+
+/// Hears how answering goes on.
+pub trait AnswerProgress: Sync {
+    /// A sample has ended, with so many tokens.
+    fn sample_done(&self, tokens: usize);
+    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
+}
+
+impl AnswerProgress for Progress {
+    fn sample_done(&self, tokens: usize) {
+        Progress::sample_done(self, tokens);
+    }
+
+    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
+        self.item_done();
+        Ok(())
+    }
+}
+
+/// The lines of the input, and the answers so far.
+pub struct RequestFile {
+    pub lines: Vec<InputLine>,
+    pub(super) output: BatchOutput,
+    origin: AnswerOrigin,
+    /// Those that are not answered yet.
+    requests: Vec<RequestOutline>,
+}
+
+impl RequestFile {
+    /// Opens the file of answers at `out`, with `resume` one that may have some, and refuses what cannot be answered.
+    pub fn open(
+        lines: Vec<InputLine>,
+        out: &Path,
+        resume: bool,
+        origin: AnswerOrigin,
+        reader: &RequestReader<'_>,
+    ) -> Result<RequestFile> {
+        let mut output = BatchOutput::open(out, resume, &lines, &origin)?;
+        let mut requests: Vec<RequestOutline> = Vec::new();
+        for line in &lines {
+            if output.has(line.index) {
+                continue;
+            }
+            let read = line.call.as_ref().map_err(Refusal::clone);
+            match read.and_then(|call| RequestOutline::read(reader, line.index, call)) {
+                Ok(request) => requests.push(request),
+                Err(refusal) => drop(output.write(line.index, &BatchAnswer::refused(line, refusal, &origin))?),
+            }
+        }
+        Ok(RequestFile { lines, output, origin, requests })
+    }
+
+    /// Requests that are neither answered nor refused.
+    pub fn open_requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests that are answered, and those that are refused.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.output.answered(), self.output.refused())
+    }
+
+    /// Branches of the open requests.
+    pub fn branches(&self) -> usize {
+        self.requests.iter().map(|request| request.branches).sum::<usize>().max(1)
+    }
+
+    /// Most tokens that the branches of the open requests hold.
+    pub fn most_tokens(&self) -> usize {
+        self.requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add)
+    }
+
+    /// Answers the open requests, until all are answered or `interrupted` is set. Returns the number of tokens sampled.
+    pub fn answer(
+        &mut self,
+        engine: EngineHandle,
+        reader: RequestReader<'_>,
+        progress: &dyn AnswerProgress,
+        interrupted: &AtomicBool,
+    ) -> Result<usize> {
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, created, progress };
+        let BatchResult { ended, tokens } = job.answer_all(&self.requests, &mut self.output, interrupted);
+        ended.map_or(Ok(tokens), Err)
+    }
+
+    /// Sorts the answers into the order of the input.
+    pub fn finish(self) -> Result<()> {
+        self.output.finish()
+    }
+}

@@ -1,0 +1,85 @@
+//! The request of one input line: the call in the engine's terms, and where its answer goes. Until its prompts are
+//! encoded, only an outline of the request is kept; then its call is read again.
+
+use std::ops::{Deref, DerefMut};
+
+use super::input::Call;
+use crate::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use offshoot_engine::Priority;
+use offshoot_launch::{OutputTokens, TextKey};
+use offshoot_model::ModelConfig;
+use offshoot_text::Tokenizer;
+
+/// Reads the requests of a file; `seed`: that of requests without one.
+pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a str, seed: u64) -> RequestReader<'a> {
+    let (limits, reasoning) = (&ProtocolLimits::BATCH, Reasoning::Keep);
+    RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning, priority: Priority::default() }
+}
+
+pub struct LineRequest {
+    /// Index of its line.
+    pub line: usize,
+    pub custom_id: String,
+    request: ProtocolRequest,
+}
+
+/// What is known of a request before its prompts are encoded.
+pub struct RequestOutline {
+    /// Index of its line.
+    pub line: usize,
+    pub branches: usize,
+    /// Most tokens that its branches hold.
+    pub most_tokens: usize,
+    /// One for each of its prompts.
+    pub prompts: Vec<PromptOutline>,
+}
+
+/// What decides when a prompt starts.
+pub struct PromptOutline {
+    pub key: TextKey,
+    pub draws: OutputTokens,
+}
+
+impl RequestOutline {
+    /// # Errors
+    ///
+    /// Every error of a request except those found when its prompts are encoded.
+    pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<RequestOutline, Refusal> {
+        let request = reader.read(call.endpoint, &call.body)?;
+        let context = reader.config.context;
+        let outline = |prompt| PromptOutline::of(prompt, request.best_of, context);
+        Ok(RequestOutline {
+            line,
+            branches: request.branches(),
+            most_tokens: request.most_tokens(context),
+            prompts: request.prompts.iter().map(outline).collect(),
+        })
+    }
+}
+
+impl PromptOutline {
+    fn of(prompt: &TextPrompt, samples: usize, context: usize) -> Self {
+        PromptOutline { key: TextKey::of(&prompt.text), draws: prompt.draws(samples, context) }
+    }
+}
+
+impl LineRequest {
+    pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<LineRequest, Refusal> {
+        let request = reader.encode(reader.read(call.endpoint, &call.body)?)?;
+        Ok(LineRequest { line, custom_id: call.custom_id.clone(), request })
+    }
+}
+
+impl Deref for LineRequest {
+    type Target = ProtocolRequest;
+
+    fn deref(&self) -> &ProtocolRequest {
+        &self.request
+    }
+}
+
+impl DerefMut for LineRequest {
+    fn deref_mut(&mut self) -> &mut ProtocolRequest {
+        &mut self.request
+    }
+}

@@ -1,0 +1,411 @@
+//! Runs the requests: a thread encodes their prompts, some ahead of their turn; a loop samples from them and writes a
+//! request's answer when all of its prompts are complete. `PromptOrder` decides the order of the prompts, `Generator`
+//! how many run at once.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
+
+use crate::protocol::{PromptCandidates, Refusal, RequestReader};
+use offshoot_core::error::{Error, Result};
+use offshoot_engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
+use offshoot_kv::DistinctTokens;
+use offshoot_launch::{
+    BeginOptions, GenerateEvent, Generator, PromptOrder, PromptRequest, Release, TextKey, guarded, in_bytes, work_ahead,
+};
+
+use super::answer::BatchAnswer;
+use super::file::AnswerProgress;
+use super::input::{Call, InputLine};
+use super::origin::AnswerOrigin;
+use super::output::BatchOutput;
+use super::request::{LineRequest, RequestOutline};
+
+/// Longest wait for an event before the interrupt flag is read again.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+pub struct BatchJob<'a> {
+    pub lines: &'a [InputLine],
+    pub origin: &'a AnswerOrigin,
+    pub engine: EngineHandle,
+    pub reader: RequestReader<'a>,
+    /// Start of the job, in seconds since 1970.
+    pub created: u64,
+    pub progress: &'a dyn AnswerProgress,
+}
+
+/// The result of all requests.
+pub struct BatchResult {
+    /// The interrupt or error that ended the job early.
+    pub ended: Option<Error>,
+    /// Sampled tokens.
+    pub tokens: usize,
+}
+
+impl BatchJob<'_> {
+    pub fn answer_all(
+        &self,
+        requests: &[RequestOutline],
+        output: &mut BatchOutput,
+        interrupted: &AtomicBool,
+    ) -> BatchResult {
+        self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
+    }
+
+    /// Like `answer_all`; `encode` turns a line into a request, on a separate thread.
+    fn answer_encoded(
+        &self,
+        requests: &[RequestOutline],
+        output: &mut BatchOutput,
+        interrupted: &AtomicBool,
+        mut encode: impl FnMut(usize) -> Result<LineRequest, Refusal> + Send,
+    ) -> BatchResult {
+        let places = |(request, of): (usize, &RequestOutline)| {
+            (0..of.prompts.len()).map(move |prompt| RequestPrompt { request, prompt })
+        };
+        let places: Vec<RequestPrompt> = requests.iter().enumerate().flat_map(places).collect();
+        let prompts = || requests.iter().flat_map(|request| &request.prompts);
+        let keys: Vec<_> = prompts().map(|prompt| &prompt.key).collect();
+        let (replicas, draws) = (self.engine.facts().replicas, prompts().map(|prompt| prompt.draws).collect());
+        let order = Mutex::new(PromptOrder::among(replicas, TextKey::COSTS, &keys, draws));
+        let mut answering = AnswerLoop {
+            work: self,
+            places: &places,
+            order: &order,
+            generator: Generator::new(self.engine.clone(), Hear::Finishes, Release::EachSample),
+            seen: DistinctTokens::default(),
+            open: HashMap::new(),
+            sampled: HashMap::new(),
+            output,
+            tokens: 0,
+        };
+        // Whether the prompts of a request are sampled; `None`: it is not encoded yet.
+        let mut is_accepted: Vec<Option<bool>> = vec![None; requests.len()];
+        let next = || loop {
+            let place = order.lock().expect("taking does not panic").next_prompt()?;
+            let request = places[place].request;
+            match is_accepted[request] {
+                Some(true) => return Some(NextPrompt { place, request: None }),
+                Some(false) => {}
+                None => {
+                    let line = requests[request].line;
+                    let encoded = guarded(|| Ok(encode(line)))
+                        .unwrap_or_else(|error| Err(Refusal::of(&error)))
+                        .map_err(|refusal| (line, refusal));
+                    is_accepted[request] = Some(encoded.is_ok());
+                    return Some(NextPrompt { place, request: Some(encoded) });
+                }
+            }
+        };
+        let ended = std::thread::scope(|scope| {
+            let prompts = work_ahead(scope, next)?;
+            answering.run(&prompts, interrupted)
+        });
+        answering.log_prompts();
+        BatchResult { ended: ended.err(), tokens: answering.tokens }
+    }
+
+    fn call(&self, line: usize) -> &Call {
+        self.lines[line].call.as_ref().expect("a request is read from a call")
+    }
+
+    fn encode(&self, line: usize) -> Result<LineRequest, Refusal> {
+        let mut request = LineRequest::read(&self.reader, line, self.call(line))?;
+        request.fit_paths(self.engine.facts())?;
+        Ok(request)
+    }
+}
+
+/// A prompt of a request.
+#[derive(Clone, Copy)]
+struct RequestPrompt {
+    request: usize,
+    prompt: usize,
+}
+
+impl RequestPrompt {
+    fn prompt<'a>(&self, request: &'a LineRequest) -> PromptRequest<'a> {
+        let prompt = &request.prompts[self.prompt];
+        PromptRequest {
+            tokens: &prompt.tokens,
+            n: request.best_of,
+            prompt_logprobs: request.scored_top(),
+            params: &request.params,
+            stop: &prompt.stop,
+            uniforms: request.uniforms(self.prompt, &request.custom_id),
+            priority: request.priority,
+        }
+    }
+}
+
+/// The next prompt to start.
+struct NextPrompt {
+    /// Index into the places.
+    place: usize,
+    /// Its request, or the line of a refused request and the reason; `None`: sent with an earlier prompt of the
+    /// request.
+    request: Option<Result<LineRequest, (usize, Refusal)>>,
+}
+
+/// A request with prompts that have begun.
+struct OpenRequest {
+    request: LineRequest,
+    /// The results so far, one for each prompt.
+    parts: Vec<Option<Result<PromptCandidates, Refusal>>>,
+    /// For each prompt that has begun, the length in tokens of its common prefix with earlier ones.
+    shared: Vec<usize>,
+}
+
+impl OpenRequest {
+    fn new(request: LineRequest) -> Self {
+        let prompts = request.prompts.len();
+        OpenRequest { request, parts: (0..prompts).map(|_| None).collect(), shared: vec![0; prompts] }
+    }
+}
+
+/// The finished samples of a prompt.
+struct FinishedSamples {
+    finishes: Vec<Option<Finish>>,
+    left: usize,
+}
+
+impl FinishedSamples {
+    fn new(n: usize) -> Self {
+        FinishedSamples { finishes: (0..n).map(|_| None).collect(), left: n }
+    }
+}
+
+struct AnswerLoop<'a> {
+    work: &'a BatchJob<'a>,
+    /// The request and index of each prompt.
+    places: &'a [RequestPrompt],
+    order: &'a Mutex<PromptOrder>,
+    generator: Generator,
+    /// The prompts that have begun.
+    seen: DistinctTokens,
+    /// Requests with prompts that have begun and that are not answered yet.
+    open: HashMap<usize, OpenRequest>,
+    /// Prompts with some but not all samples finished.
+    sampled: HashMap<usize, FinishedSamples>,
+    output: &'a mut BatchOutput,
+    tokens: usize,
+}
+
+impl AnswerLoop<'_> {
+    fn run(&mut self, prompts: &Receiver<NextPrompt>, interrupted: &AtomicBool) -> Result<()> {
+        let (silent, mut has_all) = (never(), false);
+        loop {
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            while !has_all && !self.generator.has_enough() {
+                match prompts.try_recv() {
+                    Ok(prompt) => self.begin(prompt)?,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => has_all = true,
+                }
+            }
+            let others = if has_all || self.generator.has_enough() { &silent } else { prompts };
+            match self.generator.poll_beside(others, PATIENCE) {
+                Poll::Ready(First::Event(Some(event))) => self.handle(event)?,
+                Poll::Ready(First::Message(prompt)) => self.begin(prompt)?,
+                Poll::Ready(First::Event(None)) if has_all => return Ok(()),
+                Poll::Ready(First::Event(None)) => match prompts.recv_timeout(PATIENCE) {
+                    Ok(prompt) => self.begin(prompt)?,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => has_all = true,
+                },
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    fn log_prompts(&self) {
+        let Ok(metrics) = self.work.engine.metrics() else { return };
+        log::info!(
+            "prompts: {} distinct tokens, {} computed, {} log-probabilities found; {} rows in {} steps",
+            self.seen.count(),
+            metrics.prompt_tokens_computed,
+            metrics.scores_reused,
+            metrics.rows,
+            metrics.steps
+        );
+    }
+
+    fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
+        let place = self.places[at];
+        match request {
+            Some(Ok(request)) => drop(self.open.insert(place.request, OpenRequest::new(request))),
+            Some(Err((line, refusal))) => return self.refuse(line, refusal),
+            None => {}
+        }
+        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
+        let prompt = place.prompt(&open.request);
+        let shared = self.seen.insert(prompt.tokens);
+        // Reported where something is sampled after the prompt.
+        open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
+        if prompt.results() == 0 {
+            return self.end(at, Ok(PromptCandidates::default()));
+        }
+        let home = self.order.lock().expect("reading does not panic").home(at);
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, ..BeginOptions::default() }) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let refusal = request_refusal(error, self.work.engine.facts())?;
+                self.end(at, Err(refusal))
+            }
+        }
+    }
+
+    fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
+        let answer = BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin);
+        let bytes = self.output.write(line, &answer)?;
+        self.work.progress.request_done(true, bytes)
+    }
+
+    fn handle(&mut self, event: GenerateEvent) -> Result<()> {
+        match event {
+            GenerateEvent::Tokens { .. } => Ok(()),
+            GenerateEvent::Finished { sample, finish } => {
+                let is_sampled = finish.reason != FinishReason::Given;
+                if is_sampled {
+                    self.tokens += finish.tokens.len();
+                    self.work.progress.sample_done(finish.tokens.len());
+                }
+                let place = self.places[sample.prompt];
+                let open = &self.open[&place.request];
+                let stop = &open.request.prompts[place.prompt].stop;
+                if is_sampled && !stop.is_exact() {
+                    self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
+                }
+                let results = place.prompt(&open.request).results();
+                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::new(results));
+                sampled.finishes[sample.sample] = Some(finish);
+                sampled.left -= 1;
+                if sampled.left > 0 {
+                    return Ok(());
+                }
+                let cached = open.shared[place.prompt];
+                let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
+                let mut drawn: Vec<Finish> = whole.finishes.into_iter().flatten().collect();
+                let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
+                self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, cached, ..PromptCandidates::default() }))
+            }
+            GenerateEvent::Failed { sample, error } => {
+                let refusal = request_refusal(error, self.work.engine.facts())?;
+                // The other samples are useless without this one.
+                self.generator.prune(sample.prompt);
+                self.sampled.remove(&sample.prompt);
+                self.end(sample.prompt, Err(refusal))
+            }
+            GenerateEvent::Refused { prompt, error } => {
+                let refusal = request_refusal(error, self.work.engine.facts())?;
+                self.end(prompt, Err(refusal))
+            }
+        }
+    }
+
+    /// Stores the result of one prompt; the last one of a request writes the answer.
+    fn end(&mut self, at: usize, part: Result<PromptCandidates, Refusal>) -> Result<()> {
+        let place = self.places[at];
+        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
+        open.parts[place.prompt] = Some(part);
+        if open.parts.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let OpenRequest { request, parts, .. } = self.open.remove(&place.request).expect("it was there just now");
+        let all: Result<Vec<PromptCandidates>, Refusal> = parts.into_iter().flatten().collect();
+        let (work, line) = (self.work, request.line);
+        let answer = match all {
+            Ok(all) => {
+                BatchAnswer::of(work.call(line), &request, &all, work.origin, work.reader.tokenizer, work.created)
+            }
+            Err(refusal) => return self.refuse(line, refusal),
+        };
+        let bytes = self.output.write(line, &answer)?;
+        work.progress.request_done(false, bytes)
+    }
+}
+
+/// Errors caused by a single request become its refusal; any other error ends the job.
+fn request_refusal(error: Error, facts: &EngineFacts) -> Result<Refusal> {
+    match error {
+        Error::ContextTooLong { .. }
+        | Error::OutOfPages { .. }
+        | Error::DeviceMemory { .. }
+        | Error::LockedMemory { .. }
+        | Error::Value { .. } => {
+            let refusal = Refusal::of(&error);
+            Ok(Refusal { message: in_bytes(error, facts).to_string(), ..refusal })
+        }
+        error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::batch::CacheFormats;
+    use crate::batch::{input, request};
+    use offshoot_core::out::Progress;
+
+    /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
+    /// start. The line before it is refused when it is encoded.
+    #[test]
+    fn prompts_are_encoded_while_the_engine_works() {
+        const LINES: usize = 100;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (given, out) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+        let line = |id: usize| {
+            let body = json!({ "prompt": [format!("Tom has {id} pens."), format!("Mia has {id}")], "max_tokens": 2 });
+            json!({ "custom_id": id.to_string(), "url": "/v1/completions", "body": body }).to_string() + "\n"
+        };
+        std::fs::write(&given, (0..LINES).map(line).collect::<String>()).expect("the temporary folder is writable");
+        let lines = input::read(&given, 1 << 20).expect("sound lines");
+        let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+        let (engine, tokenizer) = offshoot_launch::open(&model).expect("the demo model is part of the project");
+        let config = offshoot_model::ModelFolder::open(&model).expect("the same").config;
+        let reader = || request::reader(&tokenizer, &config, "demo", 0);
+        let origin = AnswerOrigin::new(&model, CacheFormats::default(), offshoot_model::WeightChoice::default(), 0)
+            .expect("files that can be read");
+        let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
+        let outline = |line: &InputLine| {
+            let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
+            RequestOutline::read(&reader(), line.index, call).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+        };
+        let outlines: Vec<RequestOutline> = lines.iter().map(outline).collect();
+        let progress = Progress::new(LINES);
+        let job = BatchJob {
+            lines: &lines,
+            origin: &origin,
+            engine: engine.clone(),
+            reader: reader(),
+            created: 0,
+            progress: &progress,
+        };
+        let mut encoded = 0;
+        let result = job.answer_encoded(&outlines, &mut output, &AtomicBool::new(false), |line| {
+            encoded += 1;
+            let patience = Instant::now() + Duration::from_secs(60);
+            while encoded == LINES && engine.metrics().is_ok_and(|metrics| metrics.steps == 0) {
+                assert!(Instant::now() < patience, "the engine waits for the last prompt");
+            }
+            if encoded == LINES - 1 {
+                return Err(Refusal::new("refused", "by a test"));
+            }
+            job.encode(line)
+        });
+        assert!(result.ended.is_none(), "{:?}", result.ended);
+        assert_eq!((output.answered(), output.refused()), (LINES - 1, 1));
+        assert!(result.tokens > 0);
+    }
+}

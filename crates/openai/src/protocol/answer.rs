@@ -1,0 +1,385 @@
+//! Writes whole responses in OpenAI's format for completions and chats. Pure data: candidates in, JSON out. `chunks`
+//! writes the same in parts.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer};
+
+use super::endpoint::Endpoint;
+use super::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
+use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
+use super::scores::{ScoredChoice, scored_choice};
+use super::shown::{SampleText, TokenPlacer};
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{Finish, FinishReason};
+use offshoot_text::Tokenizer;
+use offshoot_text::reasoning::ReasoningSplitter;
+
+/// The results of one prompt.
+#[derive(Default)]
+pub struct PromptCandidates {
+    /// By index.
+    pub drawn: Vec<Finish>,
+    /// The ids of those candidates that are kept, by index; shorter if the last ones are not.
+    pub kept: Vec<Option<String>>,
+    /// The log-probabilities of its own tokens, without the first, if the request wants them.
+    pub scored: Option<Finish>,
+    /// The log-probabilities of its continuations' tokens, by index. A `Finish` may have more tokens before those of
+    /// the continuation.
+    pub choices: Vec<Finish>,
+    /// Tokens of the prompt that were not computed for this request.
+    pub cached: usize,
+}
+
+/// The header fields of a response.
+#[derive(Clone, Debug)]
+pub struct AnswerHead {
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub system_fingerprint: String,
+}
+
+/// A whole response; serialises to its JSON.
+#[derive(Serialize)]
+pub struct Response<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: Vec<Choice<'a>>,
+    usage: Usage,
+    /// vLLM's fields of a chat, which has one prompt.
+    #[serde(flatten)]
+    prompt: PromptFields<'a>,
+}
+
+/// What a request cost, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Each prompt counts once, however many choices it has.
+    pub prompt_tokens: usize,
+    pub completion_tokens: usize,
+    pub total_tokens: usize,
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromptTokensDetails {
+    /// Tokens of the prompts that were not computed for this request.
+    pub cached_tokens: usize,
+}
+
+impl Usage {
+    pub fn new(prompt_tokens: usize, completion_tokens: usize, cached_tokens: usize) -> Self {
+        let prompt_tokens_details = PromptTokensDetails { cached_tokens };
+        Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details,
+        }
+    }
+}
+
+impl ProtocolRequest {
+    /// The tokens of the prompts and of their continuations, each counted once.
+    pub fn prompt_tokens(&self) -> usize {
+        let of = |prompt: &EncodedPrompt| {
+            prompt.tokens.len() + prompt.choices.iter().map(|choice| choice.tokens.len()).sum::<usize>()
+        };
+        self.prompts.iter().map(of).sum()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Choice<'a> {
+    Completion(CompletionChoice<'a>),
+    Chat(ChatChoice<'a>),
+    Scored(ScoredChoice<'a>),
+}
+
+/// The text of a choice: that of its prompt, if it is echoed, and its own. Joined only where it is written.
+struct EchoedText<'a> {
+    echoed: &'a str,
+    own: Cow<'a, str>,
+}
+
+impl Serialize for EchoedText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}{}", self.echoed, self.own))
+    }
+}
+
+#[derive(Serialize)]
+struct CompletionChoice<'a> {
+    index: usize,
+    text: EchoedText<'a>,
+    logprobs: Option<OwnedLogprobs<'a>>,
+    finish_reason: &'static str,
+    stop_reason: Option<StopReason>,
+    #[serde(flatten)]
+    prompt: PromptFields<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    branch: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ChatChoice<'a> {
+    index: usize,
+    message: ChatMessage<'a>,
+    logprobs: Option<OwnedLogprobs<'a>>,
+    finish_reason: &'static str,
+    stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    branch: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ChatMessage<'a> {
+    role: &'static str,
+    content: Cow<'a, str>,
+    refusal: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+/// vLLM's fields about a prompt.
+#[derive(Clone, Copy, Default, Serialize)]
+struct PromptFields<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+}
+
+impl<'a> PromptFields<'a> {
+    fn new(
+        request: &ProtocolRequest,
+        prompt: &'a EncodedPrompt,
+        scored: Option<&'a Finish>,
+        tokenizer: &'a Tokenizer,
+    ) -> Self {
+        let logprobs = |(top, scored)| PromptLogprobs { prompt, scored, top, tokenizer };
+        PromptFields {
+            prompt_logprobs: request.prompt_logprobs.zip(scored).map(logprobs),
+            prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
+        }
+    }
+}
+
+/// vLLM's `stop_reason`: the stop string, or the id of the stop token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StopReason {
+    Text(String),
+    Token(TokenId),
+}
+
+impl StopReason {
+    pub fn of(reason: &FinishReason) -> Option<StopReason> {
+        match reason {
+            FinishReason::StopString(text) => Some(StopReason::Text(text.clone())),
+            FinishReason::StopToken(token) => Some(StopReason::Token(*token)),
+            // Its time was over.
+            FinishReason::Cancelled => Some(StopReason::Text("cancelled".to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// OpenAI's word for why a text ended.
+pub fn finish_word(reason: &FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => "length",
+        _ => "stop",
+    }
+}
+
+/// The log-probabilities of a choice.
+struct OwnedLogprobs<'a> {
+    shown: Vec<ShownToken<'a>>,
+    endpoint: Endpoint,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for OwnedLogprobs<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
+        match self.endpoint {
+            Endpoint::Completions => CompletionLogprobs { shown, tokenizer }.serialize(serializer),
+            Endpoint::Chat => ChatLogprobs { shown, tokenizer }.serialize(serializer),
+        }
+    }
+}
+
+/// The `object` of a whole response.
+pub fn object(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Completions => "text_completion",
+        Endpoint::Chat => "chat.completion",
+    }
+}
+
+/// The response to a request; `candidates`: one element per prompt.
+pub fn response<'a>(
+    request: &'a ProtocolRequest,
+    candidates: &'a [PromptCandidates],
+    head: &'a AnswerHead,
+    tokenizer: &'a Tokenizer,
+) -> Response<'a> {
+    let mut choices = Vec::new();
+    for (prompt, candidates) in request.prompts.iter().zip(candidates) {
+        match prompt.choices.is_empty() {
+            true => sampled_choices(request, prompt, candidates, tokenizer, &mut choices),
+            false => {
+                for (choice, scored) in prompt.choices.iter().zip(&candidates.choices) {
+                    let choice = scored_choice(request, prompt, choice, scored, choices.len(), tokenizer);
+                    choices.push(Choice::Scored(choice));
+                }
+            }
+        }
+    }
+    let drawn = candidates.iter().flat_map(|candidates| &candidates.drawn);
+    let completion_tokens = drawn.map(|drawn| drawn.tokens.len()).sum();
+    let cached = candidates.iter().map(|candidates| candidates.cached).sum();
+    let chat_prompt = match (request.endpoint, &request.prompts[..], candidates) {
+        (Endpoint::Chat, [prompt], [candidates]) => {
+            PromptFields::new(request, prompt, candidates.scored.as_ref(), tokenizer)
+        }
+        _ => PromptFields::default(),
+    };
+    Response {
+        id: &head.id,
+        object: object(request.endpoint),
+        created: head.created,
+        model: &request.model,
+        system_fingerprint: &head.system_fingerprint,
+        choices,
+        usage: Usage::new(request.prompt_tokens(), completion_tokens, cached),
+        prompt: chat_prompt,
+    }
+}
+
+/// Adds the choices of one prompt.
+fn sampled_choices<'a>(
+    request: &'a ProtocolRequest,
+    prompt: &'a EncodedPrompt,
+    candidates: &'a PromptCandidates,
+    tokenizer: &'a Tokenizer,
+    choices: &mut Vec<Choice<'a>>,
+) {
+    let fields = PromptFields::new(request, prompt, candidates.scored.as_ref(), tokenizer);
+    let kept = |index: usize| candidates.kept.get(index).and_then(Option::as_deref);
+    let nothing = || (0..request.n).map(|index| (index, None)).collect();
+    let drawn: Vec<(usize, Option<&Finish>)> = match request.best_of {
+        0 => nothing(),
+        _ => best(&candidates.drawn, request.n).into_iter().map(|(index, drawn)| (index, Some(drawn))).collect(),
+    };
+    for (at, drawn) in drawn {
+        let sample = ShownSample::new(request, prompt, drawn, tokenizer);
+        let shown = request.logprobs.then(|| {
+            let echoed = candidates.scored.as_ref().filter(|_| request.echo);
+            let most = request.params.top_logprobs.unwrap_or(0);
+            let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
+            shown.extend(&sample.tokens);
+            OwnedLogprobs { shown, endpoint: request.endpoint, tokenizer }
+        });
+        let (index, branch) = (choices.len(), kept(at));
+        let (finish_reason, stop_reason) = (finish_word(&sample.reason), StopReason::of(&sample.reason));
+        let token_ids = request.return_token_ids.then(|| drawn.map_or(&[][..], |drawn| &drawn.tokens));
+        choices.push(match request.endpoint {
+            Endpoint::Completions => {
+                let echoed = if request.echo { &*prompt.text } else { "" };
+                let text = EchoedText { echoed, own: sample.text };
+                let logprobs = shown;
+                Choice::Completion(CompletionChoice {
+                    index,
+                    text,
+                    logprobs,
+                    finish_reason,
+                    stop_reason,
+                    prompt: fields,
+                    token_ids,
+                    branch,
+                })
+            }
+            Endpoint::Chat => {
+                let (content, reasoning_content) = match request.reasoning {
+                    Reasoning::Keep => (sample.text, None),
+                    Reasoning::Split => {
+                        let mut splitter = ReasoningSplitter::new(prompt.start.clone());
+                        let (first, rest) = (splitter.push(&sample.text), splitter.finish());
+                        ((first.content + &rest.content).into(), Some(first.reasoning + &rest.reasoning))
+                    }
+                };
+                let message = ChatMessage { role: "assistant", content, refusal: None, reasoning_content };
+                let logprobs = shown;
+                Choice::Chat(ChatChoice { index, message, logprobs, finish_reason, stop_reason, token_ids, branch })
+            }
+        });
+    }
+}
+
+/// The `n` candidates with the largest mean log-probability per token, best first, of equal ones the first; all in
+/// order if there are at most `n`. Each with its index.
+fn best(drawn: &[Finish], n: usize) -> Vec<(usize, &Finish)> {
+    let mut best: Vec<(usize, &Finish)> = drawn.iter().enumerate().collect();
+    if best.len() > n {
+        let mean = |drawn: &Finish| drawn.logprob / drawn.tokens.len().max(1) as f64;
+        best.sort_by(|(_, a), (_, b)| mean(b).total_cmp(&mean(a)));
+        best.truncate(n);
+    }
+    best
+}
+
+/// A sample as its request shows it.
+struct ShownSample<'a> {
+    text: Cow<'a, str>,
+    /// Without those that belong only to the stop string that was cut off; empty without log-probabilities.
+    tokens: Vec<ShownToken<'a>>,
+    reason: FinishReason,
+}
+
+impl<'a> ShownSample<'a> {
+    /// `drawn`: `None` if nothing was sampled.
+    fn new(
+        request: &ProtocolRequest,
+        prompt: &EncodedPrompt,
+        drawn: Option<&'a Finish>,
+        tokenizer: &'a Tokenizer,
+    ) -> Self {
+        let Some(drawn) = drawn else {
+            return ShownSample { text: "".into(), tokens: Vec::new(), reason: FinishReason::Length };
+        };
+        let (text, reason) = match request.skips_special {
+            true => (Cow::Borrowed(&*drawn.text), drawn.reason.clone()),
+            false => {
+                let mut text = String::new();
+                let reason =
+                    SampleText::new(false, prompt, tokenizer).finish(drawn, drawn.tokens.iter().copied(), &mut text);
+                (Cow::Owned(text), reason)
+            }
+        };
+        let mut tokens = Vec::new();
+        if request.logprobs {
+            let begin = if request.echo { prompt.text.chars().count() } else { 0 };
+            let is_cut = matches!(reason, FinishReason::StopString(_));
+            let mut placer = TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer);
+            for ((&token, &logprob), top) in drawn.tokens.iter().zip(&drawn.logprobs).zip(&drawn.top) {
+                let place = placer.place(token);
+                if is_cut && place.bytes >= text.len() {
+                    break;
+                }
+                tokens.push(ShownToken { token, logprob: Some(logprob), top, offset: place.chars });
+            }
+        }
+        ShownSample { text, tokens, reason }
+    }
+}

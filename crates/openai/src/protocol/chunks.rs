@@ -1,0 +1,372 @@
+//! Writes an answer in parts, as server-sent events in OpenAI's format: the events of its samples become chunks as they
+//! come. All chunks of a choice together are the choice that `answer` writes, however the events were joined.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::answer::{AnswerHead, StopReason, Usage, finish_word};
+use super::endpoint::Endpoint;
+use super::logprobs::{ChatLogprobs, CompletionLogprobs, ShownToken, echoed_tokens};
+use super::request::{ProtocolRequest, Reasoning, StreamOptions};
+use super::shown::{SampleText, TokenPlace, TokenPlacer};
+use super::sse;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{Finish, FinishReason, SampledToken};
+use offshoot_launch::SampleId;
+use offshoot_text::Tokenizer;
+use offshoot_text::reasoning::{ReasoningSplitter, SplitText};
+
+/// Writes the chunks of one request, whose `stream` says how. Its samples are those of its prompts, `n` each.
+pub struct ChunkWriter {
+    request: Arc<ProtocolRequest>,
+    tokenizer: Arc<Tokenizer>,
+    options: StreamOptions,
+    /// What each chunk begins with, up to its choices.
+    head: Vec<u8>,
+    /// The scores of each prompt, as far as they have come.
+    scored: Vec<Option<Finish>>,
+    /// By index of the choice.
+    samples: Vec<SampleStream>,
+    usage: Usage,
+}
+
+/// One choice so far.
+struct SampleStream {
+    text: SampleText,
+    splitter: Option<ReasoningSplitter>,
+    placer: Option<TokenPlacer>,
+    /// Tokens that have come.
+    tokens: usize,
+    /// Bytes of text in the chunks so far.
+    sent_bytes: usize,
+    has_begun: bool,
+    has_ended: bool,
+    unsent: UnsentPart,
+}
+
+/// What has come and is in no chunk yet.
+#[derive(Default)]
+struct UnsentPart {
+    text: String,
+    /// Their log-probabilities wait until it is certain that no stop string cuts them off.
+    tokens: Vec<PlacedToken>,
+    token_ids: Vec<TokenId>,
+    end: Option<SampleEnd>,
+}
+
+struct PlacedToken {
+    sampled: SampledToken,
+    place: TokenPlace,
+}
+
+struct SampleEnd {
+    reason: FinishReason,
+    branch: Option<String>,
+}
+
+/// The choice of a chunk.
+#[derive(Serialize)]
+struct ChunkChoice<'a, T, L> {
+    index: usize,
+    #[serde(flatten)]
+    text: T,
+    logprobs: Option<L>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<StopReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    branch: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CompletionText<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct ChatText<'a> {
+    delta: ChatDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct ChatDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+}
+
+impl ChunkWriter {
+    pub fn new(request: Arc<ProtocolRequest>, head: &AnswerHead, tokenizer: Arc<Tokenizer>) -> Self {
+        let samples = request.prompts.iter().flat_map(|prompt| {
+            let begin = if request.echo { prompt.text.chars().count() } else { 0 };
+            let (request, tokenizer) = (&request, &tokenizer);
+            (0..request.n).map(move |_| SampleStream {
+                text: SampleText::new(request.skips_special, prompt, tokenizer),
+                splitter: (request.reasoning == Reasoning::Split).then(|| ReasoningSplitter::new(prompt.start.clone())),
+                placer: request
+                    .logprobs
+                    .then(|| TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer)),
+                tokens: 0,
+                sent_bytes: 0,
+                has_begun: false,
+                has_ended: false,
+                unsent: UnsentPart::default(),
+            })
+        });
+        ChunkWriter {
+            options: request.stream.unwrap_or_default(),
+            head: head_of_chunks(&request, head),
+            scored: request.prompts.iter().map(|_| None).collect(),
+            samples: samples.collect(),
+            usage: Usage::new(request.prompt_tokens(), 0, 0),
+            request,
+            tokenizer,
+        }
+    }
+
+    /// Tokens of all prompts that are not computed for this request, for the usage.
+    pub fn set_cached(&mut self, tokens: usize) {
+        self.usage.prompt_tokens_details.cached_tokens = tokens;
+    }
+
+    /// The usage so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Tokens were sampled, with this text that is final: appends a chunk, if there is something to show.
+    pub fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>) {
+        self.count(tokens.len());
+        let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
+        stream.text.push(tokens.iter().map(|sampled| sampled.token), text, &mut stream.unsent.text);
+        stream.take(tokens, self.request.return_token_ids);
+        self.write_if_ready(sample, out);
+    }
+
+    /// A sample has ended: appends its last chunk. `branch`: the id under which it is kept. The sample with index `n`
+    /// is its prompt's scores.
+    pub fn finished(&mut self, sample: SampleId, finish: Finish, branch: Option<String>, out: &mut Vec<u8>) {
+        if sample.sample >= self.request.n || finish.reason == FinishReason::Given {
+            self.scored[sample.prompt] = Some(finish);
+            return (0..self.request.n)
+                .for_each(|index| self.write_if_ready(SampleId { sample: index, ..sample }, out));
+        }
+        let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
+        let rest = &finish.tokens[stream.tokens..];
+        let reason = stream.text.finish(&finish, rest.iter().copied(), &mut stream.unsent.text);
+        let sampled = |(at, &token): (usize, &TokenId)| SampledToken {
+            token,
+            logprob: finish.logprobs[at],
+            top: finish.top.get(at).cloned().unwrap_or_default(),
+        };
+        let rest: Vec<SampledToken> = finish.tokens.iter().enumerate().skip(stream.tokens).map(sampled).collect();
+        let late = rest.len();
+        stream.take(rest, self.request.return_token_ids);
+        stream.has_ended = true;
+        stream.unsent.end = Some(SampleEnd { reason, branch });
+        self.count(late);
+        self.write_if_ready(sample, out);
+    }
+
+    /// Appends the usage, if the request wants it, and the end of the stream. All samples have ended.
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        if self.request.best_of == 0 {
+            for index in 0..self.samples.len() {
+                let stream = &mut self.samples[index];
+                if stream.has_ended {
+                    continue; // It was told already: the sample whose branch is kept ends by an event of its own.
+                }
+                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
+                let (prompt, sample) = (index / self.request.n, index % self.request.n);
+                self.write_if_ready(SampleId { prompt, sample }, out);
+            }
+        }
+        if self.options.include_usage {
+            out.extend_from_slice(&self.head);
+            out.extend_from_slice(b"],\"usage\":");
+            sse::write_json(&self.usage, out);
+            out.push(b'}');
+            out.extend_from_slice(sse::END);
+        }
+        out.extend_from_slice(sse::DONE);
+    }
+
+    fn count(&mut self, tokens: usize) {
+        self.usage.completion_tokens += tokens;
+        self.usage.total_tokens += tokens;
+    }
+
+    /// Appends a chunk of what has come, unless the prompt's scores, which stand before it, have not.
+    fn write_if_ready(&mut self, sample: SampleId, out: &mut Vec<u8>) {
+        let waits = self.request.scored_top().is_some() && self.scored[sample.prompt].is_none();
+        let index = sample.prompt * self.request.n + sample.sample;
+        let may_be_cut = !self.request.prompts[sample.prompt].stop.strings.is_empty();
+        if waits || !self.samples[index].has_news(may_be_cut) {
+            return;
+        }
+        let is_first = !self.samples[index].has_begun;
+        out.extend_from_slice(&self.head);
+        self.write_choice(sample.prompt, index, may_be_cut, out);
+        out.push(b']');
+        if is_first && self.request.return_token_ids && self.request.endpoint == Endpoint::Chat {
+            out.extend_from_slice(b",\"prompt_token_ids\":");
+            sse::write_json(&self.request.prompts[sample.prompt].tokens, out);
+        }
+        if self.options.continuous_usage {
+            out.extend_from_slice(b",\"usage\":");
+            sse::write_json(&self.usage, out);
+        } else if self.options.include_usage {
+            out.extend_from_slice(b",\"usage\":null");
+        }
+        out.push(b'}');
+        out.extend_from_slice(sse::END);
+    }
+
+    fn write_choice(&mut self, prompt: usize, index: usize, may_be_cut: bool, out: &mut Vec<u8>) {
+        let (request, tokenizer) = (&*self.request, &*self.tokenizer);
+        let (prompt, scored) = (&request.prompts[prompt], self.scored[prompt].as_ref());
+        let stream = &mut self.samples[index];
+        let is_first = !std::mem::replace(&mut stream.has_begun, true);
+        let certain = stream.certain(may_be_cut);
+        let UnsentPart { text, tokens, token_ids, end } = &mut stream.unsent;
+        stream.sent_bytes += text.len();
+
+        let echoed = scored.filter(|_| is_first && request.echo && request.logprobs);
+        let most = request.params.top_logprobs.unwrap_or(0);
+        let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
+        shown.extend(tokens[..certain].iter().map(PlacedToken::shown));
+        let has_logprobs = request.logprobs && !shown.is_empty();
+        let shown = &*shown;
+        let finish_reason = end.as_ref().map(|end| finish_word(&end.reason));
+        let stop_reason = end.as_ref().and_then(|end| StopReason::of(&end.reason));
+        let branch = end.as_ref().and_then(|end| end.branch.as_deref());
+        let own_ids = (!token_ids.is_empty()).then_some(&token_ids[..]);
+        match request.endpoint {
+            Endpoint::Completions => {
+                if is_first && request.echo {
+                    text.insert_str(0, &prompt.text);
+                }
+                sse::write_json(
+                    &ChunkChoice {
+                        index,
+                        text: CompletionText { text },
+                        logprobs: has_logprobs.then_some(CompletionLogprobs { shown, tokenizer }),
+                        finish_reason,
+                        stop_reason,
+                        prompt_token_ids: (is_first && request.return_token_ids).then_some(&prompt.tokens[..]),
+                        token_ids: own_ids,
+                        branch,
+                    },
+                    out,
+                );
+            }
+            Endpoint::Chat => {
+                let split = stream.splitter.as_mut().map(|splitter| split(splitter, text, end.is_some()));
+                let (content, reasoning) = match &split {
+                    Some(SplitText { content, reasoning }) => (&**content, &**reasoning),
+                    None => (&**text, ""),
+                };
+                let delta = ChatDelta {
+                    role: is_first.then_some("assistant"),
+                    content: Some(content).filter(|content| !content.is_empty() || (is_first && reasoning.is_empty())),
+                    reasoning_content: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
+                };
+                sse::write_json(
+                    &ChunkChoice {
+                        index,
+                        text: ChatText { delta },
+                        logprobs: has_logprobs.then_some(ChatLogprobs { shown, tokenizer }),
+                        finish_reason,
+                        stop_reason,
+                        prompt_token_ids: None,
+                        token_ids: own_ids,
+                        branch,
+                    },
+                    out,
+                );
+            }
+        }
+        text.clear();
+        tokens.drain(..certain);
+        token_ids.clear();
+        *end = None;
+    }
+}
+
+impl SampleStream {
+    /// Takes tokens that have come.
+    fn take(&mut self, tokens: Vec<SampledToken>, keeps_ids: bool) {
+        self.tokens += tokens.len();
+        if keeps_ids {
+            self.unsent.token_ids.extend(tokens.iter().map(|sampled| sampled.token));
+        }
+        if let Some(placer) = &mut self.placer {
+            let placed = tokens.into_iter().map(|sampled| PlacedToken { place: placer.place(sampled.token), sampled });
+            self.unsent.tokens.extend(placed);
+        }
+    }
+
+    /// Number of unsent tokens that belong to the text so far, whatever comes. The others are behind it, where a stop
+    /// string may cut the text off.
+    fn certain(&self, may_be_cut: bool) -> usize {
+        let tokens = &self.unsent.tokens;
+        let end = self.sent_bytes + self.unsent.text.len();
+        let is_cut = match &self.unsent.end {
+            Some(end) => matches!(end.reason, FinishReason::StopString(_)),
+            None => may_be_cut,
+        };
+        if is_cut { tokens.partition_point(|token| token.place.bytes < end) } else { tokens.len() }
+    }
+
+    fn has_news(&self, may_be_cut: bool) -> bool {
+        let UnsentPart { text, token_ids, end, .. } = &self.unsent;
+        !text.is_empty() || !token_ids.is_empty() || end.is_some() || self.certain(may_be_cut) > 0
+    }
+}
+
+impl PlacedToken {
+    fn shown(&self) -> ShownToken<'_> {
+        let SampledToken { token, logprob, top } = &self.sampled;
+        ShownToken { token: *token, logprob: Some(*logprob), top, offset: self.place.chars }
+    }
+}
+
+fn split(splitter: &mut ReasoningSplitter, text: &str, is_end: bool) -> SplitText {
+    let mut split = splitter.push(text);
+    if is_end {
+        let rest = splitter.finish();
+        split.reasoning += &rest.reasoning;
+        split.content += &rest.content;
+    }
+    split
+}
+
+/// The frame's beginning and the fields before the choices.
+fn head_of_chunks(request: &ProtocolRequest, head: &AnswerHead) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Head<'a> {
+        id: &'a str,
+        object: &'static str,
+        created: u64,
+        model: &'a str,
+        system_fingerprint: &'a str,
+    }
+    let object = match request.endpoint {
+        Endpoint::Completions => "text_completion",
+        Endpoint::Chat => "chat.completion.chunk",
+    };
+    let (id, model, created) = (&*head.id, &*request.model, head.created);
+    let mut out = sse::BEGIN.to_vec();
+    sse::write_json(&Head { id, object, created, model, system_fingerprint: &head.system_fingerprint }, &mut out);
+    out.pop();
+    out.extend_from_slice(b",\"choices\":[");
+    out
+}

@@ -1,0 +1,133 @@
+//! Turns the prompts of a request into tokens, and finds the errors of their tokens.
+
+use super::endpoint::Endpoint;
+use super::reader::RequestReader;
+use super::refusal::Refusal;
+use super::request::{ChoiceContent, EncodedChoice, EncodedPrompt, PromptContent, ProtocolRequest, TextPrompt};
+use offshoot_core::error::Error;
+use offshoot_core::ids::TokenId;
+use offshoot_text::reasoning::TextStart;
+use offshoot_text::{AddSpecial, LongBeginning};
+
+impl RequestReader<'_> {
+    /// The request with its prompts in tokens. A request with a `parent` is encoded by [`RequestReader::encode_after`].
+    pub fn encode(&self, request: ProtocolRequest<TextPrompt>) -> Result<ProtocolRequest, Refusal> {
+        match &request.parent {
+            None => self.encode_after(request, &[]),
+            Some(_) => Err(Refusal::out_of_place("parent", "here: only a server keeps branches")),
+        }
+    }
+
+    /// The request with its prompts in tokens, which follow `parent`: those of the branch that it names.
+    pub fn encode_after(
+        &self,
+        request: ProtocolRequest<TextPrompt>,
+        parent: &[TokenId],
+    ) -> Result<ProtocolRequest, Refusal> {
+        let field = if request.endpoint == Endpoint::Chat { "messages" } else { "prompt" };
+        request.try_map(|prompt| self.encode_prompt(field, prompt, parent))
+    }
+
+    fn encode_prompt(&self, field: &str, prompt: TextPrompt, parent: &[TokenId]) -> Result<EncodedPrompt, Refusal> {
+        let (own, choices) = self.tokens(field, &prompt)?;
+        let TextPrompt { text, stop, is_unlimited, mut start, .. } = prompt;
+        if own.is_empty() && !parent.is_empty() {
+            let parent = self.tokenizer.decode(parent);
+            start = TextStart::of(&parent, Some(&parent));
+        }
+        let tokens = [parent, &own].concat();
+        let context = self.config.context;
+        if tokens.is_empty() {
+            return Err(Refusal::value(field, "at least one token", "none"));
+        }
+        self.check_tokens(field, &own)?;
+        choices.iter().try_for_each(|choice| self.check_tokens("choices", &choice.tokens))?;
+        let most = self.limits.prompt_tokens;
+        if tokens.len() > most {
+            let what = format!("the prompt has {} tokens; at most {most} are allowed", tokens.len());
+            return Err(Refusal::new("context_length_exceeded", what).about(field));
+        }
+        let longest = choices.iter().map(|choice| choice.tokens.len()).max();
+        if tokens.len() + longest.map_or(0, |longest| longest - 1) >= context {
+            let with = if longest.is_some() { " with its longest continuation" } else { "" };
+            let (what, tokens) = (format!("the prompt{with}"), tokens.len() + longest.unwrap_or(0));
+            return Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field));
+        }
+        let stop = offshoot_engine::Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
+        stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
+        let parent_tokens = parent.len();
+        Ok(EncodedPrompt { tokens, parent_tokens, text, stop, is_unlimited, start, choices })
+    }
+
+    pub(super) fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {
+        match tokens.iter().find(|token| token.ix() >= self.config.vocab) {
+            Some(token) => {
+                let expected = format!("tokens below {}", self.config.vocab);
+                Err(Refusal::value(field, &expected, &token.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The prompt's own tokens, and its continuations.
+    fn tokens(&self, field: &str, prompt: &TextPrompt) -> Result<(Vec<TokenId>, Vec<EncodedChoice>), Refusal> {
+        let refuse = |error: Error| Refusal::of(&error);
+        let text = &prompt.text;
+        if matches!(prompt.content, PromptContent::Text(_)) {
+            self.check_length(field, "the prompt", text)?;
+        }
+        let texts: Option<Vec<String>> = prompt.choices.iter().map(text_of).collect();
+        for text in texts.iter().flatten() {
+            self.check_length("choices", "a continuation", text)?;
+        }
+        match (&prompt.content, texts) {
+            // Each text is encoded whole, as the model saw such texts in training.
+            (PromptContent::Text(special), Some(texts)) if !texts.is_empty() => {
+                let encoded = self.tokenizer.encode_choices(std::slice::from_ref(text), &texts, *special);
+                let encoded = encoded.map_err(|error| Refusal::of(&error).about("choices"))?;
+                let choices = texts.into_iter().zip(encoded.continuations);
+                let choices = choices.map(|(text, tokens)| EncodedChoice { text, tokens }).collect();
+                Ok((encoded.prompt.tokens, choices))
+            }
+            (content, _) => {
+                let tokens = match content {
+                    PromptContent::Text(special) => self.tokenizer.encode(text, *special).map_err(refuse)?,
+                    PromptContent::Tokens(tokens) => tokens.clone(),
+                };
+                let choices = prompt.choices.iter().map(|choice| self.choice(choice)).collect::<Result<_, _>>()?;
+                Ok((tokens, choices))
+            }
+        }
+    }
+
+    /// Refuses a text of more tokens than the context, of which only so many are encoded.
+    pub(super) fn check_length(&self, field: &str, what: &str, text: &str) -> Result<(), Refusal> {
+        let context = self.config.context;
+        let beyond = self.tokenizer.beginning_beyond(text, context).map_err(|error| Refusal::of(&error))?;
+        let Some(LongBeginning { bytes, tokens }) = beyond else { return Ok(()) };
+        let what = format!("the beginning ({bytes} bytes) of {what}");
+        Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field))
+    }
+
+    /// A continuation by itself.
+    fn choice(&self, choice: &ChoiceContent) -> Result<EncodedChoice, Refusal> {
+        let (text, tokens) = match choice {
+            ChoiceContent::Text(text) => {
+                let tokens = self.tokenizer.encode(text, AddSpecial::No).map_err(|error| Refusal::of(&error))?;
+                (text.clone(), tokens)
+            }
+            ChoiceContent::Tokens(tokens) => (self.tokenizer.decode(tokens), tokens.clone()),
+        };
+        match tokens.is_empty() {
+            true => Err(Refusal::value("choices", "at least one token in each", "none")),
+            false => Ok(EncodedChoice { text, tokens }),
+        }
+    }
+}
+
+fn text_of(choice: &ChoiceContent) -> Option<String> {
+    match choice {
+        ChoiceContent::Text(text) => Some(text.clone()),
+        ChoiceContent::Tokens(_) => None,
+    }
+}

@@ -1,0 +1,191 @@
+//! Log-probabilities in OpenAI's format for completions and for chats, and in vLLM's for prompts. Nothing is copied:
+//! they are written straight from the engine's results.
+
+use std::borrow::Cow;
+
+use serde::ser::{SerializeMap, SerializeStruct};
+use serde::{Serialize, Serializer};
+
+use super::request::EncodedPrompt;
+use super::shown::TokenPlacer;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::Finish;
+use offshoot_text::Tokenizer;
+
+/// A token of a returned text.
+#[derive(Clone, Copy)]
+pub struct ShownToken<'a> {
+    pub token: TokenId,
+    /// `None`: nothing is before it.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens in its place, likeliest first.
+    pub top: &'a [(TokenId, f32)],
+    /// Number of characters before it.
+    pub offset: usize,
+}
+
+/// The prompt's own tokens, of which `scored` has all but the first; each with at most `most` of the likeliest in its
+/// place. Their offsets are those of their texts; special tokens have none.
+pub fn echoed_tokens<'a>(
+    prompt: &EncodedPrompt,
+    scored: &'a Finish,
+    most: usize,
+    tokenizer: &Tokenizer,
+) -> Vec<ShownToken<'a>> {
+    let all = prompt.text.chars().count();
+    let mut placer = TokenPlacer::new(&[], true, 0, tokenizer);
+    let logprobs = [None].into_iter().chain(scored.logprobs.iter().copied().map(Some));
+    let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
+    let mut shown = Vec::with_capacity(prompt.tokens.len());
+    for ((&token, logprob), top) in prompt.tokens.iter().zip(logprobs).zip(tops) {
+        let offset = all.min(placer.place(token).chars);
+        shown.push(ShownToken { token, logprob, top: &top[..top.len().min(most)], offset });
+    }
+    shown
+}
+
+/// `logprobs` of a completion.
+pub struct CompletionLogprobs<'a> {
+    pub shown: &'a [ShownToken<'a>],
+    pub tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for CompletionLogprobs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (shown, tokenizer) = (self.shown, self.tokenizer);
+        let mut fields = serializer.serialize_struct("logprobs", 4)?;
+        fields.serialize_field("tokens", &List(|| shown.iter().map(|shown| token_text(tokenizer, shown.token))))?;
+        fields.serialize_field("token_logprobs", &List(|| shown.iter().map(|shown| shown.logprob.map(f64::from))))?;
+        fields.serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, tokenizer))))?;
+        fields.serialize_field("text_offset", &List(|| shown.iter().map(|shown| shown.offset)))?;
+        fields.end()
+    }
+}
+
+/// The likeliest tokens in place of a token, and itself, by text, likeliest first; of several with the same text the
+/// first counts. `None`: nothing is before the token.
+fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Serialize + use<'a>> {
+    let (own, top) = ((shown.token, shown.logprob?), shown.top);
+    Some(Map(move || {
+        let mut rivals: Vec<(Cow<str>, f64)> = Vec::with_capacity(top.len() + 1);
+        for &(token, logprob) in top.iter().chain([&own]) {
+            let text = token_text(tokenizer, token);
+            if rivals.iter().all(|(other, _)| *other != text) {
+                rivals.push((text, f64::from(logprob)));
+            }
+        }
+        rivals
+    }))
+}
+
+/// `logprobs` of a chat.
+pub struct ChatLogprobs<'a> {
+    pub shown: &'a [ShownToken<'a>],
+    pub tokenizer: &'a Tokenizer,
+}
+
+#[derive(Serialize)]
+struct ChatToken<'a> {
+    token: Cow<'a, str>,
+    logprob: Option<f64>,
+    bytes: &'a [u8],
+}
+
+#[derive(Serialize)]
+struct ChatTokenAndRivals<'a, R> {
+    #[serde(flatten)]
+    own: ChatToken<'a>,
+    top_logprobs: R,
+}
+
+impl Serialize for ChatLogprobs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("logprobs", 2)?;
+        fields
+            .serialize_field("content", &List(|| self.shown.iter().map(|&shown| chat_token(shown, self.tokenizer))))?;
+        fields.serialize_field("refusal", &None::<()>)?;
+        fields.end()
+    }
+}
+
+fn chat_token<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> impl Serialize + use<'a> {
+    let token = move |token: TokenId, logprob: Option<f32>| {
+        let bytes = tokenizer.token_bytes(token);
+        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes }
+    };
+    let rivals = move || shown.top.iter().map(move |&(rival, logprob)| token(rival, Some(logprob)));
+    ChatTokenAndRivals { own: token(shown.token, shown.logprob), top_logprobs: List(rivals) }
+}
+
+/// `prompt_logprobs`, as vLLM writes them: for each token of the prompt but the first, an object of token ids, its own
+/// first.
+#[derive(Clone, Copy)]
+pub struct PromptLogprobs<'a> {
+    pub prompt: &'a EncodedPrompt,
+    pub scored: &'a Finish,
+    /// How many of the likeliest tokens are shown.
+    pub top: usize,
+    pub tokenizer: &'a Tokenizer,
+}
+
+#[derive(Serialize)]
+struct RankedToken<'a> {
+    logprob: f64,
+    /// From 1; `None`: below the likeliest tokens that were asked for.
+    rank: Option<usize>,
+    decoded_token: Cow<'a, str>,
+}
+
+impl Serialize for PromptLogprobs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ranked = |token: TokenId, logprob: f32, rank: Option<usize>| RankedToken {
+            logprob: f64::from(logprob),
+            rank,
+            decoded_token: String::from_utf8_lossy(self.tokenizer.token_bytes(token)),
+        };
+        let entry = |at: usize| {
+            let (own, logprob) = (self.prompt.tokens[at + 1], self.scored.logprobs[at]);
+            let top = self.scored.top.get(at).map_or(&[][..], Vec::as_slice);
+            Map(move || {
+                let rank = top.iter().position(|&(token, _)| token == own).map(|rank| rank + 1);
+                let rivals = top.iter().take(self.top).enumerate().filter(move |(_, (token, _))| *token != own);
+                let rivals =
+                    rivals.map(move |(rank, &(token, logprob))| (token.0, ranked(token, logprob, Some(rank + 1))));
+                [(own.0, ranked(own, logprob, rank))].into_iter().chain(rivals)
+            })
+        };
+        let entries = || [None].into_iter().chain((0..self.scored.logprobs.len()).map(|at| Some(entry(at))));
+        List(entries).serialize(serializer)
+    }
+}
+
+/// A JSON list of what an iterator gives.
+struct List<F>(F);
+
+impl<F: Fn() -> I, I: IntoIterator<Item: Serialize>> Serialize for List<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// A JSON object of what an iterator gives.
+struct Map<F>(F);
+
+impl<F: Fn() -> I, I: IntoIterator<Item = (K, V)>, K: Serialize, V: Serialize> Serialize for Map<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in (self.0)() {
+            map.serialize_entry(&key, &value)?;
+        }
+        map.end()
+    }
+}
+
+/// A token as text; if it is only part of a character, its bytes in OpenAI's notation.
+pub fn token_text(tokenizer: &Tokenizer, token: TokenId) -> Cow<'_, str> {
+    let bytes = tokenizer.token_bytes(token);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => bytes.iter().fold("bytes:".to_string(), |text, byte| format!("{text}\\x{byte:02x}")).into(),
+    }
+}

@@ -1,0 +1,372 @@
+//! Reads a request's body into a [`ProtocolRequest`]. All errors of a request are found here: those of its fields when
+//! it is read, those of its prompts' tokens when it is encoded (`encode`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::chat::{self, ChatText};
+use super::endpoint::Endpoint;
+use super::fields::{BodyFields, brief, token_id};
+use super::limits::ProtocolLimits;
+use super::official;
+use super::refusal::Refusal;
+use super::request::{
+    ChoiceContent, Keep, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
+};
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{Priority, SamplingParams, Stop};
+use offshoot_model::ModelConfig;
+use offshoot_text::reasoning::TextStart;
+use offshoot_text::{AddSpecial, Tokenizer};
+
+/// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
+const COMPLETION_TOKENS: usize = 16;
+
+/// Reads requests to one model.
+pub struct RequestReader<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub config: &'a ModelConfig,
+    /// What the model is called in answers to requests that do not name it.
+    pub model: &'a str,
+    /// The names that requests may call it; `None`: any.
+    pub served: Option<&'a [String]>,
+    /// Seed of requests without one.
+    pub seed: u64,
+    pub limits: &'a ProtocolLimits,
+    /// What happens to the reasoning in chats that do not say.
+    pub reasoning: Reasoning,
+    /// Priority of requests that do not say.
+    pub priority: Priority,
+}
+
+/// A prompt as the request writes it.
+struct WrittenPrompt {
+    text: String,
+    content: PromptContent,
+    start: TextStart,
+}
+
+impl RequestReader<'_> {
+    /// In chats that do not say. Of answers in channels only the final one is content.
+    fn usual_reasoning(&self) -> Reasoning {
+        if self.tokenizer.has_channels() { Reasoning::Split } else { self.reasoning }
+    }
+
+    /// Reads a request without encoding its prompts.
+    pub fn read(&self, endpoint: Endpoint, body: &Map<String, Value>) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
+        let limits = self.limits;
+        let mut fields = BodyFields::new(body);
+        // openai-python's argument, which clients that write their own bodies send as it stands.
+        fields.unpack("extra_body")?;
+        let model = self.model(&mut fields)?;
+        let (keep, parent) = self.branches(&mut fields)?;
+        let prompts = match endpoint {
+            Endpoint::Completions => self.prompts(&mut fields, parent.is_some())?,
+            Endpoint::Chat => vec![self.chat(&mut fields, parent.is_some())?],
+        };
+        ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
+        let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
+        let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
+        let seed = fields.seed("seed")?.map_or(RequestSeed::Callers(self.seed), RequestSeed::Own);
+        let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
+        let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
+        let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
+        ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
+        // Where the prompt itself is of use, nothing need be sampled.
+        let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
+        let (most_tokens, stop) = self.stop(&mut fields, least)?;
+        let choices = self.choices(endpoint, &mut fields)?;
+        let stream = self.stream(&mut fields)?;
+        let reasoning = match endpoint {
+            Endpoint::Chat => fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(|| self.usual_reasoning()),
+            Endpoint::Completions => Reasoning::Keep,
+        };
+        let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
+        let return_token_ids = fields.flag("return_token_ids")?;
+        let priority = priority(&mut fields, limits.priority)?.unwrap_or(self.priority);
+        let timeout = fields.seconds("timeout", limits.seconds)?;
+        official::take(&mut fields)?;
+        fields.finish()?;
+        params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
+        let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
+        let request = ProtocolRequest {
+            endpoint,
+            model,
+            prompts: text_prompts(endpoint, prompts, most_tokens, stop, choices.into()),
+            n,
+            best_of: if samples_nothing { 0 } else { best_of },
+            seed,
+            echo,
+            logprobs: top_logprobs.is_some(),
+            prompt_logprobs,
+            params,
+            stream,
+            skips_special,
+            return_token_ids,
+            reasoning,
+            priority,
+            timeout,
+            keep,
+            parent,
+        };
+        self.check_together(&request)?;
+        Ok(request)
+    }
+
+    /// Refuses fields that do not go together, and more branches than allowed.
+    fn check_together(&self, request: &ProtocolRequest<TextPrompt>) -> Result<(), Refusal> {
+        let scores = request.prompts.iter().any(|prompt| !prompt.choices.is_empty());
+        let refused = [
+            (scores && request.n > 1, "n", "beside `choices`, which are scored, not sampled"),
+            (scores && request.echo, "echo", "beside `choices`"),
+            (scores && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `choices`"),
+            (scores && request.stream.is_some(), "stream", "beside `choices`"),
+            (scores && request.keep.is_some(), "keep", "beside `choices`"),
+            (
+                request.stream.is_some() && request.best_of > request.n,
+                "best_of",
+                "beside `stream`: the best candidates are known only when all have ended",
+            ),
+            (
+                request.keep.is_some() && request.best_of > request.n,
+                "best_of",
+                "beside `keep`: candidates that are not returned could not be released",
+            ),
+            (
+                request.keep.is_some() && !scores && request.best_of == 0 && request.n > 1,
+                "n",
+                "beside `keep` and `max_tokens` 0: the prompt is kept, once",
+            ),
+            (request.stream.is_some() && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `stream`"),
+            (request.parent.is_some() && request.echo, "echo", "beside `parent`"),
+            (request.parent.is_some() && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `parent`"),
+        ];
+        if let Some((_, field, place)) = refused.into_iter().find(|&(is_refused, ..)| is_refused) {
+            return Err(Refusal::out_of_place(field, place));
+        }
+        let branches = request.branches();
+        match branches <= self.limits.branches {
+            true => Ok(()),
+            false => {
+                let expected = format!("at most {} candidates of all prompts together", self.limits.branches);
+                Err(Refusal::value("n", &expected, &branches.to_string()))
+            }
+        }
+    }
+
+    pub(super) fn model(&self, fields: &mut BodyFields) -> Result<String, Refusal> {
+        let Some(model) = fields.text("model")? else { return Ok(self.model.to_owned()) };
+        match self.served {
+            Some(served) if !served.contains(&model) => Err(Refusal::model_not_found(&model, served)),
+            _ => Ok(model),
+        }
+    }
+
+    /// `keep`, `keep_seconds` and `parent`.
+    fn branches(&self, fields: &mut BodyFields) -> Result<(Option<Keep>, Option<String>), Refusal> {
+        let (keeps, time_to_live) = (fields.flag("keep")?, fields.seconds("keep_seconds", self.limits.seconds)?);
+        let parent = fields.text("parent")?;
+        match (keeps, time_to_live, &parent) {
+            (true, ..) if !self.limits.keeps => {
+                Err(Refusal::out_of_place("keep", "here: only a server keeps branches"))
+            }
+            (.., Some(_)) if !self.limits.keeps => {
+                Err(Refusal::out_of_place("parent", "here: only a server keeps branches"))
+            }
+            (false, Some(_), _) => Err(Refusal::value("keep_seconds", "`keep`: true beside it", "none")),
+            _ => Ok((keeps.then_some(Keep { time_to_live }), parent)),
+        }
+    }
+
+    /// `prompt`: a text, texts, a list of tokens or lists of tokens. Behind a branch, at most one, which may be empty.
+    fn prompts(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<Vec<WrittenPrompt>, Refusal> {
+        let special = match fields.choice("add_special_tokens")? {
+            Some(false) => AddSpecial::No,
+            _ if follows_branch => AddSpecial::No,
+            _ => AddSpecial::Yes,
+        };
+        let expected = "a string, a list of strings, a list of token ids or a list of such lists";
+        let Some(prompt) = fields.take("prompt") else {
+            return match follows_branch {
+                true => Ok(vec![written(String::new(), PromptContent::Tokens(Vec::new()))]),
+                false => Err(Refusal::value("prompt", expected, "nothing")),
+            };
+        };
+        let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
+        let text = |value: &Value| -> Result<WrittenPrompt, Refusal> {
+            let text = value.as_str().ok_or_else(wrong)?;
+            Ok(written(text.to_string(), PromptContent::Text(special)))
+        };
+        let ids = |value: &Value| -> Result<WrittenPrompt, Refusal> {
+            let list = value.as_array().ok_or_else(wrong)?;
+            let tokens: Vec<TokenId> =
+                list.iter().map(|value| token_id(value).ok_or_else(wrong)).collect::<Result<_, _>>()?;
+            Ok(written(self.tokenizer.decode(&tokens), PromptContent::Tokens(tokens)))
+        };
+        let prompts: Vec<WrittenPrompt> = match &prompt {
+            Value::String(_) => vec![text(&prompt)?],
+            Value::Array(list) => match list.first() {
+                Some(Value::String(_)) => list.iter().map(text).collect::<Result<_, _>>()?,
+                Some(Value::Array(_)) => list.iter().map(ids).collect::<Result<_, _>>()?,
+                Some(_) => vec![ids(&prompt)?],
+                None if follows_branch => vec![ids(&prompt)?],
+                None => return Err(wrong()),
+            },
+            _ => return Err(wrong()),
+        };
+        match follows_branch && prompts.len() > 1 {
+            true => Err(Refusal::value("prompt", "one prompt behind `parent`", &prompts.len().to_string())),
+            false => Ok(prompts),
+        }
+    }
+
+    fn chat(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<WrittenPrompt, Refusal> {
+        let ChatText { text, start } = chat::take(fields, follows_branch, self.tokenizer)?;
+        let content = match text.is_empty() {
+            true => PromptContent::Tokens(Vec::new()),
+            false => PromptContent::Text(AddSpecial::No),
+        };
+        Ok(WrittenPrompt { text, content, start })
+    }
+
+    /// Number of alternatives reported per token, and per token of the prompt; `None`: no log-probabilities are
+    /// reported.
+    fn logprobs(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<(Option<usize>, Option<usize>), Refusal> {
+        let most = self.limits.top_logprobs as u64;
+        let own = match endpoint {
+            Endpoint::Completions => fields.count("logprobs", 0, most)?,
+            Endpoint::Chat => {
+                let (asked, top) = (fields.flag("logprobs")?, fields.count("top_logprobs", 0, most)?);
+                match (asked, top) {
+                    (false, Some(top)) if top > 0 => {
+                        return Err(Refusal::value("top_logprobs", "`logprobs`: true beside it", "none"));
+                    }
+                    (asked, top) => asked.then(|| top.unwrap_or(0)),
+                }
+            }
+        };
+        Ok((own, fields.count("prompt_logprobs", 0, most)?))
+    }
+
+    /// The limit of tokens, if any, which is at least `least`, and the other stop conditions.
+    fn stop(&self, fields: &mut BodyFields, least: u64) -> Result<(Option<usize>, Stop), Refusal> {
+        let limit = u64::from(u32::MAX);
+        let older = fields.count("max_tokens", least, limit)?;
+        let most_tokens = fields.count("max_completion_tokens", least, limit)?.or(older);
+        let (strings, mut tokens) = fields.stops("stop")?;
+        tokens.extend(fields.token_ids("stop_token_ids")?);
+        ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
+        let longest = strings.iter().map(String::len).max().unwrap_or(0);
+        ProtocolLimits::check("stop", self.limits.stop_bytes, longest, "bytes of a string")?;
+        let stop = Stop {
+            max_tokens: usize::MAX,
+            min_tokens: fields.count("min_tokens", 0, limit)?.unwrap_or(0),
+            strings,
+            tokens,
+            ignore_eos: fields.flag("ignore_eos")?,
+            include_stop: fields.flag("include_stop_str_in_output")?,
+        };
+        Ok((most_tokens, stop))
+    }
+
+    /// `choices`: continuations to score, as strings or as lists of token ids.
+    fn choices(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
+        if endpoint != Endpoint::Completions {
+            return Ok(Vec::new());
+        }
+        let Some(value) = fields.take("choices") else { return Ok(Vec::new()) };
+        if self.limits.choices == 0 {
+            return Err(Refusal::out_of_place("choices", "here: only a server scores continuations"));
+        }
+        let wrong = || {
+            let expected = "a list of strings, or of lists of token ids, none of them empty";
+            Refusal::value("choices", expected, &brief(&value))
+        };
+        let list = value.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong)?;
+        ProtocolLimits::check("choices", self.limits.choices, list.len(), "continuations")?;
+        let choice = |value: &Value| match value {
+            Value::String(text) if !text.is_empty() => Some(ChoiceContent::Text(text.clone())),
+            Value::Array(ids) if !ids.is_empty() => {
+                Some(ChoiceContent::Tokens(ids.iter().map(token_id).collect::<Option<_>>()?))
+            }
+            _ => None,
+        };
+        list.iter().map(|value| choice(value).ok_or_else(wrong)).collect()
+    }
+
+    fn stream(&self, fields: &mut BodyFields) -> Result<Option<StreamOptions>, Refusal> {
+        let options = fields.object("stream_options")?;
+        if !fields.flag("stream")? {
+            return Ok(None);
+        }
+        if !self.limits.streams {
+            return Err(Refusal::out_of_place("stream", "here: answers are written as a whole"));
+        }
+        let flag = |key: &str| match options.get(key) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(Refusal::value(&format!("stream_options.{key}"), "true or false", &brief(other))),
+        };
+        let known = ["include_usage", "continuous_usage_stats", "include_obfuscation"];
+        if let Some(unknown) = options.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(Refusal::unknown(&format!("stream_options.{unknown}")));
+        }
+        let options =
+            StreamOptions { include_usage: flag("include_usage")?, continuous_usage: flag("continuous_usage_stats")? };
+        Ok(Some(options))
+    }
+}
+
+fn written(text: String, content: PromptContent) -> WrittenPrompt {
+    WrittenPrompt { text, content, start: TextStart::default() }
+}
+
+/// The prompts, each with the request's stop conditions and continuations.
+fn text_prompts(
+    endpoint: Endpoint,
+    written: Vec<WrittenPrompt>,
+    most_tokens: Option<usize>,
+    stop: Stop,
+    choices: Arc<[ChoiceContent]>,
+) -> Vec<TextPrompt> {
+    let default = match endpoint {
+        Endpoint::Completions => COMPLETION_TOKENS,
+        Endpoint::Chat => usize::MAX,
+    };
+    let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
+    let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
+    let prompt = |WrittenPrompt { text, content, start }| {
+        let (stop, choices) = (stop.clone(), choices.clone());
+        TextPrompt { text, content, stop, is_unlimited, start, choices }
+    };
+    written.into_iter().map(prompt).collect()
+}
+
+fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {
+    let Some(given) = fields.whole("priority")? else { return Ok(None) };
+    let range = format!("a whole number from {least} to {}", i32::MAX);
+    let wrong = || Refusal::value("priority", &range, &given.to_string());
+    let priority = i32::try_from(given).ok().filter(|&priority| priority >= least).ok_or_else(wrong)?;
+    Ok(Some(Priority(priority)))
+}
+
+fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
+    let default = SamplingParams::default();
+    // vLLM's clients send -1 or 0 for "all".
+    let top_k = match fields.whole("top_k")? {
+        None | Some(-1 | 0) => None,
+        Some(k) => Some(u32::try_from(k).map_err(|_| Refusal::value("top_k", "a number from -1 up", &k.to_string()))?),
+    };
+    Ok(SamplingParams {
+        temperature: fields.real("temperature")?.unwrap_or(default.temperature),
+        top_k,
+        top_p: fields.real("top_p")?.unwrap_or(default.top_p),
+        min_p: fields.real("min_p")?.unwrap_or(default.min_p),
+        repetition_penalty: fields.real("repetition_penalty")?.unwrap_or(default.repetition_penalty),
+        frequency_penalty: fields.real("frequency_penalty")?.unwrap_or(default.frequency_penalty),
+        presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
+        logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
+        top_logprobs: None,
+    })
+}

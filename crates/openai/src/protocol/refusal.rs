@@ -1,0 +1,204 @@
+//! Reasons to refuse a request, in the form of OpenAI's `error` object, and the HTTP status that belongs to each.
+
+use serde_json::{Value, json};
+
+use offshoot_core::error::Error;
+
+/// What kind of refusal it is; decides the status and OpenAI's `type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// A field, or the request as a whole, is wrong.
+    InvalidRequest,
+    /// The key is missing or unknown.
+    Unauthorized,
+    /// The key does not allow this.
+    Forbidden,
+    /// There is no such model, path, file, batch or branch.
+    NotFound,
+    /// The path does not take this method.
+    Method,
+    /// The request did not arrive, or was not answered, in time.
+    Timeout,
+    /// The state of the thing that is asked for does not allow this.
+    Conflict,
+    /// The body is longer than the server takes.
+    TooLarge,
+    /// The body's `Content-Type` is not one that the path takes.
+    MediaType,
+    /// The body is of the right form, but cannot be processed.
+    Unprocessable,
+    /// There are too many requests; a later one may be answered.
+    TooMany,
+    /// A bug, or a failing device.
+    Internal,
+    /// Nothing is answered now: the engine has stopped or the server is shutting down.
+    Unavailable,
+}
+
+impl RefusalKind {
+    /// The HTTP status, and OpenAI's `type`.
+    fn row(self) -> (u16, &'static str) {
+        const INVALID: &str = "invalid_request_error";
+        match self {
+            RefusalKind::InvalidRequest => (400, INVALID),
+            RefusalKind::Unauthorized => (401, INVALID),
+            RefusalKind::Forbidden => (403, INVALID),
+            RefusalKind::NotFound => (404, INVALID),
+            RefusalKind::Method => (405, INVALID),
+            RefusalKind::Timeout => (408, INVALID),
+            RefusalKind::Conflict => (409, INVALID),
+            RefusalKind::TooLarge => (413, INVALID),
+            RefusalKind::MediaType => (415, INVALID),
+            RefusalKind::Unprocessable => (422, INVALID),
+            RefusalKind::TooMany => (429, "rate_limit_error"),
+            RefusalKind::Internal => (500, "server_error"),
+            RefusalKind::Unavailable => (503, "server_error"),
+        }
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub code: &'static str,
+    /// One sentence that names the field.
+    pub message: String,
+    /// The field of the request; `None`: the reason is no single field.
+    pub param: Option<String>,
+    /// After how many seconds the request may be sent again; `None`: not known.
+    pub retry_after: Option<u64>,
+}
+
+impl Refusal {
+    /// A refusal of a request that is wrong.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Refusal::of_kind(RefusalKind::InvalidRequest, code, message)
+    }
+
+    pub fn of_kind(kind: RefusalKind, code: &'static str, message: impl Into<String>) -> Self {
+        Refusal { kind, code, message: message.into(), param: None, retry_after: None }
+    }
+
+    /// The same refusal, because of this field.
+    pub fn about(self, param: impl Into<String>) -> Self {
+        Refusal { param: Some(param.into()), ..self }
+    }
+
+    /// For a field with an invalid value.
+    pub fn value(field: &str, expected: &str, found: &str) -> Self {
+        Refusal::new("invalid_value", format!("`{field}`: expected {expected}, found {found}")).about(field)
+    }
+
+    /// For a field of OpenAI's that is not supported.
+    pub fn unsupported(field: &str, found: &str) -> Self {
+        let message = format!("`{field}` is an official field that Offshoot does not support (found {found})");
+        Refusal::new("unsupported_parameter", message).about(field)
+    }
+
+    /// For a field that no request has.
+    pub fn unknown(field: &str) -> Self {
+        Refusal::new("unknown_parameter", format!("`{field}` is not a field of this request")).about(field)
+    }
+
+    /// For a field that is supported, but not `place` ("in a batch", "beside `stream`").
+    pub fn out_of_place(field: &str, place: &str) -> Self {
+        Refusal::new("unsupported_parameter", format!("`{field}` is not supported {place}")).about(field)
+    }
+
+    /// For a body that is not JSON, or no object.
+    pub fn not_json(why: &str) -> Self {
+        Refusal::new("invalid_json", format!("expected a JSON object as the body, found {why}"))
+    }
+
+    /// For a missing or unknown key.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Refusal::of_kind(RefusalKind::Unauthorized, "invalid_api_key", message)
+    }
+
+    /// For a model that is not served.
+    pub fn model_not_found(model: &str, served: &[String]) -> Self {
+        let message = format!("`model`: expected {}, found {model:?}", served.join(" or "));
+        Refusal::of_kind(RefusalKind::NotFound, "model_not_found", message).about("model")
+    }
+
+    /// For a path, file, batch or branch that does not exist.
+    pub fn not_found(what: impl Into<String>) -> Self {
+        Refusal::of_kind(RefusalKind::NotFound, "not_found", what)
+    }
+
+    /// For a body of more than `most` bytes.
+    pub fn too_large(most: usize) -> Self {
+        let message = format!("expected a body of at most {most} bytes, found a longer one");
+        Refusal::of_kind(RefusalKind::TooLarge, "request_too_large", message)
+    }
+
+    /// For a request that finds the queue full.
+    pub fn queue_full(waiting: usize, retry_after: u64) -> Self {
+        let message = format!("{waiting} requests wait already; try again in {retry_after} s");
+        let refusal = Refusal::of_kind(RefusalKind::TooMany, "queue_full", message);
+        Refusal { retry_after: Some(retry_after), ..refusal }
+    }
+
+    /// For a key that has used up what it may use.
+    pub fn rate_limit(message: impl Into<String>, retry_after: u64) -> Self {
+        let refusal = Refusal::of_kind(RefusalKind::TooMany, "rate_limit_exceeded", message);
+        Refusal { retry_after: Some(retry_after), ..refusal }
+    }
+
+    /// For a request whose `timeout` passed before it had an answer; `seconds`: since it arrived.
+    pub fn timeout(seconds: f64) -> Self {
+        let message = format!("the request was not answered within its `timeout`, {seconds} s after it came");
+        Refusal::of_kind(RefusalKind::Timeout, "timeout", message).about("timeout")
+    }
+
+    /// For any request while the server shuts down.
+    pub fn shutting_down() -> Self {
+        Refusal::of_kind(RefusalKind::Unavailable, "shutting_down", "the server is shutting down")
+    }
+
+    /// An engine's error about one request.
+    pub fn of(error: &Error) -> Self {
+        let (kind, code) = match error {
+            Error::ContextTooLong { .. } => (RefusalKind::InvalidRequest, "context_length_exceeded"),
+            Error::OutOfPages { .. } | Error::DeviceMemory { .. } | Error::LockedMemory { .. } => {
+                (RefusalKind::InvalidRequest, "out_of_memory")
+            }
+            Error::Internal(_) => (RefusalKind::Internal, "internal_error"),
+            Error::EngineStopped { .. } => (RefusalKind::Unavailable, "engine_stopped"),
+            _ => (RefusalKind::InvalidRequest, "invalid_value"),
+        };
+        let refusal = Refusal::of_kind(kind, code, for_clients(error));
+        let is_field = |what: &str| what.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        match error {
+            Error::Value { what, .. } if is_field(what) => refusal.about(what),
+            _ => refusal,
+        }
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        self.kind.row().0
+    }
+
+    /// The body of the response.
+    pub fn body(&self) -> Value {
+        let kind = self.kind.row().1;
+        json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
+    }
+}
+
+/// The error's sentence for clients: without the paths of files, which are not their concern, and with OpenAI's words
+/// where clients look for them.
+fn for_clients(error: &Error) -> String {
+    match error {
+        // By these words litellm, and so NeMo-Skills, knows that a shorter prompt may be answered.
+        Error::ContextTooLong { what, tokens, context } => {
+            format!("This model's maximum context length is {context} tokens; {what} has {tokens}")
+        }
+        Error::Format { what, .. } => what.clone(),
+        Error::Field { field, expected, found, .. } => format!("`{field}`: expected {expected}, found {found}"),
+        Error::Io { doing, source, .. } => format!("cannot {doing} a file: {source}"),
+        other => other.to_string(),
+    }
+}

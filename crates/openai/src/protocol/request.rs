@@ -1,0 +1,275 @@
+//! A request in the engine's terms: prompts, sampling parameters, and what to report. `reader` reads it; the callers
+//! run it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::refusal::Refusal;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_launch::{MoreTokens, OutputTokens, check_path};
+use offshoot_text::AddSpecial;
+use offshoot_text::reasoning::TextStart;
+
+/// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
+#[derive(Clone, Debug)]
+pub struct ProtocolRequest<P = EncodedPrompt> {
+    pub endpoint: Endpoint,
+    /// The model's name in the request, else its own.
+    pub model: String,
+    pub prompts: Vec<P>,
+    /// Choices of each prompt.
+    pub n: usize,
+    /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
+    /// continuations are scored (`choices`).
+    pub best_of: usize,
+    pub seed: RequestSeed,
+    /// Whether each choice's text (and its log-probabilities) starts with the prompt.
+    pub echo: bool,
+    pub logprobs: bool,
+    /// Whether each prompt's own log-probabilities are reported, and how many of the likeliest tokens beside each.
+    pub prompt_logprobs: Option<usize>,
+    pub params: SamplingParams,
+    /// How the answer is streamed; `None`: it is sent as a whole.
+    pub stream: Option<StreamOptions>,
+    /// Whether texts leave special tokens out.
+    pub skips_special: bool,
+    pub return_token_ids: bool,
+    pub reasoning: Reasoning,
+    /// Requests with smaller numbers go first.
+    pub priority: Priority,
+    /// Time that the answer may take, from the arrival of the request.
+    pub timeout: Option<Duration>,
+    /// Whether each choice is kept as a branch.
+    pub keep: Option<Keep>,
+    /// Id of the kept branch that the prompt follows.
+    pub parent: Option<String>,
+}
+
+/// What happens to a chat's reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reasoning {
+    /// The content has it, as it was sampled.
+    #[default]
+    Keep,
+    /// `reasoning_content` has it, without the marks.
+    Split,
+}
+
+impl Reasoning {
+    /// The values of the field `reasoning`.
+    pub const WORDS: [(&str, Reasoning); 2] = [("keep", Reasoning::Keep), ("split", Reasoning::Split)];
+}
+
+/// The seed of a request's random numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestSeed {
+    /// The request's own: its answer depends on its body alone.
+    Own(u64),
+    /// The caller's: the answer depends on the request's id too.
+    Callers(u64),
+}
+
+/// How an answer is streamed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// Whether a last chunk has the usage.
+    pub include_usage: bool,
+    /// Whether each chunk has the usage so far.
+    pub continuous_usage: bool,
+}
+
+/// How a choice is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// Time to live since its last use; `None`: the caller's usual.
+    pub time_to_live: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EncodedPrompt {
+    /// Those of the parent branch first.
+    pub tokens: Vec<TokenId>,
+    /// Number of tokens that are the parent's.
+    pub parent_tokens: usize,
+    /// Without the parent's.
+    pub text: String,
+    pub stop: Stop,
+    /// Whether the request sets no token limit, so that only the context and the memory limit it.
+    pub is_unlimited: bool,
+    /// Where in an answer the sampled text begins.
+    pub start: TextStart,
+    /// Continuations to score.
+    pub choices: Vec<EncodedChoice>,
+}
+
+/// A continuation of a prompt that is scored.
+#[derive(Clone, Debug)]
+pub struct EncodedChoice {
+    pub text: String,
+    /// They follow the prompt's; at least one.
+    pub tokens: Vec<TokenId>,
+}
+
+/// A prompt that is not encoded yet.
+#[derive(Clone, Debug)]
+pub struct TextPrompt {
+    pub text: String,
+    pub(super) content: PromptContent,
+    /// Its token limit is the request's, if there is one.
+    pub(super) stop: Stop,
+    /// Whether the request sets no token limit.
+    pub(super) is_unlimited: bool,
+    pub(super) start: TextStart,
+    pub(super) choices: Arc<[ChoiceContent]>,
+}
+
+/// What a prompt's tokens are computed from.
+#[derive(Clone, Debug)]
+pub(super) enum PromptContent {
+    /// The text, with these special tokens around it.
+    Text(AddSpecial),
+    Tokens(Vec<TokenId>),
+}
+
+/// A continuation as the request writes it.
+#[derive(Clone, Debug)]
+pub(super) enum ChoiceContent {
+    Text(String),
+    Tokens(Vec<TokenId>),
+}
+
+impl ChoiceContent {
+    /// Upper bound on its tokens.
+    fn most_tokens(&self) -> usize {
+        match self {
+            ChoiceContent::Text(text) => text.len(),
+            ChoiceContent::Tokens(tokens) => tokens.len(),
+        }
+    }
+}
+
+/// Most special tokens around a text.
+const SPECIAL_TOKENS: usize = 8;
+
+impl<P> ProtocolRequest<P> {
+    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs` or
+    /// for `prompt_logprobs`; `None`: they are not.
+    pub fn scored_top(&self) -> Option<usize> {
+        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
+    }
+
+    /// The number of likeliest tokens in place of each token of a scored continuation: at least one, which tells
+    /// whether the token is the greedy one.
+    pub fn choices_top(&self) -> usize {
+        self.params.top_logprobs.unwrap_or(0).max(1)
+    }
+
+    /// The source of the random numbers of a prompt's samples; `id`: the request's. With a seed of its own, a request
+    /// has the same samples in every batch and on every server. The first prompt has the request's own random numbers,
+    /// so that a list of one prompt gives the same samples as the prompt alone.
+    pub fn uniforms(&self, prompt: usize, id: &str) -> UniformKey {
+        let (seed, id) = match self.seed {
+            RequestSeed::Own(seed) => (seed, ""),
+            RequestSeed::Callers(seed) => (seed, id),
+        };
+        match prompt {
+            0 => UniformKey::root(seed, id),
+            later => UniformKey::root(seed, &format!("{id}\n{later}")),
+        }
+    }
+
+    /// The same request with prompts of another form.
+    pub(super) fn try_map<Q>(self, map: impl FnMut(P) -> Result<Q, Refusal>) -> Result<ProtocolRequest<Q>, Refusal> {
+        Ok(ProtocolRequest {
+            prompts: self.prompts.into_iter().map(map).collect::<Result<_, _>>()?,
+            endpoint: self.endpoint,
+            model: self.model,
+            n: self.n,
+            best_of: self.best_of,
+            seed: self.seed,
+            echo: self.echo,
+            logprobs: self.logprobs,
+            prompt_logprobs: self.prompt_logprobs,
+            params: self.params,
+            stream: self.stream,
+            skips_special: self.skips_special,
+            return_token_ids: self.return_token_ids,
+            reasoning: self.reasoning,
+            priority: self.priority,
+            timeout: self.timeout,
+            keep: self.keep,
+            parent: self.parent,
+        })
+    }
+}
+
+impl TextPrompt {
+    /// Upper bound on the prompt's tokens. Only a tokenizer that replaces characters by longer ones exceeds it.
+    pub fn most_tokens(&self) -> usize {
+        match &self.content {
+            PromptContent::Text(_) => self.text.len() + SPECIAL_TOKENS,
+            PromptContent::Tokens(tokens) => tokens.len(),
+        }
+    }
+
+    /// Output tokens of `samples` samples, for a model with `context` positions. The prompt's tokens are not subtracted
+    /// from the context, because they are not known before it is encoded.
+    pub fn draws(&self, samples: usize, context: usize) -> OutputTokens {
+        let most = self.stop.max_tokens.min(context);
+        OutputTokens { most: samples as u64 * most as u64, is_exact: self.stop.is_exact() }
+    }
+}
+
+impl ProtocolRequest<TextPrompt> {
+    /// Branches that the request takes: its candidates, its scored prompts and its continuations.
+    pub fn branches(&self) -> usize {
+        let scored = usize::from(self.scored_top().is_some());
+        let of = |prompt: &TextPrompt| self.best_of + scored + prompt.choices.len();
+        self.prompts.iter().map(of).fold(0, usize::saturating_add)
+    }
+
+    /// Most tokens that its branches hold, for a model with `context` positions.
+    pub fn most_tokens(&self, context: usize) -> usize {
+        let of = |prompt: &TextPrompt| {
+            let drawn = prompt.stop.max_tokens.min(context);
+            let given = prompt.most_tokens().min(context) * (1 + usize::from(self.scored_top().is_some()));
+            let choices: usize = prompt.choices.iter().map(ChoiceContent::most_tokens).sum();
+            given + choices + self.best_of.saturating_mul(drawn)
+        };
+        self.prompts.iter().map(of).fold(0, usize::saturating_add)
+    }
+}
+
+impl ProtocolRequest {
+    /// Limits the samples of prompts without a token limit to the memory for keys and values.
+    ///
+    /// # Errors
+    ///
+    /// A choice does not fit into the memory even when it runs alone.
+    pub fn fit_paths(&mut self, facts: &EngineFacts) -> Result<(), Refusal> {
+        for EncodedPrompt { tokens, stop, is_unlimited, choices, .. } in &mut self.prompts {
+            if *is_unlimited {
+                let most = facts.most_sampled(tokens.len()).max(stop.min_tokens);
+                stop.max_tokens = stop.max_tokens.min(most);
+            }
+            // Nothing is sampled behind a continuation.
+            let more = match choices.iter().map(|choice| choice.tokens.len()).max() {
+                Some(longest) => MoreTokens::Scored(longest),
+                None => MoreTokens::Sampled(stop.max_tokens),
+            };
+            check_path(facts, || "a prompt".to_owned(), tokens.len(), more)
+                .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Tokens of prompts that the answer repeats, in each choice (`echo`) or once (`prompt_logprobs`), with the
+    /// alternatives to each.
+    pub fn repeated(&self) -> usize {
+        let in_choices = if self.echo { self.n * (1 + self.params.top_logprobs.unwrap_or(0)) } else { 0 };
+        let once = self.prompt_logprobs.map_or(0, |tops| 1 + tops);
+        self.prompts.iter().map(|prompt| prompt.tokens.len().saturating_mul(in_choices + once)).sum()
+    }
+}

@@ -1,0 +1,95 @@
+//! The answer to a request that scores continuations of its prompts (`choices`): for each continuation its
+//! log-probability, by token and as a whole, and whether the model would write it greedily.
+
+use serde::Serialize;
+
+use super::logprobs::{CompletionLogprobs, ShownToken};
+use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
+use super::shown::TokenPlacer;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::Finish;
+use offshoot_text::Tokenizer;
+
+/// A scored continuation: a completion's choice with `score`.
+#[derive(Serialize)]
+pub struct ScoredChoice<'a> {
+    index: usize,
+    /// The continuation itself.
+    text: &'a str,
+    logprobs: ScoredTokens<'a>,
+    finish_reason: &'static str,
+    stop_reason: Option<()>,
+    score: Score,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<&'a [TokenId]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+}
+
+/// How likely a continuation is. Logarithms are natural.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Score {
+    /// Sum over the tokens.
+    logprob: f64,
+    /// The sum divided by the number of tokens.
+    logprob_per_token: f64,
+    /// The sum divided by the length of the text in bytes.
+    logprob_per_byte: f64,
+    tokens: usize,
+    bytes: usize,
+    /// Whether each token is the likeliest in its place.
+    is_greedy: bool,
+}
+
+struct ScoredTokens<'a> {
+    shown: Vec<ShownToken<'a>>,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for ScoredTokens<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        CompletionLogprobs { shown: &self.shown, tokenizer: self.tokenizer }.serialize(serializer)
+    }
+}
+
+/// `scored`: its last tokens are the continuation's.
+pub fn scored_choice<'a>(
+    request: &ProtocolRequest,
+    prompt: &'a EncodedPrompt,
+    choice: &'a EncodedChoice,
+    scored: &'a Finish,
+    index: usize,
+    tokenizer: &'a Tokenizer,
+) -> ScoredChoice<'a> {
+    let count = choice.tokens.len();
+    let logprobs = &scored.logprobs[scored.logprobs.len() - count..];
+    let tops = &scored.top[scored.top.len() - count..];
+    let is_greedy = choice.tokens.iter().zip(tops).all(|(token, top)| top.first().is_some_and(|top| top.0 == *token));
+    let logprob: f64 = logprobs.iter().map(|&logprob| f64::from(logprob)).sum();
+    let score = Score {
+        logprob,
+        logprob_per_token: logprob / count as f64,
+        // A continuation of special tokens alone has no text.
+        logprob_per_byte: logprob / choice.text.len().max(1) as f64,
+        tokens: count,
+        bytes: choice.text.len(),
+        is_greedy,
+    };
+    let most = request.params.top_logprobs.unwrap_or(0);
+    let mut placer = TokenPlacer::new(&prompt.tokens, true, 0, tokenizer);
+    let shown = |((&token, &logprob), top): ((&TokenId, &f32), &'a Vec<(TokenId, f32)>)| {
+        let (top, offset) = (&top[..top.len().min(most)], placer.place(token).chars);
+        ShownToken { token, logprob: Some(logprob), top, offset }
+    };
+    let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown).collect();
+    ScoredChoice {
+        index,
+        text: &choice.text,
+        logprobs: ScoredTokens { shown, tokenizer },
+        finish_reason: "stop",
+        stop_reason: None,
+        score,
+        prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
+        token_ids: request.return_token_ids.then_some(&choice.tokens),
+    }
+}

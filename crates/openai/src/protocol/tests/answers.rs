@@ -1,0 +1,180 @@
+//! Whole answers: the shapes that OpenAI and vLLM document, field by field.
+
+use serde_json::{Value, json};
+
+use super::super::{AnswerHead, PromptCandidates, response};
+use super::*;
+use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
+
+fn answer(request: &ProtocolRequest, candidates: &[PromptCandidates]) -> Value {
+    let head = AnswerHead { id: "x".to_owned(), created: 7, system_fingerprint: "fp_1".to_owned() };
+    serde_json::to_value(response(request, candidates, &head, tokenizer())).expect("JSON")
+}
+
+fn drawn(request: &ProtocolRequest, texts: &[&str], end: FinishReason) -> PromptCandidates {
+    let sample = |text: &&str| events(request, 0, &encode(text), end.clone()).1;
+    let drawn = texts.iter().map(sample).collect();
+    PromptCandidates { drawn, scored: scores(request, 0), ..PromptCandidates::default() }
+}
+
+#[test]
+fn prompt_logprobs_have_vllms_form() {
+    let request = request(Endpoint::Completions, json!({"prompt": "ab c", "prompt_logprobs": 2, "n": 2}));
+    let answer = answer(&request, &[drawn(&request, &[" d", " e"], FinishReason::Length)]);
+    for choice in answer["choices"].as_array().expect("a list") {
+        let list = choice["prompt_logprobs"].as_array().expect("a list");
+        assert_eq!(list.len(), request.prompts[0].tokens.len());
+        assert!(list[0].is_null(), "nothing is before the first token");
+        for (token, entry) in request.prompts[0].tokens.iter().zip(list).skip(1) {
+            let entry = entry.as_object().expect("an object");
+            assert_eq!(entry.len(), 2, "the token itself is the likeliest");
+            let own = &entry[&token.to_string()];
+            assert_eq!((&own["rank"], entry.keys().next()), (&json!(1), Some(&token.to_string())));
+            let text = String::from_utf8_lossy(tokenizer().token_bytes(*token));
+            assert_eq!(own["decoded_token"], *text);
+        }
+        assert!(choice["logprobs"].is_null());
+    }
+}
+
+#[test]
+fn a_chat_has_its_prompt_fields_once() {
+    let body = json!({"messages": messages("a"), "prompt_logprobs": 0, "return_token_ids": true, "n": 2});
+    let request = request(Endpoint::Chat, body);
+    let answer = answer(&request, &[drawn(&request, &["b", "c d"], FinishReason::StopToken(TokenId(9)))]);
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["prompt_token_ids"], json!(request.prompts[0].tokens));
+    assert_eq!(answer["prompt_logprobs"].as_array().expect("a list").len(), request.prompts[0].tokens.len());
+    assert_eq!(answer["choices"][1]["token_ids"], json!(encode("c d")));
+    assert_eq!(
+        (&answer["choices"][0]["finish_reason"], &answer["choices"][0]["stop_reason"]),
+        (&json!("stop"), &json!(9))
+    );
+    let usage = &answer["usage"];
+    assert_eq!(usage["prompt_tokens"], request.prompts[0].tokens.len(), "a prompt counts once");
+    assert_eq!(usage["completion_tokens"], encode("b").len() + encode("c d").len());
+}
+
+#[test]
+fn the_best_candidates_are_returned() {
+    let request = request(Endpoint::Completions, json!({"prompt": "a", "best_of": 3, "n": 2}));
+    let mut candidates = drawn(&request, &["x", "y", "z"], FinishReason::Length);
+    for (finish, logprob) in candidates.drawn.iter_mut().zip([-3.0, -1.0, -2.0]) {
+        finish.logprob = logprob;
+    }
+    let answer = answer(&request, &[candidates]);
+    assert_eq!([0, 1].map(|at| &answer["choices"][at]["text"]), [&json!("y"), &json!("z")]);
+}
+
+#[test]
+fn a_special_token_in_a_stop_string_cuts_the_text_where_special_tokens_show() {
+    let body = json!({"prompt": "a", "stop": ["b<|end_of_text|>"], "skip_special_tokens": false, "logprobs": 0});
+    let request = request(Endpoint::Completions, body);
+    let answer = answer(&request, &[drawn(&request, &["ab<|end_of_text|>c"], FinishReason::Length)]);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("a"), &json!("stop")));
+    assert_eq!(choice["stop_reason"], "b<|end_of_text|>");
+    assert_eq!(choice["logprobs"]["tokens"], json!(["a"]), "the tokens of the stop string are behind the text");
+}
+
+#[test]
+fn scored_continuations_have_their_sums() {
+    let body = json!({"prompt": "ab", "choices": [" c", " d e"], "logprobs": 1});
+    let request = request(Endpoint::Completions, body);
+    assert_eq!(request.best_of, 0);
+    let prompt = &request.prompts[0];
+    let scored = |at: usize, shift: u32| {
+        let tokens = prompt.choices[at].tokens.iter();
+        let tokens = tokens.map(|&token| SampledToken { token, ..sampled(TokenId(token.0 + shift), Some(1)) });
+        finish(tokens.collect::<Vec<_>>().iter(), FinishReason::Given, String::new())
+    };
+    // The second continuation is nowhere the likeliest. Its scores come with a token of the prompt before them.
+    let mut longer = scored(1, 1);
+    longer.logprobs.insert(0, -9.0);
+    longer.top.insert(0, vec![(TokenId(3), -0.5)]);
+    let sum: f64 = longer.logprobs[1..].iter().map(|&logprob| f64::from(logprob)).sum();
+    let count = prompt.choices[1].tokens.len();
+    let candidates = PromptCandidates { choices: vec![scored(0, 0), longer], cached: 1, ..PromptCandidates::default() };
+    let answer = answer(&request, &[candidates]);
+    let score = |at: usize, field: &str| &answer["choices"][at]["score"][field];
+    assert_eq!((score(0, "is_greedy"), score(1, "is_greedy")), (&json!(true), &json!(false)));
+    assert_eq!(score(1, "logprob"), &json!(sum));
+    assert_eq!(score(1, "logprob_per_token"), &json!(sum / count as f64));
+    assert_eq!(score(1, "logprob_per_byte"), &json!(sum / 4.0));
+    assert_eq!((score(1, "tokens"), score(1, "bytes")), (&json!(count), &json!(4)));
+    assert_eq!((&answer["choices"][1]["text"], &answer["choices"][1]["index"]), (&json!(" d e"), &json!(1)));
+    assert_eq!(answer["choices"][1]["logprobs"]["token_logprobs"].as_array().expect("a list").len(), count);
+    let given = prompt.tokens.len() + prompt.choices.iter().map(|choice| choice.tokens.len()).sum::<usize>();
+    assert_eq!(answer["usage"]["prompt_tokens"], given, "the prompt counts once");
+    assert_eq!((&answer["usage"]["completion_tokens"], &answer["usage"]["total_tokens"]), (&json!(0), &json!(given)));
+}
+
+#[test]
+fn reasoning_is_split_off_or_kept() {
+    let ask = |reasoning: &str, thinks: bool| {
+        let kwargs = json!({ "thinks": thinks });
+        let body = json!({"messages": messages("a"), "reasoning": reasoning, "chat_template_kwargs": kwargs});
+        let request = request(Endpoint::Chat, body);
+        let text = if thinks { "so</think>yes" } else { "<think>so</think>yes" };
+        answer(&request, &[drawn(&request, &[text], FinishReason::EndOfText)])["choices"][0]["message"].clone()
+    };
+    for thinks in [true, false] {
+        let split = ask("split", thinks);
+        assert_eq!((&split["content"], &split["reasoning_content"]), (&json!("yes"), &json!("so")));
+    }
+    let kept = ask("keep", false);
+    assert_eq!((&kept["content"], kept.get("reasoning_content")), (&json!("<think>so</think>yes"), None));
+}
+
+/// The marks are special tokens, but a text shows them; only the final channel is content, unless a request says
+/// otherwise.
+#[test]
+fn models_that_answer_in_channels_have_reasoning_apart() {
+    let demo = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+    let cases: [(&[&str], &str, &str, &str); 2] = [
+        (
+            &["<|channel|>", "<|message|>", "<|end|>", "<|start|>"],
+            "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>yes",
+            "so",
+            "yes",
+        ),
+        (&["<|channel>", "<channel|>"], "<|channel>thought\nso<channel|>yes", "so", "yes"),
+    ];
+    for (marks, text, reasoning, content) in cases {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let read = |name: &str| std::fs::read(demo.join(name)).expect("the demo model is part of the project");
+        let mut tokens: Value = serde_json::from_slice(&read("tokenizer.json")).expect("JSON");
+        let added = tokens["added_tokens"].as_array_mut().expect("a list");
+        for (id, mark) in (1024..).zip(marks) {
+            added.push(json!({"id": id, "content": mark, "special": true, "normalized": false, "lstrip": false,
+                "rstrip": false, "single_word": false}));
+        }
+        std::fs::write(folder.path().join("tokenizer.json"), tokens.to_string()).expect("the folder is writable");
+        std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).expect("the folder is writable");
+        let tokenizer = std::sync::Arc::new(Tokenizer::load(folder.path()).expect("a whole tokenizer"));
+        let encoded = tokenizer.encode(text, AddSpecial::No).expect("plain text");
+        assert_eq!(tokenizer.decode(&encoded), text);
+        let config = &MODEL.1;
+        let reader = RequestReader {
+            tokenizer: &tokenizer,
+            config,
+            model: "demo",
+            served: None,
+            seed: 5,
+            limits: &ProtocolLimits::default(),
+            reasoning: Reasoning::Keep,
+            priority: offshoot_engine::Priority::default(),
+        };
+        let asked = |fields: Value| {
+            let mut body = object(json!({"messages": [{"role": "user", "content": "a"}]}));
+            body.extend(object(fields));
+            reader.read(Endpoint::Chat, &body).unwrap_or_else(|refusal| panic!("{}", refusal.message)).reasoning
+        };
+        assert_eq!(asked(json!({})), Reasoning::Split);
+        assert_eq!(asked(json!({"reasoning": "keep"})), Reasoning::Keep);
+        let mut splitter = ReasoningSplitter::new(TextStart::Answer);
+        let (first, last) = (splitter.push(text), splitter.finish());
+        let split = (first.reasoning + &last.reasoning, first.content + &last.content);
+        assert_eq!(split, (reasoning.to_owned(), content.to_owned()));
+    }
+}

@@ -1,0 +1,137 @@
+//! The protocol on the bundled model's tokenizer, with a chat template beside it. No engine runs: samples are made up
+//! as the engine would report them.
+
+mod answers;
+mod lists;
+mod reading;
+mod streams;
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Map, Value, json};
+
+use super::{Endpoint, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{Finish, FinishReason, SampledToken, Stop};
+use offshoot_model::{ModelConfig, ModelFolder};
+use offshoot_text::{AddSpecial, StopMatcher, Tokenizer};
+
+const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}\n{% endfor %}\
+    {% if add_generation_prompt %}[assistant]{{ ' <think>' if thinks else '' }}{% endif %}";
+
+static MODEL: LazyLock<(Arc<Tokenizer>, ModelConfig)> = LazyLock::new(|| {
+    let demo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for name in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
+        std::fs::copy(demo.join(name), folder.path().join(name)).expect("the demo model is part of the project");
+    }
+    std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).expect("the folder is writable");
+    let tokenizer = Tokenizer::load(folder.path()).expect("the files of the demo model");
+    let config = ModelFolder::open(&demo).expect("the demo model is part of the project").config;
+    (Arc::new(tokenizer), config)
+});
+
+fn tokenizer() -> &'static Arc<Tokenizer> {
+    &MODEL.0
+}
+
+fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) -> T) -> T {
+    let (tokenizer, config) = &*MODEL;
+    let served = ["demo".to_owned()];
+    act(&RequestReader {
+        tokenizer,
+        config,
+        model: "demo",
+        served: Some(&served),
+        seed: 5,
+        limits,
+        reasoning: Reasoning::Keep,
+        priority: offshoot_engine::Priority::default(),
+    })
+}
+
+fn object(body: Value) -> Map<String, Value> {
+    body.as_object().expect("an object").clone()
+}
+
+fn read(endpoint: Endpoint, body: Value) -> Result<ProtocolRequest<TextPrompt>, Refusal> {
+    with_reader(&ProtocolLimits::default(), |reader| reader.read(endpoint, &object(body)))
+}
+
+/// The request in tokens.
+fn request(endpoint: Endpoint, body: Value) -> ProtocolRequest {
+    with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read(endpoint, &object(body))?))
+        .unwrap_or_else(|refusal| panic!("{}", refusal.message))
+}
+
+fn encode(text: &str) -> Vec<TokenId> {
+    tokenizer().encode(text, AddSpecial::No).expect("plain text")
+}
+
+/// Made-up log-probabilities of a token, and of `top` others in its place.
+fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
+    let logprob = |rank: usize| -0.1 - token.0 as f32 / 64.0 - rank as f32;
+    let rivals = (0..top.unwrap_or(0)).map(|rank| (TokenId((token.0 + rank as u32) % 1024), logprob(rank)));
+    SampledToken { token, logprob: logprob(0), top: rivals.collect() }
+}
+
+/// The events of a sample of these tokens, one for each token, and its end, as the engine makes them of the request's
+/// prompt: cut at a stop string.
+fn events(
+    request: &ProtocolRequest,
+    prompt: usize,
+    tokens: &[TokenId],
+    end: FinishReason,
+) -> (Vec<(SampledToken, String)>, Finish) {
+    let prompt = &request.prompts[prompt];
+    let Stop { strings, include_stop, min_tokens, .. } = &prompt.stop;
+    let mut stream = tokenizer().stream(&prompt.tokens);
+    let mut stops = StopMatcher::new(strings, *include_stop).expect("no empty string");
+    let (mut events, mut shown, mut reason) = (Vec::new(), String::new(), end);
+    for (count, &token) in (1..).zip(tokens) {
+        let piece = stream.push(token);
+        let (text, by) = match count >= *min_tokens {
+            true => {
+                let certain = stops.push(piece);
+                (certain.text, certain.by)
+            }
+            false => (piece.to_owned(), None),
+        };
+        shown += &text;
+        events.push((sampled(token, request.params.top_logprobs), text));
+        if let Some(by) = by {
+            reason = FinishReason::StopString(strings[by].clone());
+            break;
+        }
+    }
+    if !matches!(reason, FinishReason::StopString(_)) {
+        shown += &stops.finish();
+        shown += stream.finish();
+    }
+    let finish = finish(events.iter().map(|(sampled, _)| sampled), reason, shown);
+    (events, finish)
+}
+
+fn finish<'a>(tokens: impl Iterator<Item = &'a SampledToken>, reason: FinishReason, text: String) -> Finish {
+    let mut finish = Finish { text, ..Finish::empty(reason) };
+    for SampledToken { token, logprob, top } in tokens {
+        finish.tokens.push(*token);
+        finish.logprobs.push(*logprob);
+        finish.top.push(top.clone());
+        finish.logprob += f64::from(*logprob);
+    }
+    finish
+}
+
+/// The scores of a prompt: those of all its tokens but the first.
+fn scores(request: &ProtocolRequest, prompt: usize) -> Option<Finish> {
+    let top = request.scored_top()?;
+    let tokens: Vec<SampledToken> =
+        request.prompts[prompt].tokens[1..].iter().map(|&token| sampled(token, Some(top))).collect();
+    Some(finish(tokens.iter(), FinishReason::Given, String::new()))
+}
+
+fn messages(last: &str) -> Value {
+    json!([{ "role": "user", "content": last }])
+}

@@ -1,0 +1,119 @@
+//! Best-of-N: samples N candidates of one problem and chooses the best by the model's own log-probability, by the
+//! grader or judge, or by a scorer. `sample` does the same without choosing, for pass@k.
+
+use std::collections::HashMap;
+
+use super::settings::BestBy;
+use super::{Details, Outcome, Sample, Scorer, SearchJob, failed};
+use crate::tree::SamplingTree;
+use offshoot_core::error::Result;
+use petgraph::graph::NodeIndex;
+
+/// The best sample by `by`; of equal ones, the smallest index. `BestBy::Grade`: the first sample that the grader
+/// accepts, or, if it accepts none, the one with the largest mean log-probability per token.
+///
+/// `stop_when_passed`: as soon as the grader accepts one sample, the others stop within a step and release their pages;
+/// those that wait for the judge are not judged. Whether the problem is solved stays reproducible: it is solved if and
+/// only if one of the N samples is right, because the search stops early only after a right one. *Which* right sample
+/// is chosen, and how many had finished by then, depends on timing.
+pub fn best_of_n(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    by: BestBy,
+    stop_when_passed: bool,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    Ok(choose_best(until(tree, at, n, job, |sample| stop_when_passed && right(sample))?, by))
+}
+
+/// Chooses the best of the samples of `outcome`.
+pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
+    if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
+        outcome.chosen = Some(best.index);
+        outcome.prediction = best.answer.clone();
+        outcome.correct = best.correct;
+    }
+    outcome
+}
+
+/// The candidate with the highest value by `scorer`; of equal ones, the smallest index. All are scored in one batch,
+/// when all are finished. The tree has no tokens of candidates sampled by an earlier process: use [`best_of_n`] for the
+/// mean log-probability of those.
+pub fn best_by_scorer(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    scorer: &Scorer<'_>,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let mut outcome = sample(tree, at, n, job)?;
+    let nodes: HashMap<u64, NodeIndex> =
+        tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)).collect();
+    let of: Vec<_> = outcome.samples.iter().map(|sample| (nodes[&sample.index], sample.text.as_str())).collect();
+    job.check_interrupted()?;
+    let found = scorer.values(tree, &of, job)?;
+    for (&(node, _), &value) in of.iter().zip(&found.values) {
+        tree.set_score(node, value);
+    }
+    let best = (0..of.len()).reduce(|best, next| if found.values[next] > found.values[best] { next } else { best });
+    if let Some(best) = best.map(|ix| &outcome.samples[ix]) {
+        (outcome.chosen, outcome.prediction, outcome.correct) = (Some(best.index), best.answer.clone(), best.correct);
+    }
+    outcome.search_prompt_tokens = found.prompt_tokens;
+    outcome.details = Some(Details::Scores { scores: found.values });
+    Ok(outcome)
+}
+
+/// Samples N candidates and chooses none.
+pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
+    until(tree, at, n, job, |_| false)
+}
+
+/// Samples N candidates; stops early when `enough` returns true for one.
+fn until(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    job: &mut SearchJob<'_>,
+    enough: impl Fn(&Sample) -> bool,
+) -> Result<Outcome> {
+    let (mut samples, candidates) = job.candidates(tree, at, n)?;
+    if !samples.iter().any(&enough) {
+        let mut growing = tree.start(&candidates, job.params, job.stop)?;
+        while let Some(sample) = job.next_sample(&mut growing)? {
+            let enough = enough(&sample);
+            samples.push(sample);
+            if enough {
+                job.cancel_remaining(&growing);
+                break;
+            }
+        }
+    }
+    let cancelled = n - samples.len() - failed(tree, &candidates);
+    let mut outcome = Outcome { cancelled, ..Outcome::default() };
+    samples.sort_by_key(|sample| sample.index);
+    for &candidate in &candidates {
+        let index = tree.node(candidate).ordinal;
+        let counts = samples.binary_search_by_key(&index, |sample| sample.index).is_ok();
+        if !counts && !tree.has_failed(candidate) {
+            outcome.cancelled_tokens += tree.node(candidate).tokens.len();
+            tree.prune(candidate);
+        }
+    }
+    Ok(Outcome { samples, ..outcome })
+}
+
+/// Whether `a` is strictly better. Samples are compared by rising index, so the first of equal ones stays.
+fn better(by: BestBy, a: &Sample, b: &Sample) -> bool {
+    let mean = |sample: &Sample| sample.logprob / sample.tokens.max(1) as f64;
+    match by {
+        BestBy::Logprob => a.logprob > b.logprob,
+        BestBy::MeanLogprob => mean(a) > mean(b),
+        BestBy::Grade => !right(b) && (right(a), mean(a)) > (false, mean(b)),
+    }
+}
+
+fn right(sample: &Sample) -> bool {
+    sample.correct == Some(true)
+}

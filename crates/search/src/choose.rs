@@ -1,0 +1,128 @@
+//! K-choice: picks the most likely of the answers offered for an item. The prompt is computed once and all choices are
+//! scored in one batch; nothing is sampled.
+
+use petgraph::graph::NodeIndex;
+use serde::{Deserialize, Serialize};
+
+use super::select::argmax;
+use super::settings::ChooseBy;
+use super::{Assessment, Details, Outcome, Sample, SearchJob};
+use crate::tree::{After, Probe, SamplingTree};
+use offshoot_core::error::Result;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::FinishReason;
+
+/// An answer that is offered, in tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedChoice {
+    /// Its label in answers and grades.
+    pub label: String,
+    /// Length of its text in bytes, for `ChooseBy::PerByte`.
+    pub bytes: usize,
+    /// Tokens after the item's prompt.
+    pub tokens: Vec<TokenId>,
+    pub neutral: Option<Neutral>,
+}
+
+/// The same answer after a prompt without information about the item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neutral {
+    pub prompt: Vec<TokenId>,
+    pub tokens: Vec<TokenId>,
+}
+
+/// The scores of a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceScore {
+    pub choice: String,
+    /// Natural-log probability after the item's prompt.
+    pub logprob: f64,
+    /// The same after the neutral prompt, if the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neutral: Option<f64>,
+    pub tokens: usize,
+    /// The deciding score: the largest wins; of equal ones, the first.
+    pub score: f64,
+}
+
+pub fn choose(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    choices: &[OfferedChoice],
+    by: ChooseBy,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    job.check_interrupted()?;
+    let nodes = tree.fork(at, choices.len())?;
+    let given = nodes.iter().zip(choices).map(|(&node, choice)| (node, choice.tokens.clone())).collect();
+    let mut scoring = tree.start_given(given, true)?;
+    while scoring.next_event()?.is_some() {}
+    drop(scoring);
+    // A failed choice may have been the most likely one, so the whole comparison fails.
+    if let Some((_, error)) = tree.take_failures().pop_first() {
+        return Err(error);
+    }
+    let neutral = neutral_logprobs(tree, choices)?;
+    let scores: Vec<ChoiceScore> = nodes
+        .iter()
+        .zip(choices)
+        .zip(neutral)
+        .map(|((&node, choice), neutral)| scored(choice, tree.node(node).logprob, neutral, by))
+        .collect();
+    let best = argmax(scores.iter().map(|score| score.score)).unwrap_or(0);
+    for (ix, (&node, choice)) in nodes.iter().zip(&scores).enumerate() {
+        tree.set_score(node, choice.score);
+        if ix == best { tree.close(node) } else { tree.prune(node) }
+    }
+    let chosen = &scores[best];
+    let Assessment { answer, correct, detail, .. } = job.assess(&chosen.choice)?;
+    let sample = Sample {
+        index: 0,
+        text: chosen.choice.clone(),
+        tokens: 0,
+        finish: FinishReason::Given,
+        logprob: chosen.logprob,
+        answer: answer.or_else(|| Some(chosen.choice.clone())),
+        correct,
+        detail,
+        logprobs: None,
+        error: None,
+    };
+    (job.record)(&sample)?;
+    let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());
+    let beside = beside.map(|neutral| neutral.prompt.len() + neutral.tokens.len());
+    Ok(Outcome {
+        prediction: sample.answer.clone(),
+        correct,
+        chosen: Some(sample.index),
+        samples: vec![sample],
+        search_prompt_tokens: tree.spent().given + beside.sum::<usize>(),
+        details: Some(Details::Choices { choices: scores }),
+        ..Outcome::default()
+    })
+}
+
+/// The log-probability of each choice after its neutral prompt, computed in one batch; `None` without one.
+fn neutral_logprobs(tree: &SamplingTree, choices: &[OfferedChoice]) -> Result<Vec<Option<f64>>> {
+    let neutral = choices.iter().filter_map(|choice| choice.neutral.as_ref());
+    let probes: Vec<Probe<'_>> =
+        neutral.map(|neutral| Probe { after: After::Prompt(&neutral.prompt), continuation: &neutral.tokens }).collect();
+    let mut scored = match probes.is_empty() {
+        true => Vec::new().into_iter(),
+        false => tree.probe(&probes)?.into_iter(),
+    };
+    Ok(choices
+        .iter()
+        .map(|choice| choice.neutral.as_ref().and_then(|_| scored.next()).map(|found| found.sum))
+        .collect())
+}
+
+fn scored(choice: &OfferedChoice, logprob: f64, neutral: Option<f64>, by: ChooseBy) -> ChoiceScore {
+    let gain = logprob - neutral.unwrap_or(0.0);
+    let score = match by {
+        ChooseBy::Logprob => gain,
+        ChooseBy::MeanLogprob => gain / choice.tokens.len() as f64,
+        ChooseBy::PerByte => gain / choice.bytes as f64,
+    };
+    ChoiceScore { choice: choice.label.clone(), logprob, neutral, tokens: choice.tokens.len(), score }
+}

@@ -1,0 +1,115 @@
+//! Ends a search that has several valued solutions: chooses a solution or an answer.
+
+use petgraph::graph::NodeIndex;
+
+use super::select::argmax;
+use super::settings::Decide;
+use super::steps::{Solution, Stepper, tokens_off_paths};
+use super::{Details, Outcome, Sample, SearchJob, verdict_on};
+use crate::tree::SamplingTree;
+use offshoot_core::error::Result;
+
+/// A solution with its value, at the end of a search.
+#[derive(Clone, Debug)]
+pub struct Valued {
+    pub solution: Solution,
+    pub value: f64,
+}
+
+/// Turns all solutions into samples, numbered in order, and chooses one; of equal ones, the first. A vote chooses none
+/// if no solution has an answer.
+pub fn conclude(
+    tree: &mut SamplingTree,
+    valued: Vec<Valued>,
+    by: Decide,
+    stepper: &Stepper<'_>,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let mut samples = Vec::with_capacity(valued.len());
+    for (index, Valued { solution, .. }) in (0..).zip(&valued) {
+        samples.push(job.take_solution(tree, solution, index)?);
+    }
+    Ok(decided(tree, valued, samples, by, stepper, job))
+}
+
+/// The outcome of samples that were already taken, one per element of `valued`.
+pub fn decided(
+    tree: &SamplingTree,
+    valued: Vec<Valued>,
+    samples: Vec<Sample>,
+    by: Decide,
+    stepper: &Stepper<'_>,
+    job: &SearchJob<'_>,
+) -> Outcome {
+    let ballots = ballots(&valued, &samples);
+    let chosen = match by {
+        Decide::Best => argmax(valued.iter().map(|valued| valued.value)),
+        Decide::Vote => argmax(ballots.iter().map(|ballot| f64::from(ballot.count))).map(|ix| ballots[ix].first),
+        Decide::WeightedVote => argmax(ballots.iter().map(|ballot| ballot.weight)).map(|ix| ballots[ix].first),
+    };
+    take(tree, valued, samples, chosen, stepper, job)
+}
+
+/// The outcome if sample number `chosen` is chosen.
+pub fn take(
+    tree: &SamplingTree,
+    valued: Vec<Valued>,
+    samples: Vec<Sample>,
+    chosen: Option<usize>,
+    stepper: &Stepper<'_>,
+    job: &SearchJob<'_>,
+) -> Outcome {
+    let mut ballots = ballots(&valued, &samples);
+    ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.count));
+    let ends: Vec<NodeIndex> = valued.iter().map(|valued| valued.solution.node).collect();
+    let prediction = chosen.and_then(|ix| samples[ix].answer.clone());
+    let correct = match (&prediction, chosen) {
+        (Some(answer), _) => verdict_on(answer, &samples),
+        (None, Some(ix)) => samples[ix].correct,
+        (None, None) => job.no_answer(),
+    };
+    Outcome {
+        votes: ballots.iter().map(|ballot| (ballot.answer.clone(), ballot.count)).collect(),
+        chosen: chosen.map(|ix| samples[ix].index),
+        correct,
+        search_tokens: tokens_off_paths(tree, &ends),
+        search_prompt_tokens: stepper.asked,
+        details: Some(Details::Solutions {
+            completions: valued.iter().map(|valued| valued.solution.text.clone()).collect(),
+            scores: valued.iter().map(|valued| valued.solution.scores.clone()).collect(),
+            pred: prediction.clone(),
+        }),
+        prediction,
+        samples,
+        ..Outcome::default()
+    }
+}
+
+/// The votes for one answer.
+struct Ballot {
+    answer: String,
+    /// Samples that ended in it.
+    count: u32,
+    /// Sum of their values.
+    weight: f64,
+    /// The first of its samples.
+    first: usize,
+}
+
+fn ballots(valued: &[Valued], samples: &[Sample]) -> Vec<Ballot> {
+    let mut ballots: Vec<Ballot> = Vec::new();
+    for (ix, (Valued { solution, value }, sample)) in valued.iter().zip(samples).enumerate() {
+        let Some(answer) = &sample.answer else { continue };
+        let weight = value * f64::from(solution.copies);
+        match ballots.iter_mut().find(|ballot| ballot.answer == *answer) {
+            Some(ballot) => {
+                ballot.count += solution.copies;
+                ballot.weight += weight;
+            }
+            None => {
+                ballots.push(Ballot { answer: answer.clone(), count: solution.copies, weight, first: ix });
+            }
+        }
+    }
+    ballots
+}

@@ -1,0 +1,59 @@
+//! Diverse verifier tree search (Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models"): N/M
+//! independent subtrees; each samples M next steps and continues with the best.
+
+use petgraph::graph::NodeIndex;
+
+use super::decide::{Valued, conclude};
+use super::settings::StepSearch;
+use super::steps::{Solution, Stepper};
+use super::{Outcome, SearchJob};
+use crate::tree::SamplingTree;
+use offshoot_core::error::Result;
+
+pub fn dvts(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    how: &StepSearch,
+    stepper: &mut Stepper<'_>,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let subtrees = (how.samples / how.expansions) as usize;
+    let mut tips = vec![Solution::start(at); subtrees];
+    let mut ended: Vec<Solution> = Vec::new();
+    for _ in 0..how.steps.most {
+        let from: Vec<(&Solution, usize)> = tips.iter().map(|tip| (tip, how.expansions as usize)).collect();
+        let mut said = stepper.step(tree, &from, job)?;
+        for tip in tips.iter().filter(|tip| tip.node != at) {
+            tree.close(tip.node);
+        }
+        stepper.score(tree, &mut said.iter_mut().flatten().collect::<Vec<_>>(), job)?;
+        tips = said.into_iter().filter_map(|said| best(tree, said, how, &mut ended)).collect();
+        if tips.is_empty() {
+            break;
+        }
+    }
+    // A subtree that reached the step limit ends with its unfinished solution.
+    ended.append(&mut tips);
+    let value = |solution: Solution| Valued { value: solution.value(how.aggregate), solution };
+    conclude(tree, ended.into_iter().map(value).collect(), how.by, stepper, job)
+}
+
+/// The solution that a subtree continues with: the best one, unless it has ended. Ended solutions are added to `ended`,
+/// the rest are pruned.
+fn best(
+    tree: &mut SamplingTree,
+    mut said: Vec<Solution>,
+    how: &StepSearch,
+    ended: &mut Vec<Solution>,
+) -> Option<Solution> {
+    said.sort_by(|a, b| b.value(how.aggregate).total_cmp(&a.value(how.aggregate)));
+    let mut tip = None;
+    for (rank, solution) in said.into_iter().enumerate() {
+        match (rank, &solution.end) {
+            (_, Some(_)) => ended.push(solution),
+            (0, None) => tip = Some(solution),
+            (_, None) => tree.prune(solution.node),
+        }
+    }
+    tip
+}

@@ -1,0 +1,69 @@
+//! Self-consistency (Wang et al., 2023): samples N answers of one problem and takes the most frequent one. It can skip
+//! the remaining samples once the vote is decided.
+
+use petgraph::graph::NodeIndex;
+
+use super::vote::{Decided, VoteTally, Votes};
+use super::{Outcome, Sample, SearchJob, failed, first_with, tally, verdict_on};
+use crate::tree::SamplingTree;
+use offshoot_core::error::Result;
+
+/// Candidates are sampled in waves, by index; a wave has the minimum number of candidates that can decide the vote. So
+/// no sample is wasted, and which samples count depends only on the samples: they are the shortest prefix that decides
+/// the vote. A failed sample has no vote. The engine's steps are filled with other items meanwhile. Candidates that are
+/// not needed have no tokens and no pages, and are pruned.
+pub fn self_consistency(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    n: usize,
+    stop: Decided,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let (already, candidates) = job.candidates(tree, at, n)?;
+    let mut already = already.into_iter().peekable();
+    let mut remaining = &candidates[..];
+    let mut samples: Vec<Sample> = Vec::with_capacity(n);
+    // All candidates before this index were sampled or failed.
+    let mut end = 0;
+    loop {
+        let wave = stop.fewest_more(&tally(&samples), (n as u64 - end) as u32);
+        if wave == 0 {
+            break;
+        }
+        end += u64::from(wave);
+        samples.extend(std::iter::from_fn(|| already.next_if(|sample| sample.index < end)));
+        let (drawn, later) = remaining.split_at(remaining.partition_point(|&node| tree.node(node).ordinal < end));
+        remaining = later;
+        let mut growing = tree.start(drawn, job.params, job.stop)?;
+        while let Some(sample) = job.next_sample(&mut growing)? {
+            samples.push(sample);
+        }
+        samples.sort_by_key(|sample| sample.index);
+    }
+    for &spared in remaining {
+        tree.prune(spared);
+    }
+    Ok(vote(samples, n - failed(tree, &candidates), job.no_answer()))
+}
+
+/// The vote of `samples`, of at most `n` that did not fail; `no_answer`: the verdict if none of them has an answer.
+pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome {
+    let tally = tally(&samples);
+    let winner = tally.leader();
+    let winner = winner.map(|votes| votes.value.as_str());
+    Outcome {
+        prediction: winner.map(str::to_owned),
+        correct: winner.map_or(no_answer, |winner| verdict_on(winner, &samples)),
+        chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
+        votes: most_first(&tally),
+        cancelled: n - samples.len(),
+        samples,
+        ..Outcome::default()
+    }
+}
+
+fn most_first(tally: &VoteTally) -> Vec<(String, u32)> {
+    let mut votes: Vec<&Votes> = tally.votes().iter().collect();
+    votes.sort_by_key(|votes| (std::cmp::Reverse(votes.count), votes.first));
+    votes.into_iter().map(|votes| (votes.value.clone(), votes.count)).collect()
+}

@@ -1,0 +1,78 @@
+//! Step-level beam search (Snell et al. 2024, "Scaling LLM Test-Time Compute", section 5.1): samples N next steps after
+//! all kept solutions, values each with the scorer and keeps the best N/M. Ended solutions are set aside until there
+//! are N of them.
+
+use petgraph::graph::NodeIndex;
+
+use super::decide::{Valued, conclude};
+use super::settings::StepSearch;
+use super::steps::{Solution, Stepper, merged};
+use super::{Outcome, SearchJob};
+use crate::tree::SamplingTree;
+use offshoot_core::error::Result;
+
+pub fn step_beam(
+    tree: &mut SamplingTree,
+    at: NodeIndex,
+    how: &StepSearch,
+    stepper: &mut Stepper<'_>,
+    job: &mut SearchJob<'_>,
+) -> Result<Outcome> {
+    let samples = how.samples as usize;
+    let kept = samples / how.expansions as usize;
+    let (mut beams, mut ended) = (vec![Solution::start(at)], Vec::new());
+    for _ in 0..how.steps.most {
+        let draws = shares(samples, beams.len());
+        let from: Vec<(&Solution, usize)> = beams.iter().zip(draws).collect();
+        let said = stepper.step(tree, &from, job)?.concat();
+        close(tree, &beams, at);
+        let mut next = merged(tree, said);
+        stepper.score(tree, &mut next.iter_mut().collect::<Vec<_>>(), job)?;
+        next.sort_by(|a, b| b.value(how.aggregate).total_cmp(&a.value(how.aggregate)));
+        let (over, mut going): (Vec<_>, Vec<_>) = next.into_iter().partition(|solution| solution.end.is_some());
+        ended.extend(over);
+        for rejected in going.drain(kept.min(going.len())..) {
+            tree.prune(rejected.node);
+        }
+        beams = going;
+        if beams.is_empty() || ended.len() >= samples {
+            break;
+        }
+    }
+    // If no solution has ended, the unfinished ones take their place.
+    match ended.is_empty() {
+        true => ended = beams,
+        false => beams.iter().for_each(|cut| tree.prune(cut.node)),
+    }
+    let value = |solution: Solution| Valued { value: solution.value(how.aggregate), solution };
+    let mut valued: Vec<Valued> = ended.into_iter().map(value).collect();
+    valued.sort_by(|a, b| b.value.total_cmp(&a.value));
+    for rejected in valued.drain(samples.min(valued.len())..) {
+        tree.prune(rejected.solution.node);
+    }
+    conclude(tree, valued, how.by, stepper, job)
+}
+
+/// `draws` split as evenly as possible over the beams, the better beams first.
+fn shares(draws: usize, beams: usize) -> Vec<usize> {
+    (0..beams).map(|ix| draws / beams + usize::from(ix < draws % beams)).collect()
+}
+
+/// Releases the beams that have been extended.
+fn close(tree: &mut SamplingTree, beams: &[Solution], at: NodeIndex) {
+    for beam in beams.iter().filter(|beam| beam.node != at) {
+        tree.close(beam.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn draws_are_shared_out_whole() {
+        assert_eq!(shares(8, 3), [3, 3, 2]);
+        assert_eq!(shares(8, 1), [8]);
+        assert_eq!(shares(8, 8), [1; 8]);
+    }
+}

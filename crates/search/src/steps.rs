@@ -1,0 +1,234 @@
+//! Solutions built step by step: samples next steps, values them, and turns finished solutions into samples. The
+//! drivers decide which solutions are kept.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
+use petgraph::graph::NodeIndex;
+
+use super::settings::{Aggregate, StepSettings};
+use super::{Assessment, Sample, Scorer, SearchJob, token_logprobs};
+use crate::tree::SamplingTree;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{FinishReason, ForkKind, Stop};
+use offshoot_text::StopMatcher;
+
+/// Decodes the second list of tokens as the continuation of the first.
+pub type Decode<'a> = &'a (dyn Fn(&[TokenId], &[TokenId]) -> String + Sync);
+
+/// A whole or partial solution.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    pub node: NodeIndex,
+    /// The text after the prompt, cut at a stop string.
+    pub text: String,
+    /// Tokens after the prompt.
+    pub tokens: usize,
+    /// The value of the solution after each step.
+    pub scores: Vec<f64>,
+    /// How many samples of its last step had the same text.
+    pub copies: u32,
+    /// Why it ended; `None`: it can continue.
+    pub end: Option<FinishReason>,
+}
+
+impl Solution {
+    /// A solution without steps.
+    pub fn start(at: NodeIndex) -> Solution {
+        Solution { node: at, text: String::new(), tokens: 0, scores: Vec::new(), copies: 1, end: None }
+    }
+
+    /// The combined value of its steps; 0 without steps.
+    pub fn value(&self, aggregate: Aggregate) -> f64 {
+        match aggregate {
+            Aggregate::Last => self.scores.last().copied().unwrap_or(0.0),
+            Aggregate::Min => self.scores.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            Aggregate::Product => self.scores.iter().copied().reduce(|a, b| a * b).unwrap_or(0.0),
+        }
+    }
+}
+
+/// Extends solutions of one problem.
+pub struct Stepper<'a> {
+    pub steps: &'a StepSettings,
+    pub decode: Decode<'a>,
+    pub scorer: Scorer<'a>,
+    /// Tokens of the scorer's questions.
+    pub asked: usize,
+}
+
+impl Stepper<'_> {
+    /// Samples `draws` next steps after each of `from`, all in one batch. Returns the distinct next solutions of each,
+    /// by first occurrence. Failed samples are left out.
+    pub fn step(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[(&Solution, usize)],
+        job: &mut SearchJob<'_>,
+    ) -> Result<Vec<Vec<Solution>>> {
+        let mut drawn = Vec::new();
+        for &(solution, draws) in from {
+            drawn.push(tree.fork(solution.node, draws)?);
+        }
+        let before =
+            from.iter().zip(&drawn).flat_map(|(&(solution, _), nodes)| nodes.iter().map(move |_| solution.tokens));
+        let stop = Stop { include_stop: true, strings: self.step_ends(job.stop), ..job.stop.clone() };
+        self.grow(tree, &drawn.concat(), &before.collect::<Vec<_>>(), &stop, job)?;
+        let mut solutions = Vec::new();
+        for (&(parent, _), nodes) in from.iter().zip(drawn) {
+            let drawn = nodes.into_iter().filter(|&node| !tree.has_failed(node));
+            let said = drawn.map(|node| self.read(tree, parent, node, job.stop));
+            solutions.push(merged(tree, said.collect::<Result<Vec<_>>>()?));
+        }
+        Ok(solutions)
+    }
+
+    /// Samples each solution to its end, all in one batch, with forks whose ordinals are separate from those of steps.
+    /// `None` for a failed one.
+    pub fn rollout(
+        &mut self,
+        tree: &mut SamplingTree,
+        from: &[&Solution],
+        job: &mut SearchJob<'_>,
+    ) -> Result<Vec<Option<Solution>>> {
+        let mut nodes = Vec::new();
+        for solution in from {
+            nodes.extend(tree.fork_as(ForkKind::Value, solution.node, 1)?);
+        }
+        let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
+        let stop = Stop { include_stop: true, ..job.stop.clone() };
+        self.grow(tree, &nodes, &before, &stop, job)?;
+        let ended = |(&parent, node): (&&Solution, NodeIndex)| {
+            if tree.has_failed(node) {
+                return Ok(None);
+            }
+            let mut solution = self.read(tree, parent, node, job.stop)?;
+            solution.end = solution.end.or_else(|| tree.node(node).finish.clone());
+            Ok(Some(solution))
+        };
+        from.iter().zip(nodes).map(ended).collect()
+    }
+
+    /// Extends `nodes`; the `before` tokens already sampled on each path count against the limits.
+    fn grow(
+        &self,
+        tree: &mut SamplingTree,
+        nodes: &[NodeIndex],
+        before: &[usize],
+        stop: &Stop,
+        job: &SearchJob<'_>,
+    ) -> Result<()> {
+        let left = |ix: usize, _: &_| Stop {
+            max_tokens: stop.max_tokens.saturating_sub(before[ix]).max(1),
+            min_tokens: stop.min_tokens.saturating_sub(before[ix]),
+            ..stop.clone()
+        };
+        let mut growing = tree.start_until(nodes, job.params, left)?;
+        while job.next_finished(&mut growing)?.is_some() {}
+        Ok(())
+    }
+
+    fn step_ends(&self, stop: &Stop) -> Vec<String> {
+        stop.strings.iter().chain([&self.steps.delimiter]).cloned().collect()
+    }
+
+    /// The solution of a finished node, given its parent's. The text is decoded from the tokens, because a step's text
+    /// was cut at its stop string but the next step continues after it.
+    fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeIndex, stop: &Stop) -> Result<Solution> {
+        let Some(finish) = tree.node(node).finish.clone() else {
+            return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
+        };
+        let mut tokens: Vec<TokenId> =
+            tree.path(node).iter().flat_map(|&node| tree.node(node).tokens.clone()).collect();
+        let drawn = tokens.len();
+        if matches!(finish, FinishReason::StopToken(_)) && !stop.include_stop {
+            tokens.pop();
+        }
+        let text = (self.decode)(&tree.node(tree.root()).tokens, &tokens);
+        let mut matcher = StopMatcher::new(&stop.strings, stop.include_stop)?;
+        let mut stopped = matcher.push(&text);
+        let end = match (&finish, stopped.by) {
+            (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
+            (FinishReason::StopString(_), _) if drawn < stop.max_tokens => None,
+            (FinishReason::StopString(_), _) => Some(FinishReason::Length),
+            (other, _) => Some(other.clone()),
+        };
+        if stopped.by.is_none() {
+            stopped.text.push_str(&matcher.finish());
+        }
+        let cut = matches!(end, Some(FinishReason::StopString(_)));
+        let text = if cut || stopped.by.is_none() { stopped.text } else { text };
+        let scores = parent.scores.clone();
+        Ok(Solution { node, text, tokens: drawn, scores, copies: 1, end })
+    }
+
+    /// Values the newest step of each solution and stores the value in the tree.
+    pub fn score(
+        &mut self,
+        tree: &mut SamplingTree,
+        solutions: &mut [&mut Solution],
+        job: &mut SearchJob<'_>,
+    ) -> Result<()> {
+        job.check_interrupted()?;
+        let of: Vec<_> = solutions.iter().map(|solution| (solution.node, solution.text.as_str())).collect();
+        let found = self.scorer.values(tree, &of, job)?;
+        self.asked += found.prompt_tokens;
+        for (solution, value) in solutions.iter_mut().zip(found.values) {
+            tree.set_score(solution.node, value);
+            solution.scores.push(value);
+        }
+        Ok(())
+    }
+}
+
+/// Merges solutions with equal text: the first node is kept, the others are pruned and counted.
+pub fn merged(tree: &mut SamplingTree, solutions: Vec<Solution>) -> Vec<Solution> {
+    let mut places: HashMap<(String, bool), usize> = HashMap::new();
+    let mut kept: Vec<Solution> = Vec::new();
+    for solution in solutions {
+        match places.entry((solution.text.clone(), solution.end.is_some())) {
+            Entry::Occupied(first) => {
+                kept[*first.get()].copies += solution.copies;
+                tree.prune(solution.node);
+            }
+            Entry::Vacant(place) => {
+                place.insert(kept.len());
+                kept.push(solution);
+            }
+        }
+    }
+    kept
+}
+
+impl SearchJob<'_> {
+    /// Turns a solution into sample number `index`: assessed, recorded and released. An unfinished solution counts as
+    /// ended by its length.
+    pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
+        tree.close(solution.node);
+        let path = tree.path(solution.node);
+        let Assessment { answer, correct, detail, .. } = self.assess(&solution.text)?;
+        let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
+        let sample = Sample {
+            index,
+            text: solution.text.clone(),
+            tokens: solution.tokens,
+            finish: solution.end.clone().unwrap_or(FinishReason::Length),
+            logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
+            answer,
+            correct,
+            detail,
+            logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
+            error: None,
+        };
+        (self.record)(&sample)?;
+        Ok(sample)
+    }
+}
+
+/// Tokens of `tree` that are on none of the paths to `ends`.
+pub fn tokens_off_paths(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
+    let on_paths: HashSet<NodeIndex> = ends.iter().flat_map(|&end| tree.path(end)).collect();
+    let beside = tree.nodes().filter(|&node| node != tree.root() && !on_paths.contains(&node));
+    beside.map(|node| tree.node(node).tokens.len()).sum()
+}

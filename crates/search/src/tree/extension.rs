@@ -1,0 +1,172 @@
+//! A running `extend`: events as branches grow and finish, and cancelling single branches. The tree is updated when an
+//! event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`] does not, for callers that
+//! read and change the tree, or extend other nodes, while it runs.
+
+use std::collections::HashMap;
+use std::task::Poll;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use petgraph::graph::NodeIndex;
+
+use super::{NodeState, SamplingTree};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::BranchId;
+use offshoot_engine::{self as engine, EventReceiver, First, SampledToken};
+
+/// An event of one of the nodes being extended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TreeEvent {
+    /// The node grew by these tokens; `text`: text that can be shown now (never half a character, never part of a stop
+    /// string).
+    Tokens { node: NodeIndex, tokens: Vec<SampledToken>, text: String },
+    /// The node's thought ended; `SamplingTree::node` returns the whole thought.
+    Finished { node: NodeIndex },
+    /// The node failed and is closed; `SamplingTree::failure` returns the error. The others continue.
+    Failed { node: NodeIndex },
+}
+
+/// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping
+/// it cancels the running nodes; their last events are lost to the tree.
+pub struct Growth {
+    inner: EventReceiver,
+    by_branch: HashMap<BranchId, NodeIndex>,
+}
+
+/// An event that the tree does not know yet.
+#[derive(Debug)]
+#[must_use = "the tree learns of it by `Growth::apply`"]
+pub struct UnappliedEvent(engine::Event);
+
+impl Growth {
+    pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeIndex>) -> Self {
+        Self { inner, by_branch }
+    }
+
+    /// Waits at most `patience` for the next event; `None` once all nodes have finished or failed.
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<UnappliedEvent>> {
+        self.inner.poll(patience).map(|event| event.map(UnappliedEvent))
+    }
+
+    /// Writes an event into `tree`, of which the nodes are.
+    ///
+    /// # Errors
+    ///
+    /// `Error::EngineStopped`: no node can continue.
+    pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
+        match event.0 {
+            engine::Event::Tokens { branch, tokens, text } => {
+                Ok(TreeEvent::Tokens { node: self.node_of(branch)?, tokens, text })
+            }
+            engine::Event::Finished { branch, finish } => {
+                let node = self.node_of(branch)?;
+                tree.grow(node, finish);
+                Ok(TreeEvent::Finished { node })
+            }
+            engine::Event::Failed { branch, error } => {
+                let node = self.node_of(branch)?;
+                tree.fail(node, error)?;
+                Ok(TreeEvent::Failed { node })
+            }
+        }
+    }
+
+    /// Cancels these nodes of `tree` within one step; each still finishes, as cancelled, with its tokens so far.
+    pub fn cancel(&self, tree: &SamplingTree, nodes: &[NodeIndex]) {
+        let branch = |&node: &NodeIndex| match tree.node(node).state {
+            NodeState::Open(branch) => Some(branch),
+            NodeState::Closed | NodeState::Pruned => None,
+        };
+        let branches: Vec<BranchId> = nodes.iter().filter_map(branch).collect();
+        self.inner.cancel(&branches);
+    }
+
+    /// Cancels all running nodes.
+    pub fn cancel_all(&self) {
+        self.inner.cancel_all();
+    }
+
+    fn node_of(&self, branch: BranchId) -> Result<NodeIndex> {
+        let node = self.by_branch.get(&branch).copied();
+        node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
+    }
+}
+
+/// A running extend. Dropping it cancels the running nodes and waits for them (at most one step), so that the tree
+/// matches the engine.
+pub struct Extension<'tree> {
+    tree: &'tree mut SamplingTree,
+    growth: Growth,
+}
+
+impl<'tree> Extension<'tree> {
+    pub(super) fn new(tree: &'tree mut SamplingTree, growth: Growth) -> Self {
+        Self { tree, growth }
+    }
+
+    pub fn tree(&self) -> &SamplingTree {
+        self.tree
+    }
+
+    pub fn tree_mut(&mut self) -> &mut SamplingTree {
+        self.tree
+    }
+
+    /// The next event; `None` once all nodes have finished or failed. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Error::EngineStopped`: no node can continue.
+    pub fn next_event(&mut self) -> Result<Option<TreeEvent>> {
+        self.growth.inner.next().map(|event| self.take(event)).transpose()
+    }
+
+    /// Like `next_event`, but waits at most `patience`; `Poll::Pending` if nothing happened.
+    pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<TreeEvent>>> {
+        Ok(match self.growth.inner.poll(patience) {
+            Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
+    /// all nodes have finished, it does not wait.
+    pub fn poll_beside<M>(
+        &mut self,
+        others: &Receiver<M>,
+        patience: Duration,
+    ) -> Result<Poll<First<Option<TreeEvent>, M>>> {
+        Ok(match self.growth.inner.poll_beside(others, patience) {
+            Poll::Ready(First::Event(event)) => {
+                Poll::Ready(First::Event(event.map(|event| self.take(event)).transpose()?))
+            }
+            Poll::Ready(First::Message(message)) => Poll::Ready(First::Message(message)),
+            Poll::Pending => Poll::Pending,
+        })
+    }
+
+    /// Writes an event into the tree.
+    fn take(&mut self, event: engine::Event) -> Result<TreeEvent> {
+        self.growth.apply(self.tree, UnappliedEvent(event))
+    }
+
+    /// Cancels these nodes within one step; each still finishes, as cancelled, with its tokens so far.
+    pub fn cancel(&self, nodes: &[NodeIndex]) {
+        self.growth.cancel(self.tree, nodes);
+    }
+
+    /// Cancels all running nodes.
+    pub fn cancel_all(&self) {
+        self.growth.cancel_all();
+    }
+}
+
+impl Drop for Extension<'_> {
+    fn drop(&mut self) {
+        self.cancel_all();
+        while let Some(event) = self.growth.inner.next() {
+            // Errors of single nodes are recorded in the tree.
+            drop(self.take(event));
+        }
+    }
+}

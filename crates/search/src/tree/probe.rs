@@ -1,0 +1,64 @@
+//! Log-probabilities of given continuations; all of one call run in one batch. Prefixes that the continuations share
+//! with each other or with the tree are computed once; the tree does not change.
+
+use petgraph::graph::NodeIndex;
+
+use super::SamplingTree;
+use offshoot_core::error::Result;
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_engine::Extend;
+
+/// The natural-log probability of a continuation, and of each of its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProb {
+    pub sum: f64,
+    pub tokens: Vec<f32>,
+}
+
+/// A continuation to be scored, and what it follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe<'a> {
+    pub after: After<'a>,
+    pub continuation: &'a [TokenId],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum After<'a> {
+    Node(NodeIndex),
+    /// A prompt outside the tree, for example a question about it.
+    Prompt(&'a [TokenId]),
+}
+
+impl SamplingTree {
+    /// The log-probability of `continuation` after each of `nodes`.
+    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+        let probes: Vec<_> = nodes.iter().map(|&node| Probe { after: After::Node(node), continuation }).collect();
+        self.probe(&probes)
+    }
+
+    /// The log-probability of each continuation after its context.
+    pub fn probe(&self, probes: &[Probe<'_>]) -> Result<Vec<LogProb>> {
+        let mut branches = Vec::with_capacity(probes.len());
+        let scored = self.branches(probes, &mut branches).and_then(|()| self.log_probs(probes, &branches));
+        self.engine.release(&branches);
+        scored
+    }
+
+    /// Creates a branch for each probe and appends it to `made`, so that the caller can release them after an error.
+    fn branches(&self, probes: &[Probe<'_>], made: &mut Vec<BranchId>) -> Result<()> {
+        for probe in probes {
+            match probe.after {
+                After::Node(node) => made.extend(self.engine.fork(self.open_branch(node)?, 1)?),
+                After::Prompt(prompt) => made.push(self.engine.root_with(prompt.to_vec(), self.place)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn log_probs(&self, probes: &[Probe<'_>], branches: &[BranchId]) -> Result<Vec<LogProb>> {
+        let given =
+            |(&branch, probe): (&BranchId, &Probe<'_>)| Extend::given(branch, probe.continuation.to_vec(), Some(0));
+        let finishes = self.engine.finish(branches.iter().zip(probes).map(given).collect())?;
+        Ok(finishes.into_iter().map(|finish| LogProb { sum: finish.logprob, tokens: finish.logprobs }).collect())
+    }
+}

@@ -1,0 +1,134 @@
+//! The model's judgements of paths: a value for each path, or votes among all paths of a step.
+
+use petgraph::graph::NodeIndex;
+use regex::Regex;
+
+use super::{Appraisal, Evaluate, QuestionPrompt, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
+use crate::evaluate::{expected_value, value_in, vote_in};
+use offshoot_core::error::Result;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::ForkKind;
+
+impl<T: Texts> ThoughtSearcher<'_, '_, T> {
+    /// Sets the value of each path, and the score of its node.
+    pub(super) fn judge(&mut self, paths: &mut [ThoughtPath]) -> Result<()> {
+        let how = self.how;
+        let values = match &how.evaluate {
+            _ if paths.is_empty() => return Ok(()),
+            Evaluate::Value { question, words, by, .. } => {
+                let (mut known, mut asked) = (Vec::with_capacity(paths.len()), Vec::new());
+                for path in &*paths {
+                    known.push(match self.texts.appraise(question, &path.thoughts)? {
+                        Appraisal::Value(value) => Some(value),
+                        Appraisal::Ask(prompt) => {
+                            asked.push((path.node, prompt));
+                            None
+                        }
+                    });
+                }
+                let mut answered = self.values(asked, words, by)?.into_iter();
+                let value = |known: Option<f64>| known.or_else(|| answered.next()).expect("each question has a value");
+                known.into_iter().map(value).collect()
+            }
+            Evaluate::Vote { question, samples, choice, drawing } => {
+                let thoughts: Vec<&[String]> = paths.iter().map(|path| path.thoughts.as_slice()).collect();
+                let prompt = self.texts.ask_for_choice(question, &thoughts)?;
+                let ballots = self.ballots(prompt, *samples as usize, drawing)?;
+                shares(&ballots, choice, paths.len())
+            }
+        };
+        for (path, value) in paths.iter_mut().zip(values) {
+            path.value = value;
+            self.tree.set_score(path.node, value);
+        }
+        Ok(())
+    }
+
+    /// The values given by the answers to `questions`, each about a node. Failed answers are ignored; the value is 0 if
+    /// all failed or no answer contains a known word.
+    pub(super) fn values(
+        &mut self,
+        questions: Vec<(NodeIndex, QuestionPrompt)>,
+        words: &[(String, f64)],
+        by: &ValueBy,
+    ) -> Result<Vec<f64>> {
+        let mut texts = Vec::with_capacity(questions.len());
+        let mut asked: Vec<(String, NodeIndex)> = Vec::new();
+        for (about, QuestionPrompt { text, tokens }) in questions {
+            if !self.values.contains_key(&text) && !asked.iter().any(|(known, _)| *known == text) {
+                asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, tokens, text.clone())?));
+            }
+            texts.push(text);
+        }
+        let new: Vec<NodeIndex> = asked.iter().map(|&(_, question)| question).collect();
+        let values = match by {
+            ValueBy::Samples { samples, drawing } => {
+                let answers = self.answers(&new, *samples as usize)?;
+                if !answers.is_empty() {
+                    self.draw(&answers.concat(), drawing, false)?;
+                }
+                let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
+                let given = |own: &Vec<NodeIndex>| {
+                    own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()
+                };
+                answers.iter().map(|own| mean(given(own))).collect()
+            }
+            ValueBy::Probability => self.expected(&new, words)?,
+        };
+        self.values.extend(asked.into_iter().map(|(text, _)| text).zip::<Vec<f64>>(values));
+        new.into_iter().for_each(|question| self.close_question(question));
+        Ok(texts.iter().map(|text| self.values[text]).collect())
+    }
+
+    /// For each question, the mean value of its answers, from the words' probabilities.
+    fn expected(&mut self, questions: &[NodeIndex], words: &[(String, f64)]) -> Result<Vec<f64>> {
+        let tokens: Vec<Vec<TokenId>> =
+            words.iter().map(|(word, _)| self.texts.continuation(word)).collect::<Result<_>>()?;
+        let answers = self.answers(questions, words.len())?;
+        let given = answers.iter().flat_map(|own| own.iter().copied().zip(tokens.iter().cloned()));
+        self.give(given.collect(), true)?;
+        let logprob = |&answer: &NodeIndex| self.tree.node(answer).logprob;
+        let value = |own: &Vec<NodeIndex>| {
+            let known = words.iter().zip(own).filter(|(_, answer)| !self.tree.has_failed(**answer));
+            expected_value(known.map(|((_, value), answer)| (*value, logprob(answer))))
+        };
+        Ok(answers.iter().map(value).collect())
+    }
+
+    /// Forks `n` answers to each question, to be sampled or given.
+    fn answers(&mut self, questions: &[NodeIndex], n: usize) -> Result<Vec<Vec<NodeIndex>>> {
+        questions.iter().map(|&question| self.tree.fork_as(ForkKind::Value, question, n)).collect()
+    }
+
+    /// The texts of `n` answers to a question about all paths.
+    fn ballots(&mut self, prompt: QuestionPrompt, n: usize, drawing: &SamplingOverrides) -> Result<Vec<String>> {
+        let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt.tokens, prompt.text)?;
+        let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
+        self.draw(&ballots, drawing, false)?;
+        self.close_question(question);
+        let cast = ballots.into_iter().filter(|&ballot| !self.tree.has_failed(ballot));
+        Ok(cast.map(|ballot| self.tree.node(ballot).text.clone()).collect())
+    }
+
+    /// Releases a question and its answers.
+    pub(super) fn close_question(&mut self, question: NodeIndex) {
+        self.tree.children(question).into_iter().for_each(|answer| self.tree.close(answer));
+        self.tree.close(question);
+    }
+}
+
+/// The mean; independent of the order of the values to the last bit, so that equal verdicts give equal values. 0
+/// without values.
+fn mean(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The share of the ballots for each candidate.
+fn shares(ballots: &[String], choice: &Regex, candidates: usize) -> Vec<f64> {
+    let mut votes = vec![0; candidates];
+    for candidate in ballots.iter().filter_map(|ballot| vote_in(ballot, choice, candidates)) {
+        votes[candidate] += 1;
+    }
+    votes.into_iter().map(|count| f64::from(count) / ballots.len().max(1) as f64).collect()
+}

@@ -1,0 +1,8 @@
+//! Search drivers over a sampling tree.
+
+#[path = "../../../../tests/common/job.rs"]
+mod job;
+
+mod sampling_tree;
+mod search;
+mod search_drivers;

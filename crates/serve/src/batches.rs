@@ -1,0 +1,470 @@
+//! Runs batches, one after the other, on a thread of its own: the same code as `offshoot batch`, on the server's engine and
+//! behind the requests of its clients. A batch in progress is on disk: after a crash it goes on where it was.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::Value;
+
+use offshoot_core::error::{Error, Result};
+use offshoot_core::lines::open;
+use offshoot_core::out::files::write_whole;
+use offshoot_core::setting::MAX_DATA;
+use offshoot_engine::{EngineHandle, Priority};
+use offshoot_model::{ModelConfig, WeightChoice};
+use offshoot_openai::batch::{AnswerOrigin, AnswerProgress, CacheFormats, InputLine, RequestFile, read_lines, reader};
+use offshoot_openai::protocol::files::{
+    BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
+};
+use offshoot_openai::protocol::{ProtocolLimits, Refusal, RequestReader};
+use offshoot_text::Tokenizer;
+
+use super::store::{Record, Store};
+
+/// Batches come after the requests of clients.
+const PRIORITY: Priority = Priority(1000);
+/// The longest line of an input file, in bytes.
+const MOST_OF_LINE: usize = 64 << 20;
+/// The answers of a batch, in messages.
+const ANSWERS: &str = "the answers of the batch";
+/// How often a batch is begun without an answer more: one that ends the server each time is not begun at every start.
+const MOST_BEGUN: u32 = 3;
+
+/// What batches are answered with.
+pub struct BatchEngine {
+    pub engine: EngineHandle,
+    pub tokenizer: Arc<Tokenizer>,
+    pub config: ModelConfig,
+    pub model: PathBuf,
+    /// The names that requests may call the model; the first is that of requests without one.
+    pub names: Vec<String>,
+    pub limits: ProtocolLimits,
+    pub formats: CacheFormats,
+    pub weights: WeightChoice,
+    /// Seed of requests without one.
+    pub seed: u64,
+}
+
+impl BatchEngine {
+    /// The limits of a request in a batch: those of the server's clients, without what needs a connection.
+    pub fn limits(of_clients: &ProtocolLimits) -> ProtocolLimits {
+        let ProtocolLimits { choices, streams, keeps, .. } = ProtocolLimits::BATCH;
+        ProtocolLimits { choices, streams, keeps, ..of_clients.clone() }
+    }
+}
+
+/// The batches that wait or run. Dropping it stops the one that runs, which goes on at the next start.
+pub struct Batches {
+    pub store: Arc<Store>,
+    queue: Option<Sender<(String, String)>>,
+    /// Of the batch that runs and those that wait: whether it shall end.
+    ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Batches {
+    /// Starts the thread, with the batches that were left.
+    pub fn start(store: Arc<Store>, with: BatchEngine) -> Result<Batches> {
+        let (queue, waiting) = unbounded();
+        let ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>> = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let runner = Runner { store: store.clone(), with, ends: ends.clone(), stop: stop.clone() };
+        let thread = std::thread::Builder::new().name("batches".to_owned()).spawn(move || runner.run(&waiting));
+        let thread = thread.map_err(Error::io("a thread", "start"))?;
+        let batches = Batches { store, queue: Some(queue), ends, stop, thread: Some(thread) };
+        let mut left = batches.store.all::<BatchObject>();
+        left.reverse();
+        for record in left.into_iter().filter(|record| !record.object.status.is_end()) {
+            let is_cancelled = record.object.status == BatchStatus::Cancelling;
+            batches.queue(record.owner, record.object.id, is_cancelled);
+        }
+        Ok(batches)
+    }
+
+    /// Queues a batch that is in the store.
+    pub fn add(&self, owner: String, id: String) {
+        self.queue(owner, id, false);
+    }
+
+    fn queue(&self, owner: String, id: String, is_cancelled: bool) {
+        self.ends().insert(id.clone(), Arc::new(AtomicBool::new(is_cancelled)));
+        if let Some(queue) = &self.queue {
+            // Without its thread, batches wait for the next start.
+            drop(queue.send((owner, id)));
+        }
+    }
+
+    /// Asks a batch to end, and says how it is.
+    pub fn cancel(&self, owner: &str, id: &str) -> Result<BatchObject, Refusal> {
+        let batch = self.store.get::<BatchObject>(owner, id)?;
+        let Some(end) = self.ends().get(id).cloned() else { return Ok(batch) };
+        let changed = self.store.change::<BatchObject>(id, |record| {
+            // It may have ended just now.
+            if !record.object.status.is_end() {
+                record.object.enter(BatchStatus::Cancelling, now());
+            }
+        });
+        let record = changed.map_err(|error| Refusal::of(&error))?;
+        end.store(true, Ordering::Relaxed);
+        Ok(record.object)
+    }
+
+    fn ends(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<AtomicBool>>> {
+        self.ends.lock().expect("nothing panics while it holds the batches")
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.ends().values().for_each(|end| end.store(true, Ordering::Relaxed));
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of it is on standard error; its batch goes on at the next start.
+            drop(thread.join());
+        }
+    }
+}
+
+struct Runner {
+    store: Arc<Store>,
+    with: BatchEngine,
+    ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Runner {
+    fn run(&self, waiting: &Receiver<(String, String)>) {
+        for (owner, id) in waiting {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let end = self.ends.lock().expect("nothing panics while it holds the batches").get(&id).cloned();
+            let (Some(end), Ok(_)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
+            let begun = self.store.change::<BatchObject>(&id, |record| record.begun = record.begun.saturating_add(1));
+            match begun.and_then(|record| self.batch(record, &end)) {
+                Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return,
+                Err(error @ Error::EngineStopped { .. }) => {
+                    log::warn!("batch {id} and those behind it wait for the next start: {error}");
+                    return;
+                }
+                Err(error) => log::warn!("batch {id}: {error}"),
+                Ok(()) => {}
+            }
+            self.ends.lock().expect("nothing panics while it holds the batches").remove(&id);
+        }
+    }
+
+    /// Answers one batch, up to a state that is its end.
+    ///
+    /// # Errors
+    ///
+    /// `Interrupted` and `EngineStopped` leave the batch to the next start.
+    fn batch(&self, mut record: Record<BatchObject>, end: &AtomicBool) -> Result<()> {
+        let answered = match record.begun > MOST_BEGUN {
+            true => {
+                let expected = format!("an answer in one of {MOST_BEGUN} attempts");
+                Err(Error::value("the batch", expected, "none: the server or its engine ended each time"))
+            }
+            false => self.answer(&mut record, end),
+        };
+        self.store.count(&self.store.answers_of(&record.object.id));
+        let batch = &mut record.object;
+        match answered {
+            Ok(()) => batch.enter(BatchStatus::Completed, now()),
+            Err(error @ Error::EngineStopped { .. }) => return Err(error),
+            Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => {
+                // The batch is not why the server stops.
+                record.begun = record.begun.saturating_sub(1);
+                save(&self.store, &mut record)?;
+                return Err(Error::Interrupted);
+            }
+            Err(Error::Interrupted) if is_past(batch) => batch.enter(BatchStatus::Expired, now()),
+            Err(Error::Interrupted) => batch.enter(BatchStatus::Cancelled, now()),
+            Err(error) => {
+                let failed = BatchError::new(&Refusal::of(&error), None);
+                batch.errors = Some(BatchErrors::new(vec![failed]));
+                batch.enter(BatchStatus::Failed, now());
+            }
+        }
+        // What was answered is kept, however it ended.
+        self.publish(&mut record)
+    }
+
+    fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
+        let BatchEngine { engine, tokenizer, config, model, names, limits, formats, weights, seed } = &self.with;
+        let input = self.store.bytes_of(&record.object.input_file_id);
+        check_unpacked(&input, self.store.most_bytes)?;
+        let mut lines = read_lines(&input, MOST_OF_LINE)?;
+        keep_place(&mut lines);
+        let reader = reader(tokenizer, config, &names[0], *seed);
+        let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
+        let origin = AnswerOrigin::new(model, *formats, *weights, *seed)?;
+        let all = lines.len() as u64;
+        let lines = of_endpoint(lines, &record.object.endpoint);
+        let out = self.store.answers_of(record.object.id.as_str());
+        let mut file = RequestFile::open(lines, &out, true, origin, &reader)?;
+        let (answered, refused) = file.counts();
+        let counts = RequestCounts { total: all, completed: answered as u64, failed: refused as u64 };
+        record.object.request_counts = counts;
+        if record.object.status == BatchStatus::Validating {
+            record.object.enter(BatchStatus::InProgress, now());
+        }
+        save(&self.store, record)?;
+        let bytes = fs::metadata(&out).map_err(Error::io(&out, "look at"))?.len();
+        self.store.reserve(ANSWERS, &out, bytes)?;
+        let written = Mutex::new(Written { record, at: now(), bytes });
+        let progress = StoredProgress { store: &self.store, out: &out, written, end };
+        let done = file.answer(engine.clone(), reader, &progress, end);
+        // Also of a batch that is cut short: its answers stay.
+        file.finish()?;
+        done.map(drop)
+    }
+
+    /// Puts the answers of a batch into files of their own: those of answered requests, and those of refused ones.
+    fn publish(&self, record: &mut Record<BatchObject>) -> Result<()> {
+        let answers = self.store.answers_of(record.object.id.as_str());
+        let Ok(file) = File::open(&answers) else { return save(&self.store, record) };
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        for line in BufReader::new(file).split(b'\n') {
+            let mut line = line.map_err(Error::io(&answers, "read"))?;
+            // A crash may have cut the last line.
+            let Ok(answer) = serde_json::from_slice::<Value>(&line) else { continue };
+            line.push(b'\n');
+            if answer["response"]["status_code"] == 200 { &mut done } else { &mut failed }.extend(line);
+        }
+        let name = record.object.id.clone();
+        record.object.output_file_id = self.keep(&record.owner, format!("{name}_output.jsonl"), &done)?;
+        record.object.error_file_id = self.keep(&record.owner, format!("{name}_error.jsonl"), &failed)?;
+        save(&self.store, record)?;
+        let removed = fs::remove_file(&answers).map_err(Error::io(&answers, "remove"));
+        self.store.count(&answers);
+        removed
+    }
+
+    /// A new file with these bytes, if there are any.
+    fn keep(&self, owner: &str, filename: String, bytes: &[u8]) -> Result<Option<String>> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let id = Store::new_id::<FileObject>();
+        let path = self.store.bytes_of(&id);
+        write_whole(&path, |file| file.write_all(bytes))?;
+        // There is room: the answers that are copied had it.
+        self.store.count(&path);
+        let object = FileObject {
+            id: id.clone(),
+            object: FileTag::File,
+            bytes: bytes.len() as u64,
+            created_at: now(),
+            expires_at: None,
+            filename,
+            purpose: FilePurpose::BatchOutput,
+            status: FileStatus::Processed,
+        };
+        self.store.put(&Record::new(owner.to_owned(), object))?;
+        Ok(Some(id))
+    }
+}
+
+/// Refuses the calls of other endpoints than the batch's.
+fn of_endpoint(mut lines: Vec<InputLine>, endpoint: &str) -> Vec<InputLine> {
+    for line in &mut lines {
+        if let Ok(call) = &line.call
+            && call.endpoint.path() != endpoint
+        {
+            let found = call.endpoint.path();
+            line.call = Err(Refusal::value("url", &format!("{endpoint:?}, the batch's endpoint"), found));
+        }
+    }
+    lines
+}
+
+/// Takes the priority from each line that would come before the other lines of batches, and so among the requests of
+/// clients. It then has that of the batch.
+fn keep_place(lines: &mut [InputLine]) {
+    for call in lines.iter_mut().filter_map(|line| line.call.as_mut().ok()) {
+        let own = call.body.get("priority").and_then(Value::as_i64);
+        if own.is_some_and(|own| own < i64::from(PRIORITY.0)) {
+            call.body.remove("priority");
+        }
+    }
+}
+
+/// Refuses an input file with more than `most` bytes, which a gzipped one has only when it is unpacked.
+fn check_unpacked(input: &Path, most: u64) -> Result<()> {
+    let mut unpacked = open(input)?.take(most.saturating_add(1));
+    let bytes = io::copy(&mut unpacked, &mut io::sink()).map_err(Error::io(input, "read"))?;
+    match bytes > most {
+        true => Err(Error::format(input, format!("expected at most the {most} bytes of {MAX_DATA}, found more"))),
+        false => Ok(()),
+    }
+}
+
+/// Writes a batch to disk; a cancellation that was written meanwhile stays.
+fn save(store: &Store, record: &mut Record<BatchObject>) -> Result<()> {
+    let (begun, object) = (record.begun, record.object.clone());
+    *record = store.change::<BatchObject>(&record.object.id, |kept| {
+        let before = std::mem::replace(&mut kept.object, object);
+        kept.begun = begun;
+        kept.object.cancelling_at = before.cancelling_at;
+        if before.status == BatchStatus::Cancelling && !kept.object.status.is_end() {
+            kept.object.status = BatchStatus::Cancelling;
+        }
+    })?;
+    Ok(())
+}
+
+/// Writes the counts of a batch to disk, at most once a second, and ends it when its time is over or its answers have
+/// no room.
+struct StoredProgress<'a> {
+    store: &'a Store,
+    /// The file of answers.
+    out: &'a Path,
+    written: Mutex<Written<'a>>,
+    end: &'a AtomicBool,
+}
+
+struct Written<'a> {
+    record: &'a mut Record<BatchObject>,
+    /// When it was written to disk, in seconds since 1970.
+    at: u64,
+    /// Of the file of answers.
+    bytes: u64,
+}
+
+impl AnswerProgress for StoredProgress<'_> {
+    fn sample_done(&self, _tokens: usize) {}
+
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()> {
+        let mut written = self.written.lock().expect("nothing panics while it counts");
+        let Written { record, at, bytes: all } = &mut *written;
+        let counts = &mut record.object.request_counts;
+        *if is_refused { &mut counts.failed } else { &mut counts.completed } += 1;
+        // The first answer is written at once: the batch goes on.
+        let is_first = !is_refused && std::mem::take(&mut record.begun) > 0;
+        let time = now();
+        if is_first || time > *at {
+            *at = time;
+            // A state that is not written is written with the next one.
+            if let Err(error) = save(self.store, record) {
+                log::warn!("a batch's progress is not written: {error}");
+            }
+        }
+        if is_past(&record.object) {
+            self.end.store(true, Ordering::Relaxed);
+        }
+        *all += bytes as u64;
+        self.store.reserve(ANSWERS, self.out, *all)
+    }
+}
+
+fn is_past(batch: &BatchObject) -> bool {
+    batch.expires_at.is_some_and(|expires| now() > expires)
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use offshoot_engine::ScriptedReply;
+    use offshoot_model::ModelFolder;
+    use offshoot_openai::protocol::Endpoint;
+    use offshoot_openai::protocol::files::NewBatch;
+
+    #[test]
+    fn no_line_of_a_batch_comes_before_the_others() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let priorities = ["-5", "999", "1000", "2000", "null", "\"a\""];
+        let line = |(id, priority): (usize, &&str)| {
+            format!("{{\"custom_id\":\"{id}\",\"url\":\"/v1/completions\",\"body\":{{\"priority\":{priority}}}}}\n")
+        };
+        fs::write(file.path(), priorities.iter().enumerate().map(line).collect::<String>()).expect("it is writable");
+        let mut lines = read_lines(file.path(), 1 << 10).expect("sound lines");
+        keep_place(&mut lines);
+        let priority = |line: &InputLine| line.call.as_ref().ok().and_then(|call| call.body.get("priority").cloned());
+        let kept: Vec<Option<Value>> = lines.iter().map(priority).collect();
+        assert_eq!(kept, [None, None, Some(1000.into()), Some(2000.into()), Some(Value::Null), Some("a".into())]);
+    }
+
+    fn begin(store: &Arc<Store>, engine: EngineHandle) -> Batches {
+        let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+        let config = ModelFolder::open(&model).expect("the demo model is part of the project").config;
+        let with = BatchEngine {
+            engine,
+            tokenizer: Arc::new(Tokenizer::load(&model).expect("the files of the demo model")),
+            config,
+            model,
+            names: vec!["demo".to_owned()],
+            limits: BatchEngine::limits(&ProtocolLimits::default()),
+            formats: CacheFormats::default(),
+            weights: WeightChoice::default(),
+            seed: 1,
+        };
+        Batches::start(store.clone(), with).expect("a thread can start")
+    }
+
+    /// Waits until the thread has done what it can.
+    fn wait_for(mut batches: Batches) {
+        batches.queue = None;
+        batches.thread.take().expect("it was started").join().expect("it does not panic");
+    }
+
+    /// A file of one request, and a batch of it.
+    fn stored(store: &Store) -> String {
+        let file = Store::new_id::<FileObject>();
+        let body = json!({"prompt": "a", "max_tokens": 1});
+        let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
+        fs::write(store.bytes_of(&file), format!("{line}\n")).expect("it is writable");
+        let new = NewBatch { input_file_id: file, endpoint: Endpoint::Completions, metadata: None };
+        let batch = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
+        let id = batch.id.clone();
+        store.put(&Record::new("me".to_owned(), batch)).expect("it is writable");
+        id
+    }
+
+    #[test]
+    fn batches_of_an_engine_that_stops_wait_for_the_next_start() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+        let ids = [stored(&store), stored(&store)];
+        let states = || {
+            let of = |id: &String| store.get::<BatchObject>("me", id).expect("it is there");
+            ids.each_ref().map(of).map(|batch| (batch.status, batch.request_counts.completed, batch.errors))
+        };
+        wait_for(begin(&store, EngineHandle::scripted(|_| panic!("the engine of this test stops"))));
+        for (status, completed, errors) in states() {
+            assert!(!status.is_end(), "{status:?}");
+            assert_eq!((completed, errors), (0, None));
+        }
+        wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b"))));
+        for state in states() {
+            assert_eq!(state, (BatchStatus::Completed, 1, None));
+        }
+    }
+
+    #[test]
+    fn a_packed_input_is_bounded_by_what_it_unpacks_to() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let mut packer =
+            flate2::write::GzEncoder::new(file.reopen().expect("it is there"), flate2::Compression::best());
+        packer.write_all(&[b' '; 10_000]).and_then(|()| packer.finish().map(drop)).expect("it is writable");
+        assert!(check_unpacked(file.path(), 10_000).is_ok());
+        let error = check_unpacked(file.path(), 9_999).expect_err("it is longer").to_string();
+        assert!(error.contains("9999"), "{error}");
+    }
+}

@@ -1,0 +1,183 @@
+//! The thread between HTTP requests and the engine. It takes jobs, begins their samples in the order that `queue` decides,
+//! so many that the engine always has work and no more, and puts the results into each job's outbox. It never waits for
+//! a client.
+
+mod job;
+mod outbox;
+mod queue;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use offshoot_core::error::{Error, Result};
+use offshoot_engine::EngineHandle;
+use offshoot_openai::protocol::{Refusal, RefusalKind};
+
+use super::leases::Leases;
+use super::metrics::ServeMetrics;
+
+pub use job::{ClientId, Job, JobId, JobPrompt};
+pub use outbox::{Delivery, JobUsage, Outbox};
+
+/// What may wait to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    pub jobs: usize,
+    /// Prompt tokens of all jobs that have not ended.
+    pub prompt_tokens: usize,
+}
+
+/// Messages to the dispatcher's thread.
+enum Command {
+    Submit(Job),
+    Cancel(JobId),
+}
+
+/// What the dispatcher and the HTTP tasks both see.
+struct Shared {
+    limits: QueueLimits,
+    /// Jobs that were submitted and have not ended.
+    open: AtomicUsize,
+    /// Those of them that the thread has not taken yet, and those with samples that have not begun.
+    untaken: AtomicUsize,
+    queued: AtomicUsize,
+    prompt_tokens: AtomicUsize,
+    next_job: AtomicU64,
+    /// The engine has stopped.
+    is_dead: AtomicBool,
+    metrics: Arc<ServeMetrics>,
+}
+
+/// The client of the dispatcher's thread; clones share it. The thread ends when the last one is dropped and every job
+/// has ended.
+#[derive(Clone)]
+pub struct Dispatcher {
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+}
+
+/// A job in progress. Dropping it cancels what has not ended, before the engine's next step.
+pub struct OpenTicket {
+    id: JobId,
+    outbox: Arc<Outbox>,
+    commands: Sender<Command>,
+    has_ended: bool,
+}
+
+impl Dispatcher {
+    pub fn start(
+        engine: EngineHandle,
+        leases: Arc<Leases>,
+        limits: QueueLimits,
+        metrics: Arc<ServeMetrics>,
+    ) -> Result<(Dispatcher, JoinHandle<()>)> {
+        let (dispatcher, work) = Dispatcher::new(engine, leases, limits, metrics);
+        let thread = std::thread::Builder::new().name("dispatch".to_owned()).spawn(move || work.run());
+        Ok((dispatcher, thread.map_err(Error::io("a thread", "start"))?))
+    }
+
+    /// A client and the loop that its thread runs.
+    fn new(
+        engine: EngineHandle,
+        leases: Arc<Leases>,
+        limits: QueueLimits,
+        metrics: Arc<ServeMetrics>,
+    ) -> (Dispatcher, work::DispatchLoop) {
+        let (commands, receiver): (_, Receiver<Command>) = unbounded();
+        let shared = Arc::new(Shared {
+            limits,
+            open: AtomicUsize::new(0),
+            untaken: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            prompt_tokens: AtomicUsize::new(0),
+            next_job: AtomicU64::new(0),
+            is_dead: AtomicBool::new(false),
+            metrics,
+        });
+        let work = work::DispatchLoop::new(engine, leases, receiver, shared.clone());
+        (Dispatcher { commands, shared }, work)
+    }
+
+    pub fn name_job(&self) -> JobId {
+        JobId(self.shared.next_job.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Submits a job.
+    ///
+    /// # Errors
+    ///
+    /// The queue is full, or the engine has stopped.
+    pub fn submit(&self, job: Job) -> Result<OpenTicket, Refusal> {
+        let shared = &self.shared;
+        self.check_alive()?;
+        // Counted first: of two jobs that come together for one place, one is refused.
+        let untaken = shared.untaken.fetch_add(1, Ordering::AcqRel);
+        let (waiting, tokens) = (untaken + shared.queued(), shared.prompt_tokens.load(Ordering::Relaxed));
+        if waiting >= shared.limits.jobs || tokens >= shared.limits.prompt_tokens {
+            shared.untaken.fetch_sub(1, Ordering::AcqRel);
+            shared.metrics.refused_full.add(1);
+            return Err(Refusal::queue_full(waiting, shared.metrics.seconds_per_job(waiting)));
+        }
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        shared.prompt_tokens.fetch_add(job.prompt_tokens(), Ordering::Relaxed);
+        let ticket =
+            OpenTicket { id: job.id, outbox: job.outbox.clone(), commands: self.commands.clone(), has_ended: false };
+        self.commands.send(Command::Submit(job)).map_err(|_| stopped())?;
+        Ok(ticket)
+    }
+
+    /// Whether requests can be answered.
+    pub fn check_alive(&self) -> Result<(), Refusal> {
+        match self.shared.is_dead.load(Ordering::Relaxed) {
+            true => Err(stopped()),
+            false => Ok(()),
+        }
+    }
+
+    /// Jobs that have not ended.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
+    /// Jobs with samples that have not begun.
+    pub fn waiting(&self) -> usize {
+        self.shared.untaken.load(Ordering::Acquire) + self.shared.queued()
+    }
+}
+
+impl Shared {
+    fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+}
+
+impl OpenTicket {
+    /// What has come since the last call; waits until something has.
+    pub async fn take(&mut self) -> Vec<Delivery> {
+        let taken = self.outbox.take().await;
+        self.has_ended = taken.iter().any(|delivery| matches!(delivery, Delivery::Done(_) | Delivery::Refused(_)));
+        taken
+    }
+
+    /// Waits until the job has ended; what has come may still have to be taken.
+    pub async fn ended(&self) {
+        self.outbox.ended().await;
+    }
+}
+
+impl Drop for OpenTicket {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // Without a dispatcher there is nothing to cancel.
+            drop(self.commands.send(Command::Cancel(self.id)));
+        }
+    }
+}
+
+fn stopped() -> Refusal {
+    Refusal::of_kind(RefusalKind::Unavailable, "engine_stopped", "the engine has stopped")
+}

@@ -1,0 +1,71 @@
+//! The engine's counters and what it holds, in Prometheus' text format. They are those of its last turn: reading them
+//! waits for no step.
+
+use offshoot_engine::{EngineFacts, LiveMetrics};
+
+use super::metrics::{counter, gauge};
+
+/// Name (between `offshoot_engine_` and `_total`), help and value of a sum since the engine started.
+type CounterRow = (&'static str, &'static str, fn(&LiveMetrics) -> u64);
+/// Name (behind `offshoot_engine_`), help and value of what is now.
+type GaugeRow = (&'static str, &'static str, fn(&LiveMetrics) -> usize);
+
+const COUNTERS: [CounterRow; 14] = [
+    ("steps", "Steps submitted", |live| live.metrics.steps),
+    ("rows", "Query tokens computed", |live| live.metrics.rows),
+    ("prompt_tokens_logical", "Prompt tokens as if nothing were shared", |live| live.metrics.prompt_tokens_logical),
+    ("prompt_tokens_computed", "Prompt tokens computed", |live| live.metrics.prompt_tokens_computed),
+    ("prompt_tokens_copied", "Prompt tokens copied between devices", |live| live.metrics.prompt_tokens_copied),
+    ("scores_reused", "Prompt tokens whose log-probabilities were in the cache", |live| live.metrics.scores_reused),
+    ("tokens_sampled", "Tokens sampled", |live| live.metrics.tokens_sampled),
+    ("tokens_discarded", "Tokens sampled after their branch had ended", |live| live.metrics.tokens_discarded),
+    ("tokens_recomputed", "Tokens recomputed after preemption or eviction", |live| live.metrics.tokens_recomputed),
+    ("preemptions", "Preemptions of branches", |live| live.metrics.preemptions),
+    ("swapped_out_bytes", "Keys and values moved to host memory", |live| live.metrics.swapped_out_bytes),
+    ("swapped_in_bytes", "Keys and values moved back from it", |live| live.metrics.swapped_in_bytes),
+    ("kv_read_bytes", "Keys and values read", |live| live.metrics.kv_bytes_read),
+    ("kv_read_flat_bytes", "Those that would have been read without sharing", |live| live.metrics.kv_bytes_read_flat),
+];
+
+const GAUGES: [GaugeRow; 8] = [
+    ("branches", "Branches, also those at rest", |live| live.branches),
+    ("branches_running", "Branches that run", |live| live.running),
+    ("branches_waiting", "Branches that wait for pages or rows", |live| live.waiting),
+    ("kv_pages", "Pages of the pool for keys and values", |live| live.pages.total),
+    ("kv_pages_held", "Pages that branches and pins hold", |live| live.pages.held),
+    ("kv_pages_pinned", "Those of them that pins hold", |live| live.pages.pinned),
+    ("kv_pages_cached", "Pages that nobody holds, whose keys and values can still be found", |live| live.pages.cached),
+    ("kv_pages_free", "Free pages", |live| live.pages.free),
+];
+
+/// Appends the engine's values.
+pub fn write(live: &LiveMetrics, facts: &EngineFacts, out: &mut String) {
+    for (name, help, value) in COUNTERS {
+        counter(out, &format!("offshoot_engine_{name}_total"), help, value(live));
+    }
+    for (name, help, value) in GAUGES {
+        gauge(out, &format!("offshoot_engine_{name}"), help, value(live) as f64);
+    }
+    let page_bytes = "Bytes of a page for keys and values, all layers of a page group";
+    gauge(out, "offshoot_engine_kv_page_bytes", page_bytes, facts.page_bytes as f64);
+    let held = "Bytes of the pages that branches and pins hold";
+    gauge(out, "offshoot_engine_kv_held_bytes", held, (live.pages.held * facts.page_bytes) as f64);
+    let peak = "The most bytes that branches and pins held";
+    gauge(out, "offshoot_engine_kv_peak_bytes", peak, live.metrics.kv_bytes_peak as f64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Prometheus' rules for names: lower case, a sum ends in `_total`, what is now does not, and no name comes twice.
+    #[test]
+    fn names_are_distinct_and_of_prometheus_form() {
+        let names: Vec<&str> = COUNTERS.iter().map(|row| row.0).chain(GAUGES.iter().map(|row| row.0)).collect();
+        let distinct: std::collections::HashSet<&&str> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        for name in names {
+            assert!(!name.ends_with("_total") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! `offshoot serve`: answers the OpenAI protocol over HTTP with one engine. Reads the options, starts engine, dispatcher
+//! and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides when it runs.
+
+mod batches;
+pub mod dispatch;
+mod engine_metrics;
+mod file_routes;
+mod generate;
+mod in_path;
+mod keys;
+mod leases;
+mod listen;
+mod metrics;
+mod options;
+mod page;
+mod random;
+mod reply;
+mod routes;
+mod server;
+mod store;
+mod stream;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::count;
+use offshoot_core::interrupt::Interrupt;
+use offshoot_core::json;
+use offshoot_core::lines;
+use offshoot_core::out;
+use offshoot_core::setting::{API_KEYS, DATA};
+use offshoot_engine::{EngineHandle, PinnedPrefix};
+use offshoot_launch::{Demand, ModelSource, in_bytes};
+use offshoot_model::ModelFolder;
+use offshoot_openai::batch::{CacheFormats, name_of_model, system_fingerprint};
+use offshoot_openai::protocol::chat_beginning;
+use offshoot_text::{AddSpecial, Tokenizer};
+
+use batches::{BatchEngine, Batches};
+use dispatch::Dispatcher;
+use keys::ApiKeys;
+pub use leases::LeaseLimits;
+use leases::Leases;
+use metrics::ServeMetrics;
+pub use options::{ServeLimits, ServeOptions};
+use server::{LARGE_BODIES, Server};
+use store::Store;
+use stream::Ticks;
+
+/// The folder of files and batches, if none is chosen.
+const USUAL_DATA: &str = "runs/serve";
+/// Threads for connections: they write JSON, and leave the other cores to the engine.
+const MOST_THREADS: usize = 8;
+
+/// Serves until `interrupt` asks to stop and every request in progress is answered.
+pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
+    options.engine.budget.check()?;
+    let keys = ApiKeys::load(options.keys.as_deref())?;
+    let address = SocketAddr::new(options.host, options.port);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.div_ceil(2).min(MOST_THREADS))
+        .thread_name("http")
+        .enable_all()
+        .build()
+        .map_err(Error::io("threads", "start"))?;
+    // Bound first: a port in use is said at once, not when the model is loaded.
+    let place = address.to_string();
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(Error::io(&place, "listen at"))?;
+    let address = listener.local_addr().map_err(Error::io(&place, "listen at"))?;
+    if !address.ip().is_loopback() && keys.is_empty() {
+        log::warn!("anybody who reaches {address} can use this server: no API keys are set ({API_KEYS})");
+    }
+    let connections = listen::room_for(options.limits.connections);
+
+    let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
+    let weights = folder.config.effect_of(options.engine.budget.weights);
+    let formats =
+        CacheFormats { kv: options.engine.budget.kv, states: folder.config.state_dtype(options.engine.budget.states) };
+    let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
+    let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
+    let engine = launch.start()?.engine;
+    let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
+    let metrics = Arc::new(ServeMetrics::new());
+    let (dispatcher, thread) =
+        Dispatcher::start(engine.clone(), leases.clone(), options.limits.queue, metrics.clone())?;
+    let names = match options.names.is_empty() {
+        true => vec![name_of_model(&options.model)],
+        false => options.names.clone(),
+    };
+    let batches = open_store(options)?.map(|store| {
+        let with = BatchEngine {
+            engine: engine.clone(),
+            tokenizer: tokenizer.clone(),
+            config: folder.config.clone(),
+            model: options.model.clone(),
+            names: names.clone(),
+            limits: BatchEngine::limits(&options.limits.protocol),
+            formats,
+            weights,
+            seed: options.seed.unwrap_or(0),
+        };
+        Batches::start(Arc::new(store), with)
+    });
+    let pins = options.prefixes.iter().map(|path| pin(path, &engine, &tokenizer)).collect::<Result<Vec<_>>>()?;
+    let facts = engine.facts();
+    let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
+    let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
+    let server = Arc::new(Server {
+        engine,
+        dispatcher,
+        leases,
+        metrics,
+        tokenizer,
+        config: folder.config.clone(),
+        names,
+        keys,
+        seed: options.seed,
+        reasoning: options.reasoning,
+        limits: options.limits.clone(),
+        ticks,
+        batches: batches.transpose()?,
+        system_fingerprint: system_fingerprint(&options.model, formats, weights)?,
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        workers: Semaphore::new(cores),
+        large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
+    });
+    announce(&server, address)?;
+    let stop = interrupt.listen();
+    runtime.block_on(listen::serve(listener, routes::routes(server, options.has_page), connections, stop));
+    // The last client of the dispatcher is gone with the routes.
+    thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
+    drop(pins);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The folder of files and batches. `None`: the usual one is another server's.
+fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
+    let most_bytes = options.limits.data;
+    match &options.data {
+        Some(folder) => Store::open(folder, most_bytes).map(Some),
+        None => match Store::open(Path::new(USUAL_DATA), most_bytes) {
+            Ok(store) => Ok(Some(store)),
+            Err(error) => {
+                log::warn!("files and batches are off ({error}); {DATA} DIR gives them a folder");
+                Ok(None)
+            }
+        },
+    }
+}
+
+/// Computes the prompt in the file at `path`, which then stays: a text or, by its name, the first messages of chats.
+fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<PinnedPrefix> {
+    let text = lines::input_text(path)?;
+    let is_chat = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    let tokens = match is_chat {
+        true => {
+            let chat = json::read(&text).map_err(|error| Error::format(path, error.to_string()))?;
+            let text = chat_beginning(&chat, tokenizer).map_err(|refusal| Error::format(path, refusal.message))?;
+            tokenizer.encode(&text, AddSpecial::No)?
+        }
+        false => tokenizer.encode(&text, AddSpecial::Yes)?,
+    };
+    let tokens_given = tokens.len();
+    let pinned =
+        engine.pin(tokens).map_err(|error| Error::format(path, in_bytes(error, engine.facts()).to_string()))?;
+    out::line(format_args!("pinned      {} tokens of {}", count(tokens_given as u64), path.display()))?;
+    Ok(pinned)
+}
+
+fn announce(server: &Server, address: SocketAddr) -> Result<()> {
+    let facts = server.engine.facts();
+    out::line(format_args!("model       {}", server.names.join(", ")))?;
+    out::line(format_args!("device      {}", facts.device))?;
+    let tokens = facts.pool_tokens();
+    out::line(format_args!(
+        "room        {} tokens of keys and values, {} branches at once",
+        count(tokens as u64),
+        count(facts.max_branches as u64)
+    ))?;
+    out::line(format_args!("serving     http://{address}/v1"))
+}

@@ -1,0 +1,51 @@
+//! What the user of `offshoot serve` chooses.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use offshoot_launch::EngineOptions;
+use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
+
+use super::dispatch::QueueLimits;
+use super::leases::LeaseLimits;
+
+/// The options of `offshoot serve`.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    pub model: PathBuf,
+    pub host: IpAddr,
+    /// 0: any free port.
+    pub port: u16,
+    /// The names that requests may call the model; empty: its folder's name.
+    pub names: Vec<String>,
+    /// A file with one API key per line; `None`: the environment's, or none are asked for.
+    pub keys: Option<PathBuf>,
+    /// Seed of requests without one; `None`: a random one for each.
+    pub seed: Option<u64>,
+    pub reasoning: Reasoning,
+    /// Whether `/` is a page that shows what runs.
+    pub has_page: bool,
+    pub engine: EngineOptions,
+    /// Folder of uploaded files and batches; `None`: `runs/serve`, if it is free.
+    pub data: Option<PathBuf>,
+    /// Files with prompts that are computed at the start and stay: texts, and the messages of chats (`.json`).
+    pub prefixes: Vec<PathBuf>,
+    pub limits: ServeLimits,
+}
+
+/// What one client, or all of them, may take.
+#[derive(Clone, Debug)]
+pub struct ServeLimits {
+    pub queue: QueueLimits,
+    pub leases: LeaseLimits,
+    pub protocol: ProtocolLimits,
+    /// Longest body of a request, in bytes.
+    pub body: usize,
+    /// Bytes of all uploaded files.
+    pub data: u64,
+    /// Connections at once.
+    pub connections: usize,
+    /// Shortest time between two chunks of a stream, which tokens of the same choice share.
+    pub chunk_interval: Duration,
+}

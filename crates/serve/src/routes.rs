@@ -1,0 +1,187 @@
+//! The paths of the server.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, extract};
+use serde_json::json;
+
+use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
+
+use super::dispatch::ClientId;
+use super::engine_metrics;
+use super::file_routes;
+use super::generate::generate;
+use super::in_path::InPath;
+use super::metrics::gauge;
+use super::page;
+use super::reply::{self, Refused};
+use super::server::Server;
+
+type Answer = Result<Response, Refused>;
+type AppState = State<Arc<Server>>;
+
+/// `has_page`: with the page at `/`.
+pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
+    let (shell, events) = match has_page {
+        true => (page::shell(), page::events()),
+        false => Default::default(),
+    };
+    let guarded = Router::new()
+        .route(Endpoint::Completions.path(), post(completions))
+        .route(Endpoint::Chat.path(), post(chat))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/branches/{id}", get(branch).delete(release_branch))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(info))
+        .route("/v1/tokenize", post(tokenize))
+        .route("/v1/detokenize", post(detokenize))
+        .route("/v1/tokenizer_info", get(info))
+        .merge(file_routes::routes())
+        .merge(events)
+        .route_layer(from_fn_with_state(server.clone(), check_key));
+    let open = Router::new()
+        .route("/health", get(health))
+        .route("/ping", get(health))
+        .route("/version", get(version))
+        .route("/metrics", get(metrics))
+        .merge(shell);
+    guarded
+        .merge(open)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(unknown_method)
+        .layer(from_fn(check_coding))
+        .layer(from_fn_with_state(server.clone(), count_response))
+        .with_state(server)
+}
+
+async fn check_key(State(server): AppState, mut request: Request, next: Next) -> Response {
+    match server.keys.client(request.headers()) {
+        Ok(client) => {
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
+        Err(refusal) => Refused(refusal).into_response(),
+    }
+}
+
+/// Refuses bodies in any other coding than one whole `chunked`, which servers behind or before this one may read in
+/// another way.
+async fn check_coding(request: Request, next: Next) -> Response {
+    let codings: Vec<&[u8]> =
+        request.headers().get_all(TRANSFER_ENCODING).iter().map(|value| value.as_bytes()).collect();
+    match codings[..] {
+        [] => next.run(request).await,
+        [one] if one.eq_ignore_ascii_case(b"chunked") => next.run(request).await,
+        _ => {
+            let refusal = Refusal::value("Transfer-Encoding", "`chunked` or none", "another one");
+            let mut refused = Refused(refusal).into_response();
+            refused.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            refused
+        }
+    }
+}
+
+async fn count_response(State(server): AppState, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let class = usize::from(response.status().as_u16() / 100);
+    if let Some(count) = server.metrics.responses.get(class) {
+        count.add(1);
+    }
+    response
+}
+
+async fn completions(
+    State(server): AppState,
+    Extension(client): Extension<ClientId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    Ok(generate(server, Endpoint::Completions, client, headers, body).await?)
+}
+
+async fn chat(
+    State(server): AppState,
+    Extension(client): Extension<ClientId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    Ok(generate(server, Endpoint::Chat, client, headers, body).await?)
+}
+
+async fn models(State(server): AppState) -> Response {
+    reply::value(&server.served().list())
+}
+
+async fn model(State(server): AppState, InPath(name): InPath) -> Answer {
+    Ok(reply::value(&server.served().one(&name)?))
+}
+
+async fn branch(State(server): AppState, client: Extension<ClientId>, InPath(id): InPath) -> Answer {
+    Ok(reply::value(&server.leases.describe(*client, &id)?))
+}
+
+async fn release_branch(State(server): AppState, client: Extension<ClientId>, InPath(id): InPath) -> Answer {
+    server.leases.release(*client, &id)?;
+    Ok(reply::value(&json!({ "id": id, "object": "branch", "deleted": true })))
+}
+
+async fn tokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
+    let body = server.receive(&headers, body).await?;
+    Ok(reply::value(&server.work(move |server| server.reader().tokenize(&body.parse()?)).await?))
+}
+
+async fn detokenize(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {
+    let body = server.receive(&headers, body).await?;
+    Ok(reply::value(&server.work(move |server| server.reader().detokenize(&body.parse()?)).await?))
+}
+
+async fn info(State(server): AppState) -> Response {
+    reply::value(&tokenizer_info(&server.tokenizer, server.config.context))
+}
+
+async fn health(State(server): AppState) -> Answer {
+    server.dispatcher.check_alive()?;
+    Ok(reply::value(&json!({ "status": "ok" })))
+}
+
+async fn version() -> Response {
+    reply::value(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+async fn metrics(State(server): AppState) -> Response {
+    let mut text = String::new();
+    server.metrics.write(&mut text);
+    gauge(&mut text, "offshoot_requests_open", "Requests that have not ended", server.dispatcher.open() as f64);
+    gauge(
+        &mut text,
+        "offshoot_requests_waiting",
+        "Those of them that wait to begin",
+        server.dispatcher.waiting() as f64,
+    );
+    gauge(&mut text, "offshoot_branches_kept", "Branches that clients keep", server.leases.len() as f64);
+    // An engine that has stopped has no values.
+    if let Ok(live) = server.engine.live() {
+        engine_metrics::write(&live, server.engine.facts(), &mut text);
+    }
+    reply::with_type("text/plain; version=0.0.4; charset=utf-8", Body::from(text))
+}
+
+async fn unknown_path(request: extract::Request) -> Refused {
+    let path: String = request.uri().path().chars().take(100).collect();
+    Refused(Refusal::not_found(format!("there is no {path}")))
+}
+
+async fn unknown_method(request: extract::Request) -> Refused {
+    let what = format!("{} does not take {}", request.uri().path(), request.method());
+    Refused(Refusal::of_kind(RefusalKind::Method, "method_not_allowed", what))
+}

@@ -1,0 +1,160 @@
+//! What every HTTP task sees of the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use axum::http::HeaderMap;
+use http_body_util::BodyExt;
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use offshoot_engine::{EngineHandle, Priority};
+use offshoot_launch::guarded;
+use offshoot_model::ModelConfig;
+use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
+use offshoot_text::Tokenizer;
+
+use super::batches::Batches;
+use super::dispatch::Dispatcher;
+use super::keys::ApiKeys;
+use super::leases::Leases;
+use super::metrics::ServeMetrics;
+use super::options::ServeLimits;
+use super::random::random_seed;
+use super::stream::Ticks;
+
+/// Longest time that the body of a request may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Bodies up to this length, in bytes, are not counted among the large ones.
+const SMALL_BODY: usize = 1 << 20;
+/// Large bodies at once: as JSON values they take many times their length.
+pub const LARGE_BODIES: usize = 4;
+
+/// How much, and how long, of a refused body is read and dropped.
+const DRAINED: usize = 64 << 20;
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+
+async fn drain(body: &mut Body) {
+    let mut bytes = 0;
+    while bytes < DRAINED
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        bytes += frame.data_ref().map_or(0, |piece| piece.len());
+    }
+}
+
+/// The body of a request, before it is parsed.
+pub struct JsonBody {
+    bytes: Vec<u8>,
+    /// Its place among the large ones.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl JsonBody {
+    pub fn parse(&self) -> Result<Map<String, Value>, Refusal> {
+        parse_body(&self.bytes)
+    }
+}
+
+pub struct Server {
+    pub engine: EngineHandle,
+    pub dispatcher: Dispatcher,
+    pub leases: Arc<Leases>,
+    pub metrics: Arc<ServeMetrics>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub config: ModelConfig,
+    pub names: Vec<String>,
+    pub keys: ApiKeys,
+    pub seed: Option<u64>,
+    pub reasoning: Reasoning,
+    pub limits: ServeLimits,
+    pub ticks: Ticks,
+    /// `None`: no files are kept.
+    pub batches: Option<Batches>,
+    pub system_fingerprint: String,
+    /// Seconds since 1970 at which the server started.
+    pub created: u64,
+    /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
+    pub workers: Semaphore,
+    /// See [`LARGE_BODIES`].
+    pub large_bodies: Arc<Semaphore>,
+}
+
+impl Server {
+    pub fn served(&self) -> ServedModel<'_> {
+        ServedModel { names: &self.names, created: self.created, context: self.config.context }
+    }
+
+    /// Reads requests; those without a seed get a random one, if the server has none.
+    pub fn reader(&self) -> RequestReader<'_> {
+        RequestReader {
+            tokenizer: &self.tokenizer,
+            config: &self.config,
+            model: &self.names[0],
+            served: Some(&self.names),
+            seed: self.seed.unwrap_or_else(random_seed),
+            limits: &self.limits.protocol,
+            reasoning: self.reasoning,
+            priority: Priority::default(),
+        }
+    }
+
+    /// The body of a request, which should be JSON.
+    pub async fn receive(&self, headers: &HeaderMap, mut body: Body) -> Result<JsonBody, Refusal> {
+        let received = self.receive_from(headers, &mut body).await;
+        // A client that sends its body before it reads would see a closed connection and no answer. One that expects a
+        // word before it sends gets the answer instead.
+        if received.is_err() && !headers.contains_key("expect") {
+            let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(&mut body)).await;
+        }
+        received
+    }
+
+    async fn receive_from(&self, headers: &HeaderMap, body: &mut Body) -> Result<JsonBody, Refusal> {
+        let kind = headers.get("content-type").map(|kind| kind.as_bytes().to_ascii_lowercase());
+        if kind.is_some_and(|kind| !kind.starts_with(b"application/json")) {
+            let what = "expected `Content-Type: application/json`, found another one";
+            return Err(Refusal::of_kind(RefusalKind::MediaType, "unsupported_media_type", what));
+        }
+        // What the head announces need not come before it is refused.
+        if body.size_hint().lower() > self.limits.body as u64 {
+            return Err(Refusal::too_large(self.limits.body));
+        }
+        tokio::time::timeout(BODY_PATIENCE, self.read(body)).await.unwrap_or_else(|_| {
+            let what = format!("the body did not arrive within {} s", BODY_PATIENCE.as_secs());
+            Err(Refusal::of_kind(RefusalKind::Timeout, "timeout", what))
+        })
+    }
+
+    async fn read(&self, body: &mut Body) -> Result<JsonBody, Refusal> {
+        let mut read = JsonBody { bytes: Vec::new(), room: None };
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| Refusal::new("invalid_request", "the body did not arrive whole"))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            let bytes = read.bytes.len() + piece.len();
+            if bytes > self.limits.body {
+                return Err(Refusal::too_large(self.limits.body));
+            }
+            if bytes > SMALL_BODY && read.room.is_none() {
+                let room = self.large_bodies.clone().try_acquire_owned();
+                let full = |_| Refusal::rate_limit("as many large bodies as there may be at once are being read", 1);
+                read.room = Some(room.map_err(full)?);
+            }
+            read.bytes.extend_from_slice(&piece);
+        }
+        Ok(read)
+    }
+
+    /// Runs `work`, which takes long or may panic, on a thread of its own, a bounded number at once.
+    pub async fn work<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Server) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let _permit = self.workers.acquire().await.expect("the semaphore is never closed");
+        let server = self.clone();
+        let guarded = move || guarded(|| Ok(work(&server))).unwrap_or_else(|error| Err(Refusal::of(&error)));
+        tokio::task::spawn_blocking(guarded).await.unwrap_or_else(|_| Err(Refusal::shutting_down()))
+    }
+}

@@ -1,0 +1,604 @@
+//! A simulated device: it computes nothing and keeps time. Each op of `Backend` estimates its duration from its shapes
+//! and a [`DeviceProfile`] and advances a virtual [`Clock`]. Weights, activations, keys and values use no real memory
+//! but are counted against the memory of the profile. `profile` and `attention` hold the time model; `lab` drives
+//! engines on this backend.
+//!
+//! # Accuracy
+//! Profile `h200` compared with benches/runs/2026-11-21-h200-wgmma (`cargo test --test planning modelled_times --
+//! --nocapture` prints both), as estimated / measured time. Attention of 52 trees: 0.82 to 1.16. Decoding of the 12
+//! workloads: 0.86 to 0.97, mean 0.94 (a busy device lowers its clocks). Prefill: 0.83 to 0.96, but 0.5 to 0.7 where a
+//! thousand or more branches start at once, because the host's cost of starting a branch is not modelled.
+//!
+//! # Samples
+//! Tokens are sampled as if all logits were equal ([`sample`]): a uniform gives the same token in any batch. Texts are
+//! meaningless, so set lengths by `Stop::max_tokens` with `ignore_eos`.
+
+mod attention;
+mod clock;
+mod profile;
+mod sample;
+mod step;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use clock::{Clock, StepTime};
+pub use profile::{AttentionTimes, BackendKind, CallTimes, DeviceProfile, LinearTimes, ProductTimes};
+pub use sample::sample;
+pub use step::SimStep;
+
+use offshoot_backend::{
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Segment, Share, Split, StackShape,
+    StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_cuda::compile::elements::KvElement;
+use offshoot_cuda::delta_rule::chunked;
+use offshoot_kv::plan::{CostModel, NewPage};
+
+/// A simulated device as a [`Backend`].
+pub struct Sim {
+    profile: Arc<DeviceProfile>,
+    clock: Clock,
+    kv: KvDtype,
+    /// Bytes of weights, activations, keys and values.
+    used: usize,
+    /// Of these, those of delta-rule layers beside their states.
+    of_delta_rule: usize,
+    /// Nanoseconds of the ops enqueued in the current step so far.
+    spent: f64,
+    deterministic: bool,
+}
+
+/// The shape of an activation buffer.
+#[derive(Debug)]
+pub struct SimBuffer {
+    rows: usize,
+    width: usize,
+    element_bytes: usize,
+    /// The most rows it ever had, which its memory is counted for.
+    most_rows: usize,
+    share: Share,
+}
+
+impl SimBuffer {
+    fn bytes(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.width * self.element_bytes
+    }
+}
+
+/// The shape of a weight matrix `[rows, cols]` (outputs, inputs).
+#[derive(Clone, Copy, Debug)]
+pub struct SimMatrix {
+    shape: StackShape,
+    /// How many times the rate of 16 bits its products have.
+    speed: f64,
+    /// Whether its inputs, or its outputs, are divided among devices.
+    split: [bool; 2],
+}
+
+impl SimMatrix {
+    fn bytes(&self) -> usize {
+        self.shape.bytes
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.shape.bytes / self.shape.rows.max(1)
+    }
+}
+
+impl Sim {
+    pub fn new(profile: Arc<DeviceProfile>) -> Self {
+        let (clock, kv) = (Clock::default(), KvDtype::Model);
+        Self { profile, clock, kv, used: 0, of_delta_rule: 0, spent: 0.0, deterministic: false }
+    }
+
+    /// A handle to the device's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    /// Counts `bytes` as allocated. Errors: the profile's memory is full.
+    fn allocate(&mut self, bytes: usize) -> Result<()> {
+        let (device, total) = (self.describe(), self.profile.memory());
+        let free = total.saturating_sub(self.used);
+        if bytes > free {
+            return Err(Error::DeviceMemory { device, asked: Some(bytes), free, total });
+        }
+        self.used += bytes;
+        Ok(())
+    }
+
+    /// Bytes of one token's keys and values in one layer.
+    fn token_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        2 * heads.kv_heads * heads.head_dim * self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)
+    }
+
+    /// A size of one device's pages, where those that share key heads each have a part.
+    fn of_members(&self, size: u32) -> u32 {
+        size * u32::try_from(self.profile.sharing).expect("there are few devices")
+    }
+
+    /// An op whose time is that of moving `bytes`.
+    fn small_op(&mut self, bytes: usize) {
+        self.spent += self.profile.small_op.ns(bytes);
+    }
+
+    /// A product, and what devices that compute together exchange of its results: parts as their operands are, shares
+    /// as they are.
+    fn product(&mut self, out: &SimBuffer, x: &SimBuffer, w: &SimMatrix) {
+        self.spent += self.profile.linear.ns(w.bytes(), w.shape.rows, w.shape.cols, out.rows, w.speed);
+        self.spent += match (w.split, out.share) {
+            ([true, _], Share::Summed { .. }) => self.profile.all_reduce_ns(out.rows * out.width * x.element_bytes),
+            ([_, true], Share::Gathered) => self.profile.all_gather_ns(out.bytes()),
+            _ => 0.0,
+        };
+    }
+
+    /// The sum of what the experts of a row have computed.
+    fn sum_of_experts(&mut self, out: &SimBuffer, x: &SimBuffer, moved: usize) {
+        self.small_op(moved);
+        if x.share == Share::Parts {
+            self.spent += self.profile.all_reduce_ns(out.rows * out.width * x.element_bytes);
+        }
+    }
+
+    /// A copy of `bytes` between device and host, after all enqueued steps.
+    fn transfer(&self, bytes: usize) {
+        self.clock.transfer(bytes as f64 / self.profile.host_link_bytes_per_s * 1e9);
+    }
+}
+
+/// The experts of a mixture.
+pub struct SimExperts(Vec<SimMatrix>);
+
+/// Only numbers: which experts rows choose is not simulated.
+pub struct SimRoutes {
+    router: Router,
+    rows: usize,
+}
+
+impl Backend for Sim {
+    type Buffer = SimBuffer;
+    type Matrix = SimMatrix;
+    type Vector = ();
+    type Experts = SimExperts;
+    type Routes = SimRoutes;
+    type Kv = KvShape;
+    type Rope = ();
+    type Step = SimStep;
+
+    const IS_ASYNC: bool = true;
+    const MIXES_DTYPES: bool = true;
+
+    fn describe(&self) -> String {
+        format!("{}, simulated", self.profile.name)
+    }
+
+    fn arithmetic(&self) -> String {
+        self.describe()
+    }
+
+    fn page_layout(&self) -> String {
+        self.describe()
+    }
+
+    fn page_tokens(&self) -> u32 {
+        self.of_members(self.profile.backend.page_tokens())
+    }
+
+    fn cost_model(&self) -> CostModel {
+        self.profile.cost_model()
+    }
+
+    fn tile(&self) -> u32 {
+        match self.profile.backend.tile() {
+            1 => 1,
+            tile => self.of_members(tile),
+        }
+    }
+
+    /// Changes memory alone: the profile describes the device's default kernels.
+    fn set_batch_invariant(&mut self) {
+        self.deterministic = true;
+    }
+
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
+        self.kv = kv;
+    }
+
+    fn swap_rates(&self) -> SwapRates {
+        SwapRates { host_bytes: self.profile.host_link_bytes_per_s, flops: self.profile.linear.flops_per_s }
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        Ok(self.profile.memory().saturating_sub(self.used))
+    }
+
+    /// It only counts bytes.
+    fn multiplies(&self, _: WeightFormat) -> bool {
+        true
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<SimMatrix> {
+        let mut shape = StackShape::of(parts);
+        if parts.iter().any(|part| !self.profile.multiplies(part.format())) {
+            // The device makes them dense, of 16 bits.
+            shape.bytes = shape.rows * shape.cols * Dtype::Bf16.bytes();
+        }
+        let speed = if parts.iter().all(|part| self.profile.scales(part.format())) { 2.0 } else { 1.0 };
+        let matrix = SimMatrix { shape, speed, split: [false; 2] };
+        self.allocate(matrix.bytes())?;
+        Ok(matrix)
+    }
+
+    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<SimMatrix> {
+        let devices = self.profile.devices;
+        let is_divided = |segments: &[Segment]| segments.iter().all(|segment| segment.share(0, devices, 1).is_some());
+        let split = match split {
+            Split::Whole => [false; 2],
+            Split::Inputs => [true, false],
+            Split::Outputs(segments) => [false, is_divided(segments)],
+        };
+        Ok(SimMatrix { split, ..self.matrix(parts)? })
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
+        self.allocate(parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum())
+    }
+
+    fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {
+        Ok(SimExperts(matrices))
+    }
+
+    fn routes(&mut self, _: usize, router: Router) -> Result<SimRoutes> {
+        Ok(SimRoutes { router, rows: 0 })
+    }
+
+    fn resize_routes(&mut self, routes: &mut SimRoutes, rows: usize) -> Result<()> {
+        routes.rows = rows;
+        Ok(())
+    }
+
+    fn rope_table(&mut self, _: &RopeTable) -> Result<()> {
+        Ok(())
+    }
+
+    fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<SimBuffer> {
+        let element = match holds {
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
+        };
+        Ok(SimBuffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0, share: Share::Whole })
+    }
+
+    fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<SimBuffer> {
+        Ok(SimBuffer { share, ..self.buffer(width, holds)? })
+    }
+
+    fn resize(&mut self, buffer: &mut SimBuffer, rows: usize) -> Result<()> {
+        self.allocate(rows.saturating_sub(buffer.most_rows) * buffer.row_bytes())?;
+        buffer.most_rows = buffer.most_rows.max(rows);
+        buffer.rows = rows;
+        Ok(())
+    }
+
+    fn write(&mut self, _: &mut SimBuffer, _: usize, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &SimBuffer, rows: usize) -> Result<Vec<f32>> {
+        Ok(vec![0.0; rows * buffer.width])
+    }
+
+    /// Hopper's kernels read fp8 from memory.
+    fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
+        let is_hopper = self.profile.is_hopper();
+        let fp8 = self.kv == KvDtype::Fp8 && is_hopper && KvElement::is_fp8_read(dtype, heads.head_dim);
+        if fp8 { 1 } else { dtype.bytes() }
+    }
+
+    fn kv_copies(&self, heads: HeadLayout) -> usize {
+        heads.copies(self.profile.devices) / self.profile.sharing
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
+        let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
+        shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
+    }
+
+    fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
+        match self.profile.backend {
+            BackendKind::Cuda if self.deterministic => 0,
+            BackendKind::Cpu => 0,
+            BackendKind::Cuda => chunked::most_bytes(dtype, heads, rows),
+        }
+    }
+
+    fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
+        let bytes = heads.iter().map(|&heads| self.delta_rule_bytes(heads, dtype, rows)).max().unwrap_or(0);
+        self.allocate(bytes.saturating_sub(self.of_delta_rule))?;
+        self.of_delta_rule = self.of_delta_rule.max(bytes);
+        Ok(())
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<KvShape> {
+        self.allocate(shape.pages * self.page_bytes(shape) + shape.states.slots * shape.states.state_bytes())?;
+        Ok(shape.clone())
+    }
+
+    fn save_pages(&mut self, kv: &KvShape, pages: &[PageId]) -> Result<SavedPages> {
+        let bytes = pages.len() * self.page_bytes(kv);
+        self.transfer(bytes);
+        Ok(SavedPages::Simulated { bytes })
+    }
+
+    fn restore_pages(&mut self, _: &mut KvShape, saved: &SavedPages, _: &[PageId]) -> Result<()> {
+        self.transfer(saved.bytes());
+        Ok(())
+    }
+
+    fn save_state(&mut self, kv: &KvShape, _: StateId) -> Result<Vec<u8>> {
+        let bytes = kv.states.state_bytes();
+        self.transfer(bytes);
+        Ok(vec![0; bytes])
+    }
+
+    fn restore_state(&mut self, _: &mut KvShape, saved: &[u8], _: StateId) -> Result<()> {
+        self.transfer(saved.len());
+        Ok(())
+    }
+
+    fn join_saved(_: &KvShape, _: &mut SavedPages, _: usize, _: &SavedPages, _: usize, _: Range<u32>) {}
+
+    fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<SimStep> {
+        let heads = heads.iter().map(|&heads| (heads, self.kv_copies(heads) * self.kv_element_bytes(heads, dtype)));
+        Ok(SimStep::new(heads.collect(), vocab))
+    }
+
+    fn load(&mut self, step: &mut SimStep, batch: StepBatch) -> Result<StepShape> {
+        Ok(step.load(batch, &self.profile))
+    }
+
+    fn advance(&mut self, step: &mut SimStep, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        Ok(step.advance(uniforms, new_pages, &self.profile))
+    }
+
+    fn run(
+        &mut self,
+        step: &mut SimStep,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut SimStep) -> Result<()>,
+    ) -> Result<()> {
+        self.spent = self.profile.step_ns;
+        ops(self, step)?;
+        let host = self.profile.host_step_ns + self.profile.host_row_ns * shape.rows as f64;
+        step.finish(self.clock.submit(host, self.spent));
+        Ok(())
+    }
+
+    fn collect(&mut self, step: &mut SimStep) -> Result<Vec<Sampled>> {
+        let (time, sampled) = step.collect();
+        self.clock.wait_until(time.end);
+        Ok(sampled)
+    }
+
+    fn embed(&mut self, out: &mut SimBuffer, table: &SimMatrix, _: &SimStep) {
+        self.small_op(out.bytes() + out.rows * table.row_bytes());
+    }
+
+    fn rms_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn layer_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), (): &(), _: f32) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn rms_norm_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32) {
+        self.small_op(x.bytes() + 2 * out.bytes());
+    }
+
+    fn round(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn add(&mut self, out: &mut SimBuffer, x: &SimBuffer) {
+        self.small_op(x.bytes() + 2 * out.bytes());
+    }
+
+    fn scale(&mut self, x: &mut SimBuffer, _: f32) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn softcap(&mut self, x: &mut SimBuffer, _: f32) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
+        self.product(out, x, w);
+    }
+
+    fn linear_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
+        self.product(out, x, w);
+    }
+
+    fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {
+        let (_, normed) = kind.place(heads);
+        self.small_op(2 * qkv.rows * normed * heads.head_dim * qkv.element_bytes);
+    }
+
+    fn rope(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, (): &(), _: &SimStep) {
+        self.small_op(2 * qkv.rows * (heads.q_heads + heads.kv_heads) * heads.head_dim * qkv.element_bytes);
+    }
+
+    fn kv_append(&mut self, kv: &mut KvShape, layer: LayerIx, qkv: &SimBuffer, _: &SimStep) {
+        let heads = kv.heads[layer.ix()];
+        let read = 2 * heads.kv_heads * heads.head_dim * qkv.element_bytes;
+        self.small_op(qkv.rows * (read + self.token_bytes(heads, kv.dtype)));
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut SimBuffer,
+        _: &SimBuffer,
+        _: &KvShape,
+        _: LayerIx,
+        step: &mut SimStep,
+        plan: usize,
+        _: Scoring<'_, ()>,
+    ) {
+        let partial = out.rows * out.width * Dtype::F32.bytes();
+        self.spent += step.attention_ns(plan) + self.profile.merge_members_ns(partial);
+    }
+
+    fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    fn gelu_times(&mut self, x: &mut SimBuffer, _: &SimBuffer, _: usize) {
+        self.small_op(3 * x.bytes());
+    }
+
+    fn gelu(&mut self, x: &mut SimBuffer) {
+        self.small_op(2 * x.bytes());
+    }
+
+    fn sigmoid_times(&mut self, x: &mut SimBuffer, y: &SimBuffer) {
+        self.small_op(2 * x.bytes() + y.bytes());
+    }
+
+    fn causal_conv(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: &mut KvShape, _: LayerIx, _: &SimStep) {
+        self.small_op(x.bytes() + out.bytes());
+    }
+
+    /// The time of reading and writing the state of each run once, and of the rows.
+    fn delta_rule(
+        &mut self,
+        out: &mut SimBuffer,
+        qkv: &SimBuffer,
+        ba: &SimBuffer,
+        _: DeltaGates<'_, ()>,
+        kv: &mut KvShape,
+        layer: LayerIx,
+        step: &SimStep,
+    ) {
+        let state = kv.states.heads[layer.ix()].state_bytes(kv.states.dtype);
+        self.small_op(qkv.bytes() + ba.bytes() + out.bytes() + 2 * step.state_runs() * state);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut SimBuffer, gate: &SimBuffer, (): &(), _: f32) {
+        self.small_op(2 * x.bytes() + gate.bytes());
+    }
+
+    fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>) {
+        self.small_op(scores.bytes());
+    }
+
+    /// One product with the experts that are chosen, if rows choose as evenly as they can.
+    fn expert_linear(
+        &mut self,
+        out: &mut SimBuffer,
+        _: &SimBuffer,
+        experts: &SimExperts,
+        routes: &SimRoutes,
+        _: ExpertInput,
+    ) {
+        let Some(one) = experts.0.first() else { return };
+        let chosen = routes.router.experts_chosen(experts.0.len(), routes.rows).round() as usize;
+        let rows_each = out.rows.div_ceil(chosen.max(1));
+        let (bytes, outputs) = (chosen * one.bytes(), chosen * one.shape.rows);
+        self.spent += self.profile.linear.ns(bytes, outputs, one.shape.cols, rows_each, one.speed);
+    }
+
+    fn expert_gated(
+        &mut self,
+        out: &mut SimBuffer,
+        inner: &mut SimBuffer,
+        x: &SimBuffer,
+        experts: &SimExperts,
+        routes: &SimRoutes,
+        gate: Gate,
+    ) {
+        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
+    }
+
+    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
+        self.sum_of_experts(out, x, x.bytes() + out.bytes());
+    }
+
+    fn combine_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
+        self.sum_of_experts(out, x, x.bytes() + 2 * out.bytes());
+    }
+
+    fn select_rows(&mut self, out: &mut SimBuffer, _: &SimBuffer, _: &SimStep) {
+        self.small_op(2 * out.bytes());
+    }
+
+    fn sample(&mut self, logits: &SimBuffer, step: &mut SimStep) {
+        self.spent += self.profile.sample.ns(logits.bytes());
+        step.note_sampled();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_shares_take_the_time_of_the_link() {
+        let one = DeviceProfile::named("h200").expect("it is built in");
+        let link = one.link.expect("measured");
+        let two = Sim::new(Arc::new(one.clone().together(2, 0, 1)));
+        let spent = |mut sim: Sim, split: &Split, share: Share| {
+            let operands = ActivationDtype::Operands(Dtype::Bf16);
+            let matrix = vec![0; 2 * 64 * 64];
+            let part = MatrixPart::Dense(WeightView { dtype: Dtype::Bf16, rows: 64, cols: 64, bytes: &matrix });
+            let w = sim.split_matrix(&[part], split).unwrap();
+            let mut out = sim.shared_buffer(64, ActivationDtype::Sums, share).unwrap();
+            let mut x = sim.shared_buffer(64, operands, Share::Columns).unwrap();
+            sim.resize(&mut out, 8).unwrap();
+            sim.resize(&mut x, 8).unwrap();
+            sim.linear(&mut out, &x, &w, None);
+            sim.spent
+        };
+        let summed = Share::Summed { parts: ActivationDtype::Sums };
+        let alone = spent(Sim::new(two.profile.clone()), &Split::Whole, Share::Whole);
+        let sum = spent(Sim::new(two.profile.clone()), &Split::Inputs, summed) - alone;
+        let gathered = spent(two, &Split::outputs([64]), Share::Gathered) - alone;
+        let expected = |bytes: f64| link.call_ns + bytes / link.bytes_per_s * 1e9;
+        // Sums in bf16, one half of each buffer twice; half of the shares in f32.
+        assert!(
+            (sum - expected(8.0 * 64.0 * 2.0)).abs() < 1e-6 && (gathered - expected(8.0 * 32.0 * 4.0)).abs() < 1e-6
+        );
+        let single = |split: &Split, share: Share| spent(Sim::new(Arc::new(one.clone())), split, share);
+        assert_eq!(single(&Split::Inputs, summed), single(&Split::Whole, Share::Whole));
+    }
+
+    #[test]
+    fn products_of_chunks_take_memory_once_for_all_layers() {
+        let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+        let taken = |name: &str, dtype: Dtype, deterministic: bool| {
+            let mut sim = Sim::new(Arc::new(DeviceProfile::named(name).expect("it is built in")));
+            if deterministic {
+                sim.set_batch_invariant();
+            }
+            let free = sim.free_bytes().unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 1024).unwrap();
+            sim.reserve_delta_rule(&[heads; 3], dtype, 2048).unwrap();
+            free - sim.free_bytes().unwrap()
+        };
+        // 64 chunks of 32 heads: W, U and A in 16 bits, and 212 floats.
+        assert_eq!(taken("h200", Dtype::Bf16, false), 64 * 32 * (2 * 64 * (128 + 128 + 64) + 4 * 212));
+        assert_eq!([taken("h200", Dtype::F32, false), taken("cpu", Dtype::Bf16, false)], [0, 0]);
+        // Deterministic steps compute token by token.
+        assert_eq!(taken("h200", Dtype::Bf16, true), 0);
+    }
+}

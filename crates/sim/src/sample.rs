@@ -1,0 +1,55 @@
+//! Samples from logits that are all equal, without computing them.
+
+use offshoot_backend::{Pick, SampleRequest, Sampled};
+use offshoot_core::ids::TokenId;
+
+/// The sample of `request` among `vocab` equally likely tokens. Penalties and biases are ignored. Depends on the
+/// request only: a uniform gives the same token in any step.
+pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
+    let logprob = -(vocab as f32).ln();
+    let token = match request.pick {
+        Pick::Given(token) => token,
+        Pick::Greedy => allowed(request, 0, vocab),
+        Pick::Random { top_k, top_p, uniform, .. } => {
+            let kept = top_k.map_or(vocab, |k| (k as usize).min(vocab)) as f64 * f64::from(top_p);
+            allowed(request, (uniform * kept.ceil()) as usize, vocab)
+        }
+    };
+    // On ties the smallest ids come first.
+    let top = (0..request.top_logprobs.min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
+    Sampled { token, logprob, top }
+}
+
+/// The first token from `ix` on that is not banned, wrapping around the vocabulary; `ix` itself if all are banned.
+fn allowed(request: &SampleRequest, ix: usize, vocab: usize) -> TokenId {
+    let around = (0..vocab).map(|offset| TokenId::new((ix + offset) % vocab));
+    let mut allowed = around.filter(|token| !request.banned.contains(token));
+    allowed.next().unwrap_or_else(|| TokenId::new(ix % vocab))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(uniform: f64, top_k: Option<u32>) -> SampleRequest {
+        SampleRequest::of(Pick::Random { temperature: 1.0, top_k, top_p: 1.0, min_p: 0.0, uniform })
+    }
+
+    #[test]
+    fn every_token_is_as_likely_as_the_next() {
+        let tokens: Vec<u32> =
+            (0..100).map(|i| sample(&random((f64::from(i) + 0.5) / 100.0, None), 100).token.0).collect();
+        assert_eq!(tokens, (0..100).collect::<Vec<_>>());
+        assert!((0..100).all(|i| sample(&random(f64::from(i) / 100.0, Some(7)), 100).token.0 < 7));
+        let top = sample(&SampleRequest { top_logprobs: 3, ..SampleRequest::of(Pick::Greedy) }, 100).top;
+        assert_eq!(top.iter().map(|(token, _)| token.0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(top.iter().all(|&(_, logprob)| (logprob.exp() - 0.01).abs() < 1e-6));
+    }
+
+    #[test]
+    fn banned_tokens_are_not_sampled_and_given_ones_are() {
+        let banned = vec![TokenId(0), TokenId(1)];
+        assert_eq!(sample(&SampleRequest { banned, ..SampleRequest::of(Pick::Greedy) }, 100).token, TokenId(2));
+        assert_eq!(sample(&SampleRequest::of(Pick::Given(TokenId(9))), 100).token, TokenId(9));
+    }
+}

@@ -1,0 +1,68 @@
+//! The loaded step of the simulated device: its attention times, and the samples not collected yet.
+
+use std::collections::VecDeque;
+
+use super::clock::StepTime;
+use super::profile::DeviceProfile;
+use super::sample::sample;
+use offshoot_backend::{HeadLayout, Sampled, StepBatch, StepShape};
+use offshoot_kv::plan::NewPage;
+
+/// A loaded batch, and the samples of finished steps.
+pub struct SimStep {
+    /// For each plan: the heads of its layers, and bytes per element of their keys and values.
+    heads: Vec<(HeadLayout, usize)>,
+    vocab: usize,
+    batch: StepBatch,
+    /// For each plan: nanoseconds per layer.
+    attention_ns: Vec<f64>,
+    sampled: Vec<Sampled>,
+    /// Steps that were run and not collected, oldest first.
+    done: VecDeque<(StepTime, Vec<Sampled>)>,
+}
+
+impl SimStep {
+    pub(super) fn new(heads: Vec<(HeadLayout, usize)>, vocab: usize) -> Self {
+        let (batch, attention_ns) = (StepBatch::default(), Vec::new());
+        Self { heads, vocab, batch, attention_ns, sampled: Vec::new(), done: VecDeque::new() }
+    }
+
+    pub(super) fn load(&mut self, batch: StepBatch, profile: &DeviceProfile) -> StepShape {
+        self.batch = batch;
+        self.time(profile)
+    }
+
+    pub(super) fn advance(&mut self, uniforms: &[f64], new_pages: &[NewPage], profile: &DeviceProfile) -> StepShape {
+        self.batch.advance(uniforms, new_pages);
+        self.time(profile)
+    }
+
+    fn time(&mut self, profile: &DeviceProfile) -> StepShape {
+        let plans = self.batch.plans.iter().zip(&self.heads);
+        self.attention_ns = plans.map(|(plan, &(heads, bytes))| profile.attention_ns(plan, heads, bytes)).collect();
+        self.batch.shape()
+    }
+
+    pub(super) fn attention_ns(&self, plan: usize) -> f64 {
+        self.attention_ns[plan]
+    }
+
+    /// The number of states that the step reads and writes in each delta-rule layer.
+    pub(super) fn state_runs(&self) -> usize {
+        self.batch.state_runs.len()
+    }
+
+    pub(super) fn note_sampled(&mut self) {
+        self.sampled = self.batch.requests.iter().map(|request| sample(request, self.vocab)).collect();
+    }
+
+    /// Ends the step, which the device computes in `time`: its samples can be collected.
+    pub(super) fn finish(&mut self, time: StepTime) {
+        self.done.push_back((time, std::mem::take(&mut self.sampled)));
+    }
+
+    /// The oldest step not collected yet. Panics if there is none.
+    pub(super) fn collect(&mut self) -> (StepTime, Vec<Sampled>) {
+        self.done.pop_front().expect("a step is run before it is collected")
+    }
+}

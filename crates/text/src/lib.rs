@@ -1,0 +1,341 @@
+//! Converts text to tokens and back, exactly as Hugging Face transformers does for the same model folder; also streamed
+//! decoding, stop strings and chat templates. The callers decide which text is encoded.
+//!
+//! A prompt is always encoded *whole*: its levels are only positions in its tokens, and the prefix tree finds what
+//! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
+//! boundary of two levels.
+
+mod channels;
+mod chat;
+mod choices;
+mod gguf;
+mod growth;
+mod load;
+mod pieces;
+mod pre_tokenizers;
+pub mod reasoning;
+mod shared;
+mod stops;
+mod stream;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use offshoot_core::bounded::caught;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_gguf::Gguf;
+
+use chat::ChatTemplates;
+pub use chat::{CHAT_TEMPLATES, ChatOptions, Message, strftime};
+pub use choices::ChoiceTokens;
+use pieces::TokenPieces;
+pub use shared::SharedEncoder;
+pub use stops::{CertainText, StopMatcher};
+pub use stream::TextStream;
+
+/// Whether the tokenizer's special tokens (usually a beginning of text) are added around a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddSpecial {
+    Yes,
+    No,
+}
+
+/// Where the special tokens around a text are defined.
+enum SurroundingTokens {
+    /// As in tokenizer.json's post-processor.
+    PostProcessor,
+    /// As in tokenizer_config.json, for the tokenizer classes for which it overrides the post-processor.
+    Config { bos: Option<TokenId>, eos: Option<TokenId> },
+}
+
+/// A model's tokenizer.
+pub struct Tokenizer {
+    folder: PathBuf,
+    inner: tokenizers::Tokenizer,
+    around: SurroundingTokens,
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    pieces: Arc<TokenPieces>,
+    /// Whether texts can be encoded in parts; computed on first use.
+    can_cut: OnceLock<bool>,
+    templates: ChatTemplates,
+}
+
+/// The tokens of a prompt and where its levels end in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelTokens {
+    pub tokens: Vec<TokenId>,
+    /// For each level, the number of tokens up to its end; a token across a boundary belongs to the later level.
+    /// Rising; the last is `tokens.len()`.
+    pub level_ends: Vec<usize>,
+}
+
+impl LevelTokens {
+    /// The tokens of each level, as ranges.
+    pub fn levels(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let starts = std::iter::once(0).chain(self.level_ends.iter().copied());
+        starts.zip(&self.level_ends).map(|(start, &end)| start..end)
+    }
+}
+
+/// A beginning of a text that has too many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongBeginning {
+    pub bytes: usize,
+    pub tokens: usize,
+}
+
+/// The tokens of a text, including the special ones around it.
+struct Encoded {
+    tokens: Vec<TokenId>,
+    /// The byte range of each token in the text; (0, 0) for the special ones around it.
+    offsets: Vec<(usize, usize)>,
+}
+
+impl Encoded {
+    /// `levels`: the text, cut into levels.
+    fn levels(&self, levels: &[String]) -> LevelTokens {
+        let (mut text_end, mut token) = (0, 0);
+        let mut level_ends: Vec<usize> = Vec::with_capacity(levels.len());
+        for level in levels {
+            text_end += level.len();
+            token += self.offsets[token..].iter().take_while(|&&(_, end)| end <= text_end).count();
+            level_ends.push(token);
+        }
+        if let Some(last) = level_ends.last_mut() {
+            *last = self.tokens.len();
+        }
+        LevelTokens { tokens: self.tokens.clone(), level_ends }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
+    /// special_tokens_map.json, added_tokens.json and chat_template.jinja; or the metadata of a GGUF file.
+    ///
+    /// # Errors
+    ///
+    /// The files are no tokenizer, or one that lengthens texts far more than that of any known model.
+    pub fn load(folder: &Path) -> Result<Tokenizer> {
+        let loaded = match offshoot_gguf::files(folder)? {
+            Some(_) => {
+                let gguf = Gguf::open(folder)?;
+                caught(|| gguf::load(&gguf))
+            }
+            None => caught(|| load::load(folder)),
+        };
+        loaded.unwrap_or_else(|panic| {
+            Err(Error::format(folder, format!("the tokenizer cannot be read: its library fails ({panic})")))
+        })
+    }
+
+    /// Whether a model has no tokenizer at all, rather than a broken one.
+    pub fn is_missing(folder: &Path) -> bool {
+        match offshoot_gguf::files(folder) {
+            Ok(Some(_)) => Gguf::open(folder).is_ok_and(|gguf| gguf::is_missing(&gguf)),
+            _ => ["tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| !folder.join(name).exists()),
+        }
+    }
+
+    /// The folder or file that it was read from.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// One more than the largest token id.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The beginning of text, as tokenizer_config.json names it.
+    pub fn bos(&self) -> Option<TokenId> {
+        self.bos
+    }
+
+    /// The end of text, as tokenizer_config.json names it; the model's generation_config.json may name more.
+    pub fn eos(&self) -> Option<TokenId> {
+        self.eos
+    }
+
+    /// The token of exactly this text, if there is one.
+    pub fn token(&self, text: &str) -> Option<TokenId> {
+        self.inner.token_to_id(text).map(TokenId)
+    }
+
+    /// The tokens of a text. Special tokens in the text become those tokens.
+    pub fn encode(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
+        let mut tokens = self.encode_tokens(text, self.post_process(special))?;
+        self.add_special_tokens(special, &mut tokens);
+        Ok(tokens)
+    }
+
+    /// The shortest tried beginning of `text` that alone has more than `most` tokens; `None`: the whole text is to be
+    /// encoded. Encodes not much more than `most` tokens, however long the text is: the library takes about 200 bytes of
+    /// memory for each byte that it encodes.
+    pub fn beginning_beyond(&self, text: &str, most: usize) -> Result<Option<LongBeginning>> {
+        /// Bytes of a token in most texts, and a margin.
+        const TOKEN_BYTES: usize = 8;
+        const LEAST_BYTES: usize = 64 << 10;
+        // What follows a beginning can change its last tokens only.
+        const LAST_TOKENS: usize = 256;
+        let mut bytes = (most * TOKEN_BYTES).max(LEAST_BYTES);
+        while bytes < text.len() {
+            let end = (0..=bytes).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            let beginning = &text[..end];
+            let tokens = self.encode_tokens(beginning, false)?.len();
+            if tokens > most + LAST_TOKENS {
+                return Ok(Some(LongBeginning { bytes, tokens }));
+            }
+            bytes *= 2;
+        }
+        Ok(None)
+    }
+
+    /// The tokens of the levels' concatenation, and where in them each level ends.
+    ///
+    /// # Errors
+    ///
+    /// A character without a token, which transformers would drop silently.
+    pub fn encode_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        Ok(self.encode_text(&levels.concat(), special)?.levels(levels))
+    }
+
+    fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
+        let post_process = self.post_process(special);
+        let (mut tokens, mut offsets) = self.checked(|| {
+            let encoding = self.inner.encode(text, post_process)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        if let Some(lost) = first_unencoded(text, &offsets) {
+            let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
+            return Err(Error::format(&self.folder, what));
+        }
+        let ahead = self.add_special_tokens(special, &mut tokens);
+        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
+        offsets.resize(tokens.len(), (0, 0));
+        Ok(Encoded { tokens, offsets })
+    }
+
+    fn encode_tokens(&self, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
+        self.checked(|| Ok(tokens_of(&self.inner.encode_fast(text, post_process)?)))
+    }
+
+    /// What `encode` returns. The library panics where an expression of a stranger's tokenizer.json has tried too many
+    /// ways to match a text.
+    fn checked<T>(&self, encode: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+        match caught(encode) {
+            Ok(Ok(encoded)) => Ok(encoded),
+            Ok(Err(error)) => Err(self.fault(error)),
+            Err(panic) => Err(self.fault(format!("its library fails ({panic})").into())),
+        }
+    }
+
+    fn post_process(&self, special: AddSpecial) -> bool {
+        special == AddSpecial::Yes && matches!(self.around, SurroundingTokens::PostProcessor)
+    }
+
+    /// Adds the special tokens of tokenizer_config.json around a text; returns the number of tokens put before it.
+    fn add_special_tokens(&self, special: AddSpecial, tokens: &mut Vec<TokenId>) -> usize {
+        match (special, &self.around) {
+            (AddSpecial::Yes, SurroundingTokens::Config { bos, eos }) => {
+                tokens.splice(0..0, *bos);
+                tokens.extend(*eos);
+                bos.iter().len()
+            }
+            _ => 0,
+        }
+    }
+
+    fn fault(&self, e: tokenizers::Error) -> Error {
+        Error::format(&self.folder, format!("the tokenizer cannot encode this text: {e}"))
+    }
+
+    /// The text of tokens, without special tokens. Bytes that are not UTF-8 become U+FFFD. Unlike transformers, this
+    /// never applies `clean_up_tokenization_spaces`, which removes spaces before punctuation and so would damage code.
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        self.stream(&[]).text_of(tokens)
+    }
+
+    /// Like [`Tokenizer::decode`], with special tokens written out.
+    pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
+        self.stream_with_special(&[]).text_of(tokens)
+    }
+
+    /// Decodes tokens one by one as the continuation of `context`, the prompt's tokens: the result is the text of
+    /// everything minus the text of the context. (transformers' `decode` of the new tokens alone would lose the first
+    /// space of a sentencepiece model, and so indentation.)
+    pub fn stream(&self, context: &[TokenId]) -> TextStream {
+        TextStream::new(self.pieces.clone(), context, false)
+    }
+
+    /// Like [`Tokenizer::stream`], with special tokens written out.
+    pub fn stream_with_special(&self, context: &[TokenId]) -> TextStream {
+        TextStream::new(self.pieces.clone(), context, true)
+    }
+
+    /// Whether the token is special: not part of any text.
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.pieces.is_special(token)
+    }
+
+    /// Whether the model answers in channels (gpt-oss, Gemma 4): its texts keep their marks.
+    pub fn has_channels(&self) -> bool {
+        load::CHANNEL_MARKS.iter().any(|marks| self.token(marks[0]).is_some())
+    }
+
+    /// The bytes of a token in the middle of a text, special tokens written out; empty for unknown ids.
+    pub fn token_bytes(&self, token: TokenId) -> &[u8] {
+        self.pieces.shown(token)
+    }
+
+    /// The text of a special token by its name in tokenizer_config.json, such as `pad_token`.
+    pub fn named_token(&self, name: &str) -> Option<&str> {
+        self.templates.token(name)
+    }
+
+    /// The source of the model's default chat template.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.templates.source()
+    }
+
+    /// Whether the model folder has a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        !self.templates.is_empty()
+    }
+
+    /// The conversation rendered by the model's chat template, up to the start of the assistant's turn. It contains its
+    /// own beginning of text: encode it with [`AddSpecial::No`].
+    pub fn chat(&self, messages: &[Message]) -> Result<String> {
+        self.chat_with(messages, &ChatOptions::default())
+    }
+
+    /// Like [`Tokenizer::chat`], with options of the template.
+    pub fn chat_with(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        self.templates.render(&self.folder, messages, options)
+    }
+}
+
+fn tokens_of(encoding: &tokenizers::Encoding) -> Vec<TokenId> {
+    encoding.get_ids().iter().copied().map(TokenId).collect()
+}
+
+/// The first character, except white space, outside all of the tokens' byte ranges.
+fn first_unencoded(text: &str, offsets: &[(usize, usize)]) -> Option<char> {
+    let mut covered = 0;
+    for &(start, end) in offsets.iter().chain([&(text.len(), text.len())]) {
+        let gap = text.get(covered..start).unwrap_or_default();
+        if let Some(lost) = gap.chars().find(|c| !c.is_whitespace()) {
+            return Some(lost);
+        }
+        covered = covered.max(end);
+    }
+    None
+}

@@ -1,0 +1,267 @@
+//! Reads a tokenizer from a model folder in Hugging Face's layout. All differences between files are resolved here;
+//! later code uses a finished [`Tokenizer`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::{Map, Value};
+use tokenizers::models::bpe::BPE;
+use tokenizers::normalizers::unicode::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use super::chat::ChatTemplates;
+use super::pieces::TokenPieces;
+use super::{SurroundingTokens, Tokenizer};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+use offshoot_core::lines;
+
+const CONFIG: &str = "tokenizer_config.json";
+
+pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
+    let config = Config::read(folder)?;
+    let whole = folder.join("tokenizer.json");
+    let mut inner = if whole.is_file() { read_tokenizer_json(&whole)? } else { read_plain_bpe(folder, &config)? };
+    inner.with_padding(None);
+    inner.with_truncation(None).map_err(|e| Error::format(&whole, e.to_string()))?;
+    add_tokens(&mut inner, &config);
+    let bos = config.special(&inner, "bos_token")?;
+    let eos = config.special(&inner, "eos_token")?;
+    let around = match config.adds() {
+        Some((add_bos, add_eos)) => {
+            SurroundingTokens::Config { bos: bos.filter(|_| add_bos), eos: eos.filter(|_| add_eos) }
+        }
+        None => SurroundingTokens::PostProcessor,
+    };
+    let pieces = pieces(&inner, &whole)?;
+    super::growth::check(&inner).map_err(|(field, expected, found)| Error::field(&whole, field, expected, found))?;
+    inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(&whole, e.to_string()))?;
+    let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
+    let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
+}
+
+fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
+    let bytes = lines::model_file(path)?;
+    tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
+}
+
+/// Byte-level BPE from vocab.json and merges.txt; texts are split into words like GPT-2's, or like Qwen2's if the
+/// config names it.
+fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenizer> {
+    let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
+    if !(vocab.is_file() && merges.is_file()) {
+        return Err(no_tokenizer(folder));
+    }
+    let text =
+        |path: &Path| path.to_str().map(str::to_string).ok_or_else(|| Error::format(path, "its path is not UTF-8"));
+    let model = BPE::from_file(&text(&vocab)?, &text(&merges)?)
+        .build()
+        .map_err(|e| Error::format(&vocab, format!("not a BPE vocabulary with {}: {e}", merges.display())))?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    let prefix_space = config.flag("add_prefix_space").unwrap_or(false);
+    if config.class().starts_with("Qwen2") {
+        let split = Split::new(SplitPattern::Regex(QWEN2_WORDS.to_string()), SplitDelimiterBehavior::Isolated, false)
+            .map_err(|e| Error::Internal(format!("Qwen2's word pattern: {e}")))?;
+        let bytes = ByteLevel::new(prefix_space, false, false);
+        tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![split.into(), bytes.into()])));
+        tokenizer.with_normalizer(Some(NFC));
+    } else {
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(prefix_space, false, true)));
+    }
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    Ok(tokenizer)
+}
+
+/// How Qwen2's tokenizer splits text into words (Qwen/Qwen2-7B, tokenizer.json).
+pub(super) const QWEN2_WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+fn no_tokenizer(folder: &Path) -> Error {
+    let sentencepiece = folder.join("tokenizer.model");
+    match sentencepiece.is_file() {
+        true => Error::format(
+            &sentencepiece,
+            "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from transformers \
+             import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
+        ),
+        false => Error::format(folder, "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt"),
+    }
+}
+
+/// Adds the tokens that only the config has, in the order of their ids, as transformers does.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
+    for (id, (content, token)) in config.added_tokens() {
+        if inner.token_to_id(&content).is_some() {
+            continue;
+        }
+        let special = token["special"] == true;
+        let flag = |key: &str| token[key] == true;
+        let added = AddedToken::from(content.clone(), special)
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"))
+            .single_word(flag("single_word"))
+            .normalized(token["normalized"].as_bool().unwrap_or(!special));
+        if special {
+            inner.add_special_tokens(&[added]);
+        } else {
+            inner.add_tokens(&[added]);
+        }
+        let got = inner.token_to_id(&content);
+        if got != Some(id) {
+            let got = got.map_or("none".to_string(), |got| got.to_string());
+            log::warn!("{CONFIG} gives the token {content:?} the id {id}; the vocabulary makes it {got}");
+        }
+    }
+}
+
+/// Vocabularies of published models have at most a quarter of this.
+pub(super) const MOST_IDS: usize = 1 << 22;
+
+/// The marks of answers in channels, of gpt-oss and of Gemma 4: special in tokenizer.json, but without them a text would
+/// not tell its channels apart. A vocabulary with the first one of a list has channels.
+pub(super) const CHANNEL_MARKS: [&[&str]; 2] =
+    [&["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"], &["<|channel>", "<channel|>"]];
+
+pub(super) fn pieces(inner: &tokenizers::Tokenizer, path: &Path) -> Result<TokenPieces> {
+    let vocabulary = inner.get_vocab(true);
+    let added = inner.get_added_tokens_decoder();
+    let size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+    if size > MOST_IDS {
+        return Err(Error::field(path, "vocab", format!("ids below {MOST_IDS}"), format!("the id {}", size - 1)));
+    }
+    let marks: Vec<&str> = CHANNEL_MARKS
+        .iter()
+        .filter(|marks| vocabulary.contains_key(marks[0]))
+        .flat_map(|marks| marks.iter())
+        .copied()
+        .collect();
+    let mut entries = vec![None; size];
+    for (text, id) in vocabulary {
+        let is_mark = marks.contains(&&*text);
+        let special = added.get(&id).is_some_and(|token| token.special) && !is_mark;
+        entries[id as usize] = Some((text, special));
+    }
+    let decoder = serde_json::to_value(inner.get_decoder()).map_err(|e| Error::Internal(format!("decoder: {e}")))?;
+    TokenPieces::new(&entries, &decoder).map_err(|why| {
+        let (field, expected, found) = why.words();
+        Error::field(path, field, expected, found)
+    })
+}
+
+/// The files next to the vocabulary in a model folder.
+struct Config {
+    path: std::path::PathBuf,
+    /// tokenizer_config.json; empty where there is none.
+    main: Map<String, Value>,
+    /// special_tokens_map.json.
+    special: Map<String, Value>,
+    /// added_tokens.json: text to id.
+    added: Map<String, Value>,
+    chat_template: Option<Value>,
+    /// The file with the chat template, and the key in it.
+    chat_template_place: &'static str,
+}
+
+impl Config {
+    fn read(folder: &Path) -> Result<Config> {
+        if !folder.is_dir() {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(Error::Io { path: folder.to_path_buf(), doing: "open the model folder", source });
+        }
+        let main = read_map(&folder.join(CONFIG))?;
+        let file = folder.join("chat_template.jinja");
+        let (chat_template, chat_template_place) = match file.is_file() {
+            true => {
+                let text = String::from_utf8(lines::model_file(&file)?);
+                let text = text.map_err(|fault| Error::format(&file, format!("not UTF-8: {}", fault.utf8_error())))?;
+                (Some(Value::String(text)), "chat_template.jinja")
+            }
+            false => (main.get("chat_template").cloned(), "tokenizer_config.json, `chat_template`"),
+        };
+        Ok(Config {
+            path: folder.join(CONFIG),
+            special: read_map(&folder.join("special_tokens_map.json"))?,
+            added: read_map(&folder.join("added_tokens.json"))?,
+            chat_template,
+            chat_template_place,
+            main,
+        })
+    }
+
+    fn class(&self) -> &str {
+        self.main.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.main.get(key).and_then(Value::as_bool)
+    }
+
+    /// Whether beginning-of-text and end-of-text tokens are added; `None` if the post-processor decides. The config
+    /// decides for those classes whose post-processor transformers' fast tokenizers replace (defaults: a beginning, no
+    /// end).
+    fn adds(&self) -> Option<(bool, bool)> {
+        const REWRITING: [&str; 4] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"];
+        let class = self.class().trim_end_matches("Fast");
+        let decides = REWRITING.contains(&class);
+        decides.then(|| (self.flag("add_bos_token").unwrap_or(true), self.flag("add_eos_token").unwrap_or(false)))
+    }
+
+    /// The text of `bos_token` and its like: a string, or an object with `content`.
+    fn token_text(&self, key: &str) -> Option<&str> {
+        [&self.main, &self.special].into_iter().find_map(|map| {
+            let value = map.get(key)?;
+            value.as_str().or_else(|| value.get("content")?.as_str())
+        })
+    }
+
+    /// The id of `bos_token` or `eos_token`; an error if the config names one that the vocabulary lacks.
+    fn special(&self, inner: &tokenizers::Tokenizer, key: &str) -> Result<Option<TokenId>> {
+        let Some(text) = self.token_text(key) else { return Ok(None) };
+        match inner.token_to_id(text) {
+            Some(id) => Ok(Some(TokenId(id))),
+            None => {
+                Err(Error::field(&self.path, key, "a token of the vocabulary", format!("\"{text}\", which it lacks")))
+            }
+        }
+    }
+
+    /// The special tokens that a chat template may name.
+    fn token_texts(&self) -> Map<String, Value> {
+        const NAMES: [&str; 7] =
+            ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        let named = NAMES.iter().filter_map(|&name| Some((name.to_string(), self.token_text(name)?.into())));
+        named.collect()
+    }
+
+    /// Tokens in addition to the vocabulary, by id: text and properties.
+    fn added_tokens(&self) -> BTreeMap<u32, (String, Value)> {
+        let mut tokens = BTreeMap::new();
+        for (text, id) in &self.added {
+            if let Some(id) = id.as_u64().and_then(|id| u32::try_from(id).ok()) {
+                tokens.insert(id, (text.clone(), serde_json::json!({"special": true})));
+            }
+        }
+        if let Some(Value::Object(decoder)) = self.main.get("added_tokens_decoder") {
+            for (id, token) in decoder {
+                if let (Ok(id), Some(text)) = (id.parse(), token["content"].as_str()) {
+                    tokens.insert(id, (text.to_string(), token.clone()));
+                }
+            }
+        }
+        tokens
+    }
+}
+
+/// A JSON object file; empty where there is no such file.
+fn read_map(path: &Path) -> Result<Map<String, Value>> {
+    if !path.is_file() {
+        return Ok(Map::new());
+    }
+    let bytes = lines::model_file(path)?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::format(path, format!("not a JSON object: {e}")))
+}

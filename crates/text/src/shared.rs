@@ -1,0 +1,190 @@
+//! Encodes texts with a common beginning without encoding the beginning again: a document is encoded once, for any
+//! number of questions. The tokens are those of encoding each text whole.
+//!
+//! Byte-pair merges cannot cross a position that no token of the vocabulary crosses. The text is cut at such a
+//! position, between the end of a word and a space; the tokens before the cut are reused from an earlier text, those
+//! after it come from encoding the rest. The rest starts some words before the cut, so that the tokenizer's treatment
+//! of the start of a text does not reach the cut; the cut is some words before the end of the shared part, so that no
+//! token before it depends on what follows. Around the cut, both encodings must agree.
+
+use std::collections::VecDeque;
+
+use tokenizers::ModelWrapper;
+
+use super::{AddSpecial, Encoded, LevelTokens, Tokenizer};
+use offshoot_core::error::Result;
+use offshoot_core::ids::TokenId;
+
+/// Bytes encoded again before a cut, and fewest shared bytes after it. Words, and white space between them, are
+/// shorter.
+const MARGIN: usize = 1024;
+/// Shared beginnings with fewer bytes are encoded again.
+const LEAST_SHARED: usize = 4 * MARGIN;
+/// Number of remembered texts.
+const KEPT: usize = 8;
+
+/// A tokenizer that remembers the long texts it encoded last.
+pub struct SharedEncoder<'t> {
+    tokenizer: &'t Tokenizer,
+    /// The latest first.
+    kept: VecDeque<EncodedText>,
+}
+
+/// A text and its tokens.
+struct EncodedText {
+    text: String,
+    special: AddSpecial,
+    encoded: Encoded,
+}
+
+/// A text as the continuation of a remembered one.
+struct ReusedEncoding {
+    /// Index of the remembered text.
+    from: usize,
+    /// Number of its tokens that are reused.
+    taken: usize,
+    /// The tokens after them.
+    rest: Encoded,
+    /// Byte position of the cut in the text.
+    cut: usize,
+}
+
+impl<'t> SharedEncoder<'t> {
+    pub fn new(tokenizer: &'t Tokenizer) -> Self {
+        Self { tokenizer, kept: VecDeque::new() }
+    }
+
+    pub fn tokenizer(&self) -> &'t Tokenizer {
+        self.tokenizer
+    }
+
+    /// Like [`Tokenizer::encode_levels`].
+    pub fn encode_levels(&mut self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        let text = levels.concat();
+        let Some(ReusedEncoding { from, taken, rest, cut }) = self.continuation(&text, special)? else {
+            let encoded = self.tokenizer.encode_text(&text, special)?;
+            let found = encoded.levels(levels);
+            self.keep(text, special, encoded);
+            return Ok(found);
+        };
+        let before = &self.kept[from].encoded;
+        let encoded = Encoded {
+            tokens: [&before.tokens[..taken], &rest.tokens].concat(),
+            offsets: [&before.offsets[..taken], &rest.offsets].concat(),
+        };
+        let found = encoded.levels(levels);
+        // For example the first question of another document with the same few-shot examples.
+        if text.len() - cut > text.len() / 2 {
+            self.keep(text, special, encoded);
+        }
+        Ok(found)
+    }
+
+    fn keep(&mut self, text: String, special: AddSpecial, encoded: Encoded) {
+        if text.len() >= LEAST_SHARED {
+            self.kept.truncate(KEPT - 1);
+            self.kept.push_front(EncodedText { text, special, encoded });
+        }
+    }
+
+    /// `text` as the continuation of a remembered text; `None`: it must be encoded whole.
+    fn continuation(&self, text: &str, special: AddSpecial) -> Result<Option<ReusedEncoding>> {
+        let candidates = self.kept.iter().enumerate().filter(|(_, whole)| whole.special == special);
+        let shared = candidates.map(|(ix, whole)| (shared_bytes(&whole.text, text), ix)).max();
+        let Some((shared, from)) = shared.filter(|&(shared, _)| shared >= LEAST_SHARED) else { return Ok(None) };
+        let (whole, bytes) = (&self.kept[from].encoded, text.as_bytes());
+        let cut = cut_before(bytes, shared - MARGIN);
+        let start = cut.and_then(|cut| cut_before(bytes, cut - MARGIN));
+        let (Some(cut), Some(start)) = (cut, start) else { return Ok(None) };
+        if !self.tokenizer.can_cut() {
+            return Ok(None);
+        }
+        let mut rest = self.tokenizer.encode_text(&text[start..], special)?;
+        let (Some(taken), Some(left)) = (whole.seam(cut), rest.seam(cut - start)) else { return Ok(None) };
+        rest.tokens.drain(..left);
+        rest.offsets.drain(..left);
+        rest.shift(start);
+        let both = whole.offsets[taken..].iter().take_while(|&&(_, end)| end <= cut + MARGIN / 2).count();
+        let agree = both > 0 && rest.tokens.get(..both) == Some(&whole.tokens[taken..taken + both]);
+        Ok(agree.then_some(ReusedEncoding { from, taken, rest, cut }))
+    }
+}
+
+impl Tokenizer {
+    /// Whether no merge crosses the end of a word: a byte-pair model, without a token that has a letter or digit before
+    /// a space.
+    fn can_cut(&self) -> bool {
+        *self.can_cut.get_or_init(|| {
+            let crosses =
+                |bytes: &[u8]| bytes.windows(2).any(|pair| pair[0].is_ascii_alphanumeric() && pair[1] == b' ');
+            let tokens = || self.inner.get_vocab(false).into_values().map(TokenId);
+            matches!(self.inner.get_model(), ModelWrapper::BPE(_))
+                && !tokens().any(|token| !self.is_special(token) && crosses(self.token_bytes(token)))
+        })
+    }
+}
+
+impl Encoded {
+    /// The first token at or after the byte `at`, if no token crosses it.
+    fn seam(&self, at: usize) -> Option<usize> {
+        let ix = self.offsets.iter().position(|&(start, _)| start >= at)?;
+        (ix > 0 && self.offsets[ix - 1].1 <= at).then_some(ix)
+    }
+
+    /// Shifts all offsets by `bytes`.
+    fn shift(&mut self, bytes: usize) {
+        for (start, end) in self.offsets.iter_mut().filter(|offset| **offset != (0, 0)) {
+            *start += bytes;
+            *end += bytes;
+        }
+    }
+}
+
+fn shared_bytes(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
+}
+
+/// The last position at or at most [`MARGIN`] before `most` at which a word ends and is followed by a space and another
+/// word.
+fn cut_before(text: &[u8], most: usize) -> Option<usize> {
+    let is_cut =
+        |at: &usize| text[at - 1].is_ascii_alphanumeric() && text[*at] == b' ' && text[at + 1].is_ascii_alphanumeric();
+    (most.saturating_sub(MARGIN).max(1)..=most).rev().find(is_cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn demo() -> Tokenizer {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
+        Tokenizer::load(&folder).expect("the demo model is part of the project")
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_text_is_encoded_again() {
+        let tokenizer = demo();
+        let mut encoder = SharedEncoder::new(&tokenizer);
+        let document = "The warm boat was described in a book every summer. ".repeat(400);
+        let levels = |question: &str| [document.clone(), question.to_string()];
+        encoder.encode_levels(&levels("Question: where is it?"), AddSpecial::Yes).expect("plain text");
+        let second = levels("Question: who?").concat();
+        let Ok(Some(ReusedEncoding { taken, rest, .. })) = encoder.continuation(&second, AddSpecial::Yes) else {
+            panic!("encoded whole");
+        };
+        let whole = tokenizer.encode(&second, AddSpecial::Yes).expect("plain text");
+        assert_eq!(taken + rest.tokens.len(), whole.len());
+        assert!(rest.tokens.len() * 5 < whole.len(), "{} of {}", rest.tokens.len(), whole.len());
+        assert!(encoder.continuation(&second, AddSpecial::No).expect("plain text").is_none(), "other special tokens");
+        assert!(
+            encoder.continuation(&second[1..], AddSpecial::Yes).expect("plain text").is_none(),
+            "nothing is shared"
+        );
+        assert!(
+            encoder.continuation(&second[..1000], AddSpecial::Yes).expect("plain text").is_none(),
+            "too little is shared"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! Tokenizers and chat templates.
+
+#[path = "../../../../tests/common/shared.rs"]
+mod shared;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
+mod tokenizers;

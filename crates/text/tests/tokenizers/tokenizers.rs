@@ -1,0 +1,484 @@
+//! Tokenizers against what Hugging Face's give (the goldens of ../shared), and against tiny ones made here; chat
+//! templates against what Python's Jinja makes of them; streams and stop strings against their definitions.
+
+use crate::shared;
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
+
+use offshoot_core::ids::TokenId;
+use offshoot_text::{AddSpecial, ChatOptions, Message, StopMatcher, Tokenizer};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use shared::shared;
+use tempfile::TempDir;
+
+fn write(folder: &Path, name: &str, value: &Value) {
+    std::fs::write(folder.join(name), value.to_string()).unwrap();
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn ids(tokens: &[TokenId]) -> Vec<u32> {
+    tokens.iter().map(|t| t.0).collect()
+}
+
+fn stream_all(tokenizer: &Tokenizer, context: &[TokenId], tokens: &[TokenId]) -> String {
+    let mut stream = tokenizer.stream(context);
+    let mut text: String = tokens.iter().map(|&t| stream.push(t).to_string()).collect();
+    text.push_str(stream.finish());
+    text
+}
+
+/// The 47 texts of a vocabulary of llama.cpp's tests and the ids that Hugging Face's tokenizer gives.
+fn goldens(vocabulary: &str) -> Option<Vec<(String, Vec<u32>)>> {
+    let base = shared(&format!("data/tokenizers/llama_cpp_golden/ggml-vocab-{vocabulary}.gguf.inp"))?;
+    let texts = text(&base);
+    let expected = text(&base.with_extension("out"));
+    let ids = expected.split('\n').map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect());
+    Some(texts.split("\n__ggml_vocab_test__\n").map(str::to_string).zip(ids).collect())
+}
+
+fn check_goldens(tokenizer: &Tokenizer, vocabulary: &str) {
+    let cases = goldens(vocabulary).expect("beside the tokenizer");
+    assert!(cases.len() >= 46, "{vocabulary}: {}", cases.len());
+    for (text, expected) in cases {
+        let tokens = tokenizer.encode(&text, AddSpecial::No).unwrap();
+        assert_eq!(ids(&tokens), expected, "{vocabulary}: {text:?}");
+        assert_eq!(tokenizer.decode(&tokens), text, "{vocabulary}");
+        for cut in 0..=tokens.len() {
+            let (context, rest) = tokens.split_at(cut);
+            let mut whole = tokenizer.stream(&[]);
+            let before: String = context.iter().map(|&t| whole.push(t).to_string()).collect();
+            assert_eq!(before + &stream_all(tokenizer, context, rest), text, "{vocabulary} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn goldens_of_five_vocabularies() {
+    // phi-3 has llama-spm's ids on all of them.
+    let folders = [("llama-bpe", "llama3"), ("llama-spm", "llama2"), ("phi-3", "llama2"), ("gpt-2", "gpt2")];
+    for (vocabulary, folder) in folders {
+        let Some(folder) = shared(&format!("data/tokenizers/{folder}")) else { return };
+        check_goldens(&Tokenizer::load(&folder).unwrap(), vocabulary);
+    }
+    let qwen2 = qwen2_json().unwrap();
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "tokenizer.json", &qwen2);
+    check_goldens(&Tokenizer::load(folder.path()).unwrap(), "qwen2");
+}
+
+fn qwen2_json() -> Option<Value> {
+    let zipped = std::fs::File::open(shared("data/tokenizers/qwen2/tokenizer.json.gz")?).unwrap();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(zipped).read_to_string(&mut text).unwrap();
+    Some(serde_json::from_str(&text).unwrap())
+}
+
+/// Real tiny models' prompts, and text of their own that was sampled from them.
+#[test]
+fn prompts_of_the_tiny_models() {
+    for model in ["stories260K", "babyllama-tok105"] {
+        let Some(folder) = shared(&format!("data/models/{model}")) else { return };
+        let tokenizer = Tokenizer::load(&folder).unwrap();
+        let golden: Value = serde_json::from_str(&text(&folder.join("golden_greedy.json"))).unwrap();
+        for case in golden["cases"].as_array().unwrap() {
+            let list = |key: &str| -> Vec<TokenId> { serde_json::from_value(case[key].clone()).unwrap() };
+            let prompt = case["prompt"].as_str().unwrap();
+            assert_eq!(tokenizer.encode(prompt, AddSpecial::Yes).unwrap(), list("prompt_ids"), "{model}: {prompt:?}");
+            let whole = [list("prompt_ids"), list("greedy_ids")].concat();
+            let continued = stream_all(&tokenizer, &list("prompt_ids"), &list("greedy_ids"));
+            assert_eq!(tokenizer.decode(&whole), format!("{prompt}{continued}"), "{model}");
+        }
+    }
+}
+
+/// vocab.json and merges.txt of a tokenizer.json.
+fn write_plain_bpe(folder: &Path, tokenizer: &Value) {
+    write(folder, "vocab.json", &tokenizer["model"]["vocab"]);
+    let line = |merge: &Value| match merge {
+        Value::String(line) => line.clone(),
+        pair => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+    };
+    let merges: Vec<String> = tokenizer["model"]["merges"].as_array().unwrap().iter().map(line).collect();
+    std::fs::write(folder.join("merges.txt"), format!("#version: 0.2\n{}\n", merges.join("\n"))).unwrap();
+}
+
+#[test]
+fn plain_bpe_files_give_the_same_tokens() {
+    let Some(gpt2) = shared("data/tokenizers/gpt2/tokenizer.json") else { return };
+    let folder = TempDir::new().unwrap();
+    write_plain_bpe(folder.path(), &serde_json::from_str(&text(&gpt2)).unwrap());
+    write(
+        folder.path(),
+        "tokenizer_config.json",
+        &json!({"eos_token": "<|endoftext|>", "tokenizer_class": "GPT2Tokenizer"}),
+    );
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    check_goldens(&tokenizer, "gpt-2");
+    assert_eq!(tokenizer.eos(), Some(TokenId(50256)));
+
+    let qwen2 = qwen2_json().unwrap();
+    let folder = TempDir::new().unwrap();
+    write_plain_bpe(folder.path(), &qwen2);
+    let added: serde_json::Map<String, Value> =
+        qwen2["added_tokens"].as_array().unwrap().iter().map(|t| (t["id"].to_string(), t.clone())).collect();
+    let config = json!({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "added_tokens_decoder": added});
+    write(folder.path(), "tokenizer_config.json", &config);
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    check_goldens(&tokenizer, "qwen2");
+    assert_eq!(ids(&tokenizer.encode("<|im_start|>x<|im_end|>", AddSpecial::Yes).unwrap()), [151644, 87, 151645]);
+    assert_eq!(tokenizer.vocab_size(), 151646);
+}
+
+#[test]
+fn beginning_of_text_as_transformers_adds_it() {
+    let Some(llama2) = shared("data/tokenizers/llama2") else { return };
+    let llama3 = shared("data/tokenizers/llama3").unwrap();
+    let tokenizer = Tokenizer::load(&llama2).unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(TokenId(1)), Some(TokenId(2))));
+    assert_eq!(ids(&tokenizer.encode("Hello", AddSpecial::Yes).unwrap()), [1, 15043]);
+    assert_eq!(ids(&tokenizer.encode("<s>Hello", AddSpecial::No).unwrap()), [1, 15043]);
+    assert_eq!(ids(&Tokenizer::load(&llama3).unwrap().encode("Hello", AddSpecial::Yes).unwrap()), [128000, 9906]);
+
+    // The Llama classes follow tokenizer_config.json, whatever the post-processor says; other classes the
+    // post-processor.
+    let folder = TempDir::new().unwrap();
+    std::fs::copy(llama2.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    let mut config =
+        json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": false, "add_eos_token": true});
+    config["tokenizer_class"] = "LlamaTokenizerFast".into();
+    write(folder.path(), "tokenizer_config.json", &config);
+    let encode = || Tokenizer::load(folder.path()).unwrap().encode("Hello", AddSpecial::Yes).unwrap();
+    assert_eq!(ids(&encode()), [15043, 2]);
+    config["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+    write(folder.path(), "tokenizer_config.json", &config);
+    assert_eq!(ids(&encode()), [1, 15043]);
+}
+
+#[test]
+fn a_continuation_keeps_its_indent() {
+    let Some(folder) = shared("data/tokenizers/codellama") else { return };
+    let tokenizer = Tokenizer::load(&folder).unwrap();
+    let tokens = tokenizer.encode("def f():\n    return 1", AddSpecial::Yes).unwrap();
+    let cut = (1..tokens.len()).find(|&cut| tokenizer.decode(&tokens[..cut]).ends_with('\n')).unwrap();
+    assert_eq!(stream_all(&tokenizer, &tokens[..cut], &tokens[cut..]), "    return 1");
+    assert_eq!(stream_all(&tokenizer, &tokens[..1], &tokens[1..]), "def f():\n    return 1");
+    assert_eq!([tokenizer.token_bytes(tokens[0]), tokenizer.token_bytes(tokens[1])], [&b"<s>"[..], b" def"]);
+}
+
+#[test]
+fn levels_are_marks_in_the_whole_prompt_s_tokens() {
+    for folder in ["llama2", "llama3", "gpt2"] {
+        let Some(folder) = shared(&format!("data/tokenizers/{folder}")) else { return };
+        let tokenizer = Tokenizer::load(&folder).unwrap();
+        let levels =
+            ["Un café.\n\nQuest".to_string(), "ion: why?\n".to_string(), String::new(), "\nAnswer: é".to_string()];
+        for special in [AddSpecial::Yes, AddSpecial::No] {
+            let encoded = tokenizer.encode_levels(&levels, special).unwrap();
+            assert_eq!(encoded.tokens, tokenizer.encode(&levels.concat(), special).unwrap());
+            assert_eq!(encoded.level_ends.len(), 4);
+            assert_eq!(encoded.levels().map(|level| level.len()).sum::<usize>(), encoded.tokens.len());
+            let mut text = String::new();
+            for (ix, level) in levels.iter().enumerate() {
+                text += level;
+                // What the marks give to a level and those before it lies within their text.
+                assert!(text.starts_with(&tokenizer.decode(&encoded.tokens[..encoded.level_ends[ix]])), "level {ix}");
+            }
+            // `Question` is one token, across the seam: it is the second level's.
+            assert_eq!(tokenizer.decode(&encoded.tokens[..encoded.level_ends[0]]), "Un café.\n\n");
+        }
+    }
+}
+
+/// A byte-level vocabulary: the 256 bytes, `ab` and `<end>`.
+fn tiny(config: Value) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let own = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 0x100..;
+    let chars = (0..256).map(|b| char::from_u32(if own(b) { b } else { others.next().unwrap() }).unwrap());
+    let mut vocab: serde_json::Map<String, Value> = chars.enumerate().map(|(b, c)| (c.to_string(), b.into())).collect();
+    vocab.insert("ab".into(), 256.into());
+    write(folder.path(), "vocab.json", &vocab.into());
+    std::fs::write(folder.path().join("merges.txt"), "a b\n").unwrap();
+    write(folder.path(), "added_tokens.json", &json!({"<end>": 257}));
+    write(folder.path(), "tokenizer_config.json", &config);
+    folder
+}
+
+fn tiny_tokenizer() -> &'static Tokenizer {
+    static TINY: OnceLock<Tokenizer> = OnceLock::new();
+    TINY.get_or_init(|| Tokenizer::load(tiny(json!({"eos_token": "<end>"})).path()).unwrap())
+}
+
+#[test]
+fn a_tiny_vocabulary() {
+    let tokenizer = tiny_tokenizer();
+    assert_eq!(tokenizer.vocab_size(), 258);
+    assert_eq!(tokenizer.eos(), Some(TokenId(257)));
+    assert_eq!(tokenizer.bos(), None);
+    assert_eq!(ids(&tokenizer.encode("ab é<end>", AddSpecial::Yes).unwrap()), [256, 32, 0xc3, 0xa9, 257]);
+    let tokens = tokenizer.encode("a<end>b", AddSpecial::No).unwrap();
+    assert_eq!(tokenizer.decode(&tokens), "ab");
+    assert_eq!(tokenizer.token_bytes(tokens[1]), b"<end>");
+    assert_eq!(tokenizer.token_bytes(TokenId(0xc3)), [0xc3]);
+    // A model with more ids than its vocabulary.
+    assert_eq!(tokenizer.decode(&[TokenId(97), TokenId(300)]), "a");
+    fn shareable<T: Send + Sync>(_: &T) {}
+    shareable(tokenizer);
+}
+
+proptest! {
+    /// Whatever is sampled, streamed text is what decoding all bytes at once gives, and each part is certain when it
+    /// comes.
+    #[test]
+    fn streams_never_cut_a_character(bytes in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\xf0\x9f\x98\x80\xc3\xa9a "[..])], 0..24), cut in 0usize..24) {
+        let tokenizer = tiny_tokenizer();
+        let tokens: Vec<TokenId> = bytes.iter().map(|&b| TokenId(b.into())).collect();
+        let text = stream_all(tokenizer, &[], &tokens);
+        prop_assert_eq!(&text, &String::from_utf8_lossy(&bytes).into_owned());
+        prop_assert_eq!(&text, &tokenizer.decode(&tokens));
+        let (context, rest) = tokens.split_at(cut.min(tokens.len()));
+        let mut whole = tokenizer.stream(&[]);
+        let before: String = context.iter().map(|&t| whole.push(t).to_string()).collect();
+        let mut both = [whole, tokenizer.stream(context)];
+        let after = both.each_mut().map(|stream| {
+            let text: String = rest.iter().map(|&t| stream.push(t).to_string()).collect();
+            text + stream.finish()
+        });
+        prop_assert_eq!(&after[0], &after[1]);
+        prop_assert_eq!(before + &after[0], text);
+    }
+
+    /// However the text is cut, it ends at the stop string that is complete first, and nothing of it is given out
+    /// before.
+    #[test]
+    fn stop_strings_do_not_depend_on_the_pieces(
+        text in "[abé]{0,12}",
+        stops in prop::collection::vec("[abé]{1,4}", 0..4),
+        include: bool,
+        cuts in prop::collection::vec(0usize..13, 0..6),
+    ) {
+        let complete = (0..=text.len()).filter(|&end| text.is_char_boundary(end)).find_map(|end| {
+            let stop = stops.iter().filter(|stop| text[..end].ends_with(*stop)).max_by_key(|stop| stop.len())?;
+            Some((end, stop))
+        });
+        let expected = match complete {
+            Some((end, stop)) => &text[..if include { end } else { end - stop.len() }],
+            None => &text[..],
+        };
+        let chars: Vec<char> = text.chars().collect();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(chars.len())).chain([0, chars.len()]).collect();
+        cuts.sort_unstable();
+        let mut matcher = StopMatcher::new(&stops, include).unwrap();
+        let (mut out, mut by) = (String::new(), None);
+        for pair in cuts.windows(2) {
+            let stopped = matcher.push(&chars[pair[0]..pair[1]].iter().collect::<String>());
+            out += &stopped.text;
+            prop_assert!(expected.starts_with(&out), "{:?} of {:?}", out, expected);
+            if stopped.by.is_some() {
+                by = stopped.by;
+                break;
+            }
+        }
+        if by.is_none() {
+            out += &matcher.finish();
+        }
+        prop_assert_eq!(&out, expected);
+        prop_assert_eq!(by.map(|by| &stops[by]), complete.map(|(_, stop)| stop));
+    }
+}
+
+#[test]
+fn a_stop_string_across_tokens_and_what_it_holds_back() {
+    let mut matcher = StopMatcher::new(&["Question:".into(), "\n\n".into()], false).unwrap();
+    let given: Vec<String> =
+        [" 12", "\n", "Quest", "ions?", "\nQu", "estion", ": x"].map(|p| matcher.push(p).text).into();
+    assert_eq!(given, [" 12", "", "\n", "Questions?", "\n", "", ""]);
+    let mut matcher = StopMatcher::new(&["stop".into()], true).unwrap();
+    assert_eq!(matcher.push("no st").text, "no ");
+    assert_eq!(matcher.finish(), "st");
+    assert!(StopMatcher::new(&[String::new()], false).is_err());
+}
+
+#[test]
+fn sentencepiece_bytes_and_metaspace() {
+    let folder = TempDir::new().unwrap();
+    let mut vocab = serde_json::Map::new();
+    for word in ["<unk>", "<s>", "▁", "a", "▁a"] {
+        vocab.insert(word.into(), vocab.len().into());
+    }
+    for byte in 0..256 {
+        vocab.insert(format!("<0x{byte:02X}>"), vocab.len().into());
+    }
+    let model = json!({"type": "BPE", "vocab": vocab, "merges": ["▁ a"], "byte_fallback": true, "unk_token": "<unk>"});
+    let added = json!([{"id": 1, "content": "<s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}]);
+    let mut tokenizer_json = json!({"version": "1.0", "added_tokens": added, "model": model, "normalizer": null, "post_processor": null,
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}});
+    for decoder in [
+        tokenizer_json["decoder"].clone(),
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}),
+    ] {
+        let bytes = decoder["type"] == "Sequence";
+        tokenizer_json["decoder"] = decoder;
+        write(folder.path(), "tokenizer.json", &tokenizer_json);
+        let tokenizer = Tokenizer::load(folder.path()).unwrap();
+        let text = if bytes { "a  a é" } else { "a  a" };
+        let tokens = tokenizer.encode(text, AddSpecial::No).unwrap();
+        assert_eq!(tokenizer.decode(&tokens), text);
+        assert_eq!(stream_all(&tokenizer, &[TokenId(1)], &tokens), text);
+        assert_eq!(stream_all(&tokenizer, &[TokenId(1), TokenId(3)], &tokens), format!(" {text}"));
+    }
+    tokenizer_json["decoder"] = json!({"type": "CTC", "pad_token": "x", "word_delimiter_token": "y", "cleanup": true});
+    write(folder.path(), "tokenizer.json", &tokenizer_json);
+    let error = Tokenizer::load(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("tokenizer.json: `decoder`") && error.contains("CTC"), "{error}");
+}
+
+#[test]
+fn a_broken_folder_is_named() {
+    let error = |folder: &Path| Tokenizer::load(folder).err().unwrap().to_string();
+    let folder = TempDir::new().unwrap();
+    assert!(error(&folder.path().join("nowhere")).contains("nowhere: cannot open the model folder"));
+    assert!(error(folder.path()).contains("neither tokenizer.json nor vocab.json with merges.txt"));
+    std::fs::write(folder.path().join("tokenizer.model"), "x").unwrap();
+    assert!(error(folder.path()).contains("AutoTokenizer"), "{}", error(folder.path()));
+    std::fs::write(folder.path().join("tokenizer.json"), "{\"version\": \"1.0\", \"mod").unwrap();
+    assert!(error(folder.path()).contains("tokenizer.json: not a tokenizer"), "{}", error(folder.path()));
+    let folder = tiny(json!({"bos_token": "<begin>"}));
+    let error = error(folder.path());
+    assert!(error.contains("tokenizer_config.json: `bos_token`") && error.contains("\"<begin>\""), "{error}");
+}
+
+fn say(role: &str, content: &str) -> Message {
+    Message { role: role.into(), content: content.into() }
+}
+
+/// A tokenizer with the chat template, and the texts of the special tokens, of a real configuration.
+fn with_templates_of(config: &str) -> Option<Tokenizer> {
+    let config: Value =
+        serde_json::from_str(&text(&shared(&format!("data/hf_configs/{config}/tokenizer_config.json"))?)).unwrap();
+    let folder = tiny(json!({"chat_template": config["chat_template"]}));
+    let mut special = serde_json::Map::new();
+    let mut added = json!({"<end>": 257});
+    for name in ["bos_token", "eos_token"] {
+        let token = config[name].as_str().or_else(|| config[name]["content"].as_str());
+        if let Some(token) = token {
+            special.insert(name.into(), token.into());
+            let next = added.as_object().unwrap().len() + 257;
+            added.as_object_mut().unwrap().entry(token).or_insert(next.into());
+        }
+    }
+    write(folder.path(), "special_tokens_map.json", &special.into());
+    write(folder.path(), "added_tokens.json", &added);
+    Some(Tokenizer::load(folder.path()).unwrap())
+}
+
+/// Expected strings: Python's jinja2 3.1.6 with the settings of transformers' `apply_chat_template`, on 7 March 2025.
+#[test]
+fn chat_templates_of_real_models() {
+    let talk =
+        [say("system", "Be brief. "), say("user", "2 < 3?\n"), say("assistant", " Yes.\n"), say("user", "Why \"é\"?")];
+    let question = [say("user", "2 < 3?\n")];
+    let llama3 =
+        "<|start_header_id|>user<|end_header_id|>\n\n2 < 3?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    let llama3_rest = "Yes.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy \"é\"?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    let system = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n";
+    let dated = format!("{system}Cutting Knowledge Date: December 2023\nToday Date: 07 Mar 2025\n\n");
+    let qwen = "<|im_start|>user\n2 < 3?\n<|im_end|>\n<|im_start|>assistant\n";
+    let qwen_talk = format!(
+        "<|im_start|>system\nBe brief. <|im_end|>\n{qwen} Yes.\n<|im_end|>\n<|im_start|>user\nWhy \"é\"?<|im_end|>\n<|im_start|>assistant\n"
+    );
+    let phi = "<|user|>\n2 < 3?\n<|end|>\n<|assistant|>\n";
+    let cases = [
+        (
+            "executorch/llama3-8B-instruct",
+            format!("{system}Be brief.<|eot_id|>{llama3}{llama3_rest}"),
+            format!("<|begin_of_text|>{llama3}"),
+        ),
+        (
+            "executorch/Llama-3.2-1B-Instruct",
+            format!("{dated}Be brief.<|eot_id|>{llama3}{llama3_rest}"),
+            format!("{dated}<|eot_id|>{llama3}"),
+        ),
+        (
+            "executorch/Qwen2-1.5B-Instruct",
+            qwen_talk.clone(),
+            format!("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{qwen}"),
+        ),
+        (
+            "executorch/Qwen2.5-0.5B-Instruct",
+            qwen_talk.clone(),
+            format!(
+                "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n{qwen}"
+            ),
+        ),
+        ("executorch/Qwen3-1.7B", qwen_talk, qwen.to_string()),
+        (
+            "executorch/phi3.5-mini-instruct",
+            format!("<|system|>\nBe brief. <|end|>\n{phi} Yes.\n<|end|>\n<|user|>\nWhy \"é\"?<|end|>\n<|assistant|>\n"),
+            phi.to_string(),
+        ),
+    ];
+    let now = UNIX_EPOCH + Duration::from_secs(1_741_305_600);
+    let options = ChatOptions { now, ..ChatOptions::default() };
+    for (config, expected_talk, expected_question) in cases {
+        let Some(tokenizer) = with_templates_of(config) else { return };
+        assert_eq!(tokenizer.chat_with(&talk, &options).unwrap(), expected_talk, "{config}");
+        assert_eq!(tokenizer.chat_with(&question, &options).unwrap(), expected_question, "{config}");
+    }
+    let qwen3 = with_templates_of("executorch/Qwen3-1.7B").unwrap();
+    let thoughtless =
+        ChatOptions { variables: json!({"enable_thinking": false}).as_object().unwrap().clone(), ..options };
+    assert_eq!(qwen3.chat_with(&question, &thoughtless).unwrap(), format!("{qwen}<think>\n\n</think>\n\n"));
+    let mistral = with_templates_of("Mistral-7B").unwrap();
+    assert_eq!(mistral.chat(&question).unwrap(), "<s>[INST] 2 < 3?\n [/INST]");
+    let error = mistral.chat(&talk).unwrap_err().to_string();
+    assert!(error.contains("the chat template refuses: Conversation roles must alternate"), "{error}");
+}
+
+#[test]
+fn a_rendered_chat_brings_its_own_beginning_of_text() {
+    let Some(llama3) = shared("data/tokenizers/llama3/tokenizer.json") else { return };
+    let folder = TempDir::new().unwrap();
+    std::fs::copy(llama3, folder.path().join("tokenizer.json")).unwrap();
+    let template = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>{% endfor %}";
+    let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": template});
+    write(folder.path(), "tokenizer_config.json", &config);
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    let text = tokenizer.chat(&[say("user", " Hello ")]).unwrap();
+    assert_eq!(
+        ids(&tokenizer.encode(&text, AddSpecial::No).unwrap()),
+        [128000, 128006, 882, 128007, 271, 9906, 128009]
+    );
+}
+
+#[test]
+fn where_templates_come_from_and_what_they_may_say() {
+    let named = json!([{"name": "default", "template": "D {{ eos_token }}"}, {"name": "tools", "template": "T"}]);
+    let folder = tiny(json!({"chat_template": named, "eos_token": "<end>"}));
+    let load = || Tokenizer::load(folder.path()).unwrap();
+    let question = [say("user", "x\ny")];
+    assert_eq!(load().chat(&question).unwrap(), "D <end>");
+    let tools = ChatOptions { template: "tools".into(), ..ChatOptions::default() };
+    assert_eq!(load().chat_with(&question, &tools).unwrap(), "T");
+    let none = ChatOptions { template: "rag".into(), ..ChatOptions::default() };
+    assert!(load().chat_with(&question, &none).unwrap_err().to_string().contains("`rag`; there are default, tools"));
+
+    // The file has precedence. Marks for training, loop control, Python's methods, slices and JSON.
+    let template = "{%- for m in messages[::-1] %}\n    {%- if m.content.startswith('x') %}\n{% generation %}\n{{ m.content.split('\\n')[-1].strip() }}{% endgeneration %}\n\n    {%- break %}\n    {%- endif %}\n{% endfor %}{{ messages[0] | tojson }}{{ tools is none }}";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    assert_eq!(load().chat(&question).unwrap(), "y{\"role\": \"user\", \"content\": \"x\\ny\"}True");
+
+    std::fs::write(folder.path().join("chat_template.jinja"), "{% for %}").unwrap();
+    assert!(load().chat(&question).unwrap_err().to_string().contains("the chat template is broken"));
+    assert!(tiny_tokenizer().chat(&question).unwrap_err().to_string().contains("the model has no chat template"));
+    assert!(!tiny_tokenizer().has_chat_template());
+}
