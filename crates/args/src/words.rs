@@ -60,7 +60,7 @@ pub const PLANNERS: &[Word<Planner>] = &[
 ];
 
 /// Reads one of these words.
-pub fn one_of<T: Copy + Send + Sync + 'static>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> + Clone {
+pub fn one_of<T: Copy + Send + Sync + 'static>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
     let value = |&(word, _, help): &Word<T>| {
         let value = PossibleValue::new(word);
         if help.is_empty() { value } else { value.help(help) }
