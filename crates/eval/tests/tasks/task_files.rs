@@ -653,16 +653,16 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
         let overrides = Overrides { set: vec![assignment.into()], ..Overrides::default() };
         desk.load_with(&with("items", json!({"path": "beside.jsonl"})), &overrides)
     };
-    // `cargo test` runs in the repository's folder.
-    let task = set("items.path=tasks/words.jsonl").unwrap();
-    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
-    assert_eq!(task.source["items"]["path"], json!(here.join("tasks/words.jsonl")), "a run records what was meant");
+    // `cargo test` runs in the folder of the crate.
+    let task = set("items.path=../../tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("../../tasks/words.jsonl"));
+    assert_eq!(task.source["items"]["path"], json!(here.join("../../tasks/words.jsonl")), "a run records what was meant");
     let task = set("items.path=beside.jsonl").unwrap();
     assert_eq!(task.source["items"]["path"], "beside.jsonl", "as it was typed");
     assert_eq!(task.items(None).unwrap()[0].fields["q"], "beside");
-    let task = set("items=tasks/words.jsonl").unwrap();
-    assert_eq!(task.items_path(), here.join("tasks/words.jsonl"));
-    let pattern = set("items={\"path\": \"tasks/w*.jsonl\", \"matched\": \"part\"}").unwrap();
+    let task = set("items=../../tasks/words.jsonl").unwrap();
+    assert_eq!(task.items_path(), here.join("../../tasks/words.jsonl"));
+    let pattern = set("items={\"path\": \"../../tasks/w*.jsonl\", \"matched\": \"part\"}").unwrap();
     assert_eq!(pattern.items(Some(1)).unwrap()[0].fields["part"], "ords");
     let error = set("items.path=none.jsonl").unwrap_err();
     for place in [here.join("none.jsonl"), desk.folder.path().join("none.jsonl")] {

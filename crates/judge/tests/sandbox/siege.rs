@@ -3,7 +3,6 @@
 //! in all of them, with a table of what each used on standard output.
 #![cfg(target_os = "linux")]
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +17,16 @@ use crate::sandbox::{Mode, all_modes, confined, python, sandbox};
 const LIMITS: Limits =
     Limits { cpu: Duration::from_millis(500), memory_bytes: 128 << 20, output_bytes: 1 << 20, processes: 16 };
 
+/// The programs of the siege, by their names.
+const SIEGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/hostile/siege.py");
+
 const HONEST: &str = "open('own', 'w').write('x' * 1000)\nx = bytearray(20 << 20)\n\
     print(sum(range(1000)), len(open('own').read()))";
 
 fn run(mode: Mode, arguments: &[&str], limits: Limits) -> Ended {
     let (interpreter, prefix) = python().expect("the siege begins with one");
     let folder = sandbox(mode).folder().unwrap();
-    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/hostile/siege.py");
-    std::fs::copy(source, folder.path().join("siege.py")).unwrap();
+    std::fs::copy(SIEGE, folder.path().join("siege.py")).unwrap();
     let all: Vec<&str> = ["-I", "-S", "-B"].iter().chain(arguments).copied().collect();
     let mut what = confined(interpreter, &all, folder.path());
     what.readable = vec![prefix.clone()];
@@ -53,7 +54,7 @@ fn no_siege_succeeds() {
     let Some((interpreter, _)) = python().filter(|_| !modes.is_empty()) else {
         return crate::skip::skipped("there is no sandbox or no python3");
     };
-    let listed = Command::new(interpreter).args(["-I", "-S", "tests/hostile/siege.py"]).output().unwrap();
+    let listed = Command::new(interpreter).args(["-I", "-S", SIEGE]).output().unwrap();
     let names = String::from_utf8(listed.stdout).unwrap();
     let names: Vec<&str> = names.lines().collect();
     assert!(names.len() >= 200, "{} programs", names.len());

@@ -93,7 +93,7 @@ fn read(path: &str) -> String {
 }
 
 fn own(name: &str) -> String {
-    read(&format!("tests/kernels/emulator/{name}"))
+    read(&format!("crates/cuda/tests/kernels/emulator/{name}"))
 }
 
 fn write(path: &Path, text: &str) {
