@@ -656,7 +656,11 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
     // `cargo test` runs in the folder of the crate.
     let task = set("items.path=../../tasks/words.jsonl").unwrap();
     assert_eq!(task.items_path(), here.join("../../tasks/words.jsonl"));
-    assert_eq!(task.source["items"]["path"], json!(here.join("../../tasks/words.jsonl")), "a run records what was meant");
+    assert_eq!(
+        task.source["items"]["path"],
+        json!(here.join("../../tasks/words.jsonl")),
+        "a run records what was meant"
+    );
     let task = set("items.path=beside.jsonl").unwrap();
     assert_eq!(task.source["items"]["path"], "beside.jsonl", "as it was typed");
     assert_eq!(task.items(None).unwrap()[0].fields["q"], "beside");
