@@ -3,29 +3,31 @@
 //! meet the node's keys and values in one product, read once; partial results merge through their log-sum-exp.
 //!
 //! # Rooms
-//! Rooms are crates below `crates/`, which use only crates below them. This package is the command and the face:
+//! Rooms are crates below `crates/`, and use only crates below them. This package is the library's face and the command.
 //!
 //! ```text
-//! cli                    what the user typed
+//! cli (here)             what the user typed
 //! lab                    check: a device compared with its definition; bench: measuring
-//! estimate               what a job will cost, before it runs
-//! replay                 jobs through the scheduler, on a simulated device or by the clock
-//! args                   options that several commands share
-//! inspect                what a model folder holds, and whether it computes what it should
+//! estimate (replay)      what a job will cost, before it runs; jobs through the scheduler, on a simulated device or by
+//!                        the clock
+//! serve                  the server: connections, the queue, kept branches, the page
+//! openai                 requests and answers in that protocol, one by one and in batches
 //! eval                   a task from its file to results: task, answer, benchmark, statistics, run, journal, report, view,
 //!                        scoring (samples made elsewhere)
-//! openai                 requests and answers in that protocol
-//! search                 drivers: ordinary programs over a tree
-//! judge                  verdicts on programs, each in a sandbox
-//! tree                   SamplingTree: fork, extend, score, prune
+//! inspect                what a model folder holds, and whether it computes what it should
+//! args                   options that several commands share
+//! search (tree)          SamplingTree: fork, extend, score, prune; drivers: ordinary programs over a tree
 //! launch                 devices, their memory and a model become an engine
-//! replicas               several engines behind one handle
-//! engine                 the step loop; no type parameter: ends in an EngineHandle
-//! model, tokenizer       one decoder for all families over a Backend, and the steps that engines ask of it; text
-//! backend                the ops, defined once in prose, in clear loops, and fast: cpu, cuda; sim only keeps time
-//! plan, kv               Forest -> AttentionPlan; segments and pages (integers only)
-//! ids, error, figures, file_kind, json, lines, out, hashes, mix, dice, mapped, gguf, bundled, bounded, setting
-//!                        used by all
+//! engine (replicas)      the step loop; no type parameter: ends in an EngineHandle; several behind one handle
+//! model                  one decoder for all families over a Backend, and the steps that engines ask of it
+//! cpu, cuda, sim         the ops, in clear loops and fast; on GPUs; a device that only keeps time
+//! backend                the ops, defined in prose; weights; tensor parallelism
+//! judge                  verdicts on programs, each in a sandbox
+//! text                   tokenizers and chat templates
+//! kv (plan)              segments and pages; Forest -> AttentionPlan (integers only)
+//! gguf                   files of that format
+//! core                   ids, error, figures, file_kind, json, lines, out, mix, dice, mapped, bundled, bounded, setting
+//! fixtures               data for tests, benches and lab
 //! ```
 //!
 //! # The flow of the data
