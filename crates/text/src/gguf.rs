@@ -184,7 +184,7 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<(V
     };
     let mut pairs = Vec::with_capacity(merges.len());
     for merge in &merges {
-        let wrong = || metadata.error(MERGES, "two tokens with a space between them", format!("\"{merge}\""));
+        let wrong = || metadata.error(MERGES, "two tokens with a space between them", format!("{merge:?}"));
         pairs.push(pair(merge).ok_or_else(wrong)?);
     }
     let described = json!({
