@@ -39,7 +39,7 @@ pub fn seeds() -> tempfile::TempDir {
 
     let mut chat: Value = serde_json::from_slice(&fs::read(at("task.json")).expect("it was written")).expect("JSON");
     chat["model"] = json!("chat");
-    chat["prompt"] = json!({"messages": [{"role": "user", "content": "{{question}}"}]});
+    chat["prompt"] = json!({"chat": {"messages": [{"role": "user", "content": "{{question}}"}]}});
     fs::write(at("chat.json"), chat.to_string()).expect("written");
     for (name, changed) in [("model", "tokenizer"), ("chat", "chat_template")] {
         fs::create_dir(at(name)).expect("made");
@@ -119,11 +119,6 @@ pub fn seeds() -> tempfile::TempDir {
         fs::copy(repository().join("tests/data/gguf").join(name), at(name)).expect("copied");
     }
 
-    let chart = fs::read_dir(repository().join("docs/pictures")).expect("pictures are there");
-    let chart = chart
-        .map(|entry| entry.expect("readable").path())
-        .find(|path| path.extension().is_some_and(|end| end == "json"));
-    fs::copy(chart.expect("a chart's data is there"), at("chart.json")).expect("copied");
     let shape = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rope_theta": 10000.0});
     fs::write(at("workloads.json"), json!({"shapes": {"small": shape}, "workloads": {"two": {"levels": [[32, 1], [8, 2]], "samples": 2, "generate": 4}}}).to_string()).expect("written");
     folder

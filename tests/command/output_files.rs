@@ -30,7 +30,6 @@ fn commands(folder: &Path) -> Vec<Vec<String>> {
         of(&["plan", "in.jsonl", "--model", &demo, "--svg"]),
         of(&["tree", "run", "--svg"]),
         of(&["tree", "run", "--html"]),
-        of(&["bench", "chart", "chart.json", "--svg"]),
     ]
 }
 

@@ -499,7 +499,7 @@ fn the_drawing_is_a_well_formed_picture_of_the_job() {
 fn a_trace_is_replayed_by_each_policy() {
     let desk = Desk::new();
     desk.put("lengths.csv", "300,20\n500,10\n100,30\n");
-    let replay = ["plan", "--simulate", "lengths.csv", "--model", "config.json"];
+    let replay = ["plan", "--replay", "lengths.csv", "--model", "config.json"];
     let replayed = read_json(&desk.run(&[&replay[..], &["--json"]].concat()));
     assert_eq!(replayed["requests"], 3);
     let policies = replayed["policies"].as_array().unwrap();
@@ -561,7 +561,7 @@ fn what_belongs_to_a_trace_is_refused_for_a_job() {
         assert_eq!(output.status.code(), Some(2), "{option:?}");
     }
     desk.put("lengths.csv", "10,5\n20,5\n");
-    let output = desk.run(&["plan", "--simulate", "lengths.csv", "--model", "config.json", "--rate", "1e-30"]);
+    let output = desk.run(&["plan", "--replay", "lengths.csv", "--model", "config.json", "--rate", "1e-30"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && said.contains("1e-30"), "{said}");
 }

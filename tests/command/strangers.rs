@@ -196,7 +196,6 @@ fn devices_are_no_input() {
         &["batch", "/dev/zero", "--model", &model, "--out", "out.jsonl"],
         &["vote", "/dev/zero"],
         &["plan", "/dev/zero", "--model", &model],
-        &["bench", "chart", "/dev/zero", "--svg", "out.svg"],
         &["judge", "--problems", "/dev/zero", "--samples", "items.jsonl"],
     ] {
         let end = watched(offshoot(folder.path(), arguments));
@@ -219,7 +218,6 @@ fn inputs_that_are_read_whole_have_a_limit() {
         &["vote", "long.csv"],
         &["judge", "--problems", "long.json", "--samples", "items.jsonl"],
         &["plan", "long.txt", "--model", &model],
-        &["bench", "chart", "long.json", "--svg", "out.svg"],
     ] {
         let end = watched(offshoot(folder.path(), arguments));
         assert_ends(&end, usual.peak_bytes, &["long.", "at most 512 MiB"], &arguments.join(" "));
