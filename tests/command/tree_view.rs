@@ -115,7 +115,7 @@ fn data_come_out_of_the_page_as_they_went_in() {
     assert_eq!((&rebuilt["nodes"][0]["tokens"], &rebuilt["nodes"][2]["ordinal"]), (&json!(20), &json!(2)));
     assert_eq!(rebuilt["answer"], 2);
     let notes = rebuilt["notes"].to_string();
-    assert!(notes.contains("--trees") && notes.contains("3 more samples"), "{notes}");
+    assert!(notes.contains("`trees`") && notes.contains("3 more samples"), "{notes}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn items_are_named_by_id_or_number() {
     assert_eq!(one("plain").expect("an id"), "plain");
     assert_eq!(one("0").expect("a number"), "</script>");
     let error = one("7").expect_err("two items").to_string();
-    assert!(error.contains("--item") && error.contains("plain"), "{error}");
+    assert!(error.contains("`item`") && error.contains("plain"), "{error}");
 }
 
 #[test]
