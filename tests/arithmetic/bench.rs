@@ -211,7 +211,7 @@ fn batches_are_run_as_their_tables_say() {
         ["--table", "batchllm,ablation,chunk,relay,mmlu", "--requests", "16", "--rate", "200", "--span", "0.1"];
     let all = [&asked[..], &small, &tables, &["--step-rows", "512"]].concat();
     let measured = bench(&all);
-    let modelled = bench(&[&all[..], &["--modelled", "h200"]].concat());
+    let modelled = bench(&[&all[..], &["--simulated", "h200"]].concat());
     let named = |line: &Value| ["table", "job", "way"].map(|field| line[field].as_str().unwrap().to_owned());
     assert_eq!(measured.iter().map(named).collect::<Vec<_>>(), modelled.iter().map(named).collect::<Vec<_>>());
     assert_eq!(measured.len(), 3 * 3 + 5 + 1 + 3 + 3);
@@ -237,7 +237,7 @@ fn batches_are_run_as_their_tables_say() {
 
     // About 30 prompts take a second, so latency is mostly queueing.
     let long = written(folder.path(), "long.csv", "1500,1\n");
-    let rate = ["batches", "--shape", "llama3-8b", "--modelled", "h200", "--lengths", &long, "--table", "rate"];
+    let rate = ["batches", "--shape", "llama3-8b", "--simulated", "h200", "--lengths", &long, "--table", "rate"];
     let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
     let lines = bench(&[&rate[..], &search].concat());
     let fixed = bench(&[&rate[..], &["--job", "system-64", "--span", "0.2", "--rate", "50,100"]].concat());
