@@ -1,4 +1,4 @@
-"""Runs commands side by side: as many at once as there are cores, in the order given, the longest first if their times are known.
+"""Runs commands side by side: as many at once as there are cores, in the order given.
 
     jobs.py FOLDER < JOBS
 

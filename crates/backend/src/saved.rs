@@ -7,11 +7,11 @@ use std::borrow::Cow;
 /// (`Backend::page_layout`).
 #[derive(Clone, Debug)]
 pub enum SavedPages {
-    /// Of one device.
+    /// Bytes that one device saved.
     Bytes(Vec<u8>),
     /// What each of the devices that compute one model has of the pages.
     Ranks(Vec<SavedPages>),
-    /// Of a simulated device, which keeps their number of bytes alone.
+    /// The number of bytes that a simulated device would have saved.
     Simulated { bytes: usize },
 }
 

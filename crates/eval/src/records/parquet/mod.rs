@@ -38,7 +38,7 @@ const FREE_ROWS: u64 = 1 << 18;
 struct Why(String);
 
 impl Why {
-    /// The same, of a column.
+    /// This reason with the name of the column it concerns.
     fn of(self, column: &str) -> Why {
         Why(format!("`{column}`: {}", self.0))
     }

@@ -16,7 +16,7 @@ const MOST_DEPTH: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Physical {
     Bool,
-    /// Of so many bytes: a number, the least byte first; 12 are days and nanoseconds; or bytes.
+    /// Values of this many bytes each: little-endian numbers, times of 12 bytes (INT96), or byte strings.
     Fixed(usize),
     Bytes,
 }
@@ -26,7 +26,7 @@ pub(super) enum Physical {
 pub(super) enum Logical {
     Null,
     Bool,
-    /// Of so many bits.
+    /// A signed integer of this many bits.
     Signed(u8),
     Unsigned(u8),
     Half,
@@ -34,9 +34,9 @@ pub(super) enum Logical {
     Double,
     Text,
     Bytes,
-    /// With so many digits after the point, stored as a number.
+    /// A decimal with this many digits after the point, stored as a number.
     Decimal(u32),
-    /// The same, stored as bytes, the first byte first.
+    /// A decimal with this many digits after the point, stored as big-endian bytes.
     DecimalBytes(u32),
     Date,
     /// Since midnight, with so many of its unit a second.

@@ -10,9 +10,9 @@ const MOST_DEPTH: usize = 32;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Thrift {
     Bool(bool),
-    /// Of any width where it is read, as an enum's too; of 32 bits where it is written.
+    /// An integer: of any width, or an enum's, where it is read; of 32 bits where it is written.
     Int(i64),
-    /// Of 64 bits and of 8, where they are written.
+    /// An integer of 64 bits, only where it is written; `Byte`: one of 8.
     Long(i64),
     Byte(i8),
     Double,
