@@ -280,7 +280,10 @@ fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
     }
     fails(&output(&["bench", "machine", "--device", "cuda:1"]), &["--device", "cpu", "cuda:1"]);
     for what in [["gemm", "--shape", "llama-134m"], ["attention", "--trees", "benches/trees-134m.jsonl"]] {
-        fails(&output(&[&["bench"][..], &what[..], &["--device", "cuda:1"][..]].concat()), &["cuda:1 cannot be used: "]);
+        fails(
+            &output(&[&["bench"][..], &what[..], &["--device", "cuda:1"][..]].concat()),
+            &["cuda:1 cannot be used: "],
+        );
     }
     for wrong in ["cuda:x", "cuda:", "gpu"] {
         let refused = output(&["run", "--device", wrong]);
