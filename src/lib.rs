@@ -26,7 +26,8 @@
 //! text                   tokenizers and chat templates
 //! kv (plan)              segments and pages; Forest -> AttentionPlan (integers only)
 //! gguf                   files of that format
-//! core                   ids, error, figures, file_kind, json, lines, out, mix, dice, mapped, bundled, bounded, setting
+//! lines                  files of lines, gzipped or not
+//! core                   ids, error, figures, file_kind, json, input, out, mix, dice, mapped, bundled, bounded, setting
 //! fixtures               data for tests, benches and lab
 //! ```
 //!

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
-use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand};
+use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand, show_bars};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::{out, setting};
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     let (variable, value) = NO_MULTICAST;
     // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
     unsafe { std::env::set_var(variable, value) };
+    show_bars();
     let read = Cli::read().inspect(|cli| start_log(cli.verbose));
     match survive_file_limit().and(read).and_then(dispatch) {
         Ok(code) => code,

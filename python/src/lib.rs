@@ -57,6 +57,7 @@ mod _offshoot {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::process::start_log();
+        offshoot::cli::show_bars();
         offshoot::setting::spell(|name| match name {
             "tensor_parallel" => "tensor_parallel_size".to_string(),
             other => other.to_string(),

@@ -1,6 +1,7 @@
-//! The command line as clap parses it, one file per command. Contains no logic except default values; `main` calls the
-//! module that runs each command.
+//! The command line as clap parses it, one file per command; `main` calls the module that runs each command. Besides
+//! default values, it contains only what a terminal needs: progress bars and stopping by signals.
 
+mod bars;
 mod batch;
 mod check;
 mod judge;
@@ -15,6 +16,7 @@ mod words;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use bars::show_bars;
 pub use batch::BatchArgs;
 pub use check::{CheckArgs, CheckCommand};
 pub use judge::{JudgeArgs, JudgeCommand};

@@ -1,4 +1,4 @@
-//! What every room uses: ids, errors, figures as people read them, JSON, lines of files, output. Nothing here knows a
+//! What every room uses: ids, errors, figures as people read them, JSON, input, output. Nothing here knows a
 //! model, a device or a task.
 
 pub mod bounded;
@@ -9,9 +9,9 @@ pub mod figures;
 pub mod file_kind;
 pub mod hub;
 pub mod ids;
+pub mod input;
 pub mod interrupt;
 pub mod json;
-pub mod lines;
 pub mod mapped;
 pub mod mix;
 pub mod out;

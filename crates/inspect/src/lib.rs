@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use offshoot_backend::{Backend, KvDtype, Rounding, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_core::out;
 use offshoot_core::setting::{ACTIVATIONS, AGAINST, DETERMINISTIC, FORKS, TEXT};
 use offshoot_launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
@@ -96,7 +96,7 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
 fn text_of(against: &Against, folder: &ModelFolder) -> Result<Vec<TokenId>> {
     let Against { model: other, text } = against;
     let there = ModelFolder::open(other)?;
-    let written = lines::whole_text(text, lines::open(text)?)?;
+    let written = input::whole_text(text, offshoot_lines::open(text)?)?;
     let [own, others] = [&folder.path, other]
         .map(|path| Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode(&written, AddSpecial::Yes)));
     let (mut tokens, others) = (own?, others?);

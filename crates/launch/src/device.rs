@@ -10,11 +10,10 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::TENSOR_PARALLEL;
 use offshoot_cpu::Cpu;
-use offshoot_cuda::Cuda;
-use offshoot_cuda::discovery::probe::probe;
 use offshoot_model::{RunnerFacts, SharedKeys, WhyCopied};
 
 use super::ModelSource;
+use super::gpu::{self, Cuda};
 
 /// `auto`, `cpu`, `cuda` (its first GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,13 +36,6 @@ pub trait DeviceBackend: Timed + AttentionLevels {
 impl DeviceBackend for Cpu {
     fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
         Box::new(Cpu::open)
-    }
-}
-
-impl DeviceBackend for Cuda {
-    fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
-        let ordinal = self.device().facts().ordinal;
-        Box::new(move || Cuda::open(ordinal))
     }
 }
 
@@ -228,7 +220,7 @@ fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyN
 }
 
 fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
-    let cuda = Cuda::open(ordinal)?;
+    let cuda = gpu::open(ordinal)?;
     can_hold(&cuda, 1, model)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
@@ -236,7 +228,7 @@ fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
 
 /// The first GPU that opens, computes the model's layers and has enough memory; if all fail, the first GPU's reason.
 fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
-    let gpus = probe().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
+    let gpus = gpu::gpus().map_err(|error| WhyNotCuda::NoGpu(error.to_string()))?;
     let mut reason = None;
     for ordinal in 0..gpus.len() {
         match on_cuda(ordinal, model) {
@@ -244,7 +236,7 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
             Err(error) => drop(reason.get_or_insert(error.to_string())),
         }
     }
-    Err(WhyNotCuda::Unusable(reason.expect("a probe without an error shows a GPU")))
+    Err(WhyNotCuda::Unusable(reason.expect("a list without an error has a GPU")))
 }
 
 /// Whether the device has room for the model's weights, `copies` times.

@@ -6,9 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::DeviceChoice;
+use super::gpu::gpus;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{DEVICES, TENSOR_PARALLEL};
-use offshoot_cuda::discovery::probe::probe;
 
 /// `--device`, or `--devices`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Devices {
             Devices::One(device) => return Ok(vec![*device]),
             Devices::Each(devices) | Devices::Ranks(devices) => devices.clone(),
             Devices::AllGpus => {
-                let gpus = probe().map_err(|error| {
+                let gpus = gpus().map_err(|error| {
                     Error::value(format!("{DEVICES} all"), "at least one GPU", format!("none: {error}"))
                 })?;
                 (0..gpus.len()).map(|ordinal| DeviceChoice::Cuda { ordinal }).collect()
@@ -68,7 +68,7 @@ impl Devices {
         let devices = match self {
             Devices::One(DeviceChoice::Cpu) => vec![DeviceChoice::Cpu; ranks],
             Devices::One(DeviceChoice::Cuda { ordinal }) => from(ordinal),
-            Devices::One(DeviceChoice::Auto) => match probe() {
+            Devices::One(DeviceChoice::Auto) => match gpus() {
                 Ok(_) => from(0),
                 Err(_) => vec![DeviceChoice::Cpu; ranks],
             },
@@ -112,19 +112,19 @@ fn check_kinds(choices: &[DeviceChoice]) -> Result<()> {
         })
         .collect();
     let ([first, others @ ..], [_, _, ..]) = (&ordinals[..], choices) else { return Ok(()) };
-    let gpus = probe()?;
-    let facts = |ordinal: usize| match gpus.get(ordinal) {
-        Some(Ok(facts)) => Ok(facts),
+    let gpus = gpus()?;
+    let kind_of = |ordinal: usize| match gpus.get(ordinal) {
+        Some(Ok(kind)) => Ok(kind),
         Some(Err(error)) => Err(Error::NoDevice { device: format!("cuda:{ordinal}"), why: error.to_string() }),
         None => {
             let why = format!("the driver shows {} GPUs", gpus.len());
             Err(Error::NoDevice { device: format!("cuda:{ordinal}"), why })
         }
     };
-    let kind = facts(*first)?;
+    let kind = kind_of(*first)?;
     for &other in others {
-        let found = facts(other)?;
-        if (&found.name, &found.arch) != (&kind.name, &kind.arch) {
+        let found = kind_of(other)?;
+        if found != kind {
             let expected = format!("GPUs of one kind, as cuda:{first} ({})", kind.name);
             return Err(Error::value(DEVICES, expected, format!("cuda:{other} ({})", found.name)));
         }

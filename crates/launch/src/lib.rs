@@ -9,6 +9,7 @@ mod budget;
 mod device;
 mod devices;
 mod generate;
+mod gpu;
 mod options;
 mod order;
 mod ranks;

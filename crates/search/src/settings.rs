@@ -1,7 +1,6 @@
 //! The drivers' settings, as plain data: numbers of samples and steps, and the measures by which one is chosen.
 //! `eval::task` reads them from a task file; the settings of tree of thoughts are in its own module.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the best of several samples is chosen.
@@ -17,7 +16,8 @@ pub enum BestBy {
 }
 
 /// The measure of a choice; the largest wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChooseBy {
     /// Its log-probability after the prompt (lm-eval's `acc`).
@@ -88,7 +88,8 @@ pub enum RolloutScoring {
 }
 
 /// How a simulation selects a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MctsSelect {
     /// Mean value + exploration · sqrt(ln N / n) (Kocsis and Szepesvári 2006).
@@ -99,7 +100,8 @@ pub enum MctsSelect {
 }
 
 /// How the values of the steps are combined into the value of the solution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
     /// The last step's.
@@ -111,7 +113,8 @@ pub enum Aggregate {
 }
 
 /// How a solution, or an answer, is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Decide {
     /// The solution of the largest value.

@@ -14,10 +14,10 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::Value;
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines::open;
 use offshoot_core::out::files::write_whole;
 use offshoot_core::setting::MAX_DATA;
 use offshoot_engine::{EngineHandle, Priority};
+use offshoot_lines::open;
 use offshoot_model::{ModelConfig, WeightChoice};
 use offshoot_openai::batch::{AnswerOrigin, AnswerProgress, CacheFormats, InputLine, RequestFile, read_lines, reader};
 use offshoot_openai::protocol::files::{

@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_openai::protocol::Refusal;
 
 use super::dispatch::ClientId;
@@ -24,7 +24,7 @@ impl ApiKeys {
     /// The keys in `file`, one per line, or those of the environment.
     pub fn load(file: Option<&Path>) -> Result<ApiKeys> {
         let (text, place) = match file {
-            Some(path) => (lines::input_text(path)?, path.display().to_string()),
+            Some(path) => (input::text(path)?, path.display().to_string()),
             None => (std::env::var(VARIABLE).unwrap_or_default(), VARIABLE.to_owned()),
         };
         let keys: Vec<&str> = text.split(['\n', ',']).map(str::trim).filter(|key| !key.is_empty()).collect();

@@ -31,9 +31,9 @@ use tokio::sync::Semaphore;
 
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
+use offshoot_core::input;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
-use offshoot_core::lines;
 use offshoot_core::out;
 use offshoot_core::setting::{API_KEYS, DATA};
 use offshoot_engine::{EngineHandle, PinnedPrefix};
@@ -158,7 +158,7 @@ fn open_store(options: &ServeOptions) -> Result<Option<Store>> {
 
 /// Computes the prompt in the file at `path`, which then stays: a text or, by its name, the first messages of chats.
 fn pin(path: &Path, engine: &EngineHandle, tokenizer: &Tokenizer) -> Result<PinnedPrefix> {
-    let text = lines::input_text(path)?;
+    let text = input::text(path)?;
     let is_chat = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let tokens = match is_chat {
         true => {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use offshoot_backend::WeightFormat;
 use offshoot_backend::ranks::Ranked;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_cpu as cpu;
 use offshoot_cuda as cuda;
 use offshoot_cuda::compile::elements::Fp8Scaling;
@@ -249,7 +249,7 @@ impl DeviceProfile {
     }
 
     fn load(path: &Path) -> Result<Self> {
-        Self::read(path, &lines::input_text(path)?)
+        Self::read(path, &input::text(path)?)
     }
 
     fn read(path: &Path, text: &str) -> Result<Self> {

@@ -18,7 +18,7 @@ use super::pieces::TokenPieces;
 use super::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_core::lines;
+use offshoot_core::input;
 
 const CONFIG: &str = "tokenizer_config.json";
 
@@ -46,7 +46,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = lines::model_file(path)?;
+    let bytes = input::model_file(path)?;
     tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
 }
 
@@ -177,7 +177,7 @@ impl Config {
         let file = folder.join("chat_template.jinja");
         let (chat_template, chat_template_place) = match file.is_file() {
             true => {
-                let text = String::from_utf8(lines::model_file(&file)?);
+                let text = String::from_utf8(input::model_file(&file)?);
                 let text = text.map_err(|fault| Error::format(&file, format!("not UTF-8: {}", fault.utf8_error())))?;
                 (Some(Value::String(text)), "chat_template.jinja")
             }
@@ -262,6 +262,6 @@ fn read_map(path: &Path) -> Result<Map<String, Value>> {
     if !path.is_file() {
         return Ok(Map::new());
     }
-    let bytes = lines::model_file(path)?;
+    let bytes = input::model_file(path)?;
     serde_json::from_slice(&bytes).map_err(|e| Error::format(path, format!("not a JSON object: {e}")))
 }

@@ -6,7 +6,7 @@ pub mod files;
 mod progress;
 pub mod svg;
 
-pub use progress::{Progress, Stage};
+pub use progress::{Bar, BarKind, Progress, Stage, draw_bars};
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};

@@ -1,22 +1,51 @@
-//! Shows progress on standard error: a bar on a terminal, otherwise a line every ten seconds. [`Stage`] counts the steps of
-//! a preparation, [`Progress`] the items, samples and tokens of a job; threads share them.
+//! Shows progress on standard error. [`Stage`] counts the steps of a preparation, [`Progress`] the items, samples and
+//! tokens of a job; threads share them. Bars are drawn by the program ([`draw_bars`]); where none is drawn, a line is
+//! printed every ten seconds.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
-
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::figures::count;
 use crate::out;
 
-/// Time between lines if there is no terminal.
+/// Time between lines if there is no bar.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Time between updates of the bar's clock.
-const TICK: Duration = Duration::from_millis(500);
-/// The bars, which fit 60 columns.
-const STAGE: &str = "{bar:16} {msg}";
-const JOB: &str = "{bar:8} {pos}/{len} items, {msg}, {eta} left";
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarKind {
+    /// The steps of a preparation, shown by the bar's text.
+    Stage,
+    /// The items of a job, which takes long: shown with the time that is left.
+    Job,
+}
+
+/// A bar on a terminal.
+pub trait Bar: Send + Sync {
+    /// Shows that so many are done.
+    fn set_done(&self, done: u64);
+    /// Replaces the text beside the bar.
+    fn set_text(&self, text: String);
+    /// Runs `print`, which prints lines, with the bar hidden.
+    fn suspend(&self, print: &mut dyn FnMut());
+    /// Removes the bar.
+    fn clear(&self);
+}
+
+/// Draws an empty bar of this length; `None` if standard error is no terminal.
+pub type DrawBar = fn(BarKind, u64) -> Option<Box<dyn Bar>>;
+
+static DRAW: OnceLock<DrawBar> = OnceLock::new();
+
+/// Has this process draw bars from now on; the first call decides.
+pub fn draw_bars(draw: DrawBar) {
+    let _ = DRAW.set(draw);
+}
+
+fn bar(kind: BarKind, length: usize) -> Option<Box<dyn Bar>> {
+    DRAW.get().and_then(|draw| draw(kind, length as u64))
+}
 
 /// Says whether the next line is due.
 struct Pace {
@@ -39,14 +68,9 @@ impl Pace {
     }
 }
 
-fn bar(length: usize, template: &str) -> ProgressBar {
-    let style = ProgressStyle::with_template(template).expect("the template names known keys");
-    ProgressBar::new(length as u64).with_style(style)
-}
-
 /// A step of a preparation that takes a while: `prompts 12,000 of 60,000`. Its bar goes when it is dropped.
 pub struct Stage {
-    bar: ProgressBar,
+    bar: Option<Box<dyn Bar>>,
     /// What is counted, in the plural.
     what: &'static str,
     of: usize,
@@ -56,7 +80,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(what: &'static str, of: usize) -> Self {
-        Self { bar: bar(of, STAGE), what, of, done: AtomicU64::new(0), pace: Pace::new(LINE_EVERY) }
+        Self { bar: bar(BarKind::Stage, of), what, of, done: AtomicU64::new(0), pace: Pace::new(LINE_EVERY) }
     }
 
     pub fn step(&self) {
@@ -69,13 +93,11 @@ impl Stage {
     fn count_one(&self) -> Option<String> {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let line = || format!("{} {} of {}", self.what, count(done), count(self.of as u64));
-        if self.bar.is_hidden() {
-            return self.pace.is_due().then(line);
-        }
-        self.bar.set_position(done);
+        let Some(bar) = &self.bar else { return self.pace.is_due().then(line) };
+        bar.set_done(done);
         // The bar itself limits how often it is drawn, but a text for each of many steps takes time.
         if done.is_multiple_of(64) || done == self.of as u64 {
-            self.bar.set_message(line());
+            bar.set_text(line());
         }
         None
     }
@@ -83,12 +105,12 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.bar.iter().for_each(|bar| bar.clear());
     }
 }
 
 pub struct Progress {
-    bar: ProgressBar,
+    bar: Option<Box<dyn Bar>>,
     started: Instant,
     pace: Pace,
     items_asked: usize,
@@ -99,10 +121,8 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(items_asked: usize) -> Self {
-        let bar = bar(items_asked, JOB);
-        bar.enable_steady_tick(TICK);
         Self {
-            bar,
+            bar: bar(BarKind::Job, items_asked),
             started: Instant::now(),
             pace: Pace::new(LINE_EVERY),
             items_asked,
@@ -119,25 +139,28 @@ impl Progress {
     }
 
     pub fn item_done(&self) {
-        self.items.fetch_add(1, Ordering::Relaxed);
-        self.bar.inc(1);
+        let done = self.items.fetch_add(1, Ordering::Relaxed) + 1;
+        self.bar.iter().for_each(|bar| bar.set_done(done));
         self.show();
     }
 
     /// Runs `print`, which prints lines, with the bar hidden.
     pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.bar.suspend(print)
+        let Some(bar) = &self.bar else { return print() };
+        let (mut print, mut printed) = (Some(print), None);
+        bar.suspend(&mut || printed = print.take().map(|print| print()));
+        printed.expect("a bar runs what prints, once")
     }
 
     pub fn finish(&self) {
-        self.bar.finish_and_clear();
+        self.bar.iter().for_each(|bar| bar.clear());
     }
 
     fn show(&self) {
         let tokens = self.tokens.load(Ordering::Relaxed);
         let rate = format!("{:.0} tokens/s", tokens as f64 / self.started.elapsed().as_secs_f64().max(1e-9));
-        if !self.bar.is_hidden() {
-            self.bar.set_message(rate);
+        if let Some(bar) = &self.bar {
+            bar.set_text(rate);
         } else if self.pace.is_due() {
             let (items, samples) = (self.items.load(Ordering::Relaxed), count(self.samples.load(Ordering::Relaxed)));
             out::aside(format_args!("{items}/{} items, {samples} samples, {rate}", self.items_asked));
@@ -147,75 +170,59 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::Arc;
-
-    use indicatif::{ProgressDrawTarget, TermLike};
 
     use super::*;
 
-    /// A terminal of 60 columns that keeps what is written to it.
-    #[derive(Clone, Debug, Default)]
-    struct Narrow(Arc<Mutex<String>>);
-
-    impl TermLike for Narrow {
-        fn width(&self) -> u16 {
-            60
-        }
-        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
-            Ok(())
-        }
-        fn write_line(&self, text: &str) -> io::Result<()> {
-            self.write_str(text)
-        }
-        fn write_str(&self, text: &str) -> io::Result<()> {
-            let mut written = self.0.lock().expect("no panic");
-            written.push_str(text.trim_end());
-            written.push('\n');
-            Ok(())
-        }
-        fn clear_line(&self) -> io::Result<()> {
-            Ok(())
-        }
-        fn flush(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
-    fn bars_fit_sixty_columns() {
-        let terminal = Narrow::default();
-        let target = || ProgressDrawTarget::term_like(Box::new(terminal.clone()));
-        let job = bar(1_000_000, JOB);
-        job.set_draw_target(target());
-        job.set_position(999_999);
-        job.set_message("123456 tokens/s");
-        job.tick();
-        let stage = Stage::new("prompts", 10_000_000);
-        stage.bar.set_draw_target(target());
-        (0..64).for_each(|_| drop(stage.count_one()));
-        stage.bar.tick();
-        let written = terminal.0.lock().expect("no panic").clone();
-        assert!(written.contains("999999/1000000 items, 123456 tokens/s"), "{written}");
-        assert!(written.contains("prompts 64 of 10,000,000"), "{written}");
-        assert!(written.lines().all(|line| line.chars().count() <= 60), "{written}");
-    }
-
-    #[test]
-    fn a_stage_without_a_terminal_is_lines_at_its_pace() {
+    fn a_stage_without_a_bar_is_lines_at_its_pace() {
         let mut stage = Stage::new("prompts", 60_000);
-        stage.bar = ProgressBar::hidden();
         assert_eq!(stage.count_one(), None, "ten seconds have not gone by");
         stage.pace = Pace::new(Duration::ZERO);
         assert_eq!(stage.count_one().as_deref(), Some("prompts 2 of 60,000"));
+    }
+
+    /// A bar that keeps what it is told.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<String>>>);
+
+    impl Told {
+        fn tell(&self, what: String) {
+            self.0.lock().expect("no panic").push(what);
+        }
+    }
+
+    impl Bar for Told {
+        fn set_done(&self, done: u64) {
+            self.tell(format!("{done} done"));
+        }
+        fn set_text(&self, text: String) {
+            self.tell(text);
+        }
+        fn suspend(&self, print: &mut dyn FnMut()) {
+            self.tell("suspended".into());
+            print();
+        }
+        fn clear(&self) {
+            self.tell("cleared".into());
+        }
+    }
+
+    #[test]
+    fn a_bar_is_told_what_is_done() {
+        let told = Told::default();
+        let mut stage = Stage::new("prompts", 2);
+        stage.bar = Some(Box::new(told.clone()));
+        assert_eq!((stage.count_one(), stage.count_one()), (None, None), "it prints no lines");
+        drop(stage);
+        let mut progress = Progress::new(3);
+        progress.bar = Some(Box::new(told.clone()));
+        progress.item_done();
+        assert_eq!(progress.aside(|| 7), 7);
+        progress.finish();
+        let told = told.0.lock().expect("no panic").clone();
+        let expected =
+            ["1 done", "2 done", "prompts 2 of 2", "cleared", "1 done", "0 tokens/s", "suspended", "cleared"];
+        assert_eq!(told, expected);
     }
 }

@@ -17,9 +17,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input::{MOST_OF_RECORD, whole_text};
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
-use offshoot_core::lines::{Line, Lines, MOST_OF_RECORD, open, whole_text};
+use offshoot_lines::{Line, Lines, open};
 
 pub(crate) use dataset::SplitChoice;
 

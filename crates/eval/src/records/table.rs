@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::parquet::Writer;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines::{Lines, MOST_OF_RECORD};
+use offshoot_core::input::MOST_OF_RECORD;
+use offshoot_lines::Lines;
 
 /// The records of a file of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,12 +376,11 @@ pub fn tables(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>) -> impl It
     let path = path.to_path_buf();
     let mut lines = Lines::of(&path, lines, MOST_OF_RECORD);
     std::iter::from_fn(move || {
-        let record =
-            |line: offshoot_core::lines::Line| match (&line.too_long, serde_json::from_slice::<Value>(&line.bytes)) {
-                (None, Ok(record)) => Ok(record),
-                (Some(too_long), _) => Err(Error::format(&path, format!("line {}: {}", line.number, too_long.why()))),
-                (None, Err(error)) => Err(Error::format(&path, format!("line {}: not JSON: {error}", line.number))),
-            };
+        let record = |line: offshoot_lines::Line| match (&line.too_long, serde_json::from_slice::<Value>(&line.bytes)) {
+            (None, Ok(record)) => Ok(record),
+            (Some(too_long), _) => Err(Error::format(&path, format!("line {}: {}", line.number, too_long.why()))),
+            (None, Err(error)) => Err(Error::format(&path, format!("line {}: not JSON: {error}", line.number))),
+        };
         let records: Result<Vec<Value>> = lines.by_ref().take(BATCH).map(|line| line.and_then(record)).collect();
         match records {
             Ok(records) if records.is_empty() => None,

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 
 use offshoot_core::error::{Error, Result};
 use offshoot_core::file_kind::{begins_with_request, strip_comments};
+use offshoot_core::input;
 use offshoot_core::json;
 use offshoot_core::json::{describe, listed};
-use offshoot_core::lines;
 use offshoot_core::setting::SET;
 use schema::{Checked, Fault, Schema, inside};
 
@@ -203,7 +203,7 @@ fn is_there(path: &Path) -> bool {
 
 /// Reads a text file, removes a byte order mark and converts line ends to `\n`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let text = lines::input_text(path)?;
+    let text = input::text(path)?;
     Ok(text.trim_start_matches('\u{feff}').replace("\r\n", "\n"))
 }
 

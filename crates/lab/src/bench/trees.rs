@@ -9,7 +9,7 @@ use serde::Deserialize;
 use offshoot_backend::{Dtype, MOST_HEAD_DIM};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_kv::{Forest, PagePool, PrefixTree, StepRow};
 
 /// Limits of a tree: more than any GPU holds, and small enough that sums are exact.
@@ -54,7 +54,7 @@ pub struct TreeNode {
 
 /// Reads all trees of a file.
 pub fn read_trees(path: &Path) -> Result<Vec<TreeSpec>> {
-    let text = lines::input_text(path)?;
+    let text = input::text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let trees: Vec<TreeSpec> = lines.map(|(number, line)| read_tree(path, number + 1, line)).collect::<Result<_>>()?;
     match trees.is_empty() {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_model::ModelConfig;
 
 const BUILT_IN: &str = include_str!("../../../../benches/workloads.json");
@@ -105,7 +105,7 @@ pub fn read_jobs(file: Option<&Path>, shape: &str, names: &[String]) -> Result<(
 /// The file, and its name for messages.
 fn read(path: Option<&Path>) -> Result<(&Path, WorkloadFile)> {
     let text = match path {
-        Some(path) => lines::input_text(path)?,
+        Some(path) => input::text(path)?,
         None => BUILT_IN.to_owned(),
     };
     let path = path.unwrap_or(Path::new("the built-in workloads"));

@@ -22,7 +22,7 @@ use offshoot_backend::{Backend, DeltaHeads, Dtype, HeadLayout, KvShape, StateDty
 use offshoot_core::error::{Error, Result};
 use offshoot_core::hub;
 use offshoot_core::ids::TokenId;
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 use offshoot_gguf::Gguf;
 use offshoot_kv::PageGroups;
@@ -358,6 +358,6 @@ impl ModelFolder {
 }
 
 pub(super) fn read_json(path: &Path) -> Result<Value> {
-    let text = lines::model_file(path)?;
+    let text = input::model_file(path)?;
     serde_json::from_slice(&text).map_err(|fault| Error::format(path, format!("not valid JSON: {fault}")))
 }

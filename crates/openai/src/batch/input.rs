@@ -11,7 +11,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 use offshoot_core::file_kind::is_task;
 use offshoot_core::json::{RawJson, describe, field_of_partial};
-use offshoot_core::lines::{Line, Lines, open};
+use offshoot_lines::{Line, Lines, open};
 
 /// The most of a line's beginning that is searched for its id if the line is too long, in bytes.
 const MOST_SEARCHED: usize = 1 << 20;

@@ -2,7 +2,6 @@
 //! render: a task's template, or a function of a program.
 
 use regex::Regex;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Tree of thoughts (Yao et al., 2023).
@@ -49,7 +48,8 @@ pub enum ValueBy {
 }
 
 /// Which thoughts continue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ThoughtSelect {
     /// The best; of equal ones, the first.

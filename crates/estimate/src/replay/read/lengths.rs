@@ -9,11 +9,11 @@ use super::super::prompt::{TextRun, TracePrompt};
 use super::super::synthetic::RequestLengths;
 use super::{MOST_TOKENS, none};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines;
+use offshoot_core::input;
 
 /// The lengths in a `.csv` (no header) or a `.json` file. Blank lines are skipped.
 pub fn read_lengths(path: &Path) -> Result<Vec<RequestLengths>> {
-    let text = lines::input_text(path)?;
+    let text = input::text(path)?;
     let lengths = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
         true => prompts(path, &text)?,
         false => {

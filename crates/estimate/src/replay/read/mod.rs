@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::job::ReplayJob;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::lines;
+use offshoot_core::input;
 
 pub use lengths::read_lengths;
 
@@ -20,7 +20,7 @@ const MOST_TOKENS: u64 = 1 << 24;
 pub fn read_trace(path: &Path) -> Result<ReplayJob> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
-        Some("jsonl") => mooncake::read(path, &lines::input_text(path)?),
+        Some("jsonl") => mooncake::read(path, &input::text(path)?),
         Some("csv" | "json") => Ok(lengths::job(&read_lengths(path)?)),
         _ => {
             let expected = "a trace that ends in .jsonl (Mooncake's), .csv (prompt,answer) or .json (prompts' lengths)";

@@ -165,7 +165,7 @@ mod tests {
     const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..", "/tests/data/parquet");
 
     fn rows(files: Vec<PathBuf>) -> Result<Vec<Value>> {
-        let lines = offshoot_core::lines::Lines::of(Path::new("x"), Box::new(RowLines::open(files)?), 1 << 20);
+        let lines = offshoot_lines::Lines::of(Path::new("x"), Box::new(RowLines::open(files)?), 1 << 20);
         lines.map(|line| Ok(serde_json::from_slice(&line?.bytes).expect("a row is JSON"))).collect()
     }
 

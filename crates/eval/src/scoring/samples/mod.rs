@@ -25,9 +25,9 @@ use serde_json::Value;
 use super::problems::Problems;
 use crate::records::{Format, RecordLines, lines_and_texts};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input::whole_text;
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
-use offshoot_core::lines::whole_text;
 
 /// The text of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{NodeState, SamplingTree};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_core::lines;
+use offshoot_core::input;
 use offshoot_engine::{FinishReason, ForkKind, finish_fields};
 
 /// A sampling tree as a file: `{"item", "kv_bytes_per_token", "level_ends", "nodes": [...]}`.
@@ -121,7 +121,7 @@ impl From<NodeState> for TraceState {
 impl Trace {
     /// Reads a trace from JSON.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = lines::input_file(path)?;
+        let text = input::bytes(path)?;
         let trace: Trace = serde_json::from_slice(&text)
             .map_err(|error| Error::format(path, format!("not a sampling tree as this version writes it: {error}")))?;
         trace.check(path)?;

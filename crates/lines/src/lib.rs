@@ -1,96 +1,21 @@
-//! Input files, gzipped or not, and their lines: opened, unpacked as they are read, and limited in length, so that no
-//! file decides how much memory is held. What a line means is left to the callers.
+//! Files of lines, gzipped or not: opened, unpacked as they are read, and limited in length, so that no file decides how
+//! much memory is held. What a line means is left to the callers.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Error, Result};
-use crate::figures;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures;
+use offshoot_core::input::{self, BYTE_ORDER_MARK};
 
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// The first bytes of a gzipped file.
 const GZIP: &[u8] = b"\x1f\x8b";
-
-/// The longest line of a file of items, problems or samples, in bytes; the tests of some benchmarks take many MiB.
-pub const MOST_OF_RECORD: usize = 512 << 20;
-
-/// The largest JSON file or template of a model's folder, in bytes; those of large models have tens of MiB.
-pub const MOST_OF_MODEL_FILE: u64 = 512 << 20;
-
-/// The bytes of a file of a model's folder.
-///
-/// # Errors
-///
-/// It is no regular file, as is a link to a device, which may have no end; it has more than [`MOST_OF_MODEL_FILE`]; it
-/// cannot be read.
-pub fn model_file(path: &Path) -> Result<Vec<u8>> {
-    let facts = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
-    if !facts.is_file() {
-        return Err(Error::format(path, "expected a regular file, found a folder, pipe or device"));
-    }
-    if facts.len() > MOST_OF_MODEL_FILE {
-        let [most, found] = [MOST_OF_MODEL_FILE, facts.len()].map(figures::bytes);
-        return Err(Error::format(path, format!("expected at most {most}, found {found}")));
-    }
-    std::fs::read(path).map_err(Error::io(path, "read"))
-}
-
-/// The bytes of an input file that is read whole: a task, a document, a prompt.
-///
-/// # Errors
-///
-/// It is a device; it has more than [`MOST_OF_RECORD`]; it cannot be read.
-pub fn input_file(path: &Path) -> Result<Vec<u8>> {
-    whole(path, open_input(path)?)
-}
-
-/// The same as text, without a byte order mark.
-pub fn input_text(path: &Path) -> Result<String> {
-    whole_text(path, open_input(path)?)
-}
-
-/// The rest of the input `path`, opened and perhaps unpacked, as text without a byte order mark; bounded like
-/// [`input_file`].
-pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
-    let not_text = |at: usize| Error::format(path, format!("not UTF-8 text (byte {at})"));
-    let mut bytes = whole(path, reader)?;
-    if bytes.starts_with(BYTE_ORDER_MARK) {
-        bytes.drain(..BYTE_ORDER_MARK.len());
-    }
-    String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
-}
-
-/// The same as bytes.
-pub fn whole(path: &Path, reader: impl Read) -> Result<Vec<u8>> {
-    let most = MOST_OF_RECORD as u64;
-    let too_long =
-        |found: &str| Error::format(path, format!("expected at most {}, found {found}", figures::bytes(most)));
-    if let Some(facts) = std::fs::metadata(path).ok().filter(|facts| facts.is_file() && facts.len() > most) {
-        return Err(too_long(&figures::bytes(facts.len())));
-    }
-    let mut bytes = Vec::new();
-    reader.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
-    if bytes.len() > MOST_OF_RECORD { Err(too_long("more")) } else { Ok(bytes) }
-}
-
-/// Opens a file, pipe or terminal. Other devices, such as /dev/zero, have no end.
-fn open_input(path: &Path) -> Result<File> {
-    let file = File::open(path).map_err(Error::io(path, "open"))?;
-    let kind = file.metadata().map_err(Error::io(path, "open"))?.file_type();
-    let is_empty = || std::fs::canonicalize(path).is_ok_and(|real| real == Path::new("/dev/null"));
-    let is_device = kind.is_block_device() || (kind.is_char_device() && !file.is_terminal() && !is_empty());
-    if is_device {
-        return Err(Error::format(path, "expected a file or a pipe, found a device"));
-    }
-    Ok(file)
-}
 
 /// Opens a file; it is unpacked if it is gzipped, which its name or its first bytes say.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>> {
-    let mut file = BufReader::new(open_input(path)?);
+    let mut file = BufReader::new(input::open(path)?);
     let is_named = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let is_gzip = file.fill_buf().map_err(Error::io(path, "read"))?.starts_with(GZIP);
     Ok(match is_gzip || is_named {

@@ -1,0 +1,59 @@
+//! GPUs, which the feature `cuda` brings. Without it there is none, and whoever names one is told so.
+
+pub(super) use with_feature::{Cuda, gpus, open};
+
+/// What GPUs of one kind have in common; others round differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GpuKind {
+    /// "NVIDIA H200".
+    pub name: String,
+    /// "sm_90a".
+    pub arch: String,
+}
+
+#[cfg(feature = "cuda")]
+mod with_feature {
+    use super::GpuKind;
+    use crate::DeviceBackend;
+    use offshoot_core::error::Result;
+    pub use offshoot_cuda::Cuda;
+    use offshoot_cuda::discovery::probe::{DeviceFacts, probe};
+
+    impl DeviceBackend for Cuda {
+        fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
+            let ordinal = self.device().facts().ordinal;
+            Box::new(move || Cuda::open(ordinal))
+        }
+    }
+
+    pub fn open(ordinal: usize) -> Result<Cuda> {
+        Cuda::open(ordinal)
+    }
+
+    /// Every GPU that the driver shows, or why it is unusable. An error if there is no driver or no GPU.
+    pub fn gpus() -> Result<Vec<Result<GpuKind>>> {
+        let kind = |DeviceFacts { name, arch, .. }| GpuKind { name, arch };
+        Ok(probe()?.into_iter().map(|facts| facts.map(kind)).collect())
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod with_feature {
+    use super::GpuKind;
+    use offshoot_core::error::{Error, Result};
+
+    /// In the place of the GPU's backend: `open` makes none.
+    pub type Cuda = offshoot_cpu::Cpu;
+
+    pub fn open(ordinal: usize) -> Result<Cuda> {
+        Err(not_built(format!("cuda:{ordinal}")))
+    }
+
+    pub fn gpus() -> Result<Vec<Result<GpuKind>>> {
+        Err(not_built("cuda".to_string()))
+    }
+
+    fn not_built(device: String) -> Error {
+        Error::NoDevice { device, why: "offshoot was built without the feature `cuda`".to_string() }
+    }
+}
