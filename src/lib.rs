@@ -29,6 +29,7 @@
 //! lines                  files of lines, gzipped or not
 //! core                   ids, error, figures, file_kind, json, input, out, mix, dice, mapped, bundled, bounded, setting
 //! fixtures               data for tests, benches and lab
+//! features               no code: third crates' features, the same whichever of these is tested
 //! ```
 //!
 //! # The flow of the data

@@ -7,5 +7,6 @@ mod skip;
 
 mod documents;
 mod documents_of_the_project;
+mod features;
 mod floors_cuda;
 mod settings;

@@ -1,0 +1,1 @@
+//! No code: `Cargo.toml` lists the features that third crates have in the whole workspace.
