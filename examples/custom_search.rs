@@ -5,43 +5,23 @@
 
 use std::collections::BTreeMap;
 
-use offshoot::engine::{SamplingParams, Stop};
-use offshoot::tokenizer::AddSpecial;
-use offshoot::tree::SamplingTree;
-use petgraph::graph::NodeIndex;
+use offshoot::{Model, NodeId, SamplingParams, SamplingTree, Stop};
+
+const QUESTION: &str =
+    "Question: A baker buys 6 boxes with 48 eggs in each. The baker uses 97 eggs. How many eggs are left?\nAnswer:";
 
 fn main() -> offshoot::Result<()> {
-    let (engine, tokenizer) = offshoot::open("tasks/models/demo".as_ref())?;
-    let question =
-        "Question: A baker buys 6 boxes with 48 eggs in each. The baker uses 97 eggs. How many eggs are left?\nAnswer:";
-    let prompt = tokenizer.encode(question, AddSpecial::Yes)?;
+    let mut tree = Model::open("tasks/models/demo")?.tree(QUESTION)?.seed(1).named("eggs");
+    let (how, end) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(200).at("\n\n"));
 
-    // A tree is the record of one search. Its root is the prompt; every fork shares what is above it.
-    let mut tree = SamplingTree::new(engine, "eggs", 1, prompt, question.to_string())?;
-    let how = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
-    let line = Stop { strings: vec!["\n".to_string()], include_stop: true, ..Stop::max_tokens(60) };
-    let end = Stop { strings: vec!["\n\n".to_string()], ..Stop::max_tokens(200) };
-
-    // Fork, then extend: all eight starts grow in one batch, each until its line ends.
+    // All eight starts grow in one batch, each until its line ends; the two likeliest are kept. What is pruned gives its
+    // memory back, and stays in the record.
     let mut starts = tree.fork(tree.root(), 8)?;
-    tree.extend(&starts, &how, &line)?;
+    tree.extend(&starts, &how, &Stop::max_tokens(60).at("\n").included())?;
+    starts.sort_by(|&a, &b| tree.node(b).mean_logprob().total_cmp(&tree.node(a).mean_logprob()));
+    starts.split_off(2).into_iter().for_each(|rejected| tree.prune(rejected));
 
-    // Score: here the mean log-probability of a thought's tokens. Any number will do: a model's verdict, a program's.
-    for &start in &starts {
-        let mean = tree.node(start).logprob / tree.node(start).tokens.len() as f64;
-        tree.set_score(start, mean);
-    }
-    starts.sort_by(|&a, &b| tree.node(b).score.partial_cmp(&tree.node(a).score).expect("no score is NaN"));
-
-    // Prune: the engine takes the memory back, the tree keeps the record.
-    for rejected in starts.split_off(2) {
-        tree.prune(rejected);
-    }
-    let mut ends = Vec::new();
-    for &start in &starts {
-        println!("kept {:7.3}  {}", tree.node(start).score.expect("scored above"), tree.node(start).text.trim());
-        ends.extend(tree.fork(start, 8)?);
-    }
+    let ends = tree.fork_all(&starts, 8)?;
     tree.extend(&ends, &how, &end)?;
     println!("two starts, eight ends each: {:?}", votes(&tree, &ends));
 
@@ -53,7 +33,7 @@ fn main() -> offshoot::Result<()> {
 }
 
 /// How often each answer was given; it stands behind `####`.
-fn votes(tree: &SamplingTree, ends: &[NodeIndex]) -> BTreeMap<String, usize> {
+fn votes(tree: &SamplingTree, ends: &[NodeId]) -> BTreeMap<String, usize> {
     let mut votes = BTreeMap::new();
     for &end in ends {
         let text = tree.path_text(end);

@@ -1,62 +1,18 @@
-//! Offshoot samples trees from language models. A *sampling tree* (few-shot prompt, problem, candidate answers; or
-//! thoughts that grow and are pruned) becomes multi-level attention: at every node the queries of all its descendants
-//! meet the node's keys and values in one product, read once; partial results merge through their log-sum-exp.
+//! Offshoot samples trees from language models: many samples of one prompt, many questions to one document, thoughts that
+//! fork and are pruned. Whatever branches share is stored, computed and read once, on every level of the tree.
 //!
-//! # Rooms
-//! Rooms are crates below `crates/`, and use only crates below them. This package is the library's face and the command.
+//! # A first tree
 //!
-//! ```text
-//! cli (here)             what the user typed
-//! lab                    check: a device compared with its definition; bench: measuring
-//! estimate (replay)      what a job will cost, before it runs; jobs through the scheduler, on a simulated device or by
-//!                        the clock
-//! serve                  the server: connections, the queue, kept branches, the page
-//! openai                 requests and answers in that protocol, one by one and in batches
-//! eval                   a task from its file to results: task, answer, benchmark, statistics, run, journal, report, view,
-//!                        scoring (samples made elsewhere)
-//! inspect                what a model folder holds, and whether it computes what it should
-//! args                   options that several commands share
-//! search (tree)          SamplingTree: fork, extend, score, prune; drivers: ordinary programs over a tree
-//! launch                 devices, their memory and a model become an engine
-//! engine (replicas)      the step loop; no type parameter: ends in an EngineHandle; several behind one handle
-//! model                  one decoder for all families over a Backend, and the steps that engines ask of it
-//! cpu, cuda, sim         the ops, in clear loops and fast; on GPUs; a device that only keeps time
-//! backend                the ops, defined in prose; weights; tensor parallelism
-//! judge                  verdicts on programs, each in a sandbox
-//! text                   tokenizers and chat templates
-//! kv (plan)              segments and pages; Forest -> AttentionPlan (integers only)
-//! gguf                   files of that format
-//! lines                  files of lines, gzipped or not
-//! core                   ids, error, figures, file_kind, json, input, out, mix, dice, mapped, bundled, bounded, setting
-//! fixtures               data for tests, benches and lab
-//! features               no code: third crates' features, the same whichever of these is tested
-//! ```
+//! [`Model::open`] loads a model folder as Hugging Face has it. A [`SamplingTree`] has a prompt as its root; its forks
+//! grow in one batch.
 //!
-//! # The flow of the data
-//! task file → items → prompts → tokens → `SamplingTree` (the search's record) → engine branches → segments of the
-//! prefix tree → `Forest` → `AttentionPlan` → logits → tokens → thoughts → answers, votes, verdicts → `samples.jsonl` →
-//! summary.
-//!
-//! Sharing or not sharing a prefix is only a different plan: same model, same sampler; on the CPU the same bits.
-//!
-//! # Words
-//! *page* (KV memory) · *segment* (prefix-tree node: a run of tokens and its pages; open = one writer, sealed =
-//! shareable) · *forest* (segments live in one step, depth-first) · *row* (one query token of a step) · *span*
-//! (contiguous KV of one segment) · *work item* (rows × spans → partial) · *partial* (o, m, l) · *tile* (the absolute
-//! positions a reduction breaks at) · *plan* · *step* · *branch* (engine-side leaf) · *node* (of the sampling tree) ·
-//! *thought* (text of a node) · *frontier*. Log-sum-exps and log-probabilities are natural.
-//!
-//! # Example
 //! ```no_run
-//! use offshoot::engine::{SamplingParams, Stop};
-//! use offshoot::tokenizer::AddSpecial;
-//! use offshoot::tree::SamplingTree;
+//! use offshoot::{Model, SamplingParams, Stop};
 //!
 //! fn main() -> offshoot::Result<()> {
-//!     let (engine, tokenizer) = offshoot::open("tasks/models/demo".as_ref())?;
+//!     let model = Model::open("tasks/models/demo")?;
 //!     let question = "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?\nAnswer:";
-//!     let prompt = tokenizer.encode(question, AddSpecial::Yes)?;
-//!     let mut tree = SamplingTree::new(engine, "pens", 1, prompt, question.to_string())?;
+//!     let mut tree = model.tree(question)?.seed(1);
 //!     let answers = tree.fork(tree.root(), 8)?;
 //!     tree.extend(&answers, &SamplingParams::default(), &Stop::max_tokens(100))?;
 //!     for node in answers {
@@ -65,26 +21,210 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! Where no tree is needed, [`Model::generate`] samples a list of prompts in one call.
+//!
+//! # A search of one's own
+//!
+//! A search is an ordinary blocking program over a tree: fork nodes, extend the new ones in one batch, score them, prune
+//! the worst, and go on with the rest. Any number can be a score. Here the model is asked about every thought, and the
+//! probability of its `yes` decides which four thoughts are followed:
+//!
+//! ```no_run
+//! use offshoot::{After, Model, Probe, Result, SamplingParams, SamplingTree, Stop};
+//!
+//! /// Grows three lines of a solution and returns its text: eight continuations of each of four thoughts a line.
+//! fn beam(model: &Model, question: &str) -> Result<String> {
+//!     let mut tree = model.tree(question)?.seed(1);
+//!     let (how, line) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(60).at("\n").included());
+//!     let mut kept = vec![tree.root()];
+//!     for _ in 0..3 {
+//!         let mut thoughts = tree.fork_all(&kept, 8)?;
+//!         tree.extend(&thoughts, &how, &line)?;
+//!         thoughts.retain(|&node| !tree.has_failed(node));
+//!         score(model, &mut tree, question, &thoughts)?;
+//!         let value = |node| tree.node(node).score.unwrap_or(f64::NEG_INFINITY);
+//!         thoughts.sort_by(|&a, &b| value(b).total_cmp(&value(a)));
+//!         for rejected in thoughts.split_off(4.min(thoughts.len())) {
+//!             tree.prune(rejected); // Its memory is free at once; its record stays.
+//!         }
+//!         kept = thoughts;
+//!     }
+//!     Ok(kept.first().map(|&best| tree.path_text(best)).unwrap_or_default())
+//! }
+//!
+//! /// The log-probability that the model answers `yes`, of all thoughts in one batch.
+//! fn score(model: &Model, tree: &mut SamplingTree, question: &str, thoughts: &[offshoot::NodeId]) -> Result<()> {
+//!     let yes = model.encode(" yes")?;
+//!     let ask = |&node| format!("{question}{}\nIs this right so far? Answer yes or no:", tree.path_text(node));
+//!     let prompts = thoughts.iter().map(|node| model.prompt(ask(node))).collect::<Result<Vec<_>>>()?;
+//!     let probe = |prompt: &'_ offshoot::Prompt| Probe { after: After::Prompt(&prompt.tokens), continuation: &yes };
+//!     let scores = tree.probe(&prompts.iter().map(probe).collect::<Vec<_>>())?;
+//!     for (&node, score) in thoughts.iter().zip(scores) {
+//!         tree.set_score(node, score.sum);
+//!     }
+//!     Ok(())
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! * A node is named by its [`NodeId`] and read by [`SamplingTree::node`]: text, tokens, log-probabilities, how it ended.
+//! * [`SamplingTree::start`] returns events instead of blocking: a search can stream, cancel siblings or judge some nodes
+//!   while others grow.
+//! * [`SamplingTree::ask`] adds a question about a node, whose answers are forks of it.
+//! * A node that fails (for want of memory, say) does not affect the others; [`SamplingTree::has_failed`] tells.
+//! * Searches of several trees run on threads of their own; the engine merges their nodes into one batch. A [`Model`]
+//!   can be shared by all of them.
+//! * [`SamplingTree::trace`] is the tree as data, for files, Graphviz and `offshoot tree`.
+//!
+//! Searches that are there already (votes, best-of-N, beams over steps, tree of thoughts, Monte-Carlo tree search) are in
+//! [`search`], programs' verdicts in [`judge`].
+//!
+//! # Random numbers
+//!
+//! What is sampled follows from the tree's seed and name, the path of forks and the position of a token, never from what
+//! else runs. On the CPU the same seed gives the same bytes; on a GPU it does with [`ModelBuilder::deterministic`]. More
+//! forks of a node leave the samples of its first ones as they are.
+//!
+//! # Features
+//!
+//! The default feature `command` builds the command and all that it needs. A program that uses trees alone takes
+//! `default-features = false`; `judge` adds [`judge`], `eval` what reads benchmarks.
+//!
+//! # What is public
+//!
+//! This package is the library: its items keep their names. The crates `offshoot-…` that it is made of are internal and
+//! change with every version; `docs/design.md` describes them.
+#![warn(missing_docs)]
 
+/// The command line: for the command alone.
 #[cfg(feature = "command")]
+#[doc(hidden)]
 pub mod cli;
 
-pub use offshoot_core::{Error, Result, bounded, error, figures, ids, setting};
-pub use offshoot_engine as engine;
-#[cfg(feature = "eval")]
-pub use offshoot_eval as eval;
+mod generate;
 #[cfg(feature = "judge")]
-pub use offshoot_judge as judge;
-pub use offshoot_kv::{self as kv, plan};
-pub use offshoot_launch::{self as launch, open};
-pub use offshoot_model as model;
-#[cfg(feature = "serve")]
-pub use offshoot_openai as openai;
-pub use offshoot_search::{self as search, tree};
-pub use offshoot_text as tokenizer;
+mod judged;
+mod model;
 
-/// If this process was started as a helper (of the judge, or of bounded work), becomes it and never returns. To be the
-/// first line of `main` of a program that judges programs, or that has strangers' templates bounded in memory and time.
+pub use generate::Generate;
+pub use model::{Model, ModelBuilder, ToPrompt};
+
+#[doc(inline)]
+pub use offshoot_backend::{KvDtype, StateDtype};
+#[doc(inline)]
+pub use offshoot_core::ids::{NodeId, TokenId};
+#[doc(inline)]
+pub use offshoot_core::{Error, Result};
+#[doc(inline)]
+pub use offshoot_engine::{Finish, FinishReason, ForkKind, Hear, Metrics, SampledToken, SamplingParams, Stop};
+#[doc(inline)]
+pub use offshoot_kv::plan::Planner;
+#[doc(inline)]
+pub use offshoot_launch::{DeviceChoice, Devices};
+#[doc(inline)]
+pub use offshoot_model::{ActivationChoice, MadeFormat};
+#[doc(inline)]
+pub use offshoot_search::tree::{
+    After, Extension, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, Trace, TraceNode, TreeCost,
+    TreeEvent,
+};
+#[doc(inline)]
+pub use offshoot_text::Message;
+
+/// Searches over a [`SamplingTree`]. Each is a blocking function that samples candidates below a node, hands their texts
+/// to the job's assessor and returns an [`Outcome`](search::Outcome).
+///
+/// ```no_run
+/// use offshoot::search::{Assessment, Decided, SearchJob, self_consistency};
+/// use offshoot::{Model, SamplingParams, Stop};
+///
+/// # fn main() -> offshoot::Result<()> {
+/// let model = Model::open("tasks/models/demo")?;
+/// let mut tree = model.tree("Question: Tom has 12 boxes with 15 pens in each. How many pens has Tom?\nAnswer:")?;
+/// let (how, stop) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(200).at("\n\n"));
+/// let answer = |text: &str| text.rsplit_once("#### ").map(|(_, answer)| answer.trim().to_string());
+/// let assess = |text: &str| Assessment::graded(answer(text), None);
+/// let mut job = SearchJob::new(&how, &stop).assessed_by(assess);
+/// // Up to 32 samples vote; those that cannot change the vote are spared.
+/// let root = tree.root();
+/// let outcome = self_consistency(&mut tree, root, 32, Decided::Certain, &mut job)?;
+/// println!("{:?} by {:?}", outcome.prediction, outcome.votes);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// | search | what it does |
+/// |---|---|
+/// | [`sample`](search::sample) | N candidates, without a choice: for pass@k |
+/// | [`best_of_n`](search::best_of_n), [`best_by_scorer`](search::best_by_scorer) | the best of N |
+/// | [`self_consistency`](search::self_consistency) | the most frequent answer of N |
+/// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
+/// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
+/// | [`tree_of_thought`](search::tree_of_thought()) | thoughts that the model proposes and values |
+/// | [`choose`](search::choose()) | the most likely of given answers |
+pub mod search {
+    #[doc(inline)]
+    pub use offshoot_search::choose::{ChoiceScore, Neutral, OfferedChoice};
+    #[doc(inline)]
+    pub use offshoot_search::scorer::ScoreQuestion;
+    #[doc(inline)]
+    pub use offshoot_search::settings::{
+        Aggregate, BestBy, BestOfN, ChooseBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch,
+        StepSettings,
+    };
+    #[doc(inline)]
+    pub use offshoot_search::steps::Stepper;
+    #[doc(inline)]
+    pub use offshoot_search::tree_of_thought::{
+        AnswerSettings, Appraisal, Evaluate, Generate, Proposal, SamplingOverrides, Texts, ThoughtSearch,
+        ThoughtSelect, ThoughtTraversal, ValueBy,
+    };
+    #[doc(inline)]
+    pub use offshoot_search::vote::Decided;
+    #[doc(inline)]
+    pub use offshoot_search::{
+        Assess, Assessment, AssessmentReply, AssessmentRequest, Details, FailedBranches, Outcome, Sample, Scorer,
+        SearchJob, TokenLogprob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
+        tree_of_thought,
+    };
+}
+
+/// Verdicts on programs, each of which runs in a sandbox of the operating system. A program that judges begins its `main`
+/// with [`enter_if_helper`].
+///
+/// ```no_run
+/// use offshoot::judge::{Judge, JudgeSetup, Language, Problem};
+///
+/// fn main() -> offshoot::Result<()> {
+///     offshoot::enter_if_helper();
+///     let judge = Judge::open(&JudgeSetup::default(), &[])?;
+///     let sums = Problem::streams("sum", [("1 2\n", "3\n"), ("20 22\n", "42\n")]);
+///     let judgement = judge.judge(&sums, &Language::Python, "print(sum(map(int, input().split())))")?;
+///     assert!(judgement.accepted());
+///     Ok(())
+/// }
+/// ```
+///
+/// In a search [`JudgedBy`](judge::JudgedBy) assesses candidates by a judge.
+#[cfg(feature = "judge")]
+pub mod judge {
+    pub use crate::judged::JudgedBy;
+    #[cfg(feature = "eval")]
+    pub use crate::judged::problem_of_row;
+    #[doc(inline)]
+    pub use offshoot_judge::language::Commands;
+    #[doc(inline)]
+    pub use offshoot_judge::problem::{
+        Assembly, CallSuite, CallTest, Compare, Limits, Problem, ReferenceSuite, ScriptSuite, StreamSuite, StreamTest,
+        TestSuite,
+    };
+    #[doc(inline)]
+    pub use offshoot_judge::{Isolation, Judge, JudgeSetup, Judgement, Language, TestVerdict, Verdict};
+}
+
+/// Becomes the helper as which this process was started, if it was, and then never returns. It is to be the first line of
+/// `main` of a program that judges programs, or that has strangers' chat templates bounded in memory and time.
 pub fn enter_if_helper() {
     #[cfg(feature = "judge")]
     offshoot_judge::sandbox::enter_if_helper();

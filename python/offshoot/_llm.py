@@ -7,6 +7,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -19,10 +20,23 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
-from offshoot._native import Engine, NativeTokenizer, Samples
+from offshoot._native import (
+    Context,
+    Engine,
+    Finish,
+    Generation,
+    NativeTokenizer,
+    Request,
+    SampleFailed,
+    SampleFinished,
+    Samples,
+    SampleTokens,
+    Sampling,
+)
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
+    Logprob,
     RequestOutput,
     ScoredChoices,
     StreamOutput,
@@ -298,22 +312,23 @@ class LLM:
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
-        for _, _, params in job.prompts:
+        for prompt in job.prompts:
+            params = prompt.params
             for name, used in (("prompt_logprobs", params.prompt_logprobs is not None), ("best_of", params.samples > params.n),
                                ("skip_special_tokens=False", not params.skip_special_tokens)):
                 if used:
                     raise NotImplementedError(f"{name} is not supported for a table of samples: use generate")
-        table, left = Samples(), [params.samples for _, _, params in job.prompts]
+        table, left = Samples(), [prompt.params.samples for prompt in job.prompts]
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:
                 while (ended := job.generation.next_samples(WAIT, table)) is not None:
-                    for prompt in ended:
-                        left[prompt] -= 1
-                        bar.update(not left[prompt])
+                    for at in ended:
+                        left[at] -= 1
+                        bar.update(not left[at])
             except KeyboardInterrupt:
-                for prompt, samples in enumerate(left):
+                for at, samples in enumerate(left):
                     if samples:
-                        job.generation.cancel_prompt(prompt)
+                        job.generation.cancel_prompt(at)
                 while job.generation.next_samples(WAIT, table) is not None:
                     pass
                 raise Interrupted([], pa.table(table)) from None
@@ -409,15 +424,15 @@ class LLM:
             else:
                 ((_, ids),) = self._encoded([prompt])
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
-                encoded.append((ids, tails))
+                encoded.append(Context(ids, tails))
         scored = []
-        for prompt, choices, (ids, tails), finishes in zip(prompts, lists, encoded, self._engine.score(encoded, 1)):
+        for prompt, choices, context, finishes in zip(prompts, lists, encoded, self._engine.score(encoded, 1)):
             scores = []
-            for choice, tail, finish in zip(choices, tails, finishes):
-                logprobs, tops = finish[5], finish[6]
-                greedy = all(top and top[0][0] == token for token, top in zip(tail, tops))
-                scores.append(ChoiceScore(choice if isinstance(choice, str) else None, tail, finish[4], logprobs, greedy))
-            scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, ids, scores))
+            for choice, tail, finish in zip(choices, context.continuations, finishes):
+                likeliest = [next((other for other, _ in top), None) for top in finish.tops]
+                text = choice if isinstance(choice, str) else None
+                scores.append(ChoiceScore(text, tail, finish.logprob, finish.logprobs, likeliest == tail))
+            scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, context.token_ids, scores))
         return scored
 
     def beam_search(
@@ -495,7 +510,9 @@ class LLM:
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
         first = self._take_names(len(prompts)) if prompts else range(0)
-        requests, kept, made = [], [], {}
+        requests: list[Request] = []
+        kept: list[_JobPrompt] = []
+        made: dict[tuple[int, int | None], Sampling] = {}
         for at, ((text, ids), each) in enumerate(zip(encoded, params)):
             ids = each.truncated(ids, self.max_model_len)
             room = self.max_model_len - len(ids)
@@ -507,8 +524,8 @@ class LLM:
                 made[key] = _limited(each, room).sampling(room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
-            requests.append((ids, made[key], seed % (1 << 64), name))
-            kept.append((text, ids, each))
+            requests.append(Request(ids, made[key], seed % (1 << 64), name))
+            kept.append(_JobPrompt(text, ids, each))
         generation = self._engine.generate(requests, stream=stream, priority=priority or 0)
         return _Job(self, generation, kept, first)
 
@@ -522,25 +539,43 @@ def _limited(params: SamplingParams, room: int) -> SamplingParams:
     return limited
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _JobPrompt:
+    """A prompt of a job: its text, if it is known, its tokens, and how it is sampled."""
+
+    text: str | None
+    ids: list[int]
+    params: SamplingParams
+
+    @property
+    def results(self) -> int:
+        """Samples, and the prompt's own scores."""
+        return self.params.samples + (self.params.prompt_logprobs is not None)
+
+
+#: What a job hears of its samples.
+_Event = SampleTokens | SampleFinished | SampleFailed
+
+
 class _Job:
     """A running generation and its results."""
 
-    def __init__(self, llm: LLM, generation, prompts: list, numbers: range):
+    def __init__(self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range):
         self.llm, self.generation, self.prompts, self.numbers = llm, generation, prompts, numbers
-        self.samples: list[dict[int, tuple]] = [{} for _ in prompts]
-        self.arrived: list[tuple] = []
+        self.samples: list[dict[int, Finish]] = [{} for _ in prompts]
+        self.arrived: list[_Event] = []
 
     def wait(self) -> bool:
         """Waits a moment for events; False once there are none to come."""
         return self.generation.next_events(WAIT, self.arrived)
 
-    def unread(self):
+    def unread(self) -> Iterator[_Event]:
         """Events that have arrived; each is forgotten once the next one is asked for, so that Ctrl-C loses none."""
         while self.arrived:
             yield self.arrived[0]
             del self.arrived[0]
 
-    def events(self):
+    def events(self) -> Iterator[_Event | None]:
         """All events, and None at moments without one."""
         while self.wait():
             yield None
@@ -556,52 +591,45 @@ class _Job:
 
     def cancel(self) -> None:
         """Cancels what runs."""
-        for prompt, (_, _, params) in enumerate(self.prompts):
-            if len(self.samples[prompt]) < self._expected(params):
-                self.generation.cancel_prompt(prompt)
+        for at, prompt in enumerate(self.prompts):
+            if len(self.samples[at]) < prompt.results:
+                self.generation.cancel_prompt(at)
 
-    @staticmethod
-    def _expected(params: SamplingParams) -> int:
-        return params.samples + (params.prompt_logprobs is not None)
-
-    def take(self, event) -> bool:
+    def take(self, event: _Event | None) -> bool:
         """Keeps an event; whether it ended its prompt. Raises what made a prompt fail."""
-        if event is None or event[0] == "tokens":
+        if isinstance(event, SampleFailed):
+            raise event.error
+        if not isinstance(event, SampleFinished):
             return False
-        if event[0] != "finished":
-            raise event[-1]
-        _, prompt, sample, finish = event
-        self.samples[prompt][sample] = finish
-        return len(self.samples[prompt]) == self._expected(self.prompts[prompt][2])
+        samples = self.samples[event.prompt]
+        samples[event.sample] = event.finish
+        return len(samples) == self.prompts[event.prompt].results
 
-    def streamed(self, event) -> Iterator[StreamOutput]:
-        if event is None:
-            return
-        if event[0] == "tokens":
-            _, prompt, sample, (ids, text, logprobs, _) = event
-            yield StreamOutput(prompt, sample, text, ids, logprobs)
+    def streamed(self, event: _Event | None) -> Iterator[StreamOutput]:
+        if isinstance(event, SampleTokens):
+            yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, event.logprobs)
             return
         self.take(event)
-        _, prompt, sample, finish = event
-        text, ids, params = self.prompts[prompt]
-        if sample < params.samples:
-            yield StreamOutput(prompt, sample, "", [], [], self.completion(sample, finish, params, ids))
+        if isinstance(event, SampleFinished):
+            prompt = self.prompts[event.prompt]
+            if event.sample < prompt.params.samples:
+                output = self.completion(event.sample, event.finish, prompt)
+                yield StreamOutput(event.prompt, event.sample, "", [], [], output)
 
-    def completion(self, index: int, finish: tuple, params: SamplingParams, prompt: list[int]) -> CompletionOutput:
-        reason, stop_reason, ids, text, logprob, logprobs, tops, stop_token = finish
-        if stop_token is not None:
-            ids, logprobs, tops = [*ids, stop_token[0]], [*logprobs, stop_token[1]], [*tops, stop_token[2]]
-        if not params.detokenize:
-            text = ""
-        elif not params.skip_special_tokens:
-            text = self._with_special(finish, params, prompt)
+    def completion(self, index: int, finish: Finish, prompt: _JobPrompt) -> CompletionOutput:
+        ids, logprobs, tops, params = finish.token_ids, finish.logprobs, finish.tops, prompt.params
+        if (stop := finish.stop_token) is not None:
+            ids, logprobs, tops = [*ids, stop.id], [*logprobs, stop.logprob], [*tops, stop.top]
+        text = finish.text if params.detokenize else ""
+        if params.detokenize and not params.skip_special_tokens:
+            text = self._with_special(finish, params, prompt.ids)
         engine = self.llm._engine
         rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.tokenizer.token_texts)
-        return CompletionOutput(index, text, ids, logprob, rows, reason, stop_reason)
+        return CompletionOutput(index, text, ids, finish.logprob, rows, finish.finish_reason, finish.stop_reason)
 
-    def _with_special(self, finish: tuple, params: SamplingParams, prompt: list[int]) -> str:
-        text = self.llm._engine.tokenizer.decode(finish[2], skip_special_tokens=False, after=prompt[-16:])
-        stop = finish[1]
+    def _with_special(self, finish: Finish, params: SamplingParams, prompt: list[int]) -> str:
+        text = self.llm._engine.tokenizer.decode(finish.token_ids, skip_special_tokens=False, after=prompt[-16:])
+        stop = finish.stop_reason
         if isinstance(stop, str) and not params.include_stop_str_in_output and stop in text:
             text = text[:text.index(stop)]
         return text
@@ -610,19 +638,20 @@ class _Job:
         return [self.output(prompt) for prompt in range(len(self.prompts))]
 
     def output(self, at: int) -> RequestOutput:
-        (text, ids, params), samples = self.prompts[at], self.samples[at]
-        made = [self.completion(index, samples[index], params, ids) for index in range(params.samples) if index in samples]
+        prompt, samples = self.prompts[at], self.samples[at]
+        params = prompt.params
+        made = [self.completion(index, samples[index], prompt) for index in range(params.samples) if index in samples]
         if params.samples > params.n and len(made) > params.n:
             made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
                 output.index = index
         scored = samples.get(params.samples) if params.prompt_logprobs is not None else None
-        prompt_logprobs = None
+        prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         if scored is not None:
             texts = self.llm._engine.tokenizer.token_texts
-            prompt_logprobs = [None, *token_logprobs(ids[1:], scored[5], scored[6], texts)]
-        finished = len(samples) == self._expected(params) and all(output.finish_reason != "abort" for output in made)
-        return RequestOutput(str(self.numbers[at]), text, ids, prompt_logprobs, made, finished)
+            prompt_logprobs = [None, *token_logprobs(prompt.ids[1:], scored.logprobs, scored.tops, texts)]
+        finished = len(samples) == prompt.results and all(output.finish_reason != "abort" for output in made)
+        return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, prompt_logprobs, made, finished)
 
 
 class Tokenizer:

@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from offshoot._native import NativeTree
+from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Tree:
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
-        return [total for total, _ in self._native.score(probes)]
+        return self._native.score(probes)
 
     def prune(self, nodes: Iterable[Node]) -> None:
         self._native.prune([self._id(node) for node in nodes])
@@ -240,7 +240,7 @@ class Tree:
 class Growth:
     """A running extend: iterates over its nodes as they end. Leaving the loop cancels the rest."""
 
-    def __init__(self, tree: Tree, native):
+    def __init__(self, tree: Tree, native: NativeGrowth):
         self.tree, self._native = tree, native
         #: What made nodes fail.
         self.errors: list[Exception] = []
@@ -252,10 +252,10 @@ class Growth:
                 if events is None:
                     return
                 for event in events:
-                    if event[0] == "finished":
-                        yield Node(self.tree, event[1])
-                    elif event[0] == "failed":
-                        self.errors.append(event[2])
+                    if isinstance(event, NodeFailed):
+                        self.errors.append(event.error)
+                    else:
+                        yield Node(self.tree, event.node)
         finally:
             self.cancel()
             while self._native.next_events(_WAIT) is not None:

@@ -13,19 +13,42 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
 
 from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
-from offshoot._native import Records
+from offshoot._native import Assessed, Records, SearchPrompt
 from offshoot._native import search as _native_search
 from offshoot._params import MOST_SAMPLES, SamplingParams, _choice, _number, _whole
+from offshoot.inputs import PromptType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _DECIDE = ("best", "vote", "weighted_vote")
 _NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
 #: An answer in a text: a pattern (its first group, of the last match), or a function.
 Answer = str | re.Pattern[str] | Callable[[str], "str | None"]
+
+#: Whether a text or an answer is right, and what a text is worth; a second argument is the prompt's index.
+Grade = Callable[[str], bool] | Callable[[str, int], bool]
+Score = Callable[[str], float] | Callable[[str, int], float]
+
+_P = ParamSpec("_P")
+
+
+class _Search(Protocol[_P]):
+    """A search: of one prompt it gives an outcome, of several a list of outcomes."""
+
+    @overload
+    def __call__(self, llm: LLM, prompts: PromptType, *args: _P.args, **settings: _P.kwargs) -> Outcome: ...
+    @overload
+    def __call__(self, llm: LLM, prompts: Sequence[PromptType], *args: _P.args, **settings: _P.kwargs) -> list[Outcome]: ...
+
+
+def _search_of(function: Callable[Concatenate[LLM, Any, _P], Any]) -> _Search[_P]:
+    return cast("_Search[_P]", function)
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +62,7 @@ class Sample:
     logprob: float
     answer: str | None = None
     correct: bool | None = None
-    detail: Any = None
+    detail: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,12 +76,12 @@ class Outcome:
     votes: list[tuple[str, int]]
     chosen: int | None
     cancelled: int
-    scores: Any
+    scores: list[float] | list[list[float]] | None
     sampled_tokens: int
     given_tokens: int
     nodes: int
 
-    def to_arrow(self):
+    def to_arrow(self) -> pa.Table:
         """The samples as a ``pyarrow.Table``, whose memory is not copied."""
         import pyarrow as pa
 
@@ -72,10 +95,11 @@ class Outcome:
         return next((sample for sample in self.samples if sample.index == self.chosen), None)
 
 
+@_search_of
 def vote(
-    llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Callable[..., bool] | None = None,
+    llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, stop_when: str | float = "never", use_tqdm: bool = False,
-) -> Any:
+) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right. ``stop_when="certain"`` skips samples that cannot change the vote; a number
     such as 0.95 those that are unlikely to."""
     if not isinstance(stop_when, str):
@@ -90,11 +114,12 @@ def vote(
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
+@_search_of
 def best_of_n(
-    llm: LLM, prompts: Any, n: int = 16, *, score: Callable[..., float] | None = None,
-    grade: Callable[..., bool] | None = None, by: str | None = None, answer: Answer | None = None,
+    llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None,
+    grade: Grade | None = None, by: str | None = None, answer: Answer | None = None,
     stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
-) -> Any:
+) -> Outcome | list[Outcome]:
     """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
     ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes."""
     by = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
@@ -106,16 +131,18 @@ def best_of_n(
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
+@_search_of
 def sample(
-    llm: LLM, prompts: Any, n: int = 16, *, grade: Callable[..., bool] | None = None, answer: Answer | None = None,
+    llm: LLM, prompts: Any, n: int = 16, *, grade: Grade | None = None, answer: Answer | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
-) -> Any:
+) -> Outcome | list[Outcome]:
     """``n`` samples, graded by ``grade(text)``, without a choice: for pass@k."""
     assess = _Assess(answer=answer, grade=grade, grades_text=True)
     method = {"sample": {"n": _whole("n", n, 1, MOST_SAMPLES)}}
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
+@_search_of
 def tree_of_thoughts(
     llm: LLM, prompts: Any, *, value: Callable[..., float | str], propose: Callable[..., list[str] | str] | None = None,
     steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
@@ -123,9 +150,9 @@ def tree_of_thoughts(
     state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
     select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
-    answer: Answer | None = None, grade: Callable[..., bool] | None = None,
+    answer: Answer | None = None, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
-) -> Any:
+) -> Outcome | list[Outcome]:
     """Tree of thoughts (Yao et al., 2023) with functions of the path, a list of thoughts.
 
     ``propose(path)`` returns the next thoughts, or a prompt by which the model lists them, one per line (``thoughts`` lists);
@@ -158,7 +185,7 @@ def tree_of_thoughts(
         raise TypeError("value: expected a function, found None")
 
     def valued(index: int, path: list[str]) -> float | str:
-        found = values(index, path)
+        found: float | str = values(index, path)
         if isinstance(found, str) and not weights:
             raise ValueError(_NO_WORDS)
         return found
@@ -170,12 +197,13 @@ def tree_of_thoughts(
         ends=_with_index("is_end", is_end), state=_with_index("state", state))
 
 
+@_search_of
 def beam_search(
-    llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 16, expansions: int = 4,
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
     delimiter: str = "\n", most_steps: int = 40, aggregate: str = "last", by: str = "best", answer: Answer | None = None,
-    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
+    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False, _method: str = "beam_search",
-) -> Any:
+) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
     ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or product
     of the steps' values; ``by``: best, vote or weighted_vote."""
@@ -190,19 +218,26 @@ def beam_search(
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
 
-def dvts(llm: LLM, prompts: Any, **settings: Any) -> Any:
+@_search_of
+def dvts(
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4, delimiter: str = "\n",
+    most_steps: int = 40, aggregate: Literal["last", "min", "product"] = "last",
+    by: Literal["best", "vote", "weighted_vote"] = "best", answer: Answer | None = None, grade: Grade | None = None,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
     """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side. The
     settings are those of ``beam_search``."""
     return beam_search(llm, prompts, **settings, _method="dvts")
 
 
+@_search_of
 def mcts(
-    llm: LLM, prompts: Any, *, score: Callable[..., float] | None = None, samples: int = 32, expansions: int = 4,
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 32, expansions: int = 4,
     parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: str = "uct", exploration: float = 1.4,
     widening: float | None = None, tokens: int | None = None, by: str | None = None, answer: Answer | None = None,
-    grade: Callable[..., bool] | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
+    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False,
-) -> Any:
+) -> Outcome | list[Outcome]:
     """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by agreement of
     their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
     method = {"mcts": {
@@ -217,7 +252,7 @@ def mcts(
 
 
 class _Assess:
-    """(index, text) -> (answer, correct, score, detail), by the user's functions."""
+    """(index, text) -> what a search is told of a text, by the user's functions."""
 
     def __init__(self, *, answer: Answer | None = None, grade=None, score=None, grades_text: bool = False):
         self.answer = _answer_of(answer)
@@ -225,7 +260,7 @@ class _Assess:
         self.score = _with_index("score", score)
         self.grades_text = grades_text
 
-    def __call__(self, index: int, text: str):
+    def __call__(self, index: int, text: str) -> Assessed:
         answer = self.answer(text)
         answer = None if answer is None else str(answer)
         correct = None
@@ -233,7 +268,7 @@ class _Assess:
             graded = text if self.grades_text else answer
             correct = False if graded is None else bool(self.grade(index, graded))
         score = None if self.score is None else float(self.score(index, text))
-        return answer, correct, score, None
+        return Assessed(answer, correct, score)
 
 
 def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
@@ -303,7 +338,7 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
         raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
     if seed is None:
         seed = 0 if params.seed is None else params.seed
-    named = []
+    named, room = [], llm.max_model_len
     for at, (text, ids) in enumerate(encoded):
         kept = params.truncated(ids, llm.max_model_len)
         if text is None or len(kept) < len(ids):
@@ -311,8 +346,8 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
             text = llm._engine.tokenizer.decode(ids, skip_special_tokens=False)
         if len(ids) >= llm.max_model_len:
             raise ValueError(f"prompt {at} has {len(ids)} tokens; the model's context is {llm.max_model_len}")
-        named.append((ids, text, str(at)))
-    room = min((llm.max_model_len - len(ids) for ids, _, _ in named), default=1)
+        named.append(SearchPrompt(ids, text, str(at)))
+        room = min(room, llm.max_model_len - len(ids))
     with _progress(use_tqdm, len(named)) as bar:
         shown = 0
 
@@ -321,16 +356,16 @@ def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, gr
             bar.update(finished - shown)
             shown = finished
 
-        found, raised = _native_search(
+        found = _native_search(
             llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64), assess=assess,
             grades=grades, done=done, **callables)
-    if isinstance(raised, KeyboardInterrupt):
-        finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found]
-        raise Interrupted(finished) from (None if type(raised) is KeyboardInterrupt else raised)
-    if raised is not None:
-        raise raised
+    if isinstance(found.ended_by, KeyboardInterrupt):
+        finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found.outcomes]
+        raise Interrupted(finished) from (None if type(found.ended_by) is KeyboardInterrupt else found.ended_by)
+    if found.ended_by is not None:
+        raise found.ended_by
     outcomes = []
-    for each in found:
+    for each in found.outcomes:
         if not isinstance(each, str):  # None is only beside what ended the searches.
             raise each or KeyboardInterrupt
         outcomes.append(_outcome(json.loads(each)))

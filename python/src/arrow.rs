@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use offshoot::eval::records::table::{Column, Data, Fields, Kind, Table};
+use offshoot_eval::records::table::{Column, Data, Fields, Kind, Table};
 
 /// Fields may be null.
 const NULLABLE: i64 = 2;

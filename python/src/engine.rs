@@ -6,32 +6,56 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::engine::{EngineHandle, Finish, Hear, Priority, UniformKey};
-use offshoot::ids::TokenId;
-use offshoot::launch::{
-    ChoicesRequest, Demand, DeviceChoice, Devices, EngineBudget, EngineOptions, GenerateEvent, Generator, ModelSource,
-    PrefixFolder, Release,
-};
-use offshoot::model::{ModelFolder, WeightChoice};
-use offshoot::plan::Planner;
-use offshoot::tokenizer::Tokenizer;
-use offshoot::{Error, Result};
+use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result, TokenId};
+use offshoot_engine::{EngineHandle, Priority};
+use offshoot_launch::{ChoicesRequest, EngineBudget, EngineOptions, GenerateEvent, Generator, PrefixFolder, Release};
+use offshoot_model::WeightChoice;
+use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 
 use crate::errors::{OrRaise, exception};
-use crate::events;
-use crate::generation::{Generation, OwnedRequest};
-use crate::params::{Sampling, token_ids};
+use crate::events::NativeFinish;
+use crate::generation::{Generation, OwnedRequest, Request};
+use crate::params;
 use crate::process::{self, OfProcess};
 use crate::tokenizer::NativeTokenizer;
 
 /// Longest wait without looking for Ctrl-C.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Continuations of one context: what [`Engine::score`] takes.
-pub type Continuations = (Vec<u32>, Vec<Vec<u32>>);
+/// A context and its continuations, in tokens: what [`Engine::score`] takes.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Context {
+    tokens: Vec<TokenId>,
+    continuations: Vec<Vec<TokenId>>,
+}
+
+impl Context {
+    pub fn of(tokens: Vec<TokenId>, continuations: Vec<Vec<TokenId>>) -> Context {
+        Context { tokens, continuations }
+    }
+}
+
+#[pymethods]
+impl Context {
+    #[new]
+    fn new(token_ids: Vec<u32>, continuations: Vec<Vec<u32>>) -> Context {
+        let ids = params::token_ids;
+        Context::of(ids(token_ids), continuations.into_iter().map(ids).collect())
+    }
+
+    #[getter]
+    fn token_ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.0).collect()
+    }
+
+    #[getter]
+    fn continuations(&self) -> Vec<Vec<u32>> {
+        self.continuations.iter().map(|tokens| tokens.iter().map(|token| token.0).collect()).collect()
+    }
+}
 
 /// A loaded model.
 #[pyclass(frozen, module = "offshoot._offshoot")]
@@ -115,16 +139,11 @@ impl Engine {
                 activations: activations.map(|format| named("activations", format)).transpose()?.unwrap_or_default(),
             },
         };
-        budget.check().or_raise()?;
         let most_bytes = (prefix_store_size * f64::from(1 << 30)) as u64;
         let prefix_store = prefix_store.map(|path| PrefixFolder { path, most_bytes });
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
-            let folder = ModelFolder::open(&model)?.with(budget.weights)?;
-            let tokenizer = Arc::new(Tokenizer::load(&model)?);
-            let options = EngineOptions { devices, budget, plan: Some(planner), prefix_store };
-            let launch = options.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
-            Ok((launch.start()?, tokenizer))
+            EngineOptions { devices, budget, plan: Some(planner), prefix_store }.open(&model)
         });
         let (launched, tokenizer) = launched.or_raise()?;
         Ok(Engine {
@@ -186,48 +205,32 @@ impl Engine {
         py.detach(|| drop(closed));
     }
 
-    /// Begins to sample prompts: for each its tokens, its `Sampling`, and the seed and the name that its random numbers
-    /// follow from. `stream`: whether tokens are heard of, too.
+    /// Begins to sample prompts. `stream`: whether tokens are heard of, too.
     #[pyo3(signature = (requests, *, stream=false, priority=0))]
     fn generate(
         &self,
         py: Python<'_>,
-        requests: Vec<(Vec<u32>, Py<Sampling>, u64, String)>,
+        requests: Vec<Py<Request>>,
         stream: bool,
         priority: i32,
     ) -> PyResult<Generation> {
         let handle = self.handle()?;
-        let owned = |(tokens, sampling, seed, name): (Vec<u32>, Py<Sampling>, u64, String)| OwnedRequest {
-            tokens: token_ids(tokens),
-            sampling: sampling.get().clone(),
-            uniforms: UniformKey::root(seed, &name),
-            priority: Priority(priority),
-        };
-        let requests: Vec<OwnedRequest> = requests.into_iter().map(owned).collect();
+        let requests = requests.into_iter().map(|request| OwnedRequest::new(request, priority)).collect();
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 
     /// Scores continuations of contexts, all in one batch: a finish for each continuation of each context, with `tops`
     /// of the likeliest tokens in each token's place.
-    fn score<'py>(
-        &self,
-        py: Python<'py>,
-        contexts: Vec<Continuations>,
-        tops: usize,
-    ) -> PyResult<Vec<Vec<Bound<'py, PyTuple>>>> {
-        let contexts: Vec<(Vec<TokenId>, Vec<Vec<TokenId>>)> = contexts
-            .into_iter()
-            .map(|(context, choices)| (token_ids(context), choices.into_iter().map(token_ids).collect()))
-            .collect();
+    fn score(&self, py: Python<'_>, contexts: Vec<Py<Context>>, tops: usize) -> PyResult<Vec<Vec<Py<NativeFinish>>>> {
         let mut generator = Generator::new(self.handle()?, Hear::Finishes, Release::EachPrompt);
         let mut finishes: Vec<Vec<Option<Finish>>> =
-            contexts.iter().map(|(_, choices)| choices.iter().map(|_| None).collect()).collect();
+            contexts.iter().map(|context| context.get().continuations.iter().map(|_| None).collect()).collect();
         let mut begun = 0;
         loop {
             // Without the interpreter's lock; back for Ctrl-C at times.
             let is_done = py.detach(|| -> Result<bool> {
                 while begun < contexts.len() && !generator.has_enough() {
-                    let (context, continuations) = &contexts[begun];
+                    let Context { tokens: context, continuations } = contexts[begun].get();
                     let request = ChoicesRequest { context, continuations, tops, priority: Priority::default() };
                     generator.begin_choices(begun, &request)?;
                     begun += 1;
@@ -251,7 +254,7 @@ impl Engine {
         }
         let whole = |finish: Option<Finish>| {
             let finish = finish.ok_or_else(|| exception(Error::Internal("a score is missing".to_owned())))?;
-            events::finish(py, &finish)
+            NativeFinish::new(py, &finish)
         };
         finishes.into_iter().map(|finishes| finishes.into_iter().map(whole).collect()).collect()
     }

@@ -1,10 +1,13 @@
-//! What a generation or a tree tells Python: finishes and tokens as tuples, which the Python half turns into its own
-//! objects.
+//! What a generation or a tree tells Python, as frozen objects: finishes, tokens that were sampled, and how samples and
+//! nodes end.
 
-use offshoot::engine::{Finish, FinishReason, SampledToken};
-use offshoot::ids::TokenId;
+use offshoot::{Finish, FinishReason, SampledToken, TokenId};
+use offshoot_launch::GenerateEvent;
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyList;
+
+use crate::errors::exception;
 
 /// Why a sample ended, in OpenAI's words.
 pub fn finish_reason(reason: &FinishReason) -> &'static str {
@@ -18,48 +21,122 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
     }
 }
 
-/// The same, and the stop string or stop token that did it.
-pub fn reason<'py>(py: Python<'py>, reason: &FinishReason) -> PyResult<(&'static str, Bound<'py, PyAny>)> {
-    let stop = match reason {
-        FinishReason::StopString(text) => text.into_pyobject(py)?.into_any(),
-        FinishReason::StopToken(token) => token.0.into_pyobject(py)?.into_any(),
-        _ => py.None().into_bound(py),
+/// The stop string or stop token that ended a sample.
+pub fn stop_reason(py: Python<'_>, reason: &FinishReason) -> PyResult<Option<Py<PyAny>>> {
+    Ok(match reason {
+        FinishReason::StopString(text) => Some(text.into_pyobject(py)?.into_any().unbind()),
+        FinishReason::StopToken(token) => Some(token.0.into_pyobject(py)?.into_any().unbind()),
+        _ => None,
+    })
+}
+
+fn ids(py: Python<'_>, tokens: impl ExactSizeIterator<Item = TokenId>) -> PyResult<Py<PyList>> {
+    Ok(PyList::new(py, tokens.map(|token| token.0))?.unbind())
+}
+
+fn floats(py: Python<'_>, values: impl ExactSizeIterator<Item = f32>) -> PyResult<Py<PyList>> {
+    Ok(PyList::new(py, values)?.unbind())
+}
+
+/// The likeliest tokens in the place of one, each with its log-probability.
+fn top(py: Python<'_>, top: &[(TokenId, f32)]) -> PyResult<Py<PyList>> {
+    Ok(PyList::new(py, top.iter().map(|&(token, logprob)| (token.0, logprob)))?.unbind())
+}
+
+fn tops<'t>(py: Python<'_>, tops: impl ExactSizeIterator<Item = &'t Vec<(TokenId, f32)>>) -> PyResult<Py<PyList>> {
+    let lists = tops.map(|each| top(py, each)).collect::<PyResult<Vec<_>>>()?;
+    Ok(PyList::new(py, lists)?.unbind())
+}
+
+/// A token with its log-probability and the likeliest ones in its place.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct ScoredToken {
+    id: u32,
+    logprob: f32,
+    top: Py<PyList>,
+}
+
+/// What was sampled or scored, whole. `stop_token`, which ended it, is among neither the tokens nor the text.
+#[pyclass(frozen, get_all, name = "Finish", module = "offshoot._offshoot")]
+pub struct NativeFinish {
+    finish_reason: &'static str,
+    stop_reason: Option<Py<PyAny>>,
+    token_ids: Py<PyList>,
+    text: String,
+    logprob: f64,
+    logprobs: Py<PyList>,
+    tops: Py<PyList>,
+    stop_token: Option<Py<ScoredToken>>,
+}
+
+impl NativeFinish {
+    pub fn new(py: Python<'_>, finish: &Finish) -> PyResult<Py<NativeFinish>> {
+        let scored = |stop: &SampledToken| {
+            Py::new(py, ScoredToken { id: stop.token.0, logprob: stop.logprob, top: top(py, &stop.top)? })
+        };
+        let finish = NativeFinish {
+            finish_reason: finish_reason(&finish.reason),
+            stop_reason: stop_reason(py, &finish.reason)?,
+            token_ids: ids(py, finish.tokens.iter().copied())?,
+            text: finish.text.clone(),
+            logprob: finish.logprob,
+            logprobs: floats(py, finish.logprobs.iter().copied())?,
+            tops: tops(py, finish.top.iter())?,
+            stop_token: finish.stop_token.as_ref().map(scored).transpose()?,
+        };
+        Py::new(py, finish)
+    }
+}
+
+/// Tokens of a sample, as they are sampled.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct SampleTokens {
+    prompt: usize,
+    sample: usize,
+    token_ids: Py<PyList>,
+    text: String,
+    logprobs: Py<PyList>,
+}
+
+/// A sample has ended.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct SampleFinished {
+    prompt: usize,
+    sample: usize,
+    finish: Py<NativeFinish>,
+}
+
+/// A sample has failed, or its whole prompt was refused: then `sample` is None.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct SampleFailed {
+    prompt: usize,
+    sample: Option<usize>,
+    error: Py<PyBaseException>,
+}
+
+/// An event of a generation as Python's object.
+pub fn sample_event(py: Python<'_>, event: GenerateEvent) -> PyResult<Bound<'_, PyAny>> {
+    let failed = |prompt, sample, error| {
+        let error = exception(error).into_value(py);
+        Bound::new(py, SampleFailed { prompt, sample, error }).map(Bound::into_any)
     };
-    Ok((finish_reason(reason), stop))
-}
-
-fn ids<'py>(py: Python<'py>, tokens: &[TokenId]) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, tokens.iter().map(|token| token.0))
-}
-
-fn tops<'py>(py: Python<'py>, top: &[Vec<(TokenId, f32)>]) -> PyResult<Bound<'py, PyList>> {
-    PyList::new(py, top.iter().map(|top| top.iter().map(|&(token, logprob)| (token.0, logprob)).collect::<Vec<_>>()))
-}
-
-/// (finish reason, stop reason, token ids, text, log-probability, log-probabilities, likeliest tokens, stop token).
-/// The stop token, which is among neither the tokens nor the text: (id, log-probability, likeliest tokens) or None.
-pub fn finish<'py>(py: Python<'py>, finish: &Finish) -> PyResult<Bound<'py, PyTuple>> {
-    let (finish_reason, stop_reason) = reason(py, &finish.reason)?;
-    let stop_token = finish.stop_token.as_ref().map(|stop| {
-        (stop.token.0, stop.logprob, stop.top.iter().map(|&(token, logprob)| (token.0, logprob)).collect::<Vec<_>>())
-    });
-    (
-        finish_reason,
-        stop_reason,
-        ids(py, &finish.tokens)?,
-        &finish.text,
-        finish.logprob,
-        PyList::new(py, &finish.logprobs)?,
-        tops(py, &finish.top)?,
-        stop_token,
-    )
-        .into_pyobject(py)
-}
-
-/// (token ids, text, log-probabilities, likeliest tokens) of tokens that were sampled.
-pub fn tokens<'py>(py: Python<'py>, tokens: &[SampledToken], text: &str) -> PyResult<Bound<'py, PyTuple>> {
-    let top: Vec<Vec<(TokenId, f32)>> = tokens.iter().map(|token| token.top.clone()).collect();
-    let logprobs: Vec<f32> = tokens.iter().map(|token| token.logprob).collect();
-    let own: Vec<TokenId> = tokens.iter().map(|token| token.token).collect();
-    (ids(py, &own)?, text, PyList::new(py, logprobs)?, tops(py, &top)?).into_pyobject(py)
+    match event {
+        GenerateEvent::Tokens { sample, tokens, text } => {
+            let event = SampleTokens {
+                prompt: sample.prompt,
+                sample: sample.sample,
+                token_ids: ids(py, tokens.iter().map(|token| token.token))?,
+                text,
+                logprobs: floats(py, tokens.iter().map(|token| token.logprob))?,
+            };
+            Bound::new(py, event).map(Bound::into_any)
+        }
+        GenerateEvent::Finished { sample, finish } => {
+            let finish = NativeFinish::new(py, &finish)?;
+            let event = SampleFinished { prompt: sample.prompt, sample: sample.sample, finish };
+            Bound::new(py, event).map(Bound::into_any)
+        }
+        GenerateEvent::Failed { sample, error } => failed(sample.prompt, Some(sample.sample), error),
+        GenerateEvent::Refused { prompt, error } => failed(prompt, None, error),
+    }
 }

@@ -5,48 +5,70 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::engine::{EngineHandle, Hear, Priority, UniformKey};
-use offshoot::ids::TokenId;
-use offshoot::launch::{self, AsRequest, GenerateEvent, PromptRequest, SampleId, generate};
+use offshoot::{Hear, TokenId};
+use offshoot_engine::{EngineHandle, Priority, UniformKey};
+use offshoot_launch::{AsRequest, GenerateEvent, PromptRequest, generate};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyList;
 
 use crate::errors::exception;
 use crate::events;
-use crate::params::Sampling;
+use crate::params::{self, Sampling};
 use crate::process::OfProcess;
 use crate::samples::Samples;
 
 /// Most events that one call returns.
 const EVENTS_AT_ONCE: usize = 4096;
 
-/// A prompt with what its request refers to.
+/// A prompt to sample, as Python hands it over.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Request {
+    tokens: Vec<TokenId>,
+    sampling: Sampling,
+    uniforms: UniformKey,
+}
+
+#[pymethods]
+impl Request {
+    /// `seed` and `name`: what its random numbers follow from.
+    #[new]
+    fn new(token_ids: Vec<u32>, sampling: &Sampling, seed: u64, name: &str) -> Request {
+        let uniforms = UniformKey::root(seed, name);
+        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms }
+    }
+}
+
+/// A request that waits or is sampled, with its place in the engine's queue.
 pub struct OwnedRequest {
-    pub tokens: Vec<TokenId>,
-    pub sampling: Sampling,
-    pub uniforms: UniformKey,
-    pub priority: Priority,
+    request: Py<Request>,
+    priority: Priority,
+}
+
+impl OwnedRequest {
+    pub fn new(request: Py<Request>, priority: i32) -> OwnedRequest {
+        OwnedRequest { request, priority: Priority(priority) }
+    }
 }
 
 impl AsRequest for OwnedRequest {
     fn as_request(&self) -> PromptRequest<'_> {
-        let Sampling { params, stop, n, prompt_logprobs } = &self.sampling;
-        let (uniforms, priority) = (self.uniforms, self.priority);
+        let Request { tokens, sampling, uniforms } = self.request.get();
+        let Sampling { params, stop, n, prompt_logprobs } = sampling;
         PromptRequest {
-            tokens: &self.tokens,
+            tokens,
             n: *n,
             prompt_logprobs: *prompt_logprobs,
             params,
             stop,
-            uniforms,
-            priority,
+            uniforms: *uniforms,
+            priority: self.priority,
         }
     }
 }
 
 /// Events of running samples, in the order in which they happen.
 #[pyclass(frozen, module = "offshoot._offshoot")]
-pub struct Generation(OfProcess<Mutex<launch::Generation<OwnedRequest>>>);
+pub struct Generation(OfProcess<Mutex<offshoot_launch::Generation<OwnedRequest>>>);
 
 impl Generation {
     pub fn new(engine: &EngineHandle, requests: Vec<OwnedRequest>, tokens: bool) -> Generation {
@@ -54,7 +76,7 @@ impl Generation {
         Generation(OfProcess::new(Mutex::new(generate(engine, requests, hear))))
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, launch::Generation<OwnedRequest>>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, offshoot_launch::Generation<OwnedRequest>>> {
         Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -80,12 +102,10 @@ impl Generation {
 #[pymethods]
 impl Generation {
     /// Waits at most `wait` seconds and appends the events that there are then to `into`, which keeps them if Ctrl-C is
-    /// raised as this returns. False once every sample has ended. An event is a tuple of its kind, prompt, sample and
-    /// `tokens`: (token ids, text, log-probabilities, likeliest tokens); `finished`: see `events::finish`; `failed`: an
-    /// exception; `refused` has no sample: the prompt's exception.
+    /// raised as this returns. False once every sample has ended.
     fn next_events(&self, py: Python<'_>, wait: f64, into: &Bound<'_, PyList>) -> PyResult<bool> {
         let Some(taken) = self.take(py, wait)? else { return Ok(false) };
-        taken.into_iter().try_for_each(|event| into.append(tuple(py, event)?))?;
+        taken.into_iter().try_for_each(|event| into.append(events::sample_event(py, event)?))?;
         Ok(true)
     }
 
@@ -109,31 +129,8 @@ impl Generation {
         Ok(Some(prompts))
     }
 
-    /// Cancels samples, each a (prompt, sample): they finish as cancelled with their tokens so far.
-    fn cancel(&self, py: Python<'_>, samples: Vec<(usize, usize)>) -> PyResult<()> {
-        let samples: Vec<SampleId> = samples.into_iter().map(|(prompt, sample)| SampleId { prompt, sample }).collect();
-        py.detach(|| self.lock().map(|mut generation| generation.cancel(&samples)))
-    }
-
     /// Cancels all samples of a prompt.
     fn cancel_prompt(&self, py: Python<'_>, prompt: usize) -> PyResult<()> {
         py.detach(|| self.lock().map(|mut generation| generation.cancel_prompt(prompt)))
-    }
-}
-
-fn tuple(py: Python<'_>, event: GenerateEvent) -> PyResult<Bound<'_, PyTuple>> {
-    match event {
-        GenerateEvent::Tokens { sample, tokens, text } => {
-            ("tokens", sample.prompt, sample.sample, events::tokens(py, &tokens, &text)?).into_pyobject(py)
-        }
-        GenerateEvent::Finished { sample, finish } => {
-            ("finished", sample.prompt, sample.sample, events::finish(py, &finish)?).into_pyobject(py)
-        }
-        GenerateEvent::Failed { sample, error } => {
-            ("failed", sample.prompt, sample.sample, exception(error).into_value(py)).into_pyobject(py)
-        }
-        GenerateEvent::Refused { prompt, error } => {
-            ("refused", prompt, py.None(), exception(error).into_value(py)).into_pyobject(py)
-        }
     }
 }

@@ -4,9 +4,7 @@
 use std::path::PathBuf;
 
 use offshoot::Error;
-use offshoot::eval::benchmark;
-use offshoot::judge::{self, Isolation, JudgeSetup, Language};
-use pyo3::exceptions::PyValueError;
+use offshoot::judge::{self, Isolation, JudgeSetup, Language, problem_of_row};
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
@@ -42,9 +40,7 @@ impl Judge {
     /// row of a benchmark's file. `language`: python, cpp or commands.
     fn judge(&self, py: Python<'_>, problem: &str, programs: Vec<String>, language: &str) -> PyResult<Vec<String>> {
         let judge = self.0.get()?;
-        let fields: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(problem).map_err(|error| PyValueError::new_err(format!("problem: {error}")))?;
-        let problem = benchmark::problem(None, "problem", &fields).or_raise()?;
+        let problem = problem_of_row("problem", problem).or_raise()?;
         let language = Language::parse("language", language).or_raise()?;
         let judged = |program: &String| {
             let judgement = judge.judge(&problem, &language, program)?;

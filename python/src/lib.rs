@@ -24,31 +24,33 @@ use pyo3::prelude::*;
 /// Has the command `offshoot` at this path do what is bounded in memory and time: strangers' templates.
 #[pyfunction]
 fn use_helper(command: PathBuf) {
-    offshoot::bounded::use_helper(command);
+    offshoot_core::bounded::use_helper(command);
 }
 
 #[pymodule]
 mod _offshoot {
     #[pymodule_export]
-    use super::engine::Engine;
+    use super::engine::{Context, Engine};
     #[pymodule_export]
-    use super::generation::Generation;
+    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, ScoredToken};
+    #[pymodule_export]
+    use super::generation::{Generation, Request};
     #[pymodule_export]
     use super::judging::Judge;
     #[pymodule_export]
     use super::params::Sampling;
     #[pymodule_export]
-    use super::parts::{batch_tokens, prompt_parts, text_keys};
+    use super::parts::{PromptPart, PromptParts, batch_tokens, prompt_parts, text_keys};
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]
-    use super::search::search;
+    use super::search::{Assessed, Found, SearchPrompt, search};
     #[pymodule_export]
     use super::tables::Records;
     #[pymodule_export]
     use super::tokenizer::NativeTokenizer;
     #[pymodule_export]
-    use super::tree::{Growth, Tree};
+    use super::tree::{Growth, NodeFailed, NodeFinished, Tree};
     #[pymodule_export]
     use super::use_helper;
     use pyo3::prelude::*;
@@ -58,7 +60,7 @@ mod _offshoot {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::process::start_log();
         offshoot::cli::show_bars();
-        offshoot::setting::spell(|name| match name {
+        offshoot_core::setting::spell(|name| match name {
             "tensor_parallel" => "tensor_parallel_size".to_string(),
             other => other.to_string(),
         });

@@ -1,8 +1,7 @@
 //! How one prompt is sampled, checked once when Python makes it: the engine's parameters and stop conditions, the number
 //! of samples, the seed.
 
-use offshoot::engine::{SamplingParams, Stop};
-use offshoot::ids::TokenId;
+use offshoot::{SamplingParams, Stop, TokenId};
 use pyo3::prelude::*;
 
 /// The sampling of one prompt, in the engine's terms.

@@ -1,37 +1,48 @@
 //! A job in parts of about equal work, for processes that share no memory: the planner's own cut of the job's prefix
 //! tree, with what it costs.
 
-use offshoot::kv::{PromptPart, PromptTree, TokenCosts, tokens_in_batches};
-use offshoot::launch::TextKey;
+use offshoot_kv::{PromptTree, TokenCosts, tokens_in_batches};
+use offshoot_launch::TextKey;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::params::token_ids;
 
-/// Prompts by index, their distinct tokens, expected sampled tokens, and work.
-type Part = (Vec<u32>, u64, u64, u64);
+/// A part of a job: its prompts by index, depth-first, their distinct tokens, expected sampled tokens, and work.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct PromptPart {
+    prompts: Vec<u32>,
+    prompt_tokens: u64,
+    output_tokens: u64,
+    work: u64,
+}
 
-/// Cuts prompts into parts: for each part its prompts by index, depth-first, and its prompt tokens, output tokens and
-/// work; then the distinct prompt tokens of all. `outputs`: expected sampled tokens of each prompt, over all its samples.
+/// A job in parts, and the distinct prompt tokens of all of them together.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct PromptParts {
+    parts: Vec<Py<PromptPart>>,
+    distinct_tokens: u64,
+}
+
+/// Cuts prompts into parts. `outputs`: expected sampled tokens of each prompt, over all its samples.
 #[pyfunction]
-pub fn prompt_parts(
-    py: Python<'_>,
-    prompts: Vec<Vec<u32>>,
-    outputs: Vec<u64>,
-    parts: usize,
-) -> PyResult<(Vec<Part>, u64)> {
+pub fn prompt_parts(py: Python<'_>, prompts: Vec<Vec<u32>>, outputs: Vec<u64>, parts: usize) -> PyResult<PromptParts> {
     if parts == 0 || outputs.len() != prompts.len() {
         let found = format!("{parts} parts, {} outputs of {} prompts", outputs.len(), prompts.len());
         return Err(PyValueError::new_err(format!(
             "parts: expected at least 1 and an output for each prompt, found {found}"
         )));
     }
-    Ok(py.detach(|| {
+    let cut = py.detach(|| {
         let prompts: Vec<_> = prompts.into_iter().map(token_ids).collect();
-        let cut = PromptTree::new(&prompts[..]).parts(&outputs, TokenCosts::default(), parts);
-        let tuple = |part: PromptPart| (part.prompts, part.prompt_tokens, part.output_tokens, part.work);
-        (cut.parts.into_iter().map(tuple).collect(), cut.distinct_tokens)
-    }))
+        PromptTree::new(&prompts[..]).parts(&outputs, TokenCosts::default(), parts)
+    });
+    let part = |part: offshoot_kv::PromptPart| {
+        let offshoot_kv::PromptPart { prompts, prompt_tokens, output_tokens, work, .. } = part;
+        Py::new(py, PromptPart { prompts, prompt_tokens, output_tokens, work })
+    };
+    let parts = cut.parts.into_iter().map(part).collect::<PyResult<_>>()?;
+    Ok(PromptParts { parts, distinct_tokens: cut.distinct_tokens })
 }
 
 /// Prompt tokens that processes compute which take the prompts in batches of `size`, in the order in which they come.

@@ -55,7 +55,7 @@ pub fn start_log() {
     builder.filter_module("offshoot", log::LevelFilter::Warn).parse_default_env();
     builder.format(|to, record| {
         let style = to.default_level_style(record.level());
-        let (time, _) = offshoot::figures::now();
+        let (time, _) = offshoot_core::figures::now();
         writeln!(to, "[{time}Z {style}{:<5}{style:#} {}] {}", record.level(), record.target(), record.args())
     });
     // A log of the embedding program stays.

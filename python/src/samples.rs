@@ -3,11 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offshoot::Error;
-use offshoot::engine::{Finish, FinishReason};
-use offshoot::eval::records::table::{Column, Data, Fields, Kind, Table};
-use offshoot::ids::TokenId;
-use offshoot::launch::SampleId;
+use offshoot::{Error, Finish, FinishReason, TokenId};
+use offshoot_eval::records::table::{Column, Data, Fields, Kind, Table};
+use offshoot_launch::SampleId;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 

@@ -8,23 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
-use offshoot::Error;
-use offshoot::engine::EngineHandle;
-use offshoot::ids::TokenId;
-use offshoot::search::settings::StepSettings;
-use offshoot::search::settings::{Aggregate, BestBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch};
-use offshoot::search::steps::Stepper;
-use offshoot::search::tree_of_thought::{
-    AnswerSettings, Appraisal, Evaluate, Generate, Proposal, QuestionPrompt, SamplingOverrides, Texts, ThoughtSearch,
-    ThoughtSelect, ThoughtTraversal, ValueBy,
-};
-use offshoot::search::vote::Decided;
 use offshoot::search::{
-    Assess, Assessment, AssessmentRequest, Assessor, Outcome, Sample, Scorer, SearchJob, best_by_scorer, best_of_n,
-    dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
+    Aggregate, AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decide, Decided,
+    Evaluate, Generate, Mcts, MctsDecide, MctsSelect, Outcome, Proposal, RolloutScoring, SamplingOverrides, Scorer,
+    SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
+    best_by_scorer, best_of_n, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
 };
-use offshoot::tokenizer::{AddSpecial, Tokenizer};
-use offshoot::tree::SamplingTree;
+use offshoot::{Error, Prompt, SamplingTree, TokenId};
+use offshoot_engine::EngineHandle;
+use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -32,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::engine::{Engine, PATIENCE};
 use crate::errors::{OrRaise, exception};
-use crate::params::{Sampling, token_ids};
+use crate::params::{self, Sampling};
 
 /// Prompts searched at once: their drivers mostly wait.
 const SEARCHES_AT_ONCE: usize = 256;
@@ -140,7 +132,7 @@ impl Failure {
 /// What Python gives to a search: functions of a prompt's index and more.
 #[derive(Default)]
 struct Callables {
-    /// (index, text) -> (answer, correct, score, detail as JSON).
+    /// (index, text) -> [`Assessed`].
     assess: Option<Py<PyAny>>,
     grades: bool,
     /// (index, thoughts) -> a prompt or a list of thoughts.
@@ -164,16 +156,24 @@ struct PythonAssess<'a> {
 }
 
 /// What the callable of `assess` returns.
-type Assessed = (Option<String>, Option<bool>, Option<f64>, Option<String>);
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Assessed(Assessment);
+
+#[pymethods]
+impl Assessed {
+    #[new]
+    fn new(answer: Option<String>, correct: Option<bool>, score: Option<f64>) -> Assessed {
+        Assessed(Assessment { answer, correct, score, detail: None })
+    }
+}
 
 impl PythonAssess<'_> {
     fn call(&self, text: &str) -> PyResult<Assessment> {
         let Some(assess) = &self.callables.assess else { return Ok(Assessment::default()) };
-        let (answer, correct, score, detail) =
-            Python::attach(|py| assess.call1(py, (self.index, text))?.extract::<Assessed>(py))?;
-        let detail = detail.map(|detail| serde_json::from_str(&detail)).transpose();
-        let detail = detail.map_err(|error| PyValueError::new_err(format!("detail: {error}")))?;
-        Ok(Assessment { answer, correct, score, detail })
+        Python::attach(|py| {
+            let assessed = assess.call1(py, (self.index, text))?;
+            Ok(assessed.bind(py).cast::<Assessed>()?.get().0.clone())
+        })
     }
 }
 
@@ -242,24 +242,24 @@ impl PythonTexts<'_> {
         called.map_err(|error| self.failure.raise(error))
     }
 
-    fn prompt(&self, text: String) -> offshoot::Result<QuestionPrompt> {
+    fn prompt(&self, text: String) -> offshoot::Result<Prompt> {
         let tokens = self.tokenizer.encode(&text, AddSpecial::Yes)?;
-        Ok(QuestionPrompt { text, tokens })
+        Ok(Prompt { text, tokens })
     }
 }
 
 impl Texts for PythonTexts<'_> {
     type Question = Question;
 
-    fn ask(&self, question: &Question, _: &[String]) -> offshoot::Result<QuestionPrompt> {
+    fn ask(&self, question: &Question, _: &[String]) -> offshoot::Result<Prompt> {
         Err(Error::Internal(format!("{question:?} is asked of its callable")))
     }
 
-    fn ask_about_answer(&self, question: &Question, _: &[String], _: &str) -> offshoot::Result<QuestionPrompt> {
+    fn ask_about_answer(&self, question: &Question, _: &[String], _: &str) -> offshoot::Result<Prompt> {
         Err(Error::Internal(format!("{question:?} has no question about answers")))
     }
 
-    fn ask_for_choice(&self, question: &Question, _: &[&[String]]) -> offshoot::Result<QuestionPrompt> {
+    fn ask_for_choice(&self, question: &Question, _: &[&[String]]) -> offshoot::Result<Prompt> {
         Err(Error::Internal(format!("{question:?} has no ballots")))
     }
 
@@ -316,15 +316,27 @@ struct Searches<'a> {
 }
 
 /// A prompt with the name that its random numbers follow from.
-struct Searched {
-    tokens: Vec<TokenId>,
-    text: String,
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct SearchPrompt {
+    prompt: Prompt,
     name: String,
 }
 
+#[pymethods]
+impl SearchPrompt {
+    #[new]
+    fn new(token_ids: Vec<u32>, text: String, name: String) -> SearchPrompt {
+        SearchPrompt { prompt: Prompt { text, tokens: params::token_ids(token_ids) }, name }
+    }
+}
+
 /// What became of each prompt, in their order: its outcome as JSON with its samples, or its exception; None if it was
-/// not finished. Then what ended all searches: the exception of a callable, or that of Ctrl-C.
-type Found = (Vec<Option<Py<PyAny>>>, Option<Py<PyBaseException>>);
+/// not finished. `ended_by`: what ended all searches: the exception of a callable, or that of Ctrl-C.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct Found {
+    outcomes: Vec<Option<Py<PyAny>>>,
+    ended_by: Option<Py<PyBaseException>>,
+}
 
 /// Searches prompts by one method, several at once. `done` is called with the number of finished prompts at times.
 #[pyfunction]
@@ -337,7 +349,7 @@ pub fn search(
     py: Python<'_>,
     engine: &Engine,
     method: &str,
-    prompts: Vec<(Vec<u32>, String, String)>,
+    prompts: Vec<Py<SearchPrompt>>,
     sampling: &Sampling,
     seed: u64,
     assess: Option<Py<PyAny>>,
@@ -359,8 +371,6 @@ pub fn search(
         callables: Callables { assess, grades, propose, value, thought, ends, state },
         failure: Failure::default(),
     };
-    let prompts: Vec<Searched> =
-        prompts.into_iter().map(|(tokens, text, name)| Searched { tokens: token_ids(tokens), text, name }).collect();
     let outcomes = py.detach(|| searches.run(&prompts, done.as_ref())).or_raise()?;
     let object = |outcome: offshoot::Result<Value>| match outcome {
         Ok(outcome) => Ok(Some(outcome.to_string().into_pyobject(py)?.into_any().unbind())),
@@ -368,12 +378,16 @@ pub fn search(
         Err(error) => Ok(Some(exception(error).into_value(py).into_any())),
     };
     let outcomes = outcomes.into_iter().map(object).collect::<PyResult<_>>()?;
-    Ok((outcomes, searches.failure.take().map(|raised| raised.into_value(py))))
+    Ok(Found { outcomes, ended_by: searches.failure.take().map(|raised| raised.into_value(py)) })
 }
 
 impl Searches<'_> {
     /// Runs all searches; called without the interpreter's lock. Looks for Ctrl-C while they run.
-    fn run(&self, prompts: &[Searched], done: Option<&Py<PyAny>>) -> offshoot::Result<Vec<offshoot::Result<Value>>> {
+    fn run(
+        &self,
+        prompts: &[Py<SearchPrompt>],
+        done: Option<&Py<PyAny>>,
+    ) -> offshoot::Result<Vec<offshoot::Result<Value>>> {
         let next = AtomicUsize::new(0);
         let (sender, receiver) = channel();
         let mut outcomes: Vec<Option<offshoot::Result<Value>>> = prompts.iter().map(|_| None).collect();
@@ -385,7 +399,7 @@ impl Searches<'_> {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         let Some(prompt) = prompts.get(index) else { break };
                         // The receiver lives until all threads have ended.
-                        drop(sender.send((index, self.search(index, prompt))));
+                        drop(sender.send((index, self.search(index, prompt.get()))));
                     }
                 };
                 let named = std::thread::Builder::new().name("search".to_owned()).stack_size(STACK_BYTES);
@@ -419,20 +433,13 @@ impl Searches<'_> {
         Ok(outcomes.into_iter().map(ended).collect())
     }
 
-    fn search(&self, index: usize, prompt: &Searched) -> offshoot::Result<Value> {
-        let Searched { tokens, text, name } = prompt;
-        let mut tree = SamplingTree::new(self.engine.clone(), name, self.seed, tokens.clone(), text.clone())?;
+    fn search(&self, index: usize, prompt: &SearchPrompt) -> offshoot::Result<Value> {
+        let SearchPrompt { prompt, name } = prompt;
+        let mut tree = SamplingTree::new(self.engine.clone(), prompt.clone())?.seed(self.seed).named(name);
         let assess =
             PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
-        let mut record = |_: &Sample| Ok(());
-        let mut job = SearchJob {
-            params: &self.sampling.params,
-            stop: &self.sampling.stop,
-            assessor: Assessor::new(assess),
-            earlier: Vec::new(),
-            record: &mut record,
-            interrupted: &self.failure.ended,
-        };
+        let job = SearchJob::new(&self.sampling.params, &self.sampling.stop);
+        let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
         let outcome = self.drive(index, &mut tree, &mut job)?;
         let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));
         let mut value = serde_json::to_value(&outcome).map_err(not_json)?;
@@ -453,12 +460,15 @@ impl Searches<'_> {
                 };
                 self_consistency(tree, root, n, stop, job)
             }
-            &Method::BestOfN { n, by, stop_when_passed } => match by {
-                ChooseBest::Logprob => best_of_n(tree, root, n, BestBy::Logprob, stop_when_passed, job),
-                ChooseBest::MeanLogprob => best_of_n(tree, root, n, BestBy::MeanLogprob, stop_when_passed, job),
-                ChooseBest::Grade => best_of_n(tree, root, n, BestBy::Grade, stop_when_passed, job),
-                ChooseBest::Score => best_by_scorer(tree, root, n, &Scorer::Grade, job),
-            },
+            &Method::BestOfN { n, by, stop_when_passed } => {
+                let by = match by {
+                    ChooseBest::Logprob => BestBy::Logprob,
+                    ChooseBest::MeanLogprob => BestBy::MeanLogprob,
+                    ChooseBest::Grade => BestBy::Grade,
+                    ChooseBest::Score => return best_by_scorer(tree, root, n, &Scorer::Grade, job),
+                };
+                best_of_n(tree, root, &BestOfN { samples: n, by, stop_when_passed }, job)
+            }
             &Method::Sample { n } => sample(tree, root, n, job),
             Method::TreeOfThoughts(thoughts) => {
                 let texts = PythonTexts {
@@ -490,7 +500,7 @@ impl Searches<'_> {
     ) -> offshoot::Result<Outcome> {
         let decode = |context: &[TokenId], tokens: &[TokenId]| self.tokenizer.stream(context).text_of(tokens);
         let scorer = if scored { Scorer::Grade } else { Scorer::MeanLogprob };
-        search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+        search(&mut Stepper::new(steps, &decode, scorer))
     }
 }
 

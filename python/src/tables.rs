@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use offshoot::Error;
-use offshoot::eval::records::table::{Fields, RecordKind, Table, tables};
+use offshoot_eval::records::table::{Fields, RecordKind, Table, tables};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;

@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use offshoot::Result;
-use offshoot::ids::TokenId;
-use offshoot::openai::protocol::chat_prompt;
-use offshoot::tokenizer::{AddSpecial, Tokenizer};
+use offshoot::{Result, TokenId};
+use offshoot_openai::protocol::chat_prompt;
+use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::engine::Continuations;
+use crate::engine::Context;
 use crate::errors::OrRaise;
 use crate::params::token_ids;
 use crate::process;
@@ -66,12 +65,11 @@ impl NativeTokenizer {
         context: String,
         choices: Vec<String>,
         add_special_tokens: bool,
-    ) -> PyResult<Continuations> {
+    ) -> PyResult<Context> {
         process::check()?;
         let special = special(add_special_tokens);
         let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
-        let ids = |tokens: Vec<TokenId>| tokens.into_iter().map(|token| token.0).collect::<Vec<u32>>();
-        Ok((ids(encoded.prompt.tokens), encoded.continuations.into_iter().map(ids).collect()))
+        Ok(Context::of(encoded.prompt.tokens, encoded.continuations))
     }
 
     /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.

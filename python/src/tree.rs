@@ -6,16 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::Error;
-use offshoot::engine::Hear;
-use offshoot::eval::view;
-use offshoot::ids::TokenId;
-use offshoot::tree::{self, After, NodeState, Probe, SamplingTree, TreeEvent};
-use petgraph::graph::NodeIndex;
-use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, TokenId, TreeEvent};
+use offshoot_eval::view;
+use offshoot_search::tree;
+use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::engine::Engine;
 use crate::errors::{OrRaise, exception};
@@ -43,23 +40,23 @@ impl Tree {
     }
 
     /// A node of this tree.
-    fn at(tree: &SamplingTree, node: usize) -> PyResult<NodeIndex> {
+    fn at(tree: &SamplingTree, node: usize) -> PyResult<NodeId> {
         let count = tree.nodes().count();
         match node < count {
-            true => Ok(NodeIndex::new(node)),
+            true => Ok(NodeId::new(node)),
             false => Err(PyIndexError::new_err(format!("node: expected a number below {count}, found {node}"))),
         }
     }
 
-    fn all_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeIndex>> {
+    fn all_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeId>> {
         nodes.iter().map(|&node| Tree::at(tree, node)).collect()
     }
 
     /// A node that can be forked and extended.
-    fn open_at(tree: &SamplingTree, node: usize) -> PyResult<NodeIndex> {
+    fn open_at(tree: &SamplingTree, node: usize) -> PyResult<NodeId> {
         let at = Tree::at(tree, node)?;
-        let state = match tree.node(at).state {
-            NodeState::Open(_) => return Ok(at),
+        let state = match tree.node(at).state() {
+            NodeState::Open => return Ok(at),
             NodeState::Closed => "closed",
             NodeState::Pruned => "pruned",
         };
@@ -67,7 +64,7 @@ impl Tree {
         Err(PyRuntimeError::new_err(format!("node {node} is {state} and cannot grow{why}")))
     }
 
-    fn all_open_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeIndex>> {
+    fn all_open_at(tree: &SamplingTree, nodes: &[usize]) -> PyResult<Vec<NodeId>> {
         nodes.iter().map(|&node| Tree::open_at(tree, node)).collect()
     }
 }
@@ -78,24 +75,22 @@ impl Tree {
     #[new]
     fn new(py: Python<'_>, engine: &Engine, tokens: Vec<u32>, text: String, seed: u64, name: String) -> PyResult<Tree> {
         let handle = engine.handle()?;
-        let tree = py.detach(|| SamplingTree::new(handle, &name, seed, token_ids(tokens), text)).or_raise()?;
-        Ok(Tree(OfProcess::new(Mutex::new(tree))))
+        let tree = py.detach(|| SamplingTree::new(handle, Prompt { text, tokens: token_ids(tokens) })).or_raise()?;
+        Ok(Tree(OfProcess::new(Mutex::new(tree.seed(seed).named(name)))))
     }
 
     /// `n` new children of a node.
     fn fork(&self, py: Python<'_>, at: usize, n: usize) -> PyResult<Vec<usize>> {
         let mut tree = self.lock_attached(py)?;
         let at = Tree::open_at(&tree, at)?;
-        Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeIndex::index).collect())
+        Ok(tree.fork(at, n).or_raise()?.into_iter().map(NodeId::ix).collect())
     }
 
-    /// Begins to sample from nodes. `stream`: whether tokens are heard of, too.
-    #[pyo3(signature = (nodes, sampling, *, stream=false))]
-    fn extend(slf: Py<Self>, py: Python<'_>, nodes: Vec<usize>, sampling: &Sampling, stream: bool) -> PyResult<Growth> {
+    /// Begins to sample from nodes.
+    fn extend(slf: Py<Self>, py: Python<'_>, nodes: Vec<usize>, sampling: &Sampling) -> PyResult<Growth> {
         let growth = {
-            let mut tree = slf.get().lock_attached(py)?;
+            let tree = slf.get().lock_attached(py)?;
             let nodes = Tree::all_open_at(&tree, &nodes)?;
-            tree.hear(if stream { Hear::Tokens } else { Hear::Finishes });
             tree.growth(&nodes, &sampling.params, &sampling.stop).or_raise()?
         };
         Ok(Growth::new(slf.clone_ref(py), growth))
@@ -111,19 +106,18 @@ impl Tree {
         Ok(Growth::new(slf.clone_ref(py), growth))
     }
 
-    /// The log-probabilities of continuations after nodes, all in one batch; the tree does not change. For each: their
-    /// sum, and those of its tokens.
-    fn score(&self, py: Python<'_>, probes: Vec<(usize, Vec<u32>)>) -> PyResult<Vec<(f64, Vec<f32>)>> {
+    /// The log-probabilities of continuations after nodes, all in one batch; the tree does not change.
+    fn score(&self, py: Python<'_>, probes: Vec<(usize, Vec<u32>)>) -> PyResult<Vec<f64>> {
         py.detach(|| {
             let tree = self.lock()?;
-            let probes: Vec<(NodeIndex, Vec<TokenId>)> = probes
+            let probes: Vec<(NodeId, Vec<TokenId>)> = probes
                 .into_iter()
                 .map(|(node, tokens)| Ok((Tree::open_at(&tree, node)?, token_ids(tokens))))
                 .collect::<PyResult<_>>()?;
             let probes: Vec<Probe<'_>> =
                 probes.iter().map(|(node, tokens)| Probe { after: After::Node(*node), continuation: tokens }).collect();
             let scored = tree.probe(&probes).or_raise()?;
-            Ok(scored.into_iter().map(|score| (score.sum, score.tokens)).collect())
+            Ok(scored.into_iter().map(|score| score.sum).collect())
         })
     }
 
@@ -159,12 +153,12 @@ impl Tree {
 
     fn parent(&self, py: Python<'_>, at: usize) -> PyResult<Option<usize>> {
         let tree = self.lock_attached(py)?;
-        Ok(tree.parent(Tree::at(&tree, at)?).map(NodeIndex::index))
+        Ok(tree.parent(Tree::at(&tree, at)?).map(NodeId::ix))
     }
 
     fn children(&self, py: Python<'_>, at: usize) -> PyResult<Vec<usize>> {
         let tree = self.lock_attached(py)?;
-        Ok(tree.children(Tree::at(&tree, at)?).into_iter().map(NodeIndex::index).collect())
+        Ok(tree.children(Tree::at(&tree, at)?).into_iter().map(NodeId::ix).collect())
     }
 
     /// The text from the root's end to the node's.
@@ -197,16 +191,15 @@ impl Tree {
         let at = Tree::at(&tree, at)?;
         let node = tree.node(at);
         let dict = PyDict::new(py);
-        let finish = node.finish.as_ref().map(|finish| events::reason(py, finish)).transpose()?;
-        let (finish, stop) = finish.map_or((None, None), |(finish, stop)| (Some(finish), Some(stop)));
-        dict.set_item("finish_reason", finish)?;
-        dict.set_item("stop_reason", stop)?;
+        let stop_reason = node.finish.as_ref().map(|finish| events::stop_reason(py, finish)).transpose()?;
+        dict.set_item("finish_reason", node.finish.as_ref().map(events::finish_reason))?;
+        dict.set_item("stop_reason", stop_reason.flatten())?;
         dict.set_item("logprob", node.logprob)?;
         dict.set_item("score", node.score)?;
         dict.set_item(
             "state",
-            match node.state {
-                NodeState::Open(_) => "open",
+            match node.state() {
+                NodeState::Open => "open",
                 NodeState::Closed => "closed",
                 NodeState::Pruned => "pruned",
             },
@@ -220,6 +213,19 @@ impl Tree {
         let trace = self.lock_attached(py)?.trace();
         view::html_of(trace).or_raise()
     }
+}
+
+/// A node has ended.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct NodeFinished {
+    node: usize,
+}
+
+/// A node has failed.
+#[pyclass(frozen, get_all, module = "offshoot._offshoot")]
+pub struct NodeFailed {
+    node: usize,
+    error: Py<PyBaseException>,
 }
 
 /// A running extend of a tree's nodes.
@@ -241,9 +247,8 @@ impl Growth {
 
 #[pymethods]
 impl Growth {
-    /// The events of at most `wait` seconds, as [`Generation.next_events`] gives them: ("tokens", node, tokens),
-    /// ("finished", node) or ("failed", node, exception). None once all nodes have ended.
-    fn next_events<'py>(&self, py: Python<'py>, wait: f64) -> PyResult<Option<Vec<Bound<'py, PyTuple>>>> {
+    /// How nodes ended within at most `wait` seconds; None once all have ended.
+    fn next_events<'py>(&self, py: Python<'py>, wait: f64) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
         let tree = self.tree.get();
         let taken = py.detach(|| -> PyResult<Option<Vec<TreeEvent>>> {
@@ -265,7 +270,7 @@ impl Growth {
             }
             Ok(Some(taken))
         })?;
-        taken.map(|taken| taken.into_iter().map(|event| self.tuple(py, event)).collect()).transpose()
+        taken.map(|taken| taken.into_iter().filter_map(|event| self.event(py, event).transpose()).collect()).transpose()
     }
 
     /// Cancels nodes: they finish as cancelled with their tokens so far.
@@ -285,17 +290,16 @@ impl Growth {
 }
 
 impl Growth {
-    fn tuple<'py>(&self, py: Python<'py>, event: TreeEvent) -> PyResult<Bound<'py, PyTuple>> {
-        match event {
-            TreeEvent::Tokens { node, tokens, text } => {
-                ("tokens", node.index(), events::tokens(py, &tokens, &text)?).into_pyobject(py)
-            }
-            TreeEvent::Finished { node } => ("finished", node.index()).into_pyobject(py),
+    /// An event as Python's object; None for tokens, of which trees hear nothing.
+    fn event<'py>(&self, py: Python<'py>, event: TreeEvent) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(match event {
+            TreeEvent::Tokens { .. } => None,
+            TreeEvent::Finished { node } => Some(Bound::new(py, NodeFinished { node: node.ix() })?.into_any()),
             TreeEvent::Failed { node } => {
                 let said = self.tree.get().lock_attached(py)?.failure(node).map_or_else(String::new, Error::to_string);
-                let error = exception(Error::value(format!("node {}", node.index()), "room to grow", said));
-                ("failed", node.index(), error.into_value(py)).into_pyobject(py)
+                let error = exception(Error::value(format!("node {node}"), "room to grow", said)).into_value(py);
+                Some(Bound::new(py, NodeFailed { node: node.ix(), error })?.into_any())
             }
-        }
+        })
     }
 }

@@ -16,6 +16,7 @@ mod signals;
 mod skip;
 
 mod benchmark_files;
+mod in_searches;
 mod judge_command;
 mod judge_files;
 mod judge_python;

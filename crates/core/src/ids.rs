@@ -11,7 +11,11 @@ macro_rules! id {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The id of index `ix`. Panics when `ix` does not fit, which no machine's memory allows.
+            /// The id of index `ix`.
+            ///
+            /// # Panics
+            ///
+            /// When `ix` does not fit, which no machine's memory allows.
             pub fn new(ix: usize) -> Self {
                 Self(<$inner>::try_from(ix).expect("an index into memory fits its id"))
             }
@@ -49,6 +53,10 @@ id!(
 id!(
     /// A node of the prefix tree.
     SegmentId(u32)
+);
+id!(
+    /// A node of a sampling tree. It names the same node as long as its tree lives: nodes are never removed.
+    NodeId(u32)
 );
 id!(
     /// An engine-side leaf: something that can be extended.

@@ -48,9 +48,51 @@ impl Default for SamplingParams {
     }
 }
 
+/// Parameters one by one: `SamplingParams::default().temperature(0.8).top_p(0.95)`.
 impl SamplingParams {
+    /// The likeliest token each time.
     pub fn greedy() -> Self {
-        SamplingParams { temperature: 0.0, ..SamplingParams::default() }
+        SamplingParams::default().temperature(0.0)
+    }
+
+    /// Sets the temperature.
+    pub fn temperature(self, temperature: f32) -> Self {
+        SamplingParams { temperature, ..self }
+    }
+
+    /// Samples from the `top_k` likeliest tokens only.
+    pub fn top_k(self, top_k: u32) -> Self {
+        SamplingParams { top_k: Some(top_k), ..self }
+    }
+
+    /// Samples from the likeliest tokens that together reach this probability only.
+    pub fn top_p(self, top_p: f32) -> Self {
+        SamplingParams { top_p, ..self }
+    }
+
+    /// Samples from tokens of at least this share of the likeliest one's probability only.
+    pub fn min_p(self, min_p: f32) -> Self {
+        SamplingParams { min_p, ..self }
+    }
+
+    /// Makes tokens that were in the prompt or sampled before less likely.
+    pub fn repetition_penalty(self, repetition_penalty: f32) -> Self {
+        SamplingParams { repetition_penalty, ..self }
+    }
+
+    /// Makes a token less likely for each time that it was sampled.
+    pub fn frequency_penalty(self, frequency_penalty: f32) -> Self {
+        SamplingParams { frequency_penalty, ..self }
+    }
+
+    /// Makes a token less likely once it was sampled.
+    pub fn presence_penalty(self, presence_penalty: f32) -> Self {
+        SamplingParams { presence_penalty, ..self }
+    }
+
+    /// Reports so many of the likeliest tokens beside each sampled one.
+    pub fn top_logprobs(self, top_logprobs: usize) -> Self {
+        SamplingParams { top_logprobs: Some(top_logprobs), ..self }
     }
 
     /// Whether a sample depends on the tokens before it.
@@ -58,7 +100,11 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 
-    /// An error that names the first parameter out of range, for a model of `vocab` tokens.
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    ///
+    /// Names the first parameter out of range for a model of `vocab` tokens.
     pub fn check(&self, vocab: usize) -> Result<()> {
         let ranges = [
             (
@@ -116,7 +162,9 @@ pub struct Stop {
     pub min_tokens: usize,
     /// Text that ends the branch, also across token borders.
     pub strings: Vec<String>,
+    /// Tokens that end the branch.
     pub tokens: Vec<TokenId>,
+    /// Whether the model's end of text is a token like any other.
     pub ignore_eos: bool,
     /// Keeps the stop string in the text, the stop token among the tokens.
     pub include_stop: bool,
@@ -141,11 +189,43 @@ impl Stop {
         self.ignore_eos && self.tokens.is_empty() && self.strings.is_empty()
     }
 
+    /// Ends after so many tokens, if nothing else ends it before.
     pub fn max_tokens(max_tokens: usize) -> Self {
         Stop { max_tokens, ..Stop::default() }
     }
 
-    /// An error that names the first field out of range, for a model of `vocab` tokens.
+    /// Ends before this text, too.
+    pub fn at(mut self, string: impl Into<String>) -> Self {
+        self.strings.push(string.into());
+        self
+    }
+
+    /// Ends before this token, too.
+    pub fn at_token(mut self, token: TokenId) -> Self {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Lets no stop act before so many tokens are sampled.
+    pub fn min_tokens(self, min_tokens: usize) -> Self {
+        Stop { min_tokens, ..self }
+    }
+
+    /// Keeps the stop string in the text, the stop token among the tokens.
+    pub fn included(self) -> Self {
+        Stop { include_stop: true, ..self }
+    }
+
+    /// Goes on after the model's end of text.
+    pub fn ignoring_eos(self) -> Self {
+        Stop { ignore_eos: true, ..self }
+    }
+
+    /// Checks the fields.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field out of range for a model of `vocab` tokens.
     pub fn check(&self, vocab: usize) -> Result<()> {
         if self.max_tokens == 0 {
             return Err(Error::value("max_tokens", "a number from 1 up", "0"));

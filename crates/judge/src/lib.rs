@@ -33,8 +33,8 @@ use toolchain::Tools;
 pub use toolchain::{CppCompiler, Interpreter};
 pub use verdict::{Judgement, TestVerdict, Verdict};
 
-/// How a judge is set up.
-#[derive(Clone, Debug)]
+/// How a judge is set up; by default isolation is required.
+#[derive(Clone, Debug, Default)]
 pub struct JudgeSetup {
     pub isolation: Isolation,
     /// The interpreter of candidates and tests, or the folder of a virtual environment; `None`: see

@@ -9,10 +9,35 @@ use offshoot_core::json::RawJson;
 /// One problem of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
+    /// Its name in errors and results.
     pub id: String,
     pub assembly: Assembly,
     pub suite: TestSuite,
     pub limits: Limits,
+}
+
+impl Problem {
+    /// A problem whose programs read standard input and write standard output: each test is an input and the output that
+    /// is expected, compared token by token.
+    pub fn streams<I: Into<String>, O: Into<String>>(
+        id: impl Into<String>,
+        tests: impl IntoIterator<Item = (I, O)>,
+    ) -> Problem {
+        let test = |(input, output): (I, O)| StreamTest { input: input.into(), output: output.into() };
+        let tests = tests.into_iter().map(test).collect();
+        Problem::new(id, TestSuite::Streams(StreamSuite { tests, compare: Compare::Tokens }))
+    }
+
+    /// A problem whose functions are called by Python code: a program is accepted if the code raises nothing.
+    pub fn script(id: impl Into<String>, code: impl Into<String>) -> Problem {
+        let suite = ScriptSuite { helpers: String::new(), code: code.into(), entry: None };
+        Problem::new(id, TestSuite::Script(suite))
+    }
+
+    /// A problem with these tests, whose samples are whole programs, with the default limits.
+    pub fn new(id: impl Into<String>, suite: TestSuite) -> Problem {
+        Problem { id: id.into(), assembly: Assembly::Whole, suite, limits: Limits::default() }
+    }
 }
 
 /// How a sample's text becomes a complete program.

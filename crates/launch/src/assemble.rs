@@ -17,13 +17,10 @@ use offshoot_model::hashes::hash_of_folder;
 use offshoot_model::{Decoder, ModelConfig, ModelFolder, StepRunner};
 use offshoot_text::Tokenizer;
 
-/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets: for programs
-/// that use the library.
+/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets.
 pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
-    let folder = ModelFolder::open(model)?;
-    let tokenizer = Arc::new(Tokenizer::load(model)?);
-    let launch = EngineOptions::default().launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
-    Ok((launch.start()?.engine, tokenizer))
+    let (launched, tokenizer) = EngineOptions::default().open(model)?;
+    Ok((launched.engine, tokenizer))
 }
 
 /// Where a model's weights come from.

@@ -1,9 +1,12 @@
-//! How the engine of a command is built, as its user chooses: the same for a run, a batch and a server.
+//! How an engine is built, as its user chooses: the same for a run, a batch, a server and a program.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use super::{Demand, Devices, EngineBudget, Launch, ModelSource, PrefixFolder};
+use super::{Demand, Devices, EngineBudget, Launch, Launched, ModelSource, PrefixFolder};
+use offshoot_core::error::Result;
 use offshoot_kv::plan::Planner;
+use offshoot_model::ModelFolder;
 use offshoot_text::Tokenizer;
 
 /// Devices, budgets, and what changes the speed alone.
@@ -18,6 +21,19 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
+    /// Opens a model folder for jobs that are not known in advance.
+    ///
+    /// # Errors
+    ///
+    /// A budget is out of its range, the folder is no model that is known, or no device has room for it.
+    pub fn open(&self, model: &Path) -> Result<(Launched, Arc<Tokenizer>)> {
+        self.budget.check()?;
+        let folder = ModelFolder::open(model)?.with(self.budget.weights)?;
+        let tokenizer = Arc::new(Tokenizer::load(model)?);
+        let launch = self.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
+        Ok((launch.start()?, tokenizer))
+    }
+
     /// The inputs of an engine that returns texts.
     pub fn launch<'a>(&self, model: ModelSource<'a>, tokenizer: &Arc<Tokenizer>, demand: Demand<'a>) -> Launch<'a> {
         Launch {

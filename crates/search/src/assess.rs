@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use petgraph::graph::NodeIndex;
 use serde_json::Value;
 
 use super::PATIENCE;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 /// The assessment of a finished text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,14 +118,14 @@ pub struct Assessor<'a> {
     /// Texts that are assessed asynchronously.
     texts: HashMap<Arc<str>, TextState>,
     replies: Replies,
-    ready: VecDeque<(NodeIndex, Assessment)>,
+    ready: VecDeque<(NodeId, Assessment)>,
 }
 
 /// State of a text that is assessed asynchronously.
 enum TextState {
     Assessed(Assessment),
     /// Requested; these nodes wait for the assessment.
-    Awaited(Vec<NodeIndex>),
+    Awaited(Vec<NodeId>),
 }
 
 impl<'a> Assessor<'a> {
@@ -139,13 +139,13 @@ impl<'a> Assessor<'a> {
     }
 
     /// Hands over the text of `node`.
-    pub fn begin(&mut self, node: NodeIndex, text: &str) {
+    pub fn begin(&mut self, node: NodeId, text: &str) {
         let known = self.known(text, Some(node));
         self.ready.extend(known.map(|assessment| (node, assessment)));
     }
 
     /// The next available assessment.
-    pub fn take(&mut self) -> Option<(NodeIndex, Assessment)> {
+    pub fn take(&mut self) -> Option<(NodeId, Assessment)> {
         self.ready.pop_front()
     }
 
@@ -196,7 +196,7 @@ impl<'a> Assessor<'a> {
     }
 
     /// The assessment of `text` if it is known; otherwise requests it and adds `node` to those that wait for it.
-    fn known(&mut self, text: &str, node: Option<NodeIndex>) -> Option<Assessment> {
+    fn known(&mut self, text: &str, node: Option<NodeId>) -> Option<Assessment> {
         match self.texts.get_mut(text) {
             Some(TextState::Assessed(assessment)) => Some(assessment.clone()),
             Some(TextState::Awaited(nodes)) => {

@@ -3,28 +3,21 @@
 
 use std::collections::HashMap;
 
-use super::settings::BestBy;
+use super::settings::{BestBy, BestOfN};
 use super::{Details, Outcome, Sample, Scorer, SearchJob, failed};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
-use petgraph::graph::NodeIndex;
+use offshoot_core::ids::NodeId;
 
-/// The best sample by `by`; of equal ones, the smallest index. `BestBy::Grade`: the first sample that the grader
-/// accepts, or, if it accepts none, the one with the largest mean log-probability per token.
+/// Samples N candidates below `at` and chooses the best; of equal ones, the smallest index. [`BestBy::Grade`]: the first
+/// that the grader accepts, or, if it accepts none, the one with the largest mean log-probability per token.
 ///
-/// `stop_when_passed`: as soon as the grader accepts one sample, the others stop within a step and release their pages;
-/// those that wait for the judge are not judged. Whether the problem is solved stays reproducible: it is solved if and
-/// only if one of the N samples is right, because the search stops early only after a right one. *Which* right sample
-/// is chosen, and how many had finished by then, depends on timing.
-pub fn best_of_n(
-    tree: &mut SamplingTree,
-    at: NodeIndex,
-    n: usize,
-    by: BestBy,
-    stop_when_passed: bool,
-    job: &mut SearchJob<'_>,
-) -> Result<Outcome> {
-    Ok(choose_best(until(tree, at, n, job, |sample| stop_when_passed && right(sample))?, by))
+/// With [`BestOfN::stop_when_passed`] it stays reproducible whether the problem is solved: if and only if one of the N
+/// candidates is right, because the search stops early only after a right one. *Which* right candidate is chosen, and how
+/// many had finished by then, depends on timing.
+pub fn best_of_n(tree: &mut SamplingTree, at: NodeId, how: &BestOfN, job: &mut SearchJob<'_>) -> Result<Outcome> {
+    let enough = |sample: &Sample| how.stop_when_passed && right(sample);
+    Ok(choose_best(until(tree, at, how.samples, job, enough)?, how.by))
 }
 
 /// Chooses the best of the samples of `outcome`.
@@ -42,13 +35,13 @@ pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
 /// mean log-probability of those.
 pub fn best_by_scorer(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     n: usize,
     scorer: &Scorer<'_>,
     job: &mut SearchJob<'_>,
 ) -> Result<Outcome> {
     let mut outcome = sample(tree, at, n, job)?;
-    let nodes: HashMap<u64, NodeIndex> =
+    let nodes: HashMap<u64, NodeId> =
         tree.children(at).into_iter().map(|node| (tree.node(node).ordinal, node)).collect();
     let of: Vec<_> = outcome.samples.iter().map(|sample| (nodes[&sample.index], sample.text.as_str())).collect();
     job.check_interrupted()?;
@@ -66,14 +59,14 @@ pub fn best_by_scorer(
 }
 
 /// Samples N candidates and chooses none.
-pub fn sample(tree: &mut SamplingTree, at: NodeIndex, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
+pub fn sample(tree: &mut SamplingTree, at: NodeId, n: usize, job: &mut SearchJob<'_>) -> Result<Outcome> {
     until(tree, at, n, job, |_| false)
 }
 
 /// Samples N candidates; stops early when `enough` returns true for one.
 fn until(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     n: usize,
     job: &mut SearchJob<'_>,
     enough: impl Fn(&Sample) -> bool,

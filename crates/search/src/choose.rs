@@ -1,7 +1,6 @@
 //! K-choice: picks the most likely of the answers offered for an item. The prompt is computed once and all choices are
 //! scored in one batch; nothing is sampled.
 
-use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 
 use super::select::argmax;
@@ -9,7 +8,7 @@ use super::settings::ChooseBy;
 use super::{Assessment, Details, Outcome, Sample, SearchJob};
 use crate::tree::{After, Probe, SamplingTree};
 use offshoot_core::error::Result;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::FinishReason;
 
 /// An answer that is offered, in tokens.
@@ -47,7 +46,7 @@ pub struct ChoiceScore {
 
 pub fn choose(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     choices: &[OfferedChoice],
     by: ChooseBy,
     job: &mut SearchJob<'_>,

@@ -1,13 +1,12 @@
 //! Ends a search that has several valued solutions: chooses a solution or an answer.
 
-use petgraph::graph::NodeIndex;
-
 use super::select::argmax;
 use super::settings::Decide;
 use super::steps::{Solution, Stepper, tokens_off_paths};
 use super::{Details, Outcome, Sample, SearchJob, verdict_on};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 /// A solution with its value, at the end of a search.
 #[derive(Clone, Debug)]
@@ -61,7 +60,7 @@ pub fn take(
 ) -> Outcome {
     let mut ballots = ballots(&valued, &samples);
     ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.count));
-    let ends: Vec<NodeIndex> = valued.iter().map(|valued| valued.solution.node).collect();
+    let ends: Vec<NodeId> = valued.iter().map(|valued| valued.solution.node).collect();
     let prediction = chosen.and_then(|ix| samples[ix].answer.clone());
     let correct = match (&prediction, chosen) {
         (Some(answer), _) => verdict_on(answer, &samples),

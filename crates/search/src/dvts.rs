@@ -1,18 +1,17 @@
 //! Diverse verifier tree search (Beeching, Tunstall and Rush 2024, "Scaling test-time compute with open models"): N/M
 //! independent subtrees; each samples M next steps and continues with the best.
 
-use petgraph::graph::NodeIndex;
-
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
 use super::steps::{Solution, Stepper};
 use super::{Outcome, SearchJob};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 pub fn dvts(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     how: &StepSearch,
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,

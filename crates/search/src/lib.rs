@@ -22,13 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use petgraph::graph::NodeIndex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, First, ForkKind, SamplingParams, Stop, finish_fields};
 
 pub use assess::{Assess, Assessment, AssessmentReply, AssessmentRequest, Assessor};
@@ -46,19 +45,54 @@ use vote::VoteTally;
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The inputs of a search on one problem.
+/// How a search on one problem samples candidates, assesses their texts and hands over finished samples.
 pub struct SearchJob<'a> {
+    /// How candidates are sampled.
     pub params: &'a SamplingParams,
+    /// When a candidate ends.
     pub stop: &'a Stop,
     /// Assesses finished candidates.
     pub assessor: Assessor<'a>,
     /// Samples of this problem recorded by an earlier process, for drivers that resume with [`SearchJob::candidates`].
     pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index in drivers that stop
-    /// early. Also called with failed samples (`Sample::error`), which do not count.
-    pub record: &'a mut dyn FnMut(&Sample) -> Result<()>,
+    /// early. Also called with failed samples (`Sample::error`), which do not count. Its error ends the search.
+    pub record: Box<dyn FnMut(&Sample) -> Result<()> + 'a>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
+}
+
+/// The interrupt flag of jobs that nobody interrupts.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+impl<'a> SearchJob<'a> {
+    /// A job whose candidates have no answers and no grades, until [`assessed_by`](Self::assessed_by) says how to find
+    /// them.
+    pub fn new(params: &'a SamplingParams, stop: &'a Stop) -> Self {
+        let assessor = Assessor::new(|_: &str| Assessment::default());
+        SearchJob { params, stop, assessor, earlier: Vec::new(), record: Box::new(|_| Ok(())), interrupted: &NEVER }
+    }
+
+    /// Assesses finished candidates: a function from a text to its [`Assessment`], or anything else that implements
+    /// [`Assess`].
+    pub fn assessed_by(self, assess: impl Assess + 'a) -> Self {
+        SearchJob { assessor: Assessor::new(assess), ..self }
+    }
+
+    /// Begins with these samples of the problem, which an earlier process recorded.
+    pub fn resuming(self, earlier: Vec<Sample>) -> Self {
+        SearchJob { earlier, ..self }
+    }
+
+    /// Calls `record` with each finished sample; its error ends the search.
+    pub fn recorded_by(self, record: impl FnMut(&Sample) -> Result<()> + 'a) -> Self {
+        SearchJob { record: Box::new(record), ..self }
+    }
+
+    /// Ends the search with `Error::Interrupted` once this flag is set, which other threads may do.
+    pub fn interrupted_by(self, interrupted: &'a AtomicBool) -> Self {
+        SearchJob { interrupted, ..self }
+    }
 }
 
 /// One finished candidate.
@@ -177,12 +211,7 @@ impl SearchJob<'_> {
     /// The first `n` candidates below `at`: the samples recorded by an earlier process, by index, and forks for the
     /// others, by ordinal. Random numbers depend on the ordinal alone, so a resumed search samples what an
     /// uninterrupted one would have sampled.
-    pub fn candidates(
-        &mut self,
-        tree: &mut SamplingTree,
-        at: NodeIndex,
-        n: usize,
-    ) -> Result<(Vec<Sample>, Vec<NodeIndex>)> {
+    pub fn candidates(&mut self, tree: &mut SamplingTree, at: NodeId, n: usize) -> Result<(Vec<Sample>, Vec<NodeId>)> {
         let mut already = std::mem::take(&mut self.earlier);
         already.retain(|sample| sample.index < n as u64);
         already.sort_by_key(|sample| sample.index);
@@ -230,7 +259,7 @@ impl SearchJob<'_> {
     }
 
     /// The next candidate that finishes, cancelled or not, or fails; it is not assessed. `None` when all have ended.
-    fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeIndex>> {
+    fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeId>> {
         loop {
             self.check_interrupted()?;
             match growing.poll_event(PATIENCE)? {
@@ -242,7 +271,7 @@ impl SearchJob<'_> {
     }
 
     /// Releases a finished candidate, assesses it (the driver waits) and records it; `index`: the sample's number.
-    fn close(&mut self, tree: &mut SamplingTree, node: NodeIndex, index: u64) -> Result<Sample> {
+    fn close(&mut self, tree: &mut SamplingTree, node: NodeId, index: u64) -> Result<Sample> {
         tree.close(node);
         let text = tree.path_text(node);
         let assessment = self.assess(&text)?;
@@ -267,7 +296,7 @@ impl SearchJob<'_> {
         check_interrupted(self.interrupted)
     }
 
-    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeIndex) {
+    fn finished(&mut self, growing: &mut Extension<'_>, node: NodeId) {
         growing.tree_mut().close(node);
         if growing.tree().node(node).finish != Some(FinishReason::Cancelled) {
             self.assessor.begin(node, &growing.tree().path_text(node));
@@ -275,10 +304,10 @@ impl SearchJob<'_> {
     }
 
     /// Builds the sample of a finished node. Tokens that were given to the node do not count as sampled.
-    fn sample(&self, tree: &SamplingTree, node: NodeIndex, index: u64, assessment: Assessment) -> Result<Sample> {
+    fn sample(&self, tree: &SamplingTree, node: NodeId, index: u64, assessment: Assessment) -> Result<Sample> {
         let thought = tree.node(node);
         let Some(finish) = thought.finish.clone() else {
-            return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
+            return Err(Error::Internal(format!("node {node} finished without a reason")));
         };
         let Assessment { answer, correct, detail, .. } = assessment;
         Ok(Sample {
@@ -296,7 +325,7 @@ impl SearchJob<'_> {
     }
 
     /// Records a failed candidate; only its error is known.
-    fn record_failed(&mut self, tree: &SamplingTree, node: NodeIndex) -> Result<()> {
+    fn record_failed(&mut self, tree: &SamplingTree, node: NodeId) -> Result<()> {
         (self.record)(&Sample {
             index: tree.node(node).ordinal,
             text: String::new(),
@@ -313,7 +342,7 @@ impl SearchJob<'_> {
 }
 
 /// How many of `nodes` failed.
-fn failed(tree: &SamplingTree, nodes: &[NodeIndex]) -> usize {
+fn failed(tree: &SamplingTree, nodes: &[NodeId]) -> usize {
     nodes.iter().filter(|&&node| tree.has_failed(node)).count()
 }
 

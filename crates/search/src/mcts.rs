@@ -5,18 +5,17 @@
 //! A node's first visit is its own simulation; at the second visit it is expanded, and all later visits go to its
 //! children. So a node that is not terminal has one visit more than its children together.
 
-use petgraph::graph::NodeIndex;
-
 use super::decide::{Valued, decided, take};
 use super::settings::{Mcts, MctsDecide, MctsSelect, RolloutScoring};
 use super::steps::{Solution, Stepper, merged};
 use super::{Outcome, Sample, SearchJob, tally};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 pub fn mcts(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     how: &Mcts,
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,

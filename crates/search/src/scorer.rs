@@ -2,13 +2,11 @@
 //! text, or by its assessment. Verdict words are not sampled: their probabilities are read from the model. The drivers
 //! decide what to do with the values.
 
-use petgraph::graph::NodeIndex;
-
 use super::SearchJob;
 use super::evaluate::expected_value;
 use crate::tree::{After, Probe, SamplingTree};
 use offshoot_core::error::Result;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 
 /// A question about a text, in tokens, and its possible one-word answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +38,7 @@ pub struct ScorerValues {
 
 impl Scorer<'_> {
     /// A value for each text, which must be the text of the path to its node. All questions run in one batch.
-    pub fn values(
-        &self,
-        tree: &SamplingTree,
-        of: &[(NodeIndex, &str)],
-        job: &mut SearchJob<'_>,
-    ) -> Result<ScorerValues> {
+    pub fn values(&self, tree: &SamplingTree, of: &[(NodeId, &str)], job: &mut SearchJob<'_>) -> Result<ScorerValues> {
         let free = |values| ScorerValues { values, prompt_tokens: 0 };
         match self {
             Scorer::MeanLogprob => Ok(free(of.iter().map(|&(node, _)| mean_probability(tree, node)).collect())),
@@ -76,7 +69,7 @@ fn verdicts(tree: &SamplingTree, questions: &[ScoreQuestion], worth: &[f64]) -> 
     Ok(words.map(expected_value).collect())
 }
 
-fn mean_probability(tree: &SamplingTree, node: NodeIndex) -> f64 {
+fn mean_probability(tree: &SamplingTree, node: NodeId) -> f64 {
     let path = tree.path(node);
     let tokens: usize = path.iter().map(|&node| tree.node(node).tokens.len()).sum();
     let logprob: f64 = path.iter().map(|&node| tree.node(node).logprob).sum();

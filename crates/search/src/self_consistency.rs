@@ -1,12 +1,11 @@
 //! Self-consistency (Wang et al., 2023): samples N answers of one problem and takes the most frequent one. It can skip
 //! the remaining samples once the vote is decided.
 
-use petgraph::graph::NodeIndex;
-
 use super::vote::{Decided, VoteTally, Votes};
 use super::{Outcome, Sample, SearchJob, failed, first_with, tally, verdict_on};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 /// Candidates are sampled in waves, by index; a wave has the minimum number of candidates that can decide the vote. So
 /// no sample is wasted, and which samples count depends only on the samples: they are the shortest prefix that decides
@@ -14,7 +13,7 @@ use offshoot_core::error::Result;
 /// not needed have no tokens and no pages, and are pruned.
 pub fn self_consistency(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     n: usize,
     stop: Decided,
     job: &mut SearchJob<'_>,

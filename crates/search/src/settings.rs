@@ -15,6 +15,29 @@ pub enum BestBy {
     Grade,
 }
 
+/// Best-of-N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BestOfN {
+    /// Candidates sampled.
+    pub samples: usize,
+    pub by: BestBy,
+    /// As soon as the grader accepts one candidate, the others stop within a step and release their pages; those that wait
+    /// for the judge are not judged.
+    pub stop_when_passed: bool,
+}
+
+impl BestOfN {
+    /// The best of `samples` candidates.
+    pub fn new(samples: usize, by: BestBy) -> Self {
+        BestOfN { samples, by, stop_when_passed: false }
+    }
+
+    /// Stops the other candidates as soon as the grader accepts one.
+    pub fn stopping_when_passed(self) -> Self {
+        BestOfN { stop_when_passed: true, ..self }
+    }
+}
+
 /// The measure of a choice; the largest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -2,18 +2,17 @@
 //! all kept solutions, values each with the scorer and keeps the best N/M. Ended solutions are set aside until there
 //! are N of them.
 
-use petgraph::graph::NodeIndex;
-
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
 use super::steps::{Solution, Stepper, merged};
 use super::{Outcome, SearchJob};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 pub fn step_beam(
     tree: &mut SamplingTree,
-    at: NodeIndex,
+    at: NodeId,
     how: &StepSearch,
     stepper: &mut Stepper<'_>,
     job: &mut SearchJob<'_>,
@@ -59,7 +58,7 @@ fn shares(draws: usize, beams: usize) -> Vec<usize> {
 }
 
 /// Releases the beams that have been extended.
-fn close(tree: &mut SamplingTree, beams: &[Solution], at: NodeIndex) {
+fn close(tree: &mut SamplingTree, beams: &[Solution], at: NodeId) {
     for beam in beams.iter().filter(|beam| beam.node != at) {
         tree.close(beam.node);
     }

@@ -4,13 +4,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use petgraph::graph::NodeIndex;
-
 use super::settings::{Aggregate, StepSettings};
 use super::{Assessment, Sample, Scorer, SearchJob, token_logprobs};
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, ForkKind, Stop};
 use offshoot_text::StopMatcher;
 
@@ -20,7 +18,7 @@ pub type Decode<'a> = &'a (dyn Fn(&[TokenId], &[TokenId]) -> String + Sync);
 /// A whole or partial solution.
 #[derive(Clone, Debug)]
 pub struct Solution {
-    pub node: NodeIndex,
+    pub node: NodeId,
     /// The text after the prompt, cut at a stop string.
     pub text: String,
     /// Tokens after the prompt.
@@ -35,7 +33,7 @@ pub struct Solution {
 
 impl Solution {
     /// A solution without steps.
-    pub fn start(at: NodeIndex) -> Solution {
+    pub fn start(at: NodeId) -> Solution {
         Solution { node: at, text: String::new(), tokens: 0, scores: Vec::new(), copies: 1, end: None }
     }
 
@@ -49,16 +47,21 @@ impl Solution {
     }
 }
 
-/// Extends solutions of one problem.
+/// Extends solutions of one problem step by step, and values the steps.
 pub struct Stepper<'a> {
-    pub steps: &'a StepSettings,
-    pub decode: Decode<'a>,
+    steps: &'a StepSettings,
+    decode: Decode<'a>,
     pub scorer: Scorer<'a>,
     /// Tokens of the scorer's questions.
-    pub asked: usize,
+    pub(crate) asked: usize,
 }
 
-impl Stepper<'_> {
+impl<'a> Stepper<'a> {
+    /// Splits solutions into `steps`, which `scorer` values.
+    pub fn new(steps: &'a StepSettings, decode: Decode<'a>, scorer: Scorer<'a>) -> Self {
+        Stepper { steps, decode, scorer, asked: 0 }
+    }
+
     /// Samples `draws` next steps after each of `from`, all in one batch. Returns the distinct next solutions of each,
     /// by first occurrence. Failed samples are left out.
     pub fn step(
@@ -99,7 +102,7 @@ impl Stepper<'_> {
         let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
         let stop = Stop { include_stop: true, ..job.stop.clone() };
         self.grow(tree, &nodes, &before, &stop, job)?;
-        let ended = |(&parent, node): (&&Solution, NodeIndex)| {
+        let ended = |(&parent, node): (&&Solution, NodeId)| {
             if tree.has_failed(node) {
                 return Ok(None);
             }
@@ -114,7 +117,7 @@ impl Stepper<'_> {
     fn grow(
         &self,
         tree: &mut SamplingTree,
-        nodes: &[NodeIndex],
+        nodes: &[NodeId],
         before: &[usize],
         stop: &Stop,
         job: &SearchJob<'_>,
@@ -135,9 +138,9 @@ impl Stepper<'_> {
 
     /// The solution of a finished node, given its parent's. The text is decoded from the tokens, because a step's text
     /// was cut at its stop string but the next step continues after it.
-    fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeIndex, stop: &Stop) -> Result<Solution> {
+    fn read(&self, tree: &SamplingTree, parent: &Solution, node: NodeId, stop: &Stop) -> Result<Solution> {
         let Some(finish) = tree.node(node).finish.clone() else {
-            return Err(Error::Internal(format!("node {} finished without a reason", node.index())));
+            return Err(Error::Internal(format!("node {node} finished without a reason")));
         };
         let mut tokens: Vec<TokenId> =
             tree.path(node).iter().flat_map(|&node| tree.node(node).tokens.clone()).collect();
@@ -227,8 +230,8 @@ impl SearchJob<'_> {
 }
 
 /// Tokens of `tree` that are on none of the paths to `ends`.
-pub fn tokens_off_paths(tree: &SamplingTree, ends: &[NodeIndex]) -> usize {
-    let on_paths: HashSet<NodeIndex> = ends.iter().flat_map(|&end| tree.path(end)).collect();
+pub fn tokens_off_paths(tree: &SamplingTree, ends: &[NodeId]) -> usize {
+    let on_paths: HashSet<NodeId> = ends.iter().flat_map(|&end| tree.path(end)).collect();
     let beside = tree.nodes().filter(|&node| node != tree.root() && !on_paths.contains(&node));
     beside.map(|node| tree.node(node).tokens.len()).sum()
 }

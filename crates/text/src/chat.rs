@@ -20,7 +20,30 @@ use offshoot_core::json::footprint;
 pub struct Message {
     /// `system`, `user` or `assistant`, as the template knows them.
     pub role: String,
+    /// What was said.
     pub content: String,
+}
+
+impl Message {
+    /// A turn of this role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Message { role: role.into(), content: content.into() }
+    }
+
+    /// What the user said.
+    pub fn user(content: impl Into<String>) -> Self {
+        Message::new("user", content)
+    }
+
+    /// What the assistant said.
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Message::new("assistant", content)
+    }
+
+    /// What the assistant is told before the conversation.
+    pub fn system(content: impl Into<String>) -> Self {
+        Message::new("system", content)
+    }
 }
 
 /// How a conversation is rendered.

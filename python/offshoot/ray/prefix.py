@@ -104,15 +104,15 @@ def by_prefix(
     prompts = [each[prompt].tolist() if hasattr(each[prompt], "tolist") else each[prompt] for each in rows]
     tokens, unit = _tokens(prompts, tokenizer, model)
     outputs = [_expected(each, n, max_tokens) for each in rows]
-    made, distinct = _native.prompt_parts(tokens, outputs, parts)
-    made = [part for part in made if part[0]]
+    found = _native.prompt_parts(tokens, outputs, parts)
+    made = [part for part in found.parts if part.prompts]
     cut = PrefixCut(
-        unit=unit, rows=len(rows), prompt_tokens=sum(map(len, tokens)), distinct=distinct,
-        by_parts=sum(prompt_tokens for _, prompt_tokens, _, _ in made), in_batches=_native.batch_tokens(tokens, BATCH),
-        parts=[PartOfJob(len(own), *sums) for own, *sums in made])
+        unit=unit, rows=len(rows), prompt_tokens=sum(map(len, tokens)), distinct=found.distinct_tokens,
+        by_parts=sum(part.prompt_tokens for part in made), in_batches=_native.batch_tokens(tokens, BATCH),
+        parts=[PartOfJob(len(part.prompts), part.prompt_tokens, part.output_tokens, part.work) for part in made])
     if show:
         print(f"offshoot: {cut}", file=sys.stderr)
-    gathered = [gather(blocks, [places[at] for at in own]) for own, *_ in made]
+    gathered = [gather(blocks, [places[at] for at in part.prompts]) for part in made]
     result = cast("Parts", ray.data.from_arrow_refs(gathered))
     result.cut = cut
     return result

@@ -13,6 +13,7 @@ import pyarrow as pa
 import ray
 
 from offshoot._llm import LLM
+from offshoot._native import SampleFailed
 from offshoot.ray import rows
 from offshoot.ray.blocks import unpacked
 from offshoot.ray.config import OffshootConfig
@@ -118,15 +119,15 @@ def _finished(llm: LLM, requests: list[Request]) -> Iterator[tuple[int, Result |
                      stream=False)
     ended = set()
     for event in job.events():
-        if event is None or event[1] in ended:
+        if event is None or event.prompt in ended:
             continue
-        if event[0] in ("failed", "refused"):
-            ended.add(event[1])
-            yield event[1], event[-1]
+        if isinstance(event, SampleFailed):
+            ended.add(event.prompt)
+            yield event.prompt, event.error
         elif job.take(event):
-            ended.add(event[1])
-            yield event[1], Result.of(job.output(event[1]))
-            job.samples[event[1]] = {}
+            ended.add(event.prompt)
+            yield event.prompt, Result.of(job.output(event.prompt))
+            job.samples[event.prompt] = {}
 
 
 def _sentence(error: Exception) -> str:

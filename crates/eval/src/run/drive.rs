@@ -6,10 +6,9 @@ use crate::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
-use offshoot_search::settings::StepSettings;
+use offshoot_search::settings::{BestOfN, StepSettings};
 use offshoot_search::steps::Stepper;
-use offshoot_search::tree::SamplingTree;
-use offshoot_search::tree_of_thought::QuestionPrompt;
+use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_search::{
     Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
     tree_of_thought,
@@ -29,7 +28,9 @@ pub(super) fn drive(
     let (root, samples) = (tree.root(), method.samples() as usize);
     match method {
         Method::SelfConsistency { stop, .. } => self_consistency(tree, root, samples, *stop, job),
-        Method::BestOfN { by, stop_when_passed, .. } => best_of_n(tree, root, samples, *by, *stop_when_passed, job),
+        Method::BestOfN { by, stop_when_passed, .. } => {
+            best_of_n(tree, root, &BestOfN { samples, by: *by, stop_when_passed: *stop_when_passed }, job)
+        }
         Method::BestByScorer { scorer, .. } => {
             let ask = |text: &str| question(prepared, prompt, text);
             best_by_scorer(tree, root, samples, &asking(scorer, &ask), job)
@@ -37,7 +38,7 @@ pub(super) fn drive(
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let render = |prompt: &TaskPrompt| {
-                Ok(QuestionPrompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                Ok(Prompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
@@ -60,19 +61,14 @@ fn stepping(
     search: impl FnOnce(&mut Stepper<'_>) -> Result<Outcome>,
 ) -> Result<Outcome> {
     let tokenizer = &prepared.tokenizer;
-    let decode = |context: &[TokenId], tokens: &[TokenId]| {
-        let mut stream = tokenizer.stream(context);
-        let mut text: String = tokens.iter().map(|&token| stream.push(token).to_string()).collect();
-        text.push_str(stream.finish());
-        text
-    };
+    let decode = |context: &[TokenId], tokens: &[TokenId]| tokenizer.stream(context).text_of(tokens);
     let ask = |thoughts: &str| question(prepared, prompt, thoughts);
     let scorer = match prepared.task.method.scoring() {
         Some(ThoughtScoring::Grade) => Scorer::Grade,
         Some(ThoughtScoring::Verdicts(verdicts)) => asking(verdicts, &ask),
         Some(ThoughtScoring::MeanLogprob) | None => Scorer::MeanLogprob,
     };
-    search(&mut Stepper { steps, decode: &decode, scorer, asked: 0 })
+    search(&mut Stepper::new(steps, &decode, scorer))
 }
 
 fn asking<'a>(verdicts: &Verdicts, ask: QuestionFor<'a>) -> Scorer<'a> {

@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::task::{Item, Method, Task};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::NodeId;
 use offshoot_search::best_of_n::choose_best;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
@@ -151,7 +151,7 @@ impl Regrader<'_> {
         for ((item, samples), grade) in drawn.iter().zip(&grades) {
             let mut assessor = assess::assessor(self.judging, item, grade);
             for (ix, sample) in samples.iter().enumerate() {
-                assessor.begin(NodeIndex::new(ix), &sample.text);
+                assessor.begin(NodeId::new(ix), &sample.text);
             }
             begun.push(assessor);
         }
@@ -179,7 +179,7 @@ impl Regrader<'_> {
 fn collect(samples: &mut [Sample], assessor: &mut Assessor<'_>) -> Result<()> {
     loop {
         while let Some((at, assessment)) = assessor.take() {
-            put(&mut samples[at.index()], assessment);
+            put(&mut samples[at.ix()], assessment);
         }
         if !assessor.is_awaited() {
             return Ok(());

@@ -21,7 +21,7 @@ use offshoot_core::out::Progress;
 use offshoot_core::setting::RESUME;
 use offshoot_engine::RootOptions;
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
-use offshoot_search::tree::{SamplingTree, Trace};
+use offshoot_search::tree::{Prompt, SamplingTree, Trace};
 use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 
 use super::assess::{answer_of, assessor, grade, question_of};
@@ -328,8 +328,8 @@ impl<'a> WorkerContext<'a> {
             prepared.check_path(launched.engine.facts(), &prompt)?;
             let (engine, seed) = (launched.engine.clone(), prepared.task.sampling.seed);
             let place = RootOptions { home, ..RootOptions::default() };
-            let (tokens, text) = (prompt.tokens().to_vec(), prompt.text.clone());
-            let tree = SamplingTree::placed(engine, &item.id, seed, tokens, text, place)?;
+            let of_tree = Prompt { text: prompt.text.clone(), tokens: prompt.tokens().to_vec() };
+            let tree = SamplingTree::placed(engine, of_tree, place)?.seed(seed).named(&item.id);
             Ok((prompt, tree))
         });
         Some((item, started))
@@ -357,14 +357,9 @@ impl<'a> WorkerContext<'a> {
             Ok(())
         };
         let grade = |text: &str| grade(task, prompt.item, text);
-        let mut job = SearchJob {
-            params: &prepared.params,
-            stop: &prepared.stop,
-            assessor: assessor(prepared.judging.as_ref(), prompt.item, &grade),
-            earlier,
-            record: &mut record,
-            interrupted,
-        };
+        let job = SearchJob::new(&prepared.params, &prepared.stop).recorded_by(&mut record);
+        let mut job = job.interrupted_by(interrupted).resuming(earlier);
+        job.assessor = assessor(prepared.judging.as_ref(), prompt.item, &grade);
         let mut outcome = drive(prepared, prompt, &mut tree, &mut job)?;
         drop(job);
         let mut failures = tree.take_failures();

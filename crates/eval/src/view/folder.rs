@@ -13,7 +13,7 @@ use crate::journal::{AttentionFile, settle};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{ITEM, TREES};
 use offshoot_engine::{ForkKind, finish_fields};
-use offshoot_search::tree::{Trace, TraceNode, TraceState};
+use offshoot_search::tree::{NodeState, Trace, TraceNode};
 
 const UNFINISHED: &str = "The run ended before this item did: only what is on disk is shown.";
 
@@ -122,7 +122,7 @@ fn rebuilt(item: &Map<String, Value>, samples: &JsonObjects) -> Trace {
         parent: None,
         kind: ForkKind::Sample,
         ordinal: 0,
-        state: TraceState::Closed,
+        state: NodeState::Closed,
         asks: false,
         finish: None,
         score: None,

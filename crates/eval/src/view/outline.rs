@@ -8,7 +8,7 @@ use super::{ShownItem, ShownNode, ShownRun};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::setting::{HTML, ITEM};
 use offshoot_engine::ForkKind;
-use offshoot_search::tree::TraceState;
+use offshoot_search::tree::NodeState;
 
 /// Limits: items shown if none is requested, children shown per node, and characters of a text.
 const ITEMS: usize = 5;
@@ -123,7 +123,7 @@ fn describe(shown: &ShownNode<'_>) -> String {
         if let Some(visits) = node.visits {
             line += &format!(", {visits} visits");
         }
-        if node.state == TraceState::Pruned {
+        if node.state == NodeState::Pruned {
             line += ", pruned";
         }
         if let Some(verdict) = shown.sample.and_then(verdict) {

@@ -42,7 +42,7 @@ fn priced() -> SamplingTree {
         let letters = text_of(tokens);
         ScriptedReply::scores(letters.bytes().map(|letter| if letter == b'!' { -0.25 } else { -price }).collect())
     });
-    SamplingTree::new(engine, "item", 1, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q:")
 }
 
 fn choice(label: &str, text: &str, bytes: usize, neutral: bool) -> OfferedChoice {
@@ -94,7 +94,7 @@ fn choices_score_as_whole_prompts_do_and_the_prompt_is_computed_once() {
         neutral: None,
     };
     let choices: Vec<OfferedChoice> = texts.iter().zip(&encoded.continuations).map(offered).collect();
-    let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt.clone(), levels.concat()).expect("short enough");
+    let mut tree = SamplingTree::new(engine.clone(), prompt.clone().into()).expect("short enough");
     let outcome = chosen(&mut tree, &choices, ChooseBy::Logprob);
     assert_eq!(outcome.prediction.as_deref(), Some("station"));
     let metrics = engine.metrics().expect("it lives");
@@ -109,7 +109,7 @@ fn choices_score_as_whole_prompts_do_and_the_prompt_is_computed_once() {
         let whole = tokenizer.encode(&(levels.concat() + text), AddSpecial::Yes).expect("text");
         let (before, after) = whole.split_at(prompt.len());
         assert_eq!(before, prompt, "no token crosses the seam here");
-        let tree = SamplingTree::new(alone, "item", 1, before.to_vec(), String::new()).expect("short enough");
+        let tree = SamplingTree::new(alone, before.to_vec().into()).expect("short enough");
         let score = &tree.score(&[tree.root()], after).expect("it scores")[0];
         assert_eq!(score.sum, logprob, "{text}: on the CPU to the last bit");
     }

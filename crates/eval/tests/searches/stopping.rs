@@ -8,11 +8,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use offshoot_core::{Error, Result};
-use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{EngineHandle, FinishReason, ScriptedReply, Stop};
 use offshoot_eval::run::judging::{JudgePool, JudgeQueue, Judged};
 use offshoot_judge::{Judgement, TestVerdict, Verdict};
-use offshoot_search::settings::BestBy;
+use offshoot_search::settings::{BestBy, BestOfN};
 use offshoot_search::tree::{NodeState, SamplingTree};
 use offshoot_search::vote::Decided;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, SearchJob, best_of_n, sample, self_consistency};
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What each sample says: branches are numbered from the root (0) on, so sample `i` is branch `i + 1`.
 fn saying(replies: Vec<ScriptedReply>) -> SamplingTree {
     let engine = EngineHandle::scripted(move |call| replies[call.branch.0 as usize - 1].clone());
-    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q")
 }
 
 fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
@@ -130,11 +129,13 @@ fn endless() -> ScriptedReply {
 fn a_candidate_that_has_passed_stops_its_siblings() {
     let mut tree = saying(vec![endless(), ScriptedReply::text("6"), ScriptedReply::text("7   "), endless()]);
     let root = tree.root();
-    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 4, BestBy::Grade, true, job);
+    let search = |job: &mut SearchJob<'_>| {
+        best_of_n(&mut tree, root, &BestOfN::new(4, BestBy::Grade).stopping_when_passed(), job)
+    };
     let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.correct, outcome.cancelled), (Some(2), Some(true), 2));
     let children = tree.children(root);
-    let states: Vec<NodeState> = children.iter().map(|&node| tree.node(node).state).collect();
+    let states: Vec<NodeState> = children.iter().map(|&node| tree.node(node).state()).collect();
     assert_eq!(states, [NodeState::Pruned, NodeState::Closed, NodeState::Closed, NodeState::Pruned]);
     assert_eq!(tree.node(children[0]).finish, Some(FinishReason::Cancelled));
     let drawn: usize = [children[0], children[3]].iter().map(|&node| tree.node(node).tokens.len()).sum();
@@ -145,7 +146,7 @@ fn a_candidate_that_has_passed_stops_its_siblings() {
 fn without_the_setting_nobody_is_stopped() {
     let mut tree = saying(texts(&["7", "long and wrong", "7"]));
     let root = tree.root();
-    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 3, BestBy::Grade, false, job);
+    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, &BestOfN::new(3, BestBy::Grade), job);
     let outcome = drive(Assessor::new(grade), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.samples.len(), outcome.cancelled), (3, 0));
 }
@@ -158,14 +159,15 @@ fn a_stopped_sibling_gives_its_pages_back() {
     let prompt = tokenizer.encode("Question: What is 2 + 2?\nAnswer:", AddSpecial::Yes).expect("plain text");
     let page = engine.facts().page_tokens;
     let pages = prompt.len().div_ceil(page) + 1;
-    let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt, String::new()).expect("a short prompt");
+    let mut tree = SamplingTree::new(engine.clone(), prompt.into()).expect("a short prompt").seed(1).named("item");
     let root = tree.root();
     let stop = Stop { ignore_eos: true, strings: vec!["1".to_string(), "a".to_string()], ..Stop::max_tokens(3000) };
     let passes = |_: &str| Assessment { correct: Some(true), ..Assessment::default() };
     let assessor = Assessor::new(passes);
     let (order, mut record) = (Order { stop, ..Order::default() }, |_: &Sample| Ok(()));
     let mut job = order.job(assessor, &mut record);
-    let outcome = best_of_n(&mut tree, root, 8, BestBy::Grade, true, &mut job).expect("it samples");
+    let outcome = best_of_n(&mut tree, root, &BestOfN::new(8, BestBy::Grade).stopping_when_passed(), &mut job)
+        .expect("it samples");
     let metrics = engine.metrics().expect("the engine lives");
     let own = outcome.samples.iter().map(|sample| (sample.tokens + 1).div_ceil(page) + 1).sum::<usize>();
     let kept = metrics.kv_bytes_held + metrics.kv_bytes_cached;
@@ -255,7 +257,9 @@ fn what_nobody_waits_for_is_not_judged() {
         }
         Ok(judgement(text == "7"))
     });
-    let search = |job: &mut SearchJob<'_>| best_of_n(&mut tree, root, 5, BestBy::Grade, true, job);
+    let search = |job: &mut SearchJob<'_>| {
+        best_of_n(&mut tree, root, &BestOfN::new(5, BestBy::Grade).stopping_when_passed(), job)
+    };
     let outcome = drive(Assessor::new(queue), &Order::default(), search).expect("nothing fails");
     assert_eq!((outcome.chosen, outcome.samples.len(), outcome.cancelled), (Some(0), 1, 4));
     drop(release);
@@ -277,7 +281,7 @@ fn a_sample_that_fails_is_recorded_and_leaves_its_siblings_alone() {
     type Driver = fn(&mut SamplingTree, usize, &mut SearchJob<'_>) -> Result<Outcome>;
     let drivers: [Driver; 4] = [
         |tree, n, job| sample(tree, tree.root(), n, job),
-        |tree, n, job| best_of_n(tree, tree.root(), n, BestBy::Logprob, false, job),
+        |tree, n, job| best_of_n(tree, tree.root(), &BestOfN::new(n, BestBy::Logprob), job),
         |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Never, job),
         |tree, n, job| self_consistency(tree, tree.root(), n, Decided::Certain, job),
     ];

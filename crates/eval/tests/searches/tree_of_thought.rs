@@ -9,8 +9,7 @@ use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
 use offshoot_eval::task::tree_of_thought::ItemTexts;
 use offshoot_eval::task::{Item, Method, Overrides, Task, TaskPrompt};
-use offshoot_search::tree::{NodeState, SamplingTree};
-use offshoot_search::tree_of_thought::QuestionPrompt;
+use offshoot_search::tree::{NodeState, Prompt, SamplingTree};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
 use offshoot_text::AddSpecial;
 use proptest::prelude::*;
@@ -82,9 +81,9 @@ fn world(
 /// Searches the item on `engine`; the tree is left as the search left it.
 fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> (Result<Outcome>, SamplingTree) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
-    let mut tree = SamplingTree::new(engine, &item.id, 1, tokens_of("Q:"), "Q:".to_string()).expect("any prompt");
+    let mut tree = job::tree_on(engine, "Q:").named(&item.id);
     let render = |prompt: &TaskPrompt| match prompt {
-        TaskPrompt::Levels(levels) => Ok(QuestionPrompt { text: levels.concat(), tokens: tokens_of(&levels.concat()) }),
+        TaskPrompt::Levels(levels) => Ok(job::prompt_of(&levels.concat())),
         TaskPrompt::Chat { .. } => panic!("no chat here"),
     };
     let continuation = |text: &str| Ok(tokens_of(text));
@@ -118,7 +117,7 @@ fn solve(
     let (outcome, tree) = search(&task, &item, EngineHandle::scripted(script), false);
     let outcome = outcome.expect("nothing fails");
     for at in tree.nodes() {
-        assert!(!matches!(tree.node(at).state, NodeState::Open(_)), "{:?} is given back", tree.node(at));
+        assert!(tree.node(at).state() != NodeState::Open, "{:?} is given back", tree.node(at));
     }
     (outcome, tree)
 }
@@ -127,7 +126,7 @@ fn solve(
 fn thoughts(tree: &SamplingTree) -> Vec<(String, Option<f64>, bool)> {
     let of_path = |at: &_| tree.node(*at).kind == ForkKind::Sample && tree.parent(*at).is_some();
     let score = |at| tree.node(at).score.map(|score: f64| (score * 1e6).round() / 1e6);
-    let shown = |at| (tree.path_text(at).replace('\n', "/"), score(at), tree.node(at).state == NodeState::Pruned);
+    let shown = |at| (tree.path_text(at).replace('\n', "/"), score(at), tree.node(at).state() == NodeState::Pruned);
     tree.nodes().filter(of_path).map(shown).collect()
 }
 
@@ -499,11 +498,10 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot_engine::Metrics) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let solve = |item: &Item| {
         let render = |prompt: &TaskPrompt| {
-            Ok(QuestionPrompt { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
+            Ok(Prompt { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
         };
         let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
-        let QuestionPrompt { text, tokens } = render(&task.prompt(item)?)?;
-        let mut tree = SamplingTree::new(engine.clone(), &item.id, 1, tokens, text)?;
+        let mut tree = SamplingTree::new(engine.clone(), render(&task.prompt(item)?)?)?.seed(1).named(&item.id);
         let assess = |_: &str| Assessment::default();
         let params = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
         let order = Order { params, stop: Stop::max_tokens(120), ..Order::default() };
@@ -511,7 +509,7 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot_engine::Metrics) {
         let mut job = order.job(Assessor::new(assess), &mut record);
         let texts = ItemTexts { how, item, render: &render, continuation: &continuation };
         let outcome = tree_of_thought(&mut tree, &how.settings, &texts, &mut job)?;
-        let open = tree.nodes().filter(|&at| matches!(tree.node(at).state, NodeState::Open(_))).count();
+        let open = tree.nodes().filter(|&at| tree.node(at).state() == NodeState::Open).count();
         assert_eq!(open, 0, "every branch is given back");
         Ok(outcome)
     };

@@ -77,8 +77,10 @@ mod elsewhere;
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 /// Whether candidates may run if their files and network cannot be isolated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
+    /// Refuses to set up a judge where they cannot.
+    #[default]
     Required,
     /// Runs candidates anyway, with whatever isolation the machine has.
     Unsafe,

@@ -7,11 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use petgraph::graph::NodeIndex;
 
-use super::{NodeState, SamplingTree};
+use super::SamplingTree;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{BranchId, NodeId};
 use offshoot_engine::{self as engine, EventReceiver, First, SampledToken};
 
 /// An event of one of the nodes being extended.
@@ -19,18 +18,18 @@ use offshoot_engine::{self as engine, EventReceiver, First, SampledToken};
 pub enum TreeEvent {
     /// The node grew by these tokens; `text`: text that can be shown now (never half a character, never part of a stop
     /// string).
-    Tokens { node: NodeIndex, tokens: Vec<SampledToken>, text: String },
+    Tokens { node: NodeId, tokens: Vec<SampledToken>, text: String },
     /// The node's thought ended; `SamplingTree::node` returns the whole thought.
-    Finished { node: NodeIndex },
+    Finished { node: NodeId },
     /// The node failed and is closed; `SamplingTree::failure` returns the error. The others continue.
-    Failed { node: NodeIndex },
+    Failed { node: NodeId },
 }
 
 /// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping
 /// it cancels the running nodes; their last events are lost to the tree.
 pub struct Growth {
     inner: EventReceiver,
-    by_branch: HashMap<BranchId, NodeIndex>,
+    by_branch: HashMap<BranchId, NodeId>,
 }
 
 /// An event that the tree does not know yet.
@@ -39,7 +38,7 @@ pub struct Growth {
 pub struct UnappliedEvent(engine::Event);
 
 impl Growth {
-    pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeIndex>) -> Self {
+    pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeId>) -> Self {
         Self { inner, by_branch }
     }
 
@@ -72,12 +71,8 @@ impl Growth {
     }
 
     /// Cancels these nodes of `tree` within one step; each still finishes, as cancelled, with its tokens so far.
-    pub fn cancel(&self, tree: &SamplingTree, nodes: &[NodeIndex]) {
-        let branch = |&node: &NodeIndex| match tree.node(node).state {
-            NodeState::Open(branch) => Some(branch),
-            NodeState::Closed | NodeState::Pruned => None,
-        };
-        let branches: Vec<BranchId> = nodes.iter().filter_map(branch).collect();
+    pub fn cancel(&self, tree: &SamplingTree, nodes: &[NodeId]) {
+        let branches: Vec<BranchId> = nodes.iter().filter_map(|&node| tree.node(node).branch()).collect();
         self.inner.cancel(&branches);
     }
 
@@ -86,7 +81,7 @@ impl Growth {
         self.inner.cancel_all();
     }
 
-    fn node_of(&self, branch: BranchId) -> Result<NodeIndex> {
+    fn node_of(&self, branch: BranchId) -> Result<NodeId> {
         let node = self.by_branch.get(&branch).copied();
         node.ok_or_else(|| Error::Internal(format!("an event names branch {branch}, which was not extended here")))
     }
@@ -151,7 +146,7 @@ impl<'tree> Extension<'tree> {
     }
 
     /// Cancels these nodes within one step; each still finishes, as cancelled, with its tokens so far.
-    pub fn cancel(&self, nodes: &[NodeIndex]) {
+    pub fn cancel(&self, nodes: &[NodeId]) {
         self.growth.cancel(self.tree, nodes);
     }
 

@@ -4,17 +4,18 @@
 //! never changes the record.
 
 mod extension;
+mod nodes;
 mod probe;
 mod questions;
 mod trace;
 
 use std::collections::{BTreeMap, HashMap};
 
-use petgraph::Direction;
-use petgraph::graph::{DiGraph, NodeIndex};
+use serde::{Deserialize, Serialize};
 
+use nodes::Nodes;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{
     Continuation, EngineHandle, Extend, Finish, FinishReason, ForkKind, Hear, RootOptions, SamplingParams, Stop,
     UniformKey,
@@ -23,7 +24,23 @@ use offshoot_engine::{
 pub use extension::{Extension, Growth, TreeEvent, UnappliedEvent};
 pub use probe::{After, LogProb, Probe};
 pub use questions::TreeCost;
-pub use trace::{Trace, TraceNode, TraceState};
+pub use trace::{Trace, TraceNode};
+
+/// A prompt as text, and its tokens, with those that a chat template or the tokenizer adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// Shown where the tree is; nothing is sampled after it.
+    pub text: String,
+    /// What is sampled after.
+    pub tokens: Vec<TokenId>,
+}
+
+/// Tokens alone, shown without text.
+impl From<Vec<TokenId>> for Prompt {
+    fn from(tokens: Vec<TokenId>) -> Self {
+        Prompt { text: String::new(), tokens }
+    }
+}
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -49,14 +66,34 @@ pub struct ThoughtNode {
     pub score: Option<f64>,
     /// Simulations that passed through it, in searches that simulate.
     pub visits: Option<u32>,
-    pub state: NodeState,
     /// Whether the node is a question: its tokens are a separate prompt, and its context excludes the nodes above.
     pub asks: bool,
+    lease: Lease,
     uniforms: UniformKey,
 }
 
+/// Whether a node can grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It can be extended and forked.
+    Open,
+    /// Released; part of the result.
+    Closed,
+    /// Rejected by the search.
+    Pruned,
+}
+
+/// A node's hold on the engine.
+#[derive(Clone, Copy, Debug)]
+enum Lease {
+    Open(BranchId),
+    Closed,
+    Pruned,
+}
+
 impl ThoughtNode {
-    fn new(kind: ForkKind, ordinal: u64, state: NodeState, uniforms: UniformKey) -> ThoughtNode {
+    fn new(kind: ForkKind, ordinal: u64, lease: Lease, uniforms: UniformKey) -> ThoughtNode {
         ThoughtNode {
             kind,
             ordinal,
@@ -68,98 +105,160 @@ impl ThoughtNode {
             finish: None,
             score: None,
             visits: None,
-            state,
             asks: false,
+            lease,
             uniforms,
+        }
+    }
+
+    /// Whether the node can grow.
+    pub fn state(&self) -> NodeState {
+        match self.lease {
+            Lease::Open(_) => NodeState::Open,
+            Lease::Closed => NodeState::Closed,
+            Lease::Pruned => NodeState::Pruned,
+        }
+    }
+
+    /// Mean natural-log probability of the thought's tokens; 0 without tokens.
+    pub fn mean_logprob(&self) -> f64 {
+        self.logprob / self.tokens.len().max(1) as f64
+    }
+
+    /// The engine's branch, as long as the node can grow.
+    fn branch(&self) -> Option<BranchId> {
+        match self.lease {
+            Lease::Open(branch) => Some(branch),
+            Lease::Closed | Lease::Pruned => None,
         }
     }
 }
 
-/// Whether the engine holds a branch for a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeState {
-    /// Can be extended and forked.
-    Open(BranchId),
-    /// Released; part of the result.
-    Closed,
-    /// Rejected by the search.
-    Pruned,
-}
-
+/// The nodes of one search: thoughts below a prompt. Each node continues the path from the root to it; what nodes have in
+/// common is stored, read and computed once. Dropping the tree releases all of its nodes.
+///
+/// A search forks nodes, extends the new ones in one batch, scores them, prunes the worst and goes on with the rest:
+///
+/// | method | what it does |
+/// |---|---|
+/// | [`fork`](Self::fork), [`fork_all`](Self::fork_all) | add children, which can be extended |
+/// | [`extend`](Self::extend), [`extend_given`](Self::extend_given) | sample from nodes, or append tokens to them |
+/// | [`start`](Self::start) | the same as `extend`, with events while nodes grow |
+/// | [`score`](Self::score), [`probe`](Self::probe) | log-probabilities of continuations; the tree does not change |
+/// | [`ask`](Self::ask) | adds a question about a node, with a prompt of its own |
+/// | [`prune`](Self::prune), [`close`](Self::close) | give memory back; the record stays |
+/// | [`node`](Self::node), [`path_text`](Self::path_text) | read what was sampled |
 pub struct SamplingTree {
     engine: EngineHandle,
     hear: Hear,
-    item: String,
-    graph: DiGraph<ThoughtNode, ()>,
-    root: NodeIndex,
+    seed: u64,
+    name: String,
+    nodes: Nodes,
     /// The errors of failed nodes.
-    failures: BTreeMap<NodeIndex, Error>,
+    failures: BTreeMap<NodeId, Error>,
     /// The place of the search's questions in the engine's queue: beside its root.
     place: RootOptions,
 }
 
 impl SamplingTree {
-    /// A tree whose root is `prompt`. Uniforms are keyed by `seed`, `item` and the path of forks.
-    pub fn new(engine: EngineHandle, item: &str, seed: u64, prompt: Vec<TokenId>, text: String) -> Result<Self> {
-        Self::placed(engine, item, seed, prompt, text, RootOptions::default())
+    /// A tree whose root is `prompt`, with seed 0 and no name. Programs that use the library call `Model::tree`.
+    ///
+    /// # Errors
+    ///
+    /// The prompt is empty or longer than the model's context, or has tokens outside its vocabulary.
+    #[doc(hidden)]
+    pub fn new(engine: EngineHandle, prompt: Prompt) -> Result<Self> {
+        Self::placed(engine, prompt, RootOptions::default())
     }
 
-    /// The same with a place of its own; so are the search's questions.
-    pub fn placed(
-        engine: EngineHandle,
-        item: &str,
-        seed: u64,
-        prompt: Vec<TokenId>,
-        text: String,
-        place: RootOptions,
-    ) -> Result<Self> {
-        let branch = engine.root_with(prompt.clone(), place)?;
-        let mut graph = DiGraph::new();
-        let node = ThoughtNode::new(ForkKind::Sample, 0, NodeState::Open(branch), UniformKey::root(seed, item));
-        let root = graph.add_node(ThoughtNode { text, tokens: prompt, ..node });
-        let failures = BTreeMap::new();
-        let place = RootOptions { beside: Some(branch), ..place };
-        Ok(Self { engine, hear: Hear::Finishes, item: item.to_string(), graph, root, failures, place })
+    /// Like `new`, with a place in the engine's queue; the search's questions have the same place.
+    #[doc(hidden)]
+    pub fn placed(engine: EngineHandle, prompt: Prompt, place: RootOptions) -> Result<Self> {
+        let Prompt { text, tokens } = prompt;
+        let branch = engine.root_with(tokens.clone(), place)?;
+        let root = ThoughtNode::new(ForkKind::Sample, 0, Lease::Open(branch), UniformKey::root(0, ""));
+        Ok(Self {
+            engine,
+            hear: Hear::Finishes,
+            seed: 0,
+            name: String::new(),
+            nodes: Nodes::new(ThoughtNode { text, tokens, ..root }),
+            failures: BTreeMap::new(),
+            place: RootOptions { beside: Some(branch), ..place },
+        })
     }
 
-    /// Sets what the events of later extends report; by default only how each node ends.
+    /// Sets the seed of all random numbers of the tree; 0 unless it is set. The same seed, name and prompt give the same
+    /// samples, whatever else runs.
+    ///
+    /// # Panics
+    ///
+    /// If the tree has been forked: its nodes would follow from two seeds.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self.key_root()
+    }
+
+    /// Sets the name of the problem; empty unless it is set. Trees of one seed have different random numbers if their
+    /// names differ.
+    ///
+    /// # Panics
+    ///
+    /// If the tree has been forked: its nodes would follow from two names.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self.key_root()
+    }
+
+    fn key_root(mut self) -> Self {
+        assert!(self.nodes.len() == 1, "seed and name are set before the first fork");
+        self.nodes[Nodes::ROOT].uniforms = UniformKey::root(self.seed, &self.name);
+        self
+    }
+
+    /// Sets which events later extends report: by default only how each node ends.
     pub fn hear(&mut self, hear: Hear) {
         self.hear = hear;
     }
 
-    pub fn root(&self) -> NodeIndex {
-        self.root
+    /// The node of the prompt.
+    pub fn root(&self) -> NodeId {
+        Nodes::ROOT
     }
 
-    /// The problem's id.
-    pub fn item(&self) -> &str {
-        &self.item
+    /// The name of the problem.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    pub fn node(&self, at: NodeIndex) -> &ThoughtNode {
-        &self.graph[at]
+    /// A node: its text, tokens, log-probability, and how it ended.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is of another tree that has more nodes; so do all methods that take a node.
+    pub fn node(&self, at: NodeId) -> &ThoughtNode {
+        &self.nodes[at]
     }
 
-    /// All nodes in the order of their creation.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeIndex> + use<> {
-        self.graph.node_indices()
+    /// All nodes in the order of their creation, parents before children.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(NodeId::new)
     }
 
-    pub fn parent(&self, at: NodeIndex) -> Option<NodeIndex> {
-        self.graph.neighbors_directed(at, Direction::Incoming).next()
+    /// The node that `at` was forked from, or asks about; `None` for the root.
+    pub fn parent(&self, at: NodeId) -> Option<NodeId> {
+        self.nodes.parent(at)
     }
 
     /// Children in the order of their creation.
-    pub fn children(&self, at: NodeIndex) -> Vec<NodeIndex> {
-        let mut children: Vec<_> = self.graph.neighbors(at).collect();
-        children.sort();
-        children
+    pub fn children(&self, at: NodeId) -> Vec<NodeId> {
+        self.nodes.children(at).to_vec()
     }
 
     /// The nodes from the first child of the root (or of the question above `at`) to `at`, without the prompt.
-    pub fn path(&self, at: NodeIndex) -> Vec<NodeIndex> {
+    pub fn path(&self, at: NodeId) -> Vec<NodeId> {
         let mut path = vec![at];
-        while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.graph[path[path.len() - 1]].asks) {
+        while let Some(parent) = self.parent(path[path.len() - 1]).filter(|_| !self.nodes[path[path.len() - 1]].asks) {
             path.push(parent);
         }
         path.pop();
@@ -167,65 +266,86 @@ impl SamplingTree {
         path
     }
 
-    /// The text of [`SamplingTree::path`].
-    pub fn path_text(&self, at: NodeIndex) -> String {
-        self.path(at).into_iter().map(|node| self.graph[node].text.as_str()).collect()
+    /// The text from the end of the prompt to the end of `at`.
+    pub fn path_text(&self, at: NodeId) -> String {
+        self.path(at).into_iter().map(|node| self.nodes[node].text.as_str()).collect()
     }
 
-    /// `n` children of `at`, to be sampled.
-    pub fn fork(&mut self, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
+    /// Adds `n` children of `at`, which continue it once they are extended. Nothing is computed yet.
+    ///
+    /// # Errors
+    ///
+    /// `n` is 0, or `at` is closed or pruned.
+    pub fn fork(&mut self, at: NodeId, n: usize) -> Result<Vec<NodeId>> {
         self.fork_as(ForkKind::Sample, at, n)
     }
 
-    /// `n` children of `at` of this kind. Ordinals, and with them the random numbers, are counted per kind.
-    pub fn fork_as(&mut self, kind: ForkKind, at: NodeIndex, n: usize) -> Result<Vec<NodeIndex>> {
+    /// Adds `n` children of each of `nodes`: those of the first node come first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fork`](Self::fork), for the first node that has one.
+    pub fn fork_all(&mut self, nodes: &[NodeId], n: usize) -> Result<Vec<NodeId>> {
+        let mut children = Vec::with_capacity(nodes.len() * n);
+        for &node in nodes {
+            children.extend(self.fork(node, n)?);
+        }
+        Ok(children)
+    }
+
+    /// Like [`fork`](Self::fork), for a purpose of its own: random numbers are counted per kind, so that judging a node
+    /// changes none of its samples.
+    pub fn fork_as(&mut self, kind: ForkKind, at: NodeId, n: usize) -> Result<Vec<NodeId>> {
         let first = self.next_ordinal(kind, at);
         let ordinals: Vec<u64> = (first..).take(n).collect();
         self.fork_ordinals(kind, at, &ordinals)
     }
 
-    /// Children of `at` with these ordinals, which determine their random numbers: used to resume an interrupted
+    /// Adds children of `at` with these ordinals, which determine their random numbers: for resuming an interrupted
     /// search. No child of this kind may have any of them yet.
-    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeIndex, ordinals: &[u64]) -> Result<Vec<NodeIndex>> {
+    pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeId, ordinals: &[u64]) -> Result<Vec<NodeId>> {
         let branches = self.engine.fork(self.open_branch(at)?, ordinals.len())?;
         Ok(branches.into_iter().zip(ordinals).map(|(branch, &ordinal)| self.add(kind, at, ordinal, branch)).collect())
     }
 
     /// Adds a closed child of `at` that an earlier process sampled: its text, log-probability and finish reason. Its
     /// tokens are not known.
-    pub fn add_known(&mut self, at: NodeIndex, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
-        let uniforms = self.graph[at].uniforms.child(ForkKind::Sample, ordinal);
-        let node = ThoughtNode::new(ForkKind::Sample, ordinal, NodeState::Closed, uniforms);
-        let child = self.graph.add_node(ThoughtNode { text: text.to_string(), logprob, finish: Some(finish), ..node });
-        self.graph.add_edge(at, child, ());
+    pub fn add_known(&mut self, at: NodeId, ordinal: u64, text: &str, logprob: f64, finish: FinishReason) {
+        let uniforms = self.nodes[at].uniforms.child(ForkKind::Sample, ordinal);
+        let node = ThoughtNode::new(ForkKind::Sample, ordinal, Lease::Closed, uniforms);
+        self.nodes.add(at, ThoughtNode { text: text.to_string(), logprob, finish: Some(finish), ..node });
     }
 
-    fn next_ordinal(&self, kind: ForkKind, at: NodeIndex) -> u64 {
-        self.graph.neighbors(at).filter(|&child| self.graph[child].kind == kind).count() as u64
+    fn next_ordinal(&self, kind: ForkKind, at: NodeId) -> u64 {
+        self.nodes.children(at).iter().filter(|&&child| self.nodes[child].kind == kind).count() as u64
     }
 
-    fn add(&mut self, kind: ForkKind, at: NodeIndex, ordinal: u64, branch: BranchId) -> NodeIndex {
-        let uniforms = self.graph[at].uniforms.child(kind, ordinal);
-        let child = self.graph.add_node(ThoughtNode::new(kind, ordinal, NodeState::Open(branch), uniforms));
-        self.graph.add_edge(at, child, ());
-        child
+    fn add(&mut self, kind: ForkKind, at: NodeId, ordinal: u64, branch: BranchId) -> NodeId {
+        let uniforms = self.nodes[at].uniforms.child(kind, ordinal);
+        self.nodes.add(at, ThoughtNode::new(kind, ordinal, Lease::Open(branch), uniforms))
     }
 
     /// Samples from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed. A
-    /// failed node does not affect the others; see [`SamplingTree::failure`].
+    /// failed node does not affect the others: see [`has_failed`](Self::has_failed). A node that is extended twice
+    /// continues where it ended.
     ///
     /// # Errors
     ///
-    /// The first node's error if all nodes fail; that the engine stopped.
-    pub fn extend(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<()> {
+    /// A parameter is out of range; a node is closed or pruned; all nodes fail (the first one's error); the engine has
+    /// stopped.
+    pub fn extend(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<()> {
         let mut growing = self.start(nodes, how, stop)?;
         while growing.next_event()?.is_some() {}
         drop(growing);
         self.unless_all_failed(nodes)
     }
 
-    /// Appends given tokens to each of `nodes`; errors as those of `extend`.
-    pub fn extend_given(&mut self, nodes: &[NodeIndex], tokens: &[TokenId]) -> Result<()> {
+    /// Appends given tokens to each of `nodes`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`extend`](Self::extend).
+    pub fn extend_given(&mut self, nodes: &[NodeId], tokens: &[TokenId]) -> Result<()> {
         let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: None };
         let mut growing = self.start_with(nodes, given)?;
         while growing.next_event()?.is_some() {}
@@ -233,22 +353,27 @@ impl SamplingTree {
         self.unless_all_failed(nodes)
     }
 
-    fn unless_all_failed(&mut self, nodes: &[NodeIndex]) -> Result<()> {
+    fn unless_all_failed(&mut self, nodes: &[NodeId]) -> Result<()> {
         match nodes.iter().all(|&node| self.has_failed(node)) {
             true => nodes.first().and_then(|node| self.failures.remove(node)).map_or(Ok(()), Err),
             false => Ok(()),
         }
     }
 
-    /// Like `extend`, but returns the events.
-    pub fn start(&mut self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
+    /// Starts to sample from each of `nodes` and returns the events: for searches that stream, cancel or judge nodes while
+    /// others grow.
+    ///
+    /// # Errors
+    ///
+    /// A parameter is out of range; a node is closed or pruned; the engine has stopped.
+    pub fn start(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
         self.start_until(nodes, how, |_, _| stop.clone())
     }
 
-    /// Like `start`, with a stop for each of `nodes`, by its index.
+    /// Like [`start`](Self::start), with a stop for each of `nodes`, by its index in them.
     pub fn start_until(
         &mut self,
-        nodes: &[NodeIndex],
+        nodes: &[NodeId],
         how: &SamplingParams,
         stop: impl Fn(usize, &ThoughtNode) -> Stop,
     ) -> Result<Extension<'_>> {
@@ -261,15 +386,16 @@ impl SamplingTree {
 
     fn start_with(
         &mut self,
-        nodes: &[NodeIndex],
+        nodes: &[NodeId],
         continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
     ) -> Result<Extension<'_>> {
         let growth = self.growth_with(nodes, continuation)?;
         Ok(Extension::new(self, growth))
     }
 
-    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree.
-    pub fn growth(&self, nodes: &[NodeIndex], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
+    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree. Errors are
+    /// those of [`start`](Self::start).
+    pub fn growth(&self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
         self.growth_with(nodes, |_, node| Continuation::Sampled {
             params: how.clone(),
             stop: stop.clone(),
@@ -278,15 +404,15 @@ impl SamplingTree {
     }
 
     /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].
-    pub fn growth_given(&self, given: &[(NodeIndex, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
-        let nodes: Vec<NodeIndex> = given.iter().map(|&(node, _)| node).collect();
+    pub fn growth_given(&self, given: &[(NodeId, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
+        let nodes: Vec<NodeId> = given.iter().map(|&(node, _)| node).collect();
         let logprobs = logprobs.then_some(0);
         self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), logprobs })
     }
 
     fn growth_with(
         &self,
-        nodes: &[NodeIndex],
+        nodes: &[NodeId],
         continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
     ) -> Result<Growth> {
         let mut by_branch = HashMap::new();
@@ -294,80 +420,88 @@ impl SamplingTree {
         for (ix, &node) in nodes.iter().enumerate() {
             let branch = self.open_branch(node)?;
             by_branch.insert(branch, node);
-            extends.push(Extend { branch, continuation: continuation(ix, &self.graph[node]) });
+            extends.push(Extend { branch, continuation: continuation(ix, &self.nodes[node]) });
         }
         let mut inner = self.engine.receiver(self.hear);
         inner.start(extends)?;
         Ok(Growth::new(inner, by_branch))
     }
 
-    pub fn set_score(&mut self, at: NodeIndex, score: f64) {
-        self.graph[at].score = Some(score);
+    /// Sets the value of a node, which the tree only keeps.
+    pub fn set_score(&mut self, at: NodeId, score: f64) {
+        self.nodes[at].score = Some(score);
     }
 
-    pub fn set_visits(&mut self, at: NodeIndex, visits: u32) {
-        self.graph[at].visits = Some(visits);
+    /// Sets the number of simulations that passed through a node, which the tree only keeps.
+    pub fn set_visits(&mut self, at: NodeId, visits: u32) {
+        self.nodes[at].visits = Some(visits);
     }
 
-    /// Releases the branch of `at`; the node stays part of the result.
-    pub fn close(&mut self, at: NodeIndex) {
-        if let NodeState::Open(branch) = self.graph[at].state {
+    /// Releases `at`, which cannot grow any more but stays part of the result. Its memory is free once nothing else needs
+    /// it; its children are not affected.
+    pub fn close(&mut self, at: NodeId) {
+        if let Some(branch) = self.nodes[at].branch() {
             self.engine.release(&[branch]);
-            self.graph[at].state = NodeState::Closed;
+            self.nodes[at].lease = Lease::Closed;
         }
     }
 
-    /// Rejects `at` and its subtree; the engine prunes their branches at once. The record stays readable.
-    pub fn prune(&mut self, at: NodeIndex) {
+    /// Rejects `at` and its subtree: their memory is free at once, and none of them can grow. The record stays readable.
+    pub fn prune(&mut self, at: NodeId) {
         let mut below = vec![at];
         while let Some(node) = below.pop() {
-            if let NodeState::Open(branch) = self.graph[node].state {
+            if let Some(branch) = self.nodes[node].branch() {
                 self.engine.prune(&[branch]);
             }
-            self.graph[node].state = NodeState::Pruned;
-            below.extend(self.graph.neighbors(node));
+            self.nodes[node].lease = Lease::Pruned;
+            below.extend(self.nodes.children(node).iter().rev());
         }
     }
 
     /// Records that `at` failed. The engine keeps the branch's tokens but sends no more events of it, so the node
     /// cannot be extended.
-    fn fail(&mut self, at: NodeIndex, error: Error) -> Result<()> {
+    fn fail(&mut self, at: NodeId, error: Error) -> Result<()> {
         self.close(at);
         match error {
             Error::EngineStopped { .. } => Err(error),
             error => {
-                self.graph[at].finish = Some(FinishReason::Failed);
+                self.nodes[at].finish = Some(FinishReason::Failed);
                 self.failures.insert(at, error);
                 Ok(())
             }
         }
     }
 
-    pub fn has_failed(&self, at: NodeIndex) -> bool {
-        self.graph[at].finish == Some(FinishReason::Failed)
+    /// Whether `at` failed: the engine could not extend it, and it is closed.
+    pub fn has_failed(&self, at: NodeId) -> bool {
+        self.nodes[at].finish == Some(FinishReason::Failed)
     }
 
     /// The error of `at`, if it failed.
-    pub fn failure(&self, at: NodeIndex) -> Option<&Error> {
+    pub fn failure(&self, at: NodeId) -> Option<&Error> {
         self.failures.get(&at)
     }
 
     /// Takes the errors of failed nodes, in the order of the nodes' creation.
-    pub fn take_failures(&mut self) -> BTreeMap<NodeIndex, Error> {
+    pub fn take_failures(&mut self) -> BTreeMap<NodeId, Error> {
         std::mem::take(&mut self.failures)
     }
 
-    fn open_branch(&self, at: NodeIndex) -> Result<BranchId> {
-        match self.graph[at].state {
-            NodeState::Open(branch) => Ok(branch),
-            state => {
-                Err(Error::Internal(format!("node {} of `{}` is {state:?}: it cannot grow", at.index(), self.item)))
-            }
-        }
+    fn open_branch(&self, at: NodeId) -> Result<BranchId> {
+        let what = || match self.name.as_str() {
+            "" => format!("node {at}"),
+            name => format!("node {at} of `{name}`"),
+        };
+        let found = match self.nodes[at].lease {
+            Lease::Open(branch) => return Ok(branch),
+            Lease::Closed => "a closed one",
+            Lease::Pruned => "a pruned one",
+        };
+        Err(Error::value(what(), "an open node, which can grow", found))
     }
 
-    fn grow(&mut self, at: NodeIndex, finish: Finish) {
-        let node = &mut self.graph[at];
+    fn grow(&mut self, at: NodeId, finish: Finish) {
+        let node = &mut self.nodes[at];
         if !(node.top.is_empty() && finish.top.is_empty()) {
             node.top.resize(node.tokens.len(), Vec::new());
             node.top.extend(finish.top);
@@ -383,7 +517,7 @@ impl SamplingTree {
 
 impl Drop for SamplingTree {
     fn drop(&mut self) {
-        for at in self.graph.node_indices() {
+        for at in self.nodes() {
             self.close(at);
         }
     }

@@ -1,11 +1,9 @@
 //! Log-probabilities of given continuations; all of one call run in one batch. Prefixes that the continuations share
 //! with each other or with the tree are computed once; the tree does not change.
 
-use petgraph::graph::NodeIndex;
-
 use super::SamplingTree;
 use offshoot_core::error::Result;
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::Extend;
 
 /// The natural-log probability of a continuation, and of each of its tokens.
@@ -24,14 +22,14 @@ pub struct Probe<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub enum After<'a> {
-    Node(NodeIndex),
+    Node(NodeId),
     /// A prompt outside the tree, for example a question about it.
     Prompt(&'a [TokenId]),
 }
 
 impl SamplingTree {
     /// The log-probability of `continuation` after each of `nodes`.
-    pub fn score(&self, nodes: &[NodeIndex], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
+    pub fn score(&self, nodes: &[NodeId], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
         let probes: Vec<_> = nodes.iter().map(|&node| Probe { after: After::Node(node), continuation }).collect();
         self.probe(&probes)
     }

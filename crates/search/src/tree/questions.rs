@@ -1,11 +1,9 @@
 //! Questions of a search (nodes with separate prompts, recorded below the thought that they are about), tokens given to
 //! nodes, random numbers for the search's own choices, and the cost of all nodes.
 
-use petgraph::graph::NodeIndex;
-
-use super::{Extension, SamplingTree};
+use super::{Extension, Prompt, SamplingTree};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, ForkKind};
 
 /// Cost of the nodes of a tree, without the root's prompt.
@@ -18,24 +16,25 @@ pub struct TreeCost {
 }
 
 impl SamplingTree {
-    /// Adds a question about `at`: a child whose context is `prompt` alone. Its random numbers follow the path, as for
-    /// forks. Prefixes shared with other prompts are computed once, as for every branch.
+    /// Adds a question about `at`: a child whose context is `prompt` alone, not the nodes above. Answers are forks of it.
+    /// Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
     ///
     /// # Errors
     ///
     /// `Error::ContextTooLong` if the prompt exceeds the model's context.
-    pub fn ask(&mut self, kind: ForkKind, at: NodeIndex, prompt: Vec<TokenId>, text: String) -> Result<NodeIndex> {
-        let branch = self.engine.root_with(prompt.clone(), self.place).map_err(|error| self.too_long(error))?;
+    pub fn ask(&mut self, kind: ForkKind, at: NodeId, prompt: Prompt) -> Result<NodeId> {
+        let Prompt { text, tokens } = prompt;
+        let branch = self.engine.root_with(tokens.clone(), self.place).map_err(|error| self.too_long(error))?;
         let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
-        let node = &mut self.graph[question];
-        (node.tokens, node.text, node.asks) = (prompt, text, true);
+        let node = &mut self.nodes[question];
+        (node.tokens, node.text, node.asks) = (tokens, text, true);
         Ok(question)
     }
 
     fn too_long(&self, error: Error) -> Error {
         match error {
             Error::ContextTooLong { tokens, context, .. } => {
-                Error::ContextTooLong { what: format!("a question about item `{}`", self.item), tokens, context }
+                Error::ContextTooLong { what: format!("a question about item `{}`", self.name), tokens, context }
             }
             other => other,
         }
@@ -43,20 +42,20 @@ impl SamplingTree {
 
     /// Appends the given tokens to each node; with `logprobs`, their log-probabilities are computed and stored in the
     /// node.
-    pub fn start_given(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
+    pub fn start_given(&mut self, given: Vec<(NodeId, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
         let growth = self.growth_given(&given, logprobs)?;
         Ok(Extension::new(self, growth))
     }
 
     /// The `draw`-th random number of `at` itself, in [0, 1). Tokens sampled from its forks never use it.
-    pub fn uniform(&self, at: NodeIndex, draw: u32) -> f64 {
-        self.graph[at].uniforms.uniform(draw)
+    pub fn uniform(&self, at: NodeId, draw: u32) -> f64 {
+        self.nodes[at].uniforms.uniform(draw)
     }
 
     /// The cost of the tree so far.
     pub fn spent(&self) -> TreeCost {
         let mut spent = TreeCost::default();
-        for at in self.nodes().filter(|&at| at != self.root) {
+        for at in self.nodes().filter(|&at| at != self.root()) {
             let node = self.node(at);
             match node.asks || node.finish == Some(FinishReason::Given) {
                 true => spent.given += node.tokens.len(),

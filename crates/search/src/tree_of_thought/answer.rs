@@ -1,10 +1,9 @@
 //! Ends a search: paths are answered if the task has a question for it, and the best one is the outcome.
 
-use petgraph::graph::NodeIndex;
-
 use super::{Evaluate, Texts, ThoughtPath, ThoughtSearcher};
 use crate::{Outcome, Sample, select};
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Answers `paths`, complete ones first, then by value; the outcome is the best one's.
@@ -32,7 +31,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Keeps in `paths` those that are answered; returns the end nodes of their samples.
-    fn ends(&mut self, paths: &mut Vec<ThoughtPath>) -> Result<Vec<NodeIndex>> {
+    fn ends(&mut self, paths: &mut Vec<ThoughtPath>) -> Result<Vec<NodeId>> {
         let how = self.how;
         let Some(answering) = &how.answer else {
             // The prompt alone is not an answer.
@@ -58,7 +57,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// If the task has a question about answers, its values replace the paths' values.
-    fn judge_answers(&mut self, paths: &mut [ThoughtPath], ends: &[NodeIndex]) -> Result<()> {
+    fn judge_answers(&mut self, paths: &mut [ThoughtPath], ends: &[NodeId]) -> Result<()> {
         let how = self.how;
         let Evaluate::Value { last: Some(question), words, by, .. } = &how.evaluate else { return Ok(()) };
         let mut prompts = Vec::with_capacity(ends.len());

@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 
-use petgraph::graph::NodeIndex;
-
 use super::{Generate, Proposal, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher};
 use offshoot_core::error::Result;
+use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, ForkKind};
 
 /// A new thought; its node is open.
 struct NewThought<'a> {
     from: &'a ThoughtPath,
-    node: NodeIndex,
+    node: NodeId,
     thought: String,
     ended: bool,
 }
@@ -19,11 +18,11 @@ struct NewThought<'a> {
 /// The thoughts that could follow a path, or the lists that the model writes of them.
 enum ProposedThoughts {
     Known(Vec<String>),
-    Written { question: NodeIndex, lists: Vec<NodeIndex> },
+    Written { question: NodeId, lists: Vec<NodeId> },
 }
 
 impl ProposedThoughts {
-    fn lists(&self) -> &[NodeIndex] {
+    fn lists(&self) -> &[NodeId] {
         match self {
             ProposedThoughts::Known(_) => &[],
             ProposedThoughts::Written { lists, .. } => lists,
@@ -54,7 +53,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         for from in paths {
             forks.extend(self.tree.fork(from.node, n)?.into_iter().map(|node| (from, node)));
         }
-        let nodes: Vec<NodeIndex> = forks.iter().map(|&(_, node)| node).collect();
+        let nodes: Vec<NodeId> = forks.iter().map(|&(_, node)| node).collect();
         // The stop string is kept, because the next thought continues after it.
         self.draw(&nodes, drawing, true)?;
         let mut grown = Vec::with_capacity(forks.len());
@@ -84,14 +83,14 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
             let proposal = match self.texts.propose(question, &from.thoughts)? {
                 Proposal::Thoughts(thoughts) => ProposedThoughts::Known(thoughts),
                 Proposal::Ask(prompt) => {
-                    let question = self.tree.ask(ForkKind::Propose, from.node, prompt.tokens, prompt.text)?;
+                    let question = self.tree.ask(ForkKind::Propose, from.node, prompt)?;
                     let lists = self.tree.fork_as(ForkKind::Propose, question, lists)?;
                     ProposedThoughts::Written { question, lists }
                 }
             };
             proposals.push((from, proposal));
         }
-        let nodes: Vec<NodeIndex> = proposals.iter().flat_map(|(_, proposal)| proposal.lists()).copied().collect();
+        let nodes: Vec<NodeId> = proposals.iter().flat_map(|(_, proposal)| proposal.lists()).copied().collect();
         if !nodes.is_empty() {
             self.draw(&nodes, drawing, false)?;
         }
@@ -115,7 +114,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         match proposal {
             ProposedThoughts::Known(thoughts) => thoughts,
             ProposedThoughts::Written { question, lists } => {
-                let text = |&list: &NodeIndex| self.tree.node(list).text.clone();
+                let text = |&list: &NodeId| self.tree.node(list).text.clone();
                 let texts: Vec<String> = lists.iter().map(text).collect();
                 self.close_question(question);
                 texts.iter().flat_map(|text| text.lines()).filter_map(|line| self.texts.thought(line)).collect()

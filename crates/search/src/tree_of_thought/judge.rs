@@ -1,12 +1,12 @@
 //! The model's judgements of paths: a value for each path, or votes among all paths of a step.
 
-use petgraph::graph::NodeIndex;
 use regex::Regex;
 
-use super::{Appraisal, Evaluate, QuestionPrompt, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
+use super::{Appraisal, Evaluate, SamplingOverrides, Texts, ThoughtPath, ThoughtSearcher, ValueBy};
 use crate::evaluate::{expected_value, value_in, vote_in};
+use crate::tree::Prompt;
 use offshoot_core::error::Result;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::ForkKind;
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
@@ -48,27 +48,28 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// all failed or no answer contains a known word.
     pub(super) fn values(
         &mut self,
-        questions: Vec<(NodeIndex, QuestionPrompt)>,
+        questions: Vec<(NodeId, Prompt)>,
         words: &[(String, f64)],
         by: &ValueBy,
     ) -> Result<Vec<f64>> {
         let mut texts = Vec::with_capacity(questions.len());
-        let mut asked: Vec<(String, NodeIndex)> = Vec::new();
-        for (about, QuestionPrompt { text, tokens }) in questions {
+        let mut asked: Vec<(String, NodeId)> = Vec::new();
+        for (about, prompt) in questions {
+            let text = prompt.text.clone();
             if !self.values.contains_key(&text) && !asked.iter().any(|(known, _)| *known == text) {
-                asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, tokens, text.clone())?));
+                asked.push((text.clone(), self.tree.ask(ForkKind::Value, about, prompt)?));
             }
             texts.push(text);
         }
-        let new: Vec<NodeIndex> = asked.iter().map(|&(_, question)| question).collect();
+        let new: Vec<NodeId> = asked.iter().map(|&(_, question)| question).collect();
         let values = match by {
             ValueBy::Samples { samples, drawing } => {
                 let answers = self.answers(&new, *samples as usize)?;
                 if !answers.is_empty() {
                     self.draw(&answers.concat(), drawing, false)?;
                 }
-                let value = |&answer: &NodeIndex| value_in(&self.tree.node(answer).text, words);
-                let given = |own: &Vec<NodeIndex>| {
+                let value = |&answer: &NodeId| value_in(&self.tree.node(answer).text, words);
+                let given = |own: &Vec<NodeId>| {
                     own.iter().filter(|&&answer| !self.tree.has_failed(answer)).map(value).collect()
                 };
                 answers.iter().map(|own| mean(given(own))).collect()
@@ -81,14 +82,14 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// For each question, the mean value of its answers, from the words' probabilities.
-    fn expected(&mut self, questions: &[NodeIndex], words: &[(String, f64)]) -> Result<Vec<f64>> {
+    fn expected(&mut self, questions: &[NodeId], words: &[(String, f64)]) -> Result<Vec<f64>> {
         let tokens: Vec<Vec<TokenId>> =
             words.iter().map(|(word, _)| self.texts.continuation(word)).collect::<Result<_>>()?;
         let answers = self.answers(questions, words.len())?;
         let given = answers.iter().flat_map(|own| own.iter().copied().zip(tokens.iter().cloned()));
         self.give(given.collect(), true)?;
-        let logprob = |&answer: &NodeIndex| self.tree.node(answer).logprob;
-        let value = |own: &Vec<NodeIndex>| {
+        let logprob = |&answer: &NodeId| self.tree.node(answer).logprob;
+        let value = |own: &Vec<NodeId>| {
             let known = words.iter().zip(own).filter(|(_, answer)| !self.tree.has_failed(**answer));
             expected_value(known.map(|((_, value), answer)| (*value, logprob(answer))))
         };
@@ -96,13 +97,13 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Forks `n` answers to each question, to be sampled or given.
-    fn answers(&mut self, questions: &[NodeIndex], n: usize) -> Result<Vec<Vec<NodeIndex>>> {
+    fn answers(&mut self, questions: &[NodeId], n: usize) -> Result<Vec<Vec<NodeId>>> {
         questions.iter().map(|&question| self.tree.fork_as(ForkKind::Value, question, n)).collect()
     }
 
     /// The texts of `n` answers to a question about all paths.
-    fn ballots(&mut self, prompt: QuestionPrompt, n: usize, drawing: &SamplingOverrides) -> Result<Vec<String>> {
-        let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt.tokens, prompt.text)?;
+    fn ballots(&mut self, prompt: Prompt, n: usize, drawing: &SamplingOverrides) -> Result<Vec<String>> {
+        let question = self.tree.ask(ForkKind::Vote, self.tree.root(), prompt)?;
         let ballots = self.tree.fork_as(ForkKind::Vote, question, n)?;
         self.draw(&ballots, drawing, false)?;
         self.close_question(question);
@@ -111,7 +112,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Releases a question and its answers.
-    pub(super) fn close_question(&mut self, question: NodeIndex) {
+    pub(super) fn close_question(&mut self, question: NodeId) {
         self.tree.children(question).into_iter().for_each(|answer| self.tree.close(answer));
         self.tree.close(question);
     }

@@ -10,12 +10,10 @@ mod settings;
 
 use std::collections::{HashMap, HashSet};
 
-use petgraph::graph::NodeIndex;
-
 use super::{Outcome, SearchJob, select};
-use crate::tree::SamplingTree;
+use crate::tree::{Prompt, SamplingTree};
 use offshoot_core::error::Result;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{SamplingParams, Stop};
 
 pub use settings::{
@@ -27,7 +25,7 @@ pub trait Texts {
     type Question;
 
     /// A question about the path of `thoughts`.
-    fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<QuestionPrompt>;
+    fn ask(&self, question: &Self::Question, thoughts: &[String]) -> Result<Prompt>;
 
     /// What could follow the path of `thoughts`: by default, the model is asked.
     fn propose(&self, question: &Self::Question, thoughts: &[String]) -> Result<Proposal> {
@@ -40,10 +38,10 @@ pub trait Texts {
     }
 
     /// A question about the path of `thoughts` and its answer.
-    fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<QuestionPrompt>;
+    fn ask_about_answer(&self, question: &Self::Question, thoughts: &[String], answer: &str) -> Result<Prompt>;
 
     /// A question about several paths.
-    fn ask_for_choice(&self, question: &Self::Question, paths: &[&[String]]) -> Result<QuestionPrompt>;
+    fn ask_for_choice(&self, question: &Self::Question, paths: &[&[String]]) -> Result<Prompt>;
 
     /// The thought in a generated text; `None`: there is none.
     fn thought(&self, text: &str) -> Option<String>;
@@ -61,7 +59,7 @@ pub trait Texts {
 /// Where the next thoughts after a path come from.
 pub enum Proposal {
     /// The model lists them, one per line.
-    Ask(QuestionPrompt),
+    Ask(Prompt),
     /// A program knows them.
     Thoughts(Vec<String>),
 }
@@ -69,15 +67,9 @@ pub enum Proposal {
 /// Where the value of a path comes from.
 pub enum Appraisal {
     /// The model's answer.
-    Ask(QuestionPrompt),
+    Ask(Prompt),
     /// A program knows it.
     Value(f64),
-}
-
-/// A prompt as text, and its tokens including those of the chat template.
-pub struct QuestionPrompt {
-    pub text: String,
-    pub tokens: Vec<TokenId>,
 }
 
 /// Finds the best answer among the paths from the root, by the model's own judgement.
@@ -111,7 +103,7 @@ struct ThoughtSearcher<'a, 'j, T: Texts> {
 #[derive(Clone, Debug)]
 struct ThoughtPath {
     /// Node of the last thought.
-    node: NodeIndex,
+    node: NodeId,
     /// From the root on.
     thoughts: Vec<String>,
     value: f64,
@@ -120,7 +112,7 @@ struct ThoughtPath {
     /// Whether no thought can follow.
     ended: bool,
     /// Equal for paths that are merged.
-    key: (Option<NodeIndex>, String),
+    key: (Option<NodeId>, String),
 }
 
 impl<T: Texts> ThoughtSearcher<'_, '_, T> {
@@ -215,7 +207,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Samples from each of `nodes` until all have ended or failed.
-    fn draw(&mut self, nodes: &[NodeIndex], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
+    fn draw(&mut self, nodes: &[NodeId], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
         let (params, stop) = self.sampling(drawing, include_stop);
         let mut growing = self.tree.start(nodes, &params, &stop)?;
         while self.job.next_finished(&mut growing)?.is_some() {}
@@ -223,7 +215,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     }
 
     /// Appends given tokens to each node.
-    fn give(&mut self, given: Vec<(NodeIndex, Vec<TokenId>)>, logprobs: bool) -> Result<()> {
+    fn give(&mut self, given: Vec<(NodeId, Vec<TokenId>)>, logprobs: bool) -> Result<()> {
         let mut growing = self.tree.start_given(given, logprobs)?;
         while self.job.next_finished(&mut growing)?.is_some() {}
         Ok(())

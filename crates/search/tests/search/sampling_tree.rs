@@ -2,23 +2,25 @@
 
 use std::collections::HashSet;
 
+use offshoot_core::ids::NodeId;
 use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{
     Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, UniformKey,
 };
 use offshoot_search::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
-use petgraph::graph::NodeIndex;
+
+use crate::job;
 
 fn tree_on(engine: EngineHandle) -> SamplingTree {
-    SamplingTree::new(engine, "item", 7, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q:").seed(7)
 }
 
-fn extend(tree: &mut SamplingTree, nodes: &[NodeIndex]) {
+fn extend(tree: &mut SamplingTree, nodes: &[NodeId]) {
     tree.extend(nodes, &SamplingParams::default(), &Stop::default()).expect("the script answers");
 }
 
 /// The next node to finish; `None` once all have.
-fn next_finished(growing: &mut Extension<'_>) -> Option<NodeIndex> {
+fn next_finished(growing: &mut Extension<'_>) -> Option<NodeId> {
     while let Some(event) = growing.next_event().expect("no failure") {
         if let TreeEvent::Finished { node } = event {
             return Some(node);
@@ -156,7 +158,7 @@ fn a_failed_node_cannot_go_on() {
     let child = tree.fork(tree.root(), 1).expect("open")[0];
     let error = tree.extend(&[child], &SamplingParams::default(), &Stop::default()).expect_err("the script panics");
     assert!(error.to_string().contains("no such page"), "{error}");
-    assert_eq!((tree.node(child).state, tree.node(child).finish.clone()), (NodeState::Closed, None));
+    assert_eq!((tree.node(child).state(), tree.node(child).finish.clone()), (NodeState::Closed, None));
 }
 
 #[test]
@@ -172,7 +174,7 @@ fn a_branch_that_fails_leaves_its_siblings_alone() {
     let texts = |tree: &SamplingTree| children.iter().map(|&node| tree.node(node).text.clone()).collect::<Vec<_>>();
     assert_eq!(texts(&tree), ["whole", "", "whole"]);
     let failed = tree.node(children[1]);
-    assert_eq!((failed.state, failed.finish.clone()), (NodeState::Closed, Some(FinishReason::Failed)));
+    assert_eq!((failed.state(), failed.finish.clone()), (NodeState::Closed, Some(FinishReason::Failed)));
     assert!(tree.failure(children[1]).is_some_and(|error| error.to_string().contains("one that fails")));
     assert!(!tree.has_failed(children[0]) && tree.failure(children[0]).is_none());
     tree.extend(&children[..1], &SamplingParams::default(), &Stop::default()).expect("the first one goes on");
@@ -194,12 +196,12 @@ fn pruning_drops_the_lease_and_keeps_the_record() {
     extend(&mut tree, &children);
     let below = tree.fork(children[0], 1).expect("open");
     tree.prune(children[0]);
-    assert_eq!(tree.node(below[0]).state, NodeState::Pruned);
+    assert_eq!(tree.node(below[0]).state(), NodeState::Pruned);
     assert_eq!(tree.node(children[0]).text, "<2>");
     assert!(tree.fork(children[0], 1).is_err(), "a pruned thought cannot grow");
     let on = tree.fork(children[1], 1).expect("its sibling can");
     tree.close(on[0]);
-    assert_eq!(tree.node(on[0]).state, NodeState::Closed);
+    assert_eq!(tree.node(on[0]).state(), NodeState::Closed);
 }
 
 #[test]

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offshoot_core::{Error, Result};
-use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
-use offshoot_search::settings::BestBy;
+use offshoot_search::settings::{BestBy, BestOfN};
 use offshoot_search::tree::{NodeState, SamplingTree};
 use offshoot_search::vote::Decided;
 use offshoot_search::{
@@ -20,7 +19,7 @@ use job::Order;
 /// What each sample says: branches are numbered from the root (0) on, so sample `i` is branch `i + 1`.
 fn saying(replies: Vec<ScriptedReply>) -> SamplingTree {
     let engine = EngineHandle::scripted(move |call| replies[call.branch.0 as usize - 1].clone());
-    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q")
 }
 
 fn texts(replies: &[&str]) -> Vec<ScriptedReply> {
@@ -142,7 +141,7 @@ fn what_the_vote_can_do_without_is_never_drawn() {
     assert_eq!(recorded.len(), 3);
     let outcome = outcome.expect("nothing fails");
     assert_eq!((outcome.cancelled, outcome.cancelled_tokens), (2, 0));
-    let states: Vec<NodeState> = tree.children(root).into_iter().map(|node| tree.node(node).state).collect();
+    let states: Vec<NodeState> = tree.children(root).into_iter().map(|node| tree.node(node).state()).collect();
     assert_eq!(states, [NodeState::Closed, NodeState::Closed, NodeState::Closed, NodeState::Pruned, NodeState::Pruned]);
     let grown = tree.children(root).into_iter().filter(|&node| tree.node(node).finish.is_some()).count();
     assert_eq!(grown, 3);
@@ -160,7 +159,7 @@ fn best(replies: Vec<ScriptedReply>, by: BestBy) -> Outcome {
     let n = replies.len();
     let mut tree = saying(replies);
     let root = tree.root();
-    drive(|job| best_of_n(&mut tree, root, n, by, false, job), false).0.expect("nothing fails")
+    drive(|job| best_of_n(&mut tree, root, &BestOfN::new(n, by), job), false).0.expect("nothing fails")
 }
 
 #[test]
@@ -188,7 +187,7 @@ fn sampling_chooses_none_and_gives_every_branch_back() {
     let outcome = drive(|job| sample(&mut tree, root, 2, job), false).0.expect("nothing fails");
     assert_eq!((outcome.prediction, outcome.chosen, outcome.correct), (None, None, None));
     for node in tree.children(root) {
-        assert_eq!(tree.node(node).state, NodeState::Closed);
+        assert_eq!(tree.node(node).state(), NodeState::Closed);
         assert_eq!(tree.node(node).finish, Some(FinishReason::EndOfText));
     }
 }
@@ -259,7 +258,7 @@ fn drawing() -> SamplingTree {
         }
         Continuation::Given { .. } => ScriptedReply::text(""),
     });
-    SamplingTree::new(engine, "item", 1, tokens_of("Q"), "Q".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q")
 }
 
 #[test]
@@ -273,7 +272,7 @@ fn a_search_taken_up_ends_as_one_that_was_never_interrupted() {
                 job.earlier = earlier.to_vec();
                 match which {
                     0 => sample(&mut tree, root, N, job),
-                    1 => best_of_n(&mut tree, root, N, BestBy::Logprob, false, job),
+                    1 => best_of_n(&mut tree, root, &BestOfN::new(N, BestBy::Logprob), job),
                     2 => self_consistency(&mut tree, root, N, Decided::Never, job),
                     _ => self_consistency(&mut tree, root, N, Decided::Certain, job),
                 }

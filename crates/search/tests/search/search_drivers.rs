@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_core::{Error, Result};
 use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, FinishReason, ForkKind, ScriptedReply};
@@ -16,7 +16,6 @@ use offshoot_search::tree::{NodeState, SamplingTree};
 use offshoot_search::{
     Assessment, Assessor, Details, Outcome, Scorer, SearchJob, best_by_scorer, dvts, mcts, step_beam,
 };
-use petgraph::graph::NodeIndex;
 
 use crate::job;
 use job::Order;
@@ -52,7 +51,7 @@ fn model(letters: &'static str, depth: usize, likely: fn(&str) -> f64) -> Sampli
             Continuation::Sampled { .. } => ScriptedReply::text("z"),
         }
     });
-    SamplingTree::new(engine, "item", 1, tokens_of("Q:"), "Q:".to_string()).expect("the script takes any prompt")
+    job::tree_on(engine, "Q:")
 }
 
 /// The answer is the first letter; `a` is right.
@@ -86,7 +85,7 @@ fn search(
     let mut job = order.job(Assessor::new(assess), &mut record);
     let steps = StepSettings { delimiter: "\n".to_string(), most };
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
-    let outcome = run(&mut Stepper { steps: &steps, decode: &decode, scorer, asked: 0 }, &mut job)?;
+    let outcome = run(&mut Stepper::new(&steps, &decode, scorer), &mut job)?;
     drop(job);
     assert_eq!(outcome.samples.len(), recorded, "each sample is recorded, once");
     Ok(outcome)
@@ -102,12 +101,12 @@ fn beams(samples: u32, expansions: u32, by: Decide) -> StepSearch {
 }
 
 /// The thoughts below `at` and what became of them.
-fn said(tree: &SamplingTree, at: NodeIndex) -> Vec<(String, NodeState)> {
-    tree.children(at).into_iter().map(|node| (tree.node(node).text.clone(), tree.node(node).state)).collect()
+fn said(tree: &SamplingTree, at: NodeId) -> Vec<(String, NodeState)> {
+    tree.children(at).into_iter().map(|node| (tree.node(node).text.clone(), tree.node(node).state())).collect()
 }
 
 fn nothing_is_held(tree: &SamplingTree) {
-    let open = tree.nodes().filter(|&node| node != tree.root() && matches!(tree.node(node).state, NodeState::Open(_)));
+    let open = tree.nodes().filter(|&node| node != tree.root() && tree.node(node).state() == NodeState::Open);
     assert_eq!(open.count(), 0, "every lease is given back");
 }
 
@@ -128,8 +127,7 @@ fn a_scorer_chooses_the_best_of_all_that_were_drawn() {
         })
     };
     let chosen = |prefer: fn(&str) -> f64| {
-        let tree = SamplingTree::new(replies(prefer), "item", 1, tokens_of("Q:"), "Q:".to_string());
-        let mut tree = tree.expect("the script takes any prompt");
+        let mut tree = job::tree_on(replies(prefer), "Q:");
         let root = tree.root();
         let outcome =
             search(by_question(), 1, false, |s, job| best_by_scorer(&mut tree, root, says.len(), &s.scorer, job));
@@ -184,7 +182,7 @@ fn a_search_follows_the_scores_of_its_assessor() {
     let mut record = |_: &_| Ok(());
     let mut job = order.job(Assessor::new(scored), &mut record);
     let decode = |_: &[TokenId], tokens: &[TokenId]| text_of(tokens);
-    let mut stepper = Stepper { steps: &how.steps, decode: &decode, scorer: Scorer::Grade, asked: 0 };
+    let mut stepper = Stepper::new(&how.steps, &decode, Scorer::Grade);
     let outcome = step_beam(&mut tree, root, &how, &mut stepper, &mut job).expect("nothing fails");
     drop(job);
     assert_eq!(outcome.samples[0].text, "d\nd", "the assessor's best, though `a` is right");
@@ -228,7 +226,7 @@ fn simulations_go_where_branches_do_not_fail() {
 
 #[test]
 fn aggregates_see_all_steps() {
-    let mut solution = offshoot_search::steps::Solution::start(NodeIndex::new(0));
+    let mut solution = offshoot_search::steps::Solution::start(NodeId(0));
     assert_eq!(solution.value(Aggregate::Product), 0.0);
     solution.scores = vec![0.5, 0.25, 0.75];
     let values = [Aggregate::Last, Aggregate::Min, Aggregate::Product].map(|aggregate| solution.value(aggregate));
@@ -386,7 +384,7 @@ fn a_budget_of_tokens_ends_a_search() {
 
 #[test]
 fn an_interrupt_ends_each_of_them() {
-    type Driver = fn(&mut SamplingTree, NodeIndex, &mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>;
+    type Driver = fn(&mut SamplingTree, NodeId, &mut Stepper<'_>, &mut SearchJob<'_>) -> Result<Outcome>;
     let drivers: [Driver; 3] = [
         |tree, root, s, job| step_beam(tree, root, &beams(4, 2, Decide::Best), s, job),
         |tree, root, s, job| dvts(tree, root, &beams(4, 2, Decide::Best), s, job),

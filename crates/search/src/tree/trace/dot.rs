@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Trace, TraceState};
+use super::Trace;
+use crate::tree::NodeState;
 
 /// Longest thought shown in a box, in characters.
 const LABEL_CHARS: usize = 60;
@@ -21,7 +22,7 @@ impl Trace {
     fn cluster(&self, number: usize, dot: &mut String) -> std::fmt::Result {
         writeln!(dot, "  subgraph cluster_{number} {{\n    label=\"{}\";", label(&self.item))?;
         for (node, parts_at) in self.nodes.iter().zip(self.parts_at()) {
-            let style = if node.state == TraceState::Pruned { ", style=dashed" } else { "" };
+            let style = if node.state == NodeState::Pruned { ", style=dashed" } else { "" };
             let score = node.score.map(|score| format!("\\nscore {score:.3}")).unwrap_or_default();
             let visits = node.visits.map(|visits| format!("\\n{visits} visits")).unwrap_or_default();
             let text = format!("{}\\n{} tokens{score}{visits}", label_from(&node.text, parts_at), node.tokens);

@@ -39,7 +39,8 @@ pub struct TraceNode {
     /// Its index among its parent's children of the same kind. Kinds and ordinals from the root down, with the run's
     /// seed, determine all random numbers.
     pub ordinal: u64,
-    pub state: TraceState,
+    /// Whether it could grow when the tree was written.
+    pub state: NodeState,
     /// Whether the node is a question about its parent: its text and tokens are a separate prompt, and its context
     /// excludes the nodes above.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -63,18 +64,6 @@ pub struct TraceNode {
     pub top: Vec<Vec<(TokenId, f32)>>,
 }
 
-/// State of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TraceState {
-    /// It could be extended when the tree was written.
-    Open,
-    /// Released; part of the result.
-    Closed,
-    /// Rejected by the search.
-    Pruned,
-}
-
 impl SamplingTree {
     /// The current record.
     pub fn trace(&self) -> Trace {
@@ -83,11 +72,11 @@ impl SamplingTree {
             let node = self.node(at);
             let given = node.finish.is_none() || (node.finish == Some(FinishReason::Given) && node.logprobs.is_empty());
             TraceNode {
-                id: at.index(),
-                parent: self.parent(at).map(|parent| parent.index()),
+                id: at.ix(),
+                parent: self.parent(at).map(|parent| parent.ix()),
                 kind: node.kind,
                 ordinal: node.ordinal,
-                state: node.state.into(),
+                state: node.state(),
                 asks: node.asks,
                 finish: node.finish.clone(),
                 score: node.score.filter(|score| score.is_finite()),
@@ -100,20 +89,10 @@ impl SamplingTree {
             }
         };
         Trace {
-            item: self.item().to_string(),
+            item: self.name().to_string(),
             kv_bytes_per_token: Some(facts.kv_bytes_per_token).filter(|&bytes| bytes > 0),
             level_ends: None,
             nodes: self.nodes().map(node).collect(),
-        }
-    }
-}
-
-impl From<NodeState> for TraceState {
-    fn from(state: NodeState) -> Self {
-        match state {
-            NodeState::Open(_) => TraceState::Open,
-            NodeState::Closed => TraceState::Closed,
-            NodeState::Pruned => TraceState::Pruned,
         }
     }
 }

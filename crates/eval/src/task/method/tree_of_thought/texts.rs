@@ -3,7 +3,8 @@
 use crate::task::{Item, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
-use offshoot_search::tree_of_thought::{QuestionPrompt, Texts};
+use offshoot_search::tree::Prompt;
+use offshoot_search::tree_of_thought::Texts;
 
 use super::{QuestionTemplate, TreeOfThought};
 
@@ -13,7 +14,7 @@ pub struct ItemTexts<'a> {
     pub how: &'a TreeOfThought,
     pub item: &'a Item,
     /// A prompt as text and tokens.
-    pub render: &'a dyn Fn(&TaskPrompt) -> Result<QuestionPrompt>,
+    pub render: &'a dyn Fn(&TaskPrompt) -> Result<Prompt>,
     /// The tokens of a text that continues another.
     pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
 }
@@ -21,20 +22,15 @@ pub struct ItemTexts<'a> {
 impl Texts for ItemTexts<'_> {
     type Question = QuestionTemplate;
 
-    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<QuestionPrompt> {
+    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<Prompt> {
         (self.render)(&self.how.ask(question, self.item, thoughts)?)
     }
 
-    fn ask_about_answer(
-        &self,
-        question: &QuestionTemplate,
-        thoughts: &[String],
-        answer: &str,
-    ) -> Result<QuestionPrompt> {
+    fn ask_about_answer(&self, question: &QuestionTemplate, thoughts: &[String], answer: &str) -> Result<Prompt> {
         (self.render)(&self.how.ask_about_answer(question, self.item, thoughts, answer)?)
     }
 
-    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<QuestionPrompt> {
+    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<Prompt> {
         (self.render)(&self.how.ask_for_choice(question, self.item, paths)?)
     }
 
