@@ -14,8 +14,8 @@ fn main() -> offshoot::Result<()> {
     let mut tree = Model::open("tasks/models/demo")?.tree(QUESTION)?.seed(1).named("eggs");
     let (how, end) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(200).at("\n\n"));
 
-    // All eight starts grow in one batch, each until its line ends; the two likeliest are kept. What is pruned gives its
-    // memory back, and stays in the record.
+    // All eight starts grow in one batch, each until its line ends; the two likeliest are kept. What is pruned gives
+    // its memory back, and stays in the record.
     let mut starts = tree.fork(tree.root(), 8)?;
     tree.extend(&starts, &how, &Stop::max_tokens(60).at("\n").included())?;
     starts.sort_by(|&a, &b| tree.node(b).mean_logprob().total_cmp(&tree.node(a).mean_logprob()));

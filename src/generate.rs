@@ -7,8 +7,8 @@ use offshoot_search::tree::Prompt;
 
 use crate::Model;
 
-/// Samples of a list of prompts ([`Model::generate`]): one of each, at temperature 1 and of at most 256 tokens, unless it
-/// is set otherwise.
+/// Samples of a list of prompts ([`Model::generate`]): one of each, at temperature 1 and of at most 256 tokens, unless
+/// it is set otherwise.
 ///
 /// ```no_run
 /// use offshoot::{Model, SamplingParams, Stop};

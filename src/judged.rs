@@ -6,9 +6,9 @@ use offshoot_search::{Assess, Assessment, AssessmentRequest};
 
 use offshoot_core::{Error, Result};
 
-/// Assesses a search's candidates as programs ([`SearchJob::assessed_by`](crate::search::SearchJob::assessed_by)): one is
-/// right if it passes the problem's tests, and [`Assessment::detail`] is the judgement as JSON. The search's thread judges
-/// one program at a time, while other candidates are sampled.
+/// Assesses a search's candidates as programs ([`SearchJob::assessed_by`](crate::search::SearchJob::assessed_by)): one
+/// is right if it passes the problem's tests, and [`Assessment::detail`] is the judgement as JSON. The search's thread
+/// judges one program at a time, while other candidates are sampled.
 pub struct JudgedBy<'a> {
     judge: &'a Judge,
     problem: &'a Problem,
@@ -46,8 +46,8 @@ impl Assess for JudgedBy<'_> {
     }
 }
 
-/// The problem in a row of a benchmark's file (HumanEval, EvalPlus, MBPP, APPS, LiveCodeBench), recognised by its fields.
-/// `row`: an object in JSON; `id`: its name in errors.
+/// The problem in a row of a benchmark's file (HumanEval, EvalPlus, MBPP, APPS, LiveCodeBench), recognised by its
+/// fields. `row`: an object in JSON; `id`: its name in errors.
 ///
 /// # Errors
 ///

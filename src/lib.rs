@@ -1,5 +1,5 @@
-//! Offshoot samples trees from language models: many samples of one prompt, many questions to one document, thoughts that
-//! fork and are pruned. Whatever branches share is stored, computed and read once, on every level of the tree.
+//! Offshoot samples trees from language models: many samples of one prompt, many questions to one document, thoughts
+//! that fork and are pruned. Whatever branches share is stored, computed and read once, on every level of the tree.
 //!
 //! # A first tree
 //!
@@ -26,65 +26,58 @@
 //!
 //! # A search of one's own
 //!
-//! A search is an ordinary blocking program over a tree: fork nodes, extend the new ones in one batch, score them, prune
-//! the worst, and go on with the rest. Any number can be a score. Here the model is asked about every thought, and the
-//! probability of its `yes` decides which four thoughts are followed:
+//! A search is an ordinary blocking program over a tree: fork nodes, extend the new ones in one batch, score them,
+//! prune the worst, and go on with the rest. Any number can be a score. Here the model is asked below every thought
+//! whether it is right so far, and the probability of `yes` decides which four thoughts go on:
 //!
 //! ```no_run
-//! use offshoot::{After, Model, Probe, Result, SamplingParams, SamplingTree, Stop};
+//! use offshoot::{ForkKind, Model, NodeId, Result, SamplingParams, Stop};
 //!
-//! /// Grows three lines of a solution and returns its text: eight continuations of each of four thoughts a line.
+//! /// Three lines of a solution, eight continuations of each of four thoughts a line.
 //! fn beam(model: &Model, question: &str) -> Result<String> {
-//!     let mut tree = model.tree(question)?.seed(1);
 //!     let (how, line) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(60).at("\n").included());
+//!     let (ask, yes) = (model.encode("Right so far? Answer yes or no:")?, model.encode(" yes")?);
+//!     let mut tree = model.tree(question)?.seed(1);
 //!     let mut kept = vec![tree.root()];
 //!     for _ in 0..3 {
 //!         let mut thoughts = tree.fork_all(&kept, 8)?;
 //!         tree.extend(&thoughts, &how, &line)?;
-//!         thoughts.retain(|&node| !tree.has_failed(node));
-//!         score(model, &mut tree, question, &thoughts)?;
-//!         let value = |node| tree.node(node).score.unwrap_or(f64::NEG_INFINITY);
-//!         thoughts.sort_by(|&a, &b| value(b).total_cmp(&value(a)));
-//!         for rejected in thoughts.split_off(4.min(thoughts.len())) {
-//!             tree.prune(rejected); // Its memory is free at once; its record stays.
-//!         }
-//!         kept = thoughts;
+//!         thoughts.retain(|&thought| !tree.has_failed(thought));
+//!         // The questions are given, not sampled; forks of another kind leave the samples' random numbers alone.
+//!         let asked = tree.fork_each(ForkKind::Value, &thoughts)?;
+//!         tree.extend_given(&asked, &ask)?;
+//!         let scores = tree.score(&asked, &yes)?;
+//!         let mut ranked: Vec<(f64, NodeId)> = scores.iter().map(|yes| yes.sum).zip(thoughts).collect();
+//!         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+//!         // What is pruned gives its memory back at once; its record stays.
+//!         ranked.drain(4.min(ranked.len())..).for_each(|(_, rejected)| tree.prune(rejected));
+//!         asked.into_iter().for_each(|question| tree.close(question));
+//!         kept = ranked.into_iter().map(|(_, thought)| thought).collect();
 //!     }
 //!     Ok(kept.first().map(|&best| tree.path_text(best)).unwrap_or_default())
-//! }
-//!
-//! /// The log-probability that the model answers `yes`, of all thoughts in one batch.
-//! fn score(model: &Model, tree: &mut SamplingTree, question: &str, thoughts: &[offshoot::NodeId]) -> Result<()> {
-//!     let yes = model.encode(" yes")?;
-//!     let ask = |&node| format!("{question}{}\nIs this right so far? Answer yes or no:", tree.path_text(node));
-//!     let prompts = thoughts.iter().map(|node| model.prompt(ask(node))).collect::<Result<Vec<_>>>()?;
-//!     let probe = |prompt: &'_ offshoot::Prompt| Probe { after: After::Prompt(&prompt.tokens), continuation: &yes };
-//!     let scores = tree.probe(&prompts.iter().map(probe).collect::<Vec<_>>())?;
-//!     for (&node, score) in thoughts.iter().zip(scores) {
-//!         tree.set_score(node, score.sum);
-//!     }
-//!     Ok(())
 //! }
 //! # fn main() {}
 //! ```
 //!
-//! * A node is named by its [`NodeId`] and read by [`SamplingTree::node`]: text, tokens, log-probabilities, how it ended.
-//! * [`SamplingTree::start`] returns events instead of blocking: a search can stream, cancel siblings or judge some nodes
-//!   while others grow.
-//! * [`SamplingTree::ask`] adds a question about a node, whose answers are forks of it.
+//! * A node is named by its [`NodeId`] and read by [`SamplingTree::node`]: text, tokens, log-probabilities, how it
+//!   ended.
+//! * [`SamplingTree::start`] returns events instead of blocking: a search can stream, cancel siblings or judge some
+//!   nodes while others grow.
+//! * [`SamplingTree::ask`] adds a question about a node with a prompt of its own, in a chat template for example;
+//!   [`Model::prompt`] makes it, and its answers are forks of it.
 //! * A node that fails (for want of memory, say) does not affect the others; [`SamplingTree::has_failed`] tells.
 //! * Searches of several trees run on threads of their own; the engine merges their nodes into one batch. A [`Model`]
 //!   can be shared by all of them.
 //! * [`SamplingTree::trace`] is the tree as data, for files, Graphviz and `offshoot tree`.
 //!
-//! Searches that are there already (votes, best-of-N, beams over steps, tree of thoughts, Monte-Carlo tree search) are in
-//! [`search`], programs' verdicts in [`judge`].
+//! Searches that are there already (votes, best-of-N, beams over steps, tree of thoughts, Monte-Carlo tree search) are
+//! in [`search`], programs' verdicts in [`judge`].
 //!
 //! # Random numbers
 //!
-//! What is sampled follows from the tree's seed and name, the path of forks and the position of a token, never from what
-//! else runs. On the CPU the same seed gives the same bytes; on a GPU it does with [`ModelBuilder::deterministic`]. More
-//! forks of a node leave the samples of its first ones as they are.
+//! What is sampled follows from the tree's seed and name, the path of forks and the position of a token, never from
+//! what else runs. On the CPU the same seed gives the same bytes; on a GPU it does with
+//! [`ModelBuilder::deterministic`]. More forks of a node leave the samples of its first ones as they are.
 //!
 //! # Features
 //!
@@ -132,8 +125,8 @@ pub use offshoot_search::tree::{
 #[doc(inline)]
 pub use offshoot_text::Message;
 
-/// Searches over a [`SamplingTree`]. Each is a blocking function that samples candidates below a node, hands their texts
-/// to the job's assessor and returns an [`Outcome`](search::Outcome).
+/// Searches over a [`SamplingTree`]. Each is a blocking function that samples candidates below a node, hands their
+/// texts to the job's assessor and returns an [`Outcome`](search::Outcome).
 ///
 /// ```no_run
 /// use offshoot::search::{Assessment, Decided, SearchJob, self_consistency};
@@ -190,8 +183,8 @@ pub mod search {
     };
 }
 
-/// Verdicts on programs, each of which runs in a sandbox of the operating system. A program that judges begins its `main`
-/// with [`enter_if_helper`].
+/// Verdicts on programs, each of which runs in a sandbox of the operating system. A program that judges begins its
+/// `main` with [`enter_if_helper`].
 ///
 /// ```no_run
 /// use offshoot::judge::{Judge, JudgeSetup, Language, Problem};
@@ -223,8 +216,8 @@ pub mod judge {
     pub use offshoot_judge::{Isolation, Judge, JudgeSetup, Judgement, Language, TestVerdict, Verdict};
 }
 
-/// Becomes the helper as which this process was started, if it was, and then never returns. It is to be the first line of
-/// `main` of a program that judges programs, or that has strangers' chat templates bounded in memory and time.
+/// Becomes the helper as which this process was started, if it was, and then never returns. It is to be the first line
+/// of `main` of a program that judges programs, or that has strangers' chat templates bounded in memory and time.
 pub fn enter_if_helper() {
     #[cfg(feature = "judge")]
     offshoot_judge::sandbox::enter_if_helper();

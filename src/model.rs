@@ -27,8 +27,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model folder as Hugging Face has it, or a GGUF file, on the first usable GPU with room for it, else on the
-    /// CPU. [`Model::builder`] chooses devices and memory.
+    /// Opens a model folder as Hugging Face has it, or a GGUF file, on the first usable GPU with room for it, else on
+    /// the CPU. [`Model::builder`] chooses devices and memory.
     ///
     /// # Errors
     ///
@@ -149,8 +149,8 @@ pub struct ModelBuilder {
 }
 
 impl ModelBuilder {
-    /// Chooses the device ([`DeviceChoice`](crate::DeviceChoice)), or several, each of which then has the whole model and
-    /// serves a part of the prompts. Both can be parsed: `"cuda:1".parse::<DeviceChoice>()?`.
+    /// Chooses the device ([`DeviceChoice`](crate::DeviceChoice)), or several, each of which then has the whole model
+    /// and serves a part of the prompts. Both can be parsed: `"cuda:1".parse::<DeviceChoice>()?`.
     pub fn devices(mut self, devices: impl Into<Devices>) -> Self {
         self.options.devices = devices.into();
         self

@@ -6,7 +6,7 @@ import sys
 from offshoot.command import command
 
 
-def main():
+def main() -> None:
     program = command()
     os.execv(program, [program, *sys.argv[1:]])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from offshoot._outputs import Logprob
 from offshoot._params import SamplingParams, _number, _whole
+from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
     from offshoot._llm import LLM
@@ -26,7 +27,7 @@ class BeamSearchParams:
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.beam_width = _whole("beam_width", self.beam_width, 1, 1 << 16)
         self.max_tokens = _whole("max_tokens", self.max_tokens, 1)
         self.temperature = _number("temperature", self.temperature)
@@ -60,7 +61,7 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
 
     def score(beam: BeamSearchSequence) -> float:
         length = len(beam.tokens) - (beam.tokens[-1] in llm.facts["eos"])
-        return beam.cum_logprob / max(1, length) ** params.length_penalty
+        return float(beam.cum_logprob / max(1, length) ** params.length_penalty)
 
     def best(beams: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
         return sorted(beams, key=score, reverse=True)[:params.beam_width]
@@ -75,7 +76,8 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
         growing = [[] for _ in prompts]
         if not at:
             break
-        requests = llm.generate([{"prompt_token_ids": beam.tokens} for _, beam in at], draw, use_tqdm=False)
+        longest: list[PromptType] = [{"prompt_token_ids": beam.tokens} for _, beam in at]
+        requests = llm.generate(longest, draw, use_tqdm=False)
         for (prompt, beam), request in zip(at, requests):
             row = (request.outputs[0].logprobs or [{}])[0]
             for token, found in row.items():

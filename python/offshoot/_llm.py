@@ -16,8 +16,8 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
 from offshoot._native import (
@@ -44,6 +44,12 @@ from offshoot._outputs import (
 )
 from offshoot._params import SamplingParams, _choice, _number, _whole
 from offshoot._tree import Tree
+from offshoot.inputs import PromptType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from offshoot._native import EngineFacts
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
 WAIT = 0.1
@@ -86,7 +92,7 @@ _open: "weakref.WeakSet[LLM]" = weakref.WeakSet()
 
 
 @atexit.register
-def _close_all():
+def _close_all() -> None:
     # The engine's thread ends before the interpreter does, so that no call to a device is under way then.
     for llm in list(_open):
         llm.close()
@@ -103,7 +109,7 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`" if table is None
                          else f"{len(table)} samples had begun: see this exception's `table`")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return Interrupted, (self.outputs, self.table)
 
 
@@ -142,9 +148,9 @@ class LLM:
 
     def __init__(
         self,
-        model: str | os.PathLike,
+        model: str | os.PathLike[str],
         *,
-        tokenizer: str | os.PathLike | None = None,
+        tokenizer: str | os.PathLike[str] | None = None,
         device: str = "auto",
         devices: str | Sequence[str] | None = None,
         memory: float | None = None,
@@ -156,7 +162,7 @@ class LLM:
         weights: str | None = None,
         activations: str | None = None,
         deterministic: bool = False,
-        prefix_store: str | os.PathLike | None = None,
+        prefix_store: str | os.PathLike[str] | None = None,
         prefix_store_size: float = 20.0,
         threads: int | None = None,
         dtype: Any = "auto",
@@ -169,7 +175,7 @@ class LLM:
         swap_space: float | None = None,
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
-        generation_config: str | os.PathLike = "auto",
+        generation_config: str | os.PathLike[str] = "auto",
         override_generation_config: dict[str, Any] | None = None,
         **more: Any,
     ):
@@ -247,14 +253,14 @@ class LLM:
         self._engine.close()
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> EngineFacts:
         """What never changes: device, context, bytes of keys and values and so on."""
-        return dict(self._facts)
+        return self._facts.copy()
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, such as ``prompt_tokens_logical``, ``prompt_tokens_computed``, ``tokens_sampled``; and
         what is held now: ``running``, ``waiting``, ``branches``, ``pages``."""
-        return json.loads(self._engine.metrics())
+        return cast(dict[str, Any], json.loads(self._engine.metrics()))
 
     def get_tokenizer(self) -> "Tokenizer":
         return self.tokenizer
@@ -269,7 +275,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Any = None,
+        prompts: PromptType | Sequence[PromptType] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         prompt_token_ids: list[int] | list[list[int]] | None = None,
@@ -298,13 +304,13 @@ class LLM:
 
     def generate_table(
         self,
-        prompts: Any,
+        prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
         priority: int | None = None,
         names: Sequence[str] | None = None,
-    ) -> Any:
+    ) -> pa.Table:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and samples:
         ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``. Its memory is the engine's own: there is no Python object a sample, which
@@ -363,11 +369,12 @@ class LLM:
             for conversation in conversations
         ]
         tokens = self._engine.tokenizer.encode(texts, False)
-        prompts = [{"prompt": text, "prompt_token_ids": ids} for text, ids in zip(texts, tokens)]
+        prompts: list[PromptType] = [{"prompt": text, "prompt_token_ids": ids} for text, ids in zip(texts, tokens)]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def stream(
-        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+        self, prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[StreamOutput]:
         """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``. Leaving
         the loop, or deleting the iterator, ends the samples, which begin at once."""
@@ -375,13 +382,15 @@ class LLM:
         return (item for event in job.events() for item in job.streamed(event))
 
     def astream(
-        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+        self, prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> AsyncIterator[StreamOutput]:
         """``stream`` for asyncio."""
         return _streamed(self._begin(prompts, sampling_params, stream=True))
 
     async def agenerate(
-        self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
+        self, prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
         prompt_token_ids: list[int] | list[list[int]] | None = None, priority: int | None = None,
         names: Sequence[str] | None = None,
     ) -> list[RequestOutput]:
@@ -394,8 +403,17 @@ class LLM:
                     job.take(event)
         return job.outputs()
 
+    @overload
+    def score(  # type: ignore[overload-overlap]
+        self, prompts: PromptType, choices: Sequence[str] | Sequence[list[int]], *, add_special_tokens: bool = ...
+    ) -> ScoredChoices: ...
+    @overload
     def score(
-        self, prompts: Any, choices: Sequence[str] | Sequence[Sequence[str]], *, add_special_tokens: bool = True
+        self, prompts: Sequence[PromptType], choices: Sequence[str] | Sequence[Sequence[str] | Sequence[list[int]]], *,
+        add_special_tokens: bool = ...
+    ) -> list[ScoredChoices]: ...
+    def score(
+        self, prompts: Any, choices: Any, *, add_special_tokens: bool = True
     ) -> ScoredChoices | list[ScoredChoices]:
         """The log-probabilities of the continuations ``choices`` of a prompt; or of a list of prompts, each with its own list
         of choices or all with the same. Contexts are computed once."""
@@ -412,7 +430,7 @@ class LLM:
             raise ValueError(f"choices: expected {len(prompts)} lists, one for each prompt, found {len(lists)}")
         return self._score(prompts, lists, add_special_tokens)
 
-    def _score(self, prompts: list, lists: list, special: bool) -> list[ScoredChoices]:
+    def _score(self, prompts: list[Any], lists: list[Any], special: bool) -> list[ScoredChoices]:
         encoded = []
         for prompt, choices in zip(prompts, lists):
             if not choices:
@@ -436,7 +454,7 @@ class LLM:
         return scored
 
     def beam_search(
-        self, prompts: Any, params: BeamSearchParams, lora_request: Any = None, use_tqdm: bool = False
+        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None, use_tqdm: bool = False
     ) -> list[BeamSearchOutput]:
         """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of text."""
         if lora_request is not None:
@@ -448,7 +466,7 @@ class LLM:
 
     # Trees.
 
-    def tree(self, prompt: Any, *, seed: int | None = None, name: str | None = None) -> Tree:
+    def tree(self, prompt: PromptType, *, seed: int | None = None, name: str | None = None) -> Tree:
         """A sampling tree whose root is the prompt. With a seed it samples the same each time."""
         text, ids = self._encoded([prompt])[0]
         if name is None:
@@ -467,7 +485,7 @@ class LLM:
                 next(self._names)
         return range(first, first + count)
 
-    def _encoded(self, prompts: list) -> list[tuple[str | None, list[int]]]:
+    def _encoded(self, prompts: list[Any]) -> list[tuple[str | None, list[int]]]:
         """The text, if there is one, and the tokens of each prompt."""
         texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
@@ -490,8 +508,10 @@ class LLM:
             ids[at] = tokens
         return list(zip(texts, ids))
 
-    def _begin(self, prompts, sampling_params, prompt_token_ids=None, lora_request=None, priority=None, names=None, *,
-               stream) -> "_Job":
+    def _begin(
+        self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: Any = None,
+        priority: int | None = None, names: Sequence[str] | None = None, *, stream: bool,
+    ) -> _Job:
         if lora_request is not None:
             raise NotImplementedError("lora_request is not supported")
         if prompts is None and prompt_token_ids is None:
@@ -583,8 +603,8 @@ class _Job:
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
-        for event in self.unread():
-            self.take(event)
+        for arrived in self.unread():
+            self.take(arrived)
         self.cancel()
         for event in self.events():
             self.take(event)
@@ -657,7 +677,7 @@ class _Job:
 class Tokenizer:
     """The model's tokenizer, with the methods of transformers' that scripts use."""
 
-    def __init__(self, native: NativeTokenizer, facts: dict[str, Any]):
+    def __init__(self, native: NativeTokenizer, facts: Mapping[str, Any]):
         self._native = native
         self.chat_template: str | None = native.chat_template()
         self._own_template = self.chat_template
@@ -670,7 +690,7 @@ class Tokenizer:
         self.model_max_length = facts["context"]
 
     @classmethod
-    def of_folder(cls, folder: str | os.PathLike) -> "Tokenizer":
+    def of_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
         """The tokenizer in a model's folder, without the model: ``bos_token_id``, ``eos_token_id`` and
         ``model_max_length``, which the model's config has, are None."""
         return cls(NativeTokenizer(os.fspath(folder)), {"bos": None, "eos": [], "context": None})
@@ -739,7 +759,7 @@ class Tokenizer:
         return list(map(int, ids))
 
     def apply_chat_template(
-        self, conversation: list, *, chat_template: str | None = None, tokenize: bool = True,
+        self, conversation: Sequence[Any], *, chat_template: str | None = None, tokenize: bool = True,
         add_generation_prompt: bool = False, continue_final_message: bool = False, tools: Any = None,
         return_dict: bool = False, return_tensors: Any = None, padding: Any = False, truncation: Any = False,
         max_length: int | None = None, tokenizer_kwargs: dict[str, Any] | None = None, **variables: Any,
@@ -765,7 +785,7 @@ class Tokenizer:
         return Encoding(input_ids=ids, attention_mask=[1] * len(ids)) if return_dict else ids
 
 
-class Encoding(dict):
+class Encoding(dict[str, Any]):
     """What a tokenizer gives: a dict whose values are attributes, too, as transformers' ``BatchEncoding``."""
 
     def __getattr__(self, name: str) -> Any:
@@ -785,13 +805,13 @@ def _refuse(**given: Any) -> None:
 class _Bar:
     """A progress bar, or none."""
 
-    def __init__(self, bar=None):
+    def __init__(self, bar: Any = None):
         self.bar = bar
 
-    def __enter__(self):
+    def __enter__(self) -> _Bar:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
 
@@ -828,7 +848,7 @@ def _is_one(prompts: Any) -> bool:
     return isinstance(prompts, (str, bytes, dict)) or _is_ids(prompts)
 
 
-def _several(prompts: Any, expected: str = "prompts: expected a text, token ids, a dict or a list of them") -> list:
+def _several(prompts: Any, expected: str = "prompts: expected a text, token ids, a dict or a list of them") -> list[Any]:
     if not hasattr(prompts, "__iter__"):
         raise TypeError(f"{expected}, found {prompts!r}")
     return list(prompts)
@@ -845,7 +865,7 @@ async def _waited(job: _Job) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _ending(job: _Job):
+async def _ending(job: _Job) -> AsyncIterator[None]:
     """Cancels what still runs of a job when its task is left, whoever still holds the task's exception."""
     try:
         yield
@@ -878,7 +898,7 @@ def _is_id(token: Any) -> bool:
     return isinstance(token, numbers.Integral) and 0 <= int(token) < 1 << 8 * array.array("I").itemsize
 
 
-def _refuse_model(model: Any):
+def _refuse_model(model: Any) -> NoReturn:
     raise TypeError(f"model: expected a folder, found {model!r}")
 
 

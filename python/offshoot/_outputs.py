@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,12 +104,15 @@ class ScoredChoices:
         return [share / sum(shares) for share in shares]
 
 
-def token_logprobs(token_ids, logprobs, tops, texts) -> list[dict[int, Logprob]]:
+def token_logprobs(
+    token_ids: Sequence[int], logprobs: Sequence[float], tops: Sequence[Sequence[tuple[int, float]]],
+    texts: Callable[[list[int]], list[str]],
+) -> list[dict[int, Logprob]]:
     """vLLM's form: for each token a dict of itself, which comes first, and the likeliest, by id. ``texts``: a function of
     token ids."""
     rows = []
     for at, (token, logprob) in enumerate(zip(token_ids, logprobs)):
-        top = tops[at] if at < len(tops) else []
+        top: Sequence[tuple[int, float]] = tops[at] if at < len(tops) else ()
         row = {token: Logprob(logprob)}
         row.update((other, Logprob(value, rank)) for rank, (other, value) in enumerate(top, 1))
         rows.append(row)
@@ -117,7 +124,7 @@ def token_logprobs(token_ids, logprobs, tops, texts) -> list[dict[int, Logprob]]
     return rows
 
 
-def to_arrow(outputs: list[RequestOutput]):
+def to_arrow(outputs: Sequence[RequestOutput]) -> pa.Table:
     """The samples as a ``pyarrow.Table``, one row a sample. Needs pyarrow; ``.to_pandas()`` of the table needs pandas."""
     import pyarrow as pa
 

@@ -7,7 +7,7 @@ import dataclasses
 import numbers
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from offshoot._native import Sampling
 
@@ -42,10 +42,10 @@ def _token(value: Any) -> int:
 def _choice(name: str, value: Any, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{name}: expected {', '.join(known[:-1])} or {known[-1]}, found {value!r}")
-    return value
+    return cast(str, value)
 
 
-def _listed(name: str, value: Any) -> list:
+def _listed(name: str, value: Any) -> list[Any]:
     """The values of a list, a tuple, an array and the like; None has none."""
     if value is None:
         return []
@@ -98,7 +98,7 @@ class SamplingParams:
     length_penalty: float = 1.0
     early_stopping: bool | str = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.use_beam_search:
             raise NotImplementedError("use_beam_search is not supported: use LLM.beam_search")
         self.n = _whole("n", self.n, 1, MOST_SAMPLES)

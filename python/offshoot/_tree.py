@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 
 if TYPE_CHECKING:
+    import numpy
+
     from offshoot._llm import LLM
+    from offshoot._native import NodeFacts
 
 _WAIT = 0.1
 
@@ -36,11 +39,13 @@ class Node:
 
     @property
     def parent(self) -> "Node | None":
+        """The node that it was forked from; None for the root."""
         parent = self.tree._native.parent(self.id)
         return None if parent is None else Node(self.tree, parent)
 
     @property
     def children(self) -> list["Node"]:
+        """Its forks, in the order in which they were made."""
         return [Node(self.tree, child) for child in self.tree._native.children(self.id)]
 
     @property
@@ -55,10 +60,11 @@ class Node:
 
     @property
     def token_ids(self) -> list[int]:
+        """The node's own tokens."""
         return self.tree._native.token_ids(self.id)
 
     @property
-    def logprobs(self):
+    def logprobs(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
         """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens that
         were not scored)."""
         import numpy
@@ -66,7 +72,8 @@ class Node:
         return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> NodeFacts:
+        """How it stands: ``finish_reason``, ``stop_reason``, ``logprob``, ``score``, ``state``, ``error``."""
         return self.tree._native.facts(self.id)
 
     @property
@@ -75,20 +82,23 @@ class Node:
         return self.facts["logprob"]
 
     @property
-    def finish_reason(self) -> str | None:
+    def finish_reason(self) -> Literal["stop", "length", "abort", "error"] | None:
+        """stop, length, abort or error; None while it has not ended."""
         return self.facts["finish_reason"]
 
     @property
     def stop_reason(self) -> int | str | None:
+        """The stop string, or the id of the stop token, that ended it."""
         return self.facts["stop_reason"]
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["open", "closed", "pruned"]:
         """open, closed or pruned."""
         return self.facts["state"]
 
     @property
     def score(self) -> float | None:
+        """The value that a search gave it."""
         return self.facts["score"]
 
     @score.setter
@@ -187,7 +197,7 @@ class Tree:
     def close(self, nodes: Iterable[Node]) -> None:
         self._native.close([self._id(node) for node in nodes])
 
-    def cut(self, nodes: Iterable[Node] | None = None):
+    def cut(self, nodes: Iterable[Node] | None = None) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
         """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path, from
         the first token after the prompt; NaN behind the end of shorter paths and where they are not known."""
         import numpy

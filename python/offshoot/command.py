@@ -13,9 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from offshoot._native import Records, use_helper
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -69,14 +72,14 @@ class Job:
             for line in file:
                 yield json.loads(line)
 
-    def to_arrow(self):
+    def to_arrow(self) -> pa.Table:
         """The samples as a ``pyarrow.Table``, whose memory is not copied."""
         import pyarrow as pa
 
         return pa.table(Records("sample", path=os.path.join(self.folder, "samples.jsonl")))
 
 
-def run(task: dict[str, Any] | str | os.PathLike, *, show: bool = True, **options: Any) -> Job:
+def run(task: dict[str, Any] | str | os.PathLike[str], *, show: bool = True, **options: Any) -> Job:
     """Runs a task: the path of a task file, or its content as a dict, whose paths are relative to the current folder.
     ``options`` are those of ``offshoot run``: ``model=``, ``out=``, ``limit=``, ``resume=True``, ``set={"sampling.seed":
     2}``. Progress is shown on stderr if ``show``. Ctrl-C ends it; ``resume=True`` goes on."""
@@ -85,7 +88,7 @@ def run(task: dict[str, Any] | str | os.PathLike, *, show: bool = True, **option
     return Job(summary, summary["results"])
 
 
-def plan(task: dict[str, Any] | str | os.PathLike, **options: Any) -> dict[str, Any]:
+def plan(task: dict[str, Any] | str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     """What a task will cost, without running it: what its prompts share, memory, and its time on the device named by
     ``gpu=``. ``options`` are those of ``offshoot plan``."""
     with _file_of(task) as path:
@@ -143,7 +146,7 @@ def _json(words: list[str], options: dict[str, Any], show: bool) -> dict[str, An
     try:
         import threading
 
-        def relay():
+        def relay() -> None:
             for line in process.stderr or ():
                 said.append(line)
                 if show:
@@ -160,7 +163,7 @@ def _json(words: list[str], options: dict[str, Any], show: bool) -> dict[str, An
         raise
     if code != 0:
         raise _failure(code, re.sub(r"\S*\.offshoot-task-\w+\.json", "the task", b"".join(said).decode(errors="replace")))
-    return json.loads(printed)
+    return cast(dict[str, Any], json.loads(printed))
 
 
 def _failure(code: int, said: str) -> BaseException:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from offshoot._native import NativeJudge
 from offshoot.command import command
@@ -37,14 +37,21 @@ class Judge:
     environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False`` also judges
     where the machine cannot isolate candidates: they can then do whatever you can."""
 
-    def __init__(self, *, python: str | os.PathLike | None = None,
-                 withheld: str | os.PathLike | Sequence[str | os.PathLike] = (), sandboxed: bool = True,
+    def __init__(self, *, python: str | os.PathLike[str] | None = None,
+                 withheld: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), sandboxed: bool = True,
                  all_tests: bool = False):
         paths = [withheld] if isinstance(withheld, (str, os.PathLike)) else withheld
         self._native = NativeJudge(command(), python=python, withheld=[os.fspath(path) for path in paths],
                                    sandboxed=sandboxed, all_tests=all_tests)
 
-    def judge(self, problem: dict[str, Any], programs: str | Sequence[str], language: str = "python") -> Any:
+    @overload
+    def judge(  # type: ignore[overload-overlap]
+        self, problem: dict[str, Any], programs: str, language: str = ...) -> Judgement: ...
+    @overload
+    def judge(self, problem: dict[str, Any], programs: Sequence[str], language: str = ...) -> list[Judgement]: ...
+    def judge(
+        self, problem: dict[str, Any], programs: str | Sequence[str], language: str = "python"
+    ) -> Judgement | list[Judgement]:
         """Judges a program, or several at once. ``problem``: a row of a benchmark's file (HumanEval, EvalPlus, MBPP, APPS,
         LiveCodeBench), recognised by its fields. ``language``: python, cpp, or commands as JSON."""
         if not isinstance(problem, dict):
@@ -64,7 +71,14 @@ _shared: Judge | None = None
 _sharing = threading.Lock()
 
 
-def judge(problem: dict[str, Any], programs: str | Sequence[str], language: str = "python") -> Any:
+@overload
+def judge(  # type: ignore[overload-overlap]
+    problem: dict[str, Any], programs: str, language: str = ...) -> Judgement: ...
+@overload
+def judge(problem: dict[str, Any], programs: Sequence[str], language: str = ...) -> list[Judgement]: ...
+def judge(
+    problem: dict[str, Any], programs: str | Sequence[str], language: str = "python"
+) -> Judgement | list[Judgement]:
     """Judges programs on a problem with the process' shared judge; see :class:`Judge`."""
     global _shared
     with _sharing:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DECIDE = ("best", "vote", "weighted_vote")
+_Aggregate = Literal["last", "min", "product"]
+_Decide = Literal["best", "vote", "weighted_vote"]
 _NO_WORDS = "words: expected the values of the words that `value`'s prompt is answered by, found none"
 
 #: An answer in a text: a pattern (its first group, of the last match), or a function.
@@ -42,7 +44,8 @@ class _Search(Protocol[_P]):
     """A search: of one prompt it gives an outcome, of several a list of outcomes."""
 
     @overload
-    def __call__(self, llm: LLM, prompts: PromptType, *args: _P.args, **settings: _P.kwargs) -> Outcome: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, llm: LLM, prompts: PromptType, *args: _P.args, **settings: _P.kwargs) -> Outcome: ...
     @overload
     def __call__(self, llm: LLM, prompts: Sequence[PromptType], *args: _P.args, **settings: _P.kwargs) -> list[Outcome]: ...
 
@@ -98,10 +101,11 @@ class Outcome:
 @_search_of
 def vote(
     llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Grade | None = None,
-    sampling_params: SamplingParams | None = None, seed: int | None = None, stop_when: str | float = "never", use_tqdm: bool = False,
+    sampling_params: SamplingParams | None = None, seed: int | None = None, stop_when: Literal["never", "certain"] | float = "never",
+    use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right. ``stop_when="certain"`` skips samples that cannot change the vote; a number
-    such as 0.95 those that are unlikely to."""
+    """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right.
+    ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely to."""
     if not isinstance(stop_when, str):
         chance = _number("stop_when", stop_when)
         if not 0.5 < chance < 1:
@@ -116,17 +120,19 @@ def vote(
 
 @_search_of
 def best_of_n(
-    llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None,
-    grade: Grade | None = None, by: str | None = None, answer: Answer | None = None,
-    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
+    llm: LLM, prompts: Any, n: int = 16, *, score: Score | None = None, grade: Grade | None = None,
+    by: Literal["score", "grade", "logprob", "mean_logprob"] | None = None, answer: Answer | None = None,
+    stop_when_passed: bool = False, sampling_params: SamplingParams | None = None, seed: int | None = None,
+    use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """The best of ``n`` samples: by ``score(text)``, by ``grade(text)`` (the first that passes), or by the model's own
     ``by="logprob"`` or ``"mean_logprob"``. ``stop_when_passed`` ends the others once one passes."""
-    by = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
-                 ("score", "grade", "logprob", "mean_logprob"))
-    if by == "score" and score is None or by == "grade" and grade is None:
-        raise TypeError(f"best_of_n: `by={by!r}` needs the function `{by}`")
-    method = {"best_of_n": {"n": _whole("n", n, 1, MOST_SAMPLES), "by": by, "stop_when_passed": bool(stop_when_passed)}}
+    measure = _choice("by", by or ("score" if score else "grade" if grade else "mean_logprob"),
+                      ("score", "grade", "logprob", "mean_logprob"))
+    if measure == "score" and score is None or measure == "grade" and grade is None:
+        raise TypeError(f"best_of_n: `by={measure!r}` needs the function `{measure}`")
+    method = {"best_of_n": {
+        "n": _whole("n", n, 1, MOST_SAMPLES), "by": measure, "stop_when_passed": bool(stop_when_passed)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
@@ -144,11 +150,14 @@ def sample(
 
 @_search_of
 def tree_of_thoughts(
-    llm: LLM, prompts: Any, *, value: Callable[..., float | str], propose: Callable[..., list[str] | str] | None = None,
-    steps: int = 3, breadth: int = 5, thoughts: int = 5, thought: Callable[[str], str | None] | None = None,
-    is_end: Callable[[str], bool] | None = None,
-    state: Callable[[list[str]], str | None] | None = None, words: dict[str, float] | None = None, value_samples: int = 0,
-    select: str = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
+    llm: LLM, prompts: Any, *, value: Callable[[list[str]], float | str] | Callable[[list[str], int], float | str],
+    propose: Callable[[list[str]], list[str] | str] | Callable[[list[str], int], list[str] | str] | None = None,
+    steps: int = 3, breadth: int = 5, thoughts: int = 5,
+    thought: Callable[[str], str | None] | Callable[[str, int], str | None] | None = None,
+    is_end: Callable[[str], bool] | Callable[[str, int], bool] | None = None,
+    state: Callable[[list[str]], str | None] | Callable[[list[str], int], str | None] | None = None,
+    words: Mapping[str, float] | None = None, value_samples: int = 0,
+    select: Literal["greedy", "sample"] = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
     thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
     answer: Answer | None = None, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
@@ -200,14 +209,37 @@ def tree_of_thoughts(
 @_search_of
 def beam_search(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
-    delimiter: str = "\n", most_steps: int = 40, aggregate: str = "last", by: str = "best", answer: Answer | None = None,
-    grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
-    use_tqdm: bool = False, _method: str = "beam_search",
+    delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last", by: _Decide = "best",
+    answer: Answer | None = None, grade: Grade | None = None, sampling_params: SamplingParams | None = None,
+    seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
     ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or product
     of the steps' values; ``by``: best, vote or weighted_vote."""
-    method = {_method: {
+    return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer,
+                     grade, sampling_params, seed, use_tqdm)
+
+
+@_search_of
+def dvts(
+    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4,
+    delimiter: str = "\n", most_steps: int = 40, aggregate: _Aggregate = "last", by: _Decide = "best",
+    answer: Answer | None = None, grade: Grade | None = None, sampling_params: SamplingParams | None = None,
+    seed: int | None = None, use_tqdm: bool = False,
+) -> Outcome | list[Outcome]:
+    """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side. The
+    settings are those of ``beam_search``."""
+    return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer, grade,
+                     sampling_params, seed, use_tqdm)
+
+
+def _stepwise(
+    name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str, most_steps: int,
+    aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None, sampling_params: SamplingParams | None,
+    seed: int | None, use_tqdm: bool,
+) -> Outcome | list[Outcome]:
+    """A search over steps by its name."""
+    method = {name: {
         "samples": _count("samples", samples), "expansions": _count("expansions", expansions),
         "delimiter": _text("delimiter", delimiter), "most_steps": _count("most_steps", most_steps),
         "aggregate": _choice("aggregate", aggregate, ("last", "min", "product")), "by": _choice("by", by, _DECIDE),
@@ -219,22 +251,11 @@ def beam_search(
 
 
 @_search_of
-def dvts(
-    llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 16, expansions: int = 4, delimiter: str = "\n",
-    most_steps: int = 40, aggregate: Literal["last", "min", "product"] = "last",
-    by: Literal["best", "vote", "weighted_vote"] = "best", answer: Answer | None = None, grade: Grade | None = None,
-    sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
-) -> Outcome | list[Outcome]:
-    """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side. The
-    settings are those of ``beam_search``."""
-    return beam_search(llm, prompts, **settings, _method="dvts")
-
-
-@_search_of
 def mcts(
     llm: LLM, prompts: Any, *, score: Score | None = None, samples: int = 32, expansions: int = 4,
-    parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: str = "uct", exploration: float = 1.4,
-    widening: float | None = None, tokens: int | None = None, by: str | None = None, answer: Answer | None = None,
+    parallel: int = 8, delimiter: str = "\n", most_steps: int = 40, select: Literal["uct", "puct"] = "uct",
+    exploration: float = 1.4, widening: float | None = None, tokens: int | None = None, by: _Decide | None = None,
+    answer: Answer | None = None,
     grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
@@ -254,7 +275,8 @@ def mcts(
 class _Assess:
     """(index, text) -> what a search is told of a text, by the user's functions."""
 
-    def __init__(self, *, answer: Answer | None = None, grade=None, score=None, grades_text: bool = False):
+    def __init__(self, *, answer: Answer | None = None, grade: Grade | None = None, score: Score | None = None,
+                 grades_text: bool = False):
         self.answer = _answer_of(answer)
         self.grade = _with_index("grade", grade)
         self.score = _with_index("score", score)
@@ -289,7 +311,7 @@ def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
     return last
 
 
-def _with_index(name: str, function: Callable | None) -> Callable | None:
+def _with_index(name: str, function: Callable[..., Any] | None) -> Callable[[int, Any], Any] | None:
     """A function of (index, x) from one of x, or of (x, index) if it needs both: a second argument with a default is the
     function's own."""
     if function is None:
@@ -326,7 +348,10 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
-def _search(llm, prompts, method, sampling_params, seed, use_tqdm, *, assess, grades, **callables) -> Any:
+def _search(
+    llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
+    *, assess: _Assess, grades: bool, **callables: Callable[[int, Any], Any] | None,
+) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")
     one = _is_one(prompts)

@@ -1,5 +1,6 @@
-//! Arrow's C data interface: tables of this library as a stream of structs in C's layout, which pyarrow, pandas or polars
-//! read without a copy. See <https://arrow.apache.org/docs/format/CDataInterface.html>; the names of fields are its own.
+//! Arrow's C data interface: tables of this library as a stream of structs in C's layout, which pyarrow, pandas or
+//! polars read without a copy. See <https://arrow.apache.org/docs/format/CDataInterface.html>; the names of fields are
+//! its own.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
@@ -181,8 +182,8 @@ unsafe extern "C" fn get_schema(stream: *mut ArrowArrayStream, out: *mut ArrowSc
 }
 
 unsafe extern "C" fn get_next(stream: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
-    // SAFETY: the stream is not released, so that it has its owner, and nobody else uses it meanwhile; `out` is room for
-    // an array, and one that is released, of zeros, says that none is left.
+    // SAFETY: the stream is not released, so that it has its owner, and nobody else uses it meanwhile; `out` is room
+    // for an array, and one that is released, of zeros, says that none is left.
     unsafe {
         let owner = &mut *(*stream).private_data.cast::<StreamOwner>();
         match owner.tables.next() {

@@ -17,8 +17,8 @@ pub struct Judge(OfProcess<judge::Judge>);
 
 #[pymethods]
 impl Judge {
-    /// `helper`: the `offshoot` command. `python`: the interpreter of candidates. `withheld`: files that candidates must
-    /// not read. `sandboxed`: whether candidates that cannot be isolated are refused.
+    /// `helper`: the `offshoot` command. `python`: the interpreter of candidates. `withheld`: files that candidates
+    /// must not read. `sandboxed`: whether candidates that cannot be isolated are refused.
     #[new]
     #[pyo3(signature = (helper, *, python=None, withheld=Vec::new(), sandboxed=true, all_tests=false))]
     fn new(

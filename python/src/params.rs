@@ -1,5 +1,5 @@
-//! How one prompt is sampled, checked once when Python makes it: the engine's parameters and stop conditions, the number
-//! of samples, the seed.
+//! How one prompt is sampled, checked once when Python makes it: the engine's parameters and stop conditions, the
+//! number of samples, the seed.
 
 use offshoot::{SamplingParams, Stop, TokenId};
 use pyo3::prelude::*;

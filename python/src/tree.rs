@@ -1,6 +1,6 @@
-//! A sampling tree as Python holds it, and its running extends. Nodes are indices; the Python half wraps them. A tree is
-//! locked only for moments, never while an extend waits for tokens: other threads, and the loop that reads its events,
-//! can fork, score and prune meanwhile.
+//! A sampling tree as Python holds it, and its running extends. Nodes are indices; the Python half wraps them. A tree
+//! is locked only for moments, never while an extend waits for tokens: other threads, and the loop that reads its
+//! events, can fork, score and prune meanwhile.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;

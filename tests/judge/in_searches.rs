@@ -1,5 +1,5 @@
-//! The judge as the assessor of a search, as a program that uses the library has it. Needs a sandbox and `python3`; skips,
-//! and says so, where there is none.
+//! The judge as the assessor of a search, as a program that uses the library has it. Needs a sandbox and `python3`;
+//! skips, and says so, where there is none.
 #![cfg(target_os = "linux")]
 
 use offshoot::judge::{Judge, JudgeSetup, JudgedBy, Language, Problem};

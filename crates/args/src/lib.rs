@@ -1,5 +1,7 @@
 //! Options that several commands share, and parsers of values. The commands are in `cli`, those that measure in
 //! `lab::bench`.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod words;
 
@@ -80,8 +82,8 @@ impl LaunchArgs {
 /// Where computed prefixes stay.
 #[derive(Clone, Debug, Args)]
 pub struct PrefixStoreArgs {
-    /// Keep keys, values and states of prompts in this folder, 512 tokens a file, and read them from there instead of computing
-    /// them. Other runs, batches and processes may use it at once; samples are the same
+    /// Keep keys, values and states of prompts in this folder, 512 tokens a file, and read them from there instead of
+    /// computing them. Other runs, batches and processes may use it at once; samples are the same
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,
     /// Most GiB of the prefix store; the files used longest ago are removed
@@ -103,8 +105,8 @@ pub struct BudgetArgs {
     /// on a GPU)
     #[arg(long, value_name = "N", value_parser = whole::<usize>(1..))]
     pub max_branches: Option<usize>,
-    /// The longest sequence in tokens, prompt and sample together (default: the model's context). Longrope models (Phi-3,
-    /// Phi-4-mini) use their short factors if it is at most their original context
+    /// The longest sequence in tokens, prompt and sample together (default: the model's context). Longrope models
+    /// (Phi-3, Phi-4-mini) use their short factors if it is at most their original context
     #[arg(long, value_name = "TOKENS", value_parser = whole::<usize>(1..))]
     pub context: Option<usize>,
     /// Share of the device's free memory for keys and values (default: 0.5 on the CPU, 0.9 on a GPU)
@@ -113,8 +115,8 @@ pub struct BudgetArgs {
     /// Memory for keys and values in MiB, instead of a share
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(1..), conflicts_with = "memory")]
     pub kv_memory: Option<usize>,
-    /// Host memory in MiB for keys, values and states of preempted branches (default: none on the CPU; on a GPU a quarter of
-    /// the free memory, at most 32768)
+    /// Host memory in MiB for keys, values and states of preempted branches (default: none on the CPU; on a GPU a
+    /// quarter of the free memory, at most 32768)
     #[arg(long, value_name = "MIB", value_parser = whole::<usize>(0..))]
     pub swap_memory: Option<usize>,
     /// Storage format of keys and values. With fp8, twice the tokens fit, but samples differ (`check --model DIR

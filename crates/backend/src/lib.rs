@@ -22,6 +22,8 @@
 //! *Steps*: the integers of a step are loaded once ([`Backend::load`]), and ops read them from there. A backend may
 //! enqueue work and return; only `collect` and `read` wait for results. Work runs in the order it was enqueued, so a
 //! page may be reused as soon as its last reader is enqueued.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod delta_rule;
 mod experts;
@@ -221,15 +223,15 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// Identifies the arithmetic: devices with equal strings compute the same bits when batch-invariant.
     fn arithmetic(&self) -> String;
-    /// Names the order of the bytes of saved pages ([`SavedPages`]), beside the model's shape and dtypes: devices with equal
-    /// strings can restore each other's.
+    /// Names the order of the bytes of saved pages ([`SavedPages`]), beside the model's shape and dtypes: devices with
+    /// equal strings can restore each other's.
     fn page_layout(&self) -> String;
     /// The costs that planners use for this device.
     fn cost_model(&self) -> CostModel;
     /// The tile size of attention (see `plan`).
     fn tile(&self) -> u32;
-    /// The tile size of plans of attention with these heads, over keys and values of `dtype`, within `window`: a multiple
-    /// of [`Backend::tile`].
+    /// The tile size of plans of attention with these heads, over keys and values of `dtype`, within `window`: a
+    /// multiple of [`Backend::tile`].
     fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
         let _ = (heads, dtype, window);
         self.tile()
@@ -260,8 +262,8 @@ pub trait Backend: Send + 'static {
         let _ = width;
         self.multiplies(format)
     }
-    /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype where
-    /// the backend does not mix dtypes.
+    /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype
+    /// where the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
     /// The same of a matrix that ranks divide.
     fn split_matrix(&mut self, parts: &[MatrixPart<'_>], _split: &Split) -> Result<Self::Matrix> {
@@ -273,8 +275,8 @@ pub trait Backend: Send + 'static {
     fn split_vector(&mut self, parts: &[WeightView<'_>], _split: &Split) -> Result<Self::Vector> {
         self.vector(parts)
     }
-    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert. Only the op that
-    /// `kind` names may be called with them.
+    /// One matrix for each expert, of equal shapes and formats; `biases`: none, or one for each expert. Only the op
+    /// that `kind` names may be called with them.
     fn experts(
         &mut self,
         matrices: Vec<Self::Matrix>,
@@ -334,8 +336,8 @@ pub trait Backend: Send + 'static {
     /// Copies a saved state to `slot`, which may be another one.
     fn restore_state(&mut self, kv: &mut Self::Kv, saved: &[u8], slot: StateId) -> Result<()>;
 
-    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved from
-    /// `kv`.
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved
+    /// from `kv`.
     fn join_saved(
         kv: &Self::Kv,
         saved: &mut SavedPages,
@@ -392,8 +394,8 @@ pub trait Backend: Send + 'static {
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
     /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
     fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
-    /// [`Backend::rms_norm`] whose results are read by one product only, the next op: that with `next`.
-    /// A backend may keep nothing but what that multiplies, so `out` is not to be read otherwise until it is written again.
+    /// [`Backend::rms_norm`] whose results are read by one product only, the next op: that with `next`. A backend may
+    /// keep nothing but what that multiplies, so `out` is not to be read otherwise until it is written again.
     fn rms_norm_for(
         &mut self,
         out: &mut Self::Buffer,
@@ -428,8 +430,8 @@ pub trait Backend: Send + 'static {
     fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
     /// `out[r] += w x[r] (+ bias)`: a linear layer that adds to the residual.
     fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
-    /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of all
-    /// of them as one vector if it is as long as they are together.
+    /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of
+    /// all of them as one vector if it is as long as they are together.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
     /// Rotates query heads of `qkv`, and key heads if the table says so, in place by the rows' positions.
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step);
@@ -446,9 +448,10 @@ pub trait Backend: Send + 'static {
     ) {
         prepare_heads_in_turn(self, qkv, steps, kv, step);
     }
-    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the positions
-    /// it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms of the
-    /// softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are read.
+    /// Tree attention by plan `plan` of the step: for each row and query head, the softmax of the scores of the
+    /// positions it attends to (see `AttentionPlan`), times the values. `scoring` says what a score is, and which terms
+    /// of the softmax belong to no position. `out` is `[R, q_heads * head_dim]`; of `qkv` only the query heads are
+    /// read.
     #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
     fn tree_attention(
         &mut self,
@@ -473,8 +476,8 @@ pub trait Backend: Send + 'static {
     fn gelu(&mut self, x: &mut Self::Buffer);
     /// In place, `x[r][i] * sigmoid(y[r][i])`, or `sigmoid(y[r][0])` if `y` has one column.
     fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer);
-    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight` is
-    /// `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
+    /// The convolution of delta-rule layer `layer` (see [`DeltaHeads`]): `out` and `x` are `[R, conv_width]`, `weight`
+    /// is `[conv_width, 4]`. Reads and writes the last inputs in the states of the step's runs.
     fn causal_conv(
         &mut self,
         out: &mut Self::Buffer,
@@ -501,12 +504,13 @@ pub trait Backend: Send + 'static {
     );
     /// In place, for each head, as wide as `weight`: `x / sqrt(mean(x^2) + eps) * weight * silu(gate)`.
     fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32);
-    /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by expert.
-    /// `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower number goes
-    /// first.
+    /// Chooses the experts of each row by the router's `scores` `[R, experts]`, weighs them, and sorts the rows by
+    /// expert. `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower
+    /// number goes first.
     fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>);
-    /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where `i` is
-    /// the place's row or the place itself (`input`). The result for a place depends on its input and expert only.
+    /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where
+    /// `i` is the place's row or the place itself (`input`). The result for a place depends on its input and expert
+    /// only.
     fn expert_linear(
         &mut self,
         out: &mut Self::Buffer,
@@ -515,8 +519,8 @@ pub trait Backend: Send + 'static {
         routes: &Self::Routes,
         input: ExpertInput,
     );
-    /// `out[place] = gate(g, u)`, with g and u the halves of `w[expert] x[row of the place] (+ bias[expert])`. `inner`: room
-    /// for these, `[places, 2F]`, unspecified afterwards.
+    /// `out[place] = gate(g, u)`, with g and u the halves of `w[expert] x[row of the place] (+ bias[expert])`. `inner`:
+    /// room for these, `[places, 2F]`, unspecified afterwards.
     fn expert_gated(
         &mut self,
         out: &mut Self::Buffer,

@@ -1,5 +1,5 @@
-//! The error type. Each variant says in one sentence what was expected, what was found and where; `exit_code` says whose
-//! mistake it is. How an error is shown is left to the command line.
+//! The error type. Each variant says in one sentence what was expected, what was found and where; `exit_code` says
+//! whose mistake it is. How an error is shown is left to the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,10 @@ use crate::figures::shortened;
 /// The most characters of each part of a message; no sentence of ours is longer, a value may be.
 const MOST: usize = 600;
 
+/// What can fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Why something failed, in one sentence: what was expected, what was found and where.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read, written or created.
@@ -128,10 +130,12 @@ impl Error {
         move |source| Error::Io { path, doing, source }
     }
 
+    /// `what` is wrong with a file.
     pub fn format(path: impl AsRef<Path>, what: impl Into<String>) -> Error {
         Error::Format { path: path.as_ref().to_path_buf(), what: shortened(what.into(), 2 * MOST) }
     }
 
+    /// A named field of a file has a wrong value.
     pub fn field(
         path: impl AsRef<Path>,
         field: impl Into<String>,
@@ -146,6 +150,7 @@ impl Error {
         }
     }
 
+    /// A value that the user gave is not allowed.
     pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
         let [what, expected, found] = [what.into(), expected.into(), found.into()].map(|text| shortened(text, MOST));
         Error::Value { what, expected, found }

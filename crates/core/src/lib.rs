@@ -1,5 +1,7 @@
 //! What every room uses: ids, errors, figures as people read them, JSON, input, output. Nothing here knows a
 //! model, a device or a task.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod bounded;
 pub mod bundled;

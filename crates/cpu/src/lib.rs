@@ -1,6 +1,8 @@
 //! The CPU backend. Every op has a clear loop that defines it (`Isa::Portable`) and, where it pays, faster paths. The
 //! path is chosen once, at start, from the instruction sets of the processor. Ops run on the backend's own threads
 //! (`team`); only loading uses rayon. This file dispatches each op to its submodule.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
@@ -111,8 +113,8 @@ impl Cpu {
         Self { most_rows, ..self }
     }
 
-    /// Makes `run` fail in the same way when all ops of the step have been computed, where `fails` says so of the step's
-    /// number, from 0, and its rows.
+    /// Makes `run` fail in the same way when all ops of the step have been computed, where `fails` says so of the
+    /// step's number, from 0, and its rows.
     #[must_use]
     pub fn failing_where(self, fails: fn(usize, usize) -> bool) -> Self {
         Self { fails, ..self }

@@ -16,6 +16,8 @@
 //! compile                         from kernels/ to machine code
 //! discovery                       which GPUs there are, and where CUDA's libraries lie
 //! ```
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod attention;
 pub mod compile;
@@ -247,8 +249,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// Makes room for products of chunks where no step was announced, outside of captured graphs, whose steps have no long
-    /// runs. Without room long runs are computed token by token.
+    /// Makes room for products of chunks where no step was announced, outside of captured graphs, whose steps have no
+    /// long runs. Without room long runs are computed token by token.
     fn reserve_chunk_products(&mut self, bytes: usize) -> bool {
         if self.chunk_products.as_ref().is_some_and(|memory| memory.bytes() >= bytes) {
             return true;

@@ -1,6 +1,6 @@
 //! The step loop. Defines the requests, the events and the channel client (`EngineHandle`) on which everything above is
-//! built. The model (`StepRunner`) and the prefix tree live on one thread behind it. What a search does with branches is
-//! left to `search`.
+//! built. The model (`StepRunner`) and the prefix tree live on one thread behind it. What a search does with branches
+//! is left to `search`.
 //!
 //! To its client a branch is a list of tokens. Which of them have keys and values in the prefix tree is internal: a
 //! root, a fork, a continuation and a preempted branch all become runnable in the same way, by matching their tokens
@@ -9,6 +9,8 @@
 //! A step is submitted, then collected (`step`). If steps run ahead, the newest token of a branch may exist on the
 //! device only: its row then names a sample of the step before, its slot is already assigned, and its uniform follows
 //! from its position.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod admission;
 mod batch;
@@ -218,8 +220,8 @@ impl Drop for ExitGuard {
 }
 
 impl Engine {
-    /// Starts a thread that owns the model, and returns its client. Without a tokenizer, text is empty and stop strings are
-    /// an error.
+    /// Starts a thread that owns the model, and returns its client. Without a tokenizer, text is empty and stop strings
+    /// are an error.
     pub fn start(
         model: Box<dyn StepRunner>,
         tokenizer: Option<Arc<Tokenizer>>,

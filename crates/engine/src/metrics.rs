@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
+/// The engine's counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Steps submitted.
@@ -52,10 +53,11 @@ pub struct Metrics {
     /// pages that are not full.
     #[serde(default)]
     pub kv_tokens_peak: u64,
-    /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind windows of
-    /// layers.
+    /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind windows
+    /// of layers.
     pub kv_bytes_peak_unshared: u64,
-    /// States of delta-rule layers that branches hold now, without those that are only cached; and the most of any step.
+    /// States of delta-rule layers that branches hold now, without those that are only cached; and the most of any
+    /// step.
     #[serde(default)]
     pub states_held: u64,
     #[serde(default)]

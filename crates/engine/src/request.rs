@@ -1,5 +1,6 @@
 //! The engine's requests and events: continuations, sampling parameters, stop conditions. Plain data. The field docs
 //! define how uniforms, penalties and stops act; `sampler` and `branch` implement it.
+#![warn(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 
@@ -248,16 +249,31 @@ impl Stop {
 #[derive(Clone, Debug)]
 pub enum Continuation {
     /// Tokens are sampled until a stop.
-    Sampled { params: SamplingParams, stop: Stop, uniforms: UniformKey },
-    /// These tokens follow. With `logprobs` they are scored, and so many of the likeliest tokens in each one's place are
-    /// reported, at most [`MOST_TOP`]. Without, the extend finishes at once: the tokens are computed when something is
-    /// sampled or scored after them, once for all branches that share them.
-    Given { tokens: Vec<TokenId>, logprobs: Option<usize> },
+    Sampled {
+        /// How they are sampled.
+        params: SamplingParams,
+        /// When the extend ends.
+        stop: Stop,
+        /// The source of random numbers.
+        uniforms: UniformKey,
+    },
+    /// These tokens follow. With `logprobs` they are scored, and so many of the likeliest tokens in each one's place
+    /// are reported, at most [`MOST_TOP`]. Without, the extend finishes at once: the tokens are computed when something
+    /// is sampled or scored after them, once for all branches that share them.
+    Given {
+        /// The tokens.
+        tokens: Vec<TokenId>,
+        /// How many of the likeliest tokens are reported in each one's place; `None`: they are not scored.
+        logprobs: Option<usize>,
+    },
 }
 
+/// A branch, and how it is extended.
 #[derive(Clone, Debug)]
 pub struct Extend {
+    /// The branch.
     pub branch: BranchId,
+    /// What follows its tokens.
     pub continuation: Continuation,
 }
 
@@ -285,6 +301,7 @@ impl Extend {
 /// A token that was sampled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
+    /// The token.
     pub token: TokenId,
     /// Natural logarithm of its probability at temperature 1.
     pub logprob: f32,
@@ -298,14 +315,32 @@ pub struct SampledToken {
 pub enum Event {
     /// Tokens were sampled and kept: one, or several if the reader lags. `text` is the text that is final with them; it
     /// lags while a character is incomplete or a stop string may have begun. Sent only to readers of tokens.
-    Tokens { branch: BranchId, tokens: Vec<SampledToken>, text: String },
+    Tokens {
+        /// The branch that grew.
+        branch: BranchId,
+        /// Its new tokens.
+        tokens: Vec<SampledToken>,
+        /// Their text, as far as it is final.
+        text: String,
+    },
     /// The branch rests; it can be extended or forked again.
-    Finished { branch: BranchId, finish: Finish },
+    Finished {
+        /// The branch that ended.
+        branch: BranchId,
+        /// What the extend added to it.
+        finish: Finish,
+    },
     /// The branch could not be extended further. It keeps its tokens and rests.
-    Failed { branch: BranchId, error: Error },
+    Failed {
+        /// The branch that failed.
+        branch: BranchId,
+        /// Why.
+        error: Error,
+    },
 }
 
 impl Event {
+    /// The branch that it is of.
     pub fn branch(&self) -> BranchId {
         match self {
             Event::Tokens { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
@@ -356,8 +391,11 @@ pub enum FinishReason {
 /// `text`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finish {
+    /// Why the extend ended.
     pub reason: FinishReason,
+    /// The tokens that are kept.
     pub tokens: Vec<TokenId>,
+    /// Their text, cut at a stop string.
     pub text: String,
     /// Sum over all tokens sampled or scored by this extend, a stop token that was not kept included: the natural
     /// logarithm of the probability that the model, at temperature 1, goes on like this.

@@ -1,6 +1,8 @@
 //! `offshoot plan`: estimates a job without running it. Reads the job's prompts, finds their shared prefixes, and
 //! reports for each sharing policy the tokens computed, the memory for keys and values, and how often the memory is
 //! filled; then the real scheduler runs the job on a simulated device. No weights are read and no device is needed.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod decode_step;
 mod device;

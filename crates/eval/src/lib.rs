@@ -1,6 +1,8 @@
 //! Evaluation: a task from its file to results. `task` reads the task file, `run` executes it, `journal` stores the
 //! results, `report` and `view` show them; `scoring` judges samples made elsewhere. `search` defines the searches,
 //! `judge` runs candidate programs.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod answer;
 pub mod benchmark;

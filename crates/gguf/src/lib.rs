@@ -1,5 +1,7 @@
 //! Reads GGUF files, the format of llama.cpp: metadata, tensors, and what the bytes of their blocks mean. What the
 //! metadata says of a model is left to `model` and `tokenizer`.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod blocks;
 mod cursor;

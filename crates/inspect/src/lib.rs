@@ -1,5 +1,7 @@
 //! `offshoot check --model`: prints the facts of a model folder and checks its arithmetic against golden files.
 //! `model::check` compares, `forks` tries forks at every offset; this file prints and returns whether everything holds.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod forks;
 

@@ -1,4 +1,5 @@
 //! The language of a candidate program. Data only: the judge finds and runs interpreters and compilers.
+#![warn(missing_docs)]
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ pub enum Language {
     Python,
     /// C++17.
     Cpp,
+    /// Any other, by its commands.
     Command(Commands),
 }
 
@@ -23,9 +25,12 @@ pub enum Language {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commands {
+    /// The name of the file that the program is written to.
     pub file: String,
+    /// Compiles it; `None`: there is nothing to compile.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
+    /// Runs it.
     pub run: Vec<String>,
     /// Absolute paths of files and folders that these commands need in addition to the system's programs and libraries.
     #[serde(default)]

@@ -1,6 +1,8 @@
 //! The judge: runs untrusted candidate programs against a problem's tests in an operating-system sandbox and returns a
 //! contest judge's verdict. Verdicts are computed here and in our own checker processes, never taken from the
 //! candidate. `eval` reads the problems; searches decide what a verdict is worth.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod answers;
 mod compare;
@@ -36,6 +38,7 @@ pub use verdict::{Judgement, TestVerdict, Verdict};
 /// How a judge is set up; by default isolation is required.
 #[derive(Clone, Debug, Default)]
 pub struct JudgeSetup {
+    /// Whether candidates may run where files and network cannot be isolated.
     pub isolation: Isolation,
     /// The interpreter of candidates and tests, or the folder of a virtual environment; `None`: see
     /// [`Interpreter::find`].
@@ -61,8 +64,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Probes the sandbox, which hides the files `withheld` (the problems, the run) and the places where this machine has
-    /// answers of benchmarks. Fails if `setup` requires isolation and files and network cannot be isolated, or if
+    /// Probes the sandbox, which hides the files `withheld` (the problems, the run) and the places where this machine
+    /// has answers of benchmarks. Fails if `setup` requires isolation and files and network cannot be isolated, or if
     /// the interpreter that it names does not work.
     pub fn open(setup: &JudgeSetup, withheld: &[PathBuf]) -> Result<Judge> {
         let mut interpreter = match Interpreter::find(setup.python.as_deref()) {
@@ -102,6 +105,7 @@ impl Judge {
         }
     }
 
+    /// The sandbox that it uses.
     pub fn sandbox(&self) -> &Sandbox {
         &self.sandbox
     }
@@ -116,7 +120,8 @@ impl Judge {
         Judge { all_tests: true, ..self }
     }
 
-    /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded once.
+    /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded
+    /// once.
     pub fn without_forks(self) -> Judge {
         Judge { forks: false, ..self }
     }
@@ -166,8 +171,8 @@ impl Judge {
         })
     }
 
-    /// Why an interpreter is started for each Python candidate, if candidates are not forked from one that is loaded once.
-    /// Fails if there is no interpreter that works.
+    /// Why an interpreter is started for each Python candidate, if candidates are not forked from one that is loaded
+    /// once. Fails if there is no interpreter that works.
     pub fn starts_python_for(&self) -> Result<Option<&str>> {
         Ok(self.python()?.started_for())
     }

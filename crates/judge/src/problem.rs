@@ -1,5 +1,6 @@
 //! A programming problem: how a sample's text becomes a program, and the tests for the program. Data only: `benchmark`
 //! reads the files, the judge runs the tests.
+#![warn(missing_docs)]
 
 use std::time::Duration;
 
@@ -11,14 +12,17 @@ use offshoot_core::json::RawJson;
 pub struct Problem {
     /// Its name in errors and results.
     pub id: String,
+    /// How a sample's text becomes a program.
     pub assembly: Assembly,
+    /// Its tests.
     pub suite: TestSuite,
+    /// What a program may use.
     pub limits: Limits,
 }
 
 impl Problem {
-    /// A problem whose programs read standard input and write standard output: each test is an input and the output that
-    /// is expected, compared token by token.
+    /// A problem whose programs read standard input and write standard output: each test is an input and the output
+    /// that is expected, compared token by token.
     pub fn streams<I: Into<String>, O: Into<String>>(
         id: impl Into<String>,
         tests: impl IntoIterator<Item = (I, O)>,
@@ -75,9 +79,11 @@ impl Assembly {
 pub struct Limits {
     /// CPU time of all its processes. [`Limits::wall`] follows from it.
     pub cpu: Duration,
+    /// Memory of all its processes together.
     pub memory_bytes: u64,
     /// Limit of standard output and of standard error, each.
     pub output_bytes: u64,
+    /// Processes and threads at once.
     pub processes: u32,
 }
 
@@ -97,9 +103,13 @@ impl Default for Limits {
 /// The tests of a problem.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TestSuite {
+    /// Python code that calls the candidate's functions.
     Script(ScriptSuite),
+    /// Calls of Python functions, whose results are compared.
     Calls(CallSuite),
+    /// Calls of Python functions, whose results are compared with a reference's.
     Reference(ReferenceSuite),
+    /// Standard input and standard output.
     Streams(StreamSuite),
 }
 
@@ -110,6 +120,7 @@ pub enum TestSuite {
 pub struct ScriptSuite {
     /// Python code run before `code`, in the tests' process (functions that a HumanEval prompt defines completely).
     pub helpers: String,
+    /// The tests: they pass if it raises nothing.
     pub code: String,
     /// The candidate's function under test, even if `helpers` defines that name.
     pub entry: Option<String>,
@@ -120,9 +131,11 @@ pub struct ScriptSuite {
 pub struct CallSuite {
     /// A function, or a method of the class `Solution` if the program defines it.
     pub function: String,
+    /// The calls.
     pub tests: Vec<CallTest>,
 }
 
+/// A call, and its accepted results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallTest {
     /// A list of the arguments.
@@ -136,9 +149,11 @@ pub struct CallTest {
 pub struct ReferenceSuite {
     /// The complete reference program.
     pub program: String,
+    /// The function under test.
     pub entry: String,
-    /// Argument lists: those of the original benchmark, and those that EvalPlus adds.
+    /// Argument lists of the original benchmark.
     pub base: Vec<RawJson>,
+    /// Argument lists that EvalPlus adds.
     pub plus: Vec<RawJson>,
     /// Absolute tolerance of floating-point results; 0: EvalPlus's default rule.
     pub atol: f64,
@@ -149,13 +164,18 @@ pub struct ReferenceSuite {
 /// A program that reads standard input and writes standard output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamSuite {
+    /// Inputs and outputs.
     pub tests: Vec<StreamTest>,
+    /// How outputs are compared.
     pub compare: Compare,
 }
 
+/// An input, and the output that is expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTest {
+    /// Standard input.
     pub input: String,
+    /// Standard output.
     pub output: String,
 }
 
@@ -169,8 +189,14 @@ pub enum Compare {
     /// Token by token; tokens are separated by white space.
     Tokens,
     /// Like `Tokens`, with an absolute or relative tolerance for numbers.
-    Floats { tolerance: f64 },
+    Floats {
+        /// Of numbers.
+        tolerance: f64,
+    },
     /// A Python program of the task: it receives the paths of input, output and expected output and exits with 0 if the
     /// output is right.
-    Checker { program: String },
+    Checker {
+        /// Its text.
+        program: String,
+    },
 }

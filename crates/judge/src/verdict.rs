@@ -1,4 +1,5 @@
 //! The judge's result on a candidate: a verdict, and the time and memory of its run.
+#![warn(missing_docs)]
 
 use std::fmt;
 use std::time::Duration;
@@ -8,18 +9,25 @@ use serde::{Deserialize, Serialize};
 /// Verdicts, as contest judges abbreviate them. The first failed test decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
+    /// It passed all tests.
     #[serde(rename = "AC")]
     Accepted,
+    /// A result is not the expected one.
     #[serde(rename = "WA")]
     WrongAnswer,
+    /// It took more time than [`Limits::cpu`](crate::problem::Limits::cpu), or it hung.
     #[serde(rename = "TLE")]
     TimeLimit,
+    /// It took more memory than [`Limits::memory_bytes`](crate::problem::Limits::memory_bytes).
     #[serde(rename = "MLE")]
     MemoryLimit,
+    /// It wrote more than [`Limits::output_bytes`](crate::problem::Limits::output_bytes).
     #[serde(rename = "OLE")]
     OutputLimit,
+    /// It raised an exception, was killed by a signal, or exited with a code other than 0.
     #[serde(rename = "RE")]
     RuntimeError,
+    /// It does not compile.
     #[serde(rename = "CE")]
     CompileError,
     /// It made a forbidden system call (tracing, mounting, loading kernel code, ...).
@@ -28,6 +36,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Each of them, from the best on.
     pub const ALL: [Verdict; 8] = [
         Verdict::Accepted,
         Verdict::WrongAnswer,
@@ -39,6 +48,7 @@ impl Verdict {
         Verdict::Sandbox,
     ];
 
+    /// The abbreviation.
     pub fn code(self) -> &'static str {
         match self {
             Verdict::Accepted => "AC",
@@ -62,6 +72,7 @@ impl fmt::Display for Verdict {
 /// One test of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TestVerdict {
+    /// How the candidate did on this test.
     pub verdict: Verdict,
     /// Why it is not accepted, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,6 +82,7 @@ pub struct TestVerdict {
 /// The judge's result on one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
+    /// That of the first failed test, else accepted.
     pub verdict: Verdict,
     /// Why it is not accepted, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,6 +101,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
+    /// Whether the candidate passed all tests.
     pub fn accepted(&self) -> bool {
         self.verdict == Verdict::Accepted
     }

@@ -3,6 +3,8 @@
 //! tokens share them, `forest` is the snapshot of one step, `states` holds what steps do with the states of delta-rule
 //! layers, `prompt_tree` finds what all prompts of a job share, and cuts a job into parts. Keys, values and devices
 //! belong to the backends.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod antichain;
 pub mod forest;

@@ -21,8 +21,11 @@ pub enum DeviceChoice {
     /// The first usable GPU with room for the weights, else the CPU.
     #[default]
     Auto,
+    /// The host's cores.
     Cpu,
+    /// A GPU.
     Cuda {
+        /// Its number, from 0, as the driver counts them.
         ordinal: usize,
     },
 }

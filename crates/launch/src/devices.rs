@@ -10,15 +10,17 @@ use super::gpu::gpus;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{DEVICES, TENSOR_PARALLEL};
 
-/// `--device`, or `--devices`.
+/// The device of an engine, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
+    /// One device.
     One(DeviceChoice),
-    /// Of one kind: the CPU, several replicas of which share its cores and its memory, or GPUs, each once. At least one.
+    /// Of one kind: the CPU, several replicas of which share its cores and its memory, or GPUs, each once. At least
+    /// one.
     Each(Vec<DeviceChoice>),
     /// Every GPU that the driver shows.
     AllGpus,
-    /// Of one kind, each once: they compute one model together (`--tensor-parallel`).
+    /// Of one kind, each once: they compute one model together.
     Ranks(Vec<DeviceChoice>),
 }
 

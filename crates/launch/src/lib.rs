@@ -1,7 +1,9 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
-//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as encoded prompts, in advance.
-//! Searches, tasks and protocols are left to the callers.
+//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as
+//! encoded prompts, in advance. Searches, tasks and protocols are left to the callers.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod ahead;
 mod assemble;

@@ -1,7 +1,9 @@
 //! Floor 4: one decoder for all model families, loaded from Hugging Face folders. `config` parses config.json, `layout`
 //! lists the tensors a config requires, `weights` loads them or generates random ones, and `decoder` runs the forward
-//! pass over a `Backend`. Families differ by data only. `runner` defines the steps that an engine asks of a model, `loaded`
-//! implements them on any backend. The engine decides which tokens run when and how tokens are sampled.
+//! pass over a `Backend`. Families differ by data only. `runner` defines the steps that an engine asks of a model,
+//! `loaded` implements them on any backend. The engine decides which tokens run when and how tokens are sampled.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod activations;
 mod attribution;

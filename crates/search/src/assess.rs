@@ -27,8 +27,14 @@ pub struct Assessment {
 }
 
 impl Assessment {
+    /// An answer, or none, and whether it is right, if that is known.
     pub fn graded(answer: Option<String>, correct: Option<bool>) -> Assessment {
         Assessment { answer, correct, ..Assessment::default() }
+    }
+
+    /// What a text is worth, without an answer.
+    pub fn scored(score: f64) -> Assessment {
+        Assessment { score: Some(score), ..Assessment::default() }
     }
 
     /// The value that a search uses.
@@ -73,6 +79,7 @@ pub struct AssessmentReply {
 }
 
 impl AssessmentRequest {
+    /// The text to assess.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -82,6 +89,7 @@ impl AssessmentRequest {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// Sends the assessment to the search. An error ends the search.
     pub fn reply(self, assessment: Result<Assessment>) {
         // Sending fails only if the search is over.
         drop(self.replies.send(AssessmentReply { text: self.text, assessment }));
@@ -129,6 +137,7 @@ enum TextState {
 }
 
 impl<'a> Assessor<'a> {
+    /// The assessments by `assess`.
     pub fn new(assess: impl Assess + 'a) -> Self {
         Self { assess: Box::new(assess), texts: HashMap::new(), replies: Replies::new(), ready: VecDeque::new() }
     }

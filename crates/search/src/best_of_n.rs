@@ -9,12 +9,12 @@ use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
-/// Samples N candidates below `at` and chooses the best; of equal ones, the smallest index. [`BestBy::Grade`]: the first
-/// that the grader accepts, or, if it accepts none, the one with the largest mean log-probability per token.
+/// Samples N candidates below `at` and chooses the best; of equal ones, the smallest index. [`BestBy::Grade`]: the
+/// first that the grader accepts, or, if it accepts none, the one with the largest mean log-probability per token.
 ///
 /// With [`BestOfN::stop_when_passed`] it stays reproducible whether the problem is solved: if and only if one of the N
-/// candidates is right, because the search stops early only after a right one. *Which* right candidate is chosen, and how
-/// many had finished by then, depends on timing.
+/// candidates is right, because the search stops early only after a right one. *Which* right candidate is chosen, and
+/// how many had finished by then, depends on timing.
 pub fn best_of_n(tree: &mut SamplingTree, at: NodeId, how: &BestOfN, job: &mut SearchJob<'_>) -> Result<Outcome> {
     let enough = |sample: &Sample| how.stop_when_passed && right(sample);
     Ok(choose_best(until(tree, at, how.samples, job, enough)?, how.by))

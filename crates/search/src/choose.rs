@@ -20,30 +20,41 @@ pub struct OfferedChoice {
     pub bytes: usize,
     /// Tokens after the item's prompt.
     pub tokens: Vec<TokenId>,
+    /// The answer after a prompt without information; its log-probability is subtracted.
     pub neutral: Option<Neutral>,
 }
 
 /// The same answer after a prompt without information about the item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neutral {
+    /// Tokens of the prompt.
     pub prompt: Vec<TokenId>,
+    /// Tokens of the answer after it.
     pub tokens: Vec<TokenId>,
 }
 
 /// The scores of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceScore {
+    /// Its label.
     pub choice: String,
     /// Natural-log probability after the item's prompt.
     pub logprob: f64,
     /// The same after the neutral prompt, if the task has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neutral: Option<f64>,
+    /// Number of its tokens.
     pub tokens: usize,
     /// The deciding score: the largest wins; of equal ones, the first.
     pub score: f64,
 }
 
+/// Scores `choices` as continuations of `at` and chooses the one with the largest score by `by`; of equal ones, the
+/// first.
+///
+/// # Errors
+///
+/// A choice fails: it may have been the likeliest one.
 pub fn choose(
     tree: &mut SamplingTree,
     at: NodeId,

@@ -11,7 +11,9 @@ use offshoot_core::ids::NodeId;
 /// A solution with its value, at the end of a search.
 #[derive(Clone, Debug)]
 pub struct Valued {
+    /// The solution.
     pub solution: Solution,
+    /// What it is worth.
     pub value: f64,
 }
 

@@ -9,6 +9,7 @@ use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
+/// Searches N/M subtrees below `at` side by side, each by the best of M next steps at a time.
 pub fn dvts(
     tree: &mut SamplingTree,
     at: NodeId,

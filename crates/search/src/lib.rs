@@ -1,5 +1,9 @@
 //! Search drivers: blocking programs over `SamplingTree`, one per file. This file defines what they share:
 //! [`SearchJob`] (how to sample, how to assess a text, where finished samples go) and the [`Outcome`] that they return.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
+
+#![warn(missing_docs)]
 
 mod assess;
 pub mod best_of_n;
@@ -57,10 +61,13 @@ pub struct SearchJob<'a> {
     pub earlier: Vec<Sample>,
     /// Called with each sample that counts, before it is counted: as it finishes, or by index in drivers that stop
     /// early. Also called with failed samples (`Sample::error`), which do not count. Its error ends the search.
-    pub record: Box<dyn FnMut(&Sample) -> Result<()> + 'a>,
+    pub record: Record<'a>,
     /// Set from outside to make the driver end with `Error::Interrupted`.
     pub interrupted: &'a AtomicBool,
 }
+
+/// What is called with finished samples.
+pub type Record<'a> = Box<dyn FnMut(&Sample) -> Result<()> + 'a>;
 
 /// The interrupt flag of jobs that nobody interrupts.
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -100,13 +107,18 @@ impl<'a> SearchJob<'a> {
 pub struct Sample {
     /// Index among the problem's samples; with the seed it determines all random numbers of the sample.
     pub index: u64,
+    /// Its text after the prompt.
     pub text: String,
+    /// Number of sampled tokens.
     pub tokens: usize,
+    /// Why it ended.
     #[serde(flatten, with = "finish_fields")]
     pub finish: FinishReason,
     /// Natural-log probability of its tokens under the model.
     pub logprob: f64,
+    /// Its answer in the form that votes compare.
     pub answer: Option<String>,
+    /// Whether it is right; `None`: unknown.
     pub correct: Option<bool>,
     /// [`Assessment::detail`]; named `judged` in results, after the judges' verdicts.
     #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +134,7 @@ pub struct Sample {
 /// A token of a sample and its most likely alternatives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
+    /// The token.
     pub token: TokenId,
     /// Natural-log probability.
     pub logprob: f32,
@@ -163,6 +176,7 @@ pub struct Outcome {
 /// Branches that failed while others of the same search continued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedBranches {
+    /// How many.
     pub branches: usize,
     /// The error of the first failed branch.
     pub first: String,
@@ -172,18 +186,24 @@ pub struct FailedBranches {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Details {
+    /// The scores of the choices that were offered.
     Choices {
+        /// In the order in which they were offered.
         choices: Vec<choose::ChoiceScore>,
     },
     /// In search-and-learn's format: the solutions, and the values of each solution's steps.
     Solutions {
+        /// The solutions' texts.
         completions: Vec<String>,
+        /// For each solution, the value after each step.
         scores: Vec<Vec<f64>>,
+        /// The answer chosen.
         pred: Option<String>,
     },
     /// The scorer's value of each sample, by index. This variant is tried last when reading, because `Solutions` also
     /// has a field `scores`.
     Scores {
+        /// By the sample's index.
         scores: Vec<f64>,
     },
 }

@@ -13,6 +13,7 @@ use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
+/// Simulates solutions below `at`, as many as `how` says, and chooses one.
 pub fn mcts(
     tree: &mut SamplingTree,
     at: NodeId,

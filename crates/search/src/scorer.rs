@@ -11,13 +11,16 @@ use offshoot_core::ids::{NodeId, TokenId};
 /// A question about a text, in tokens, and its possible one-word answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScoreQuestion {
+    /// The question.
     pub prompt: Vec<TokenId>,
+    /// Each of the answers.
     pub words: Vec<Vec<TokenId>>,
 }
 
 /// Turns a text into a question about it.
 pub type QuestionFor<'a> = &'a (dyn Fn(&str) -> Result<ScoreQuestion> + Sync);
 
+/// What values a whole or partial solution.
 #[derive(Clone)]
 pub enum Scorer<'a> {
     /// Mean probability per token: the exponential of the mean log-probability, in (0, 1].
@@ -25,12 +28,18 @@ pub enum Scorer<'a> {
     /// The assessment's value: 1 if the task's grader accepts the text, else 0, or the assessor's score.
     Grade,
     /// The mean of `worth`, the value of each word, weighted by the words' probabilities.
-    Verdicts { ask: QuestionFor<'a>, worth: Vec<f64> },
+    Verdicts {
+        /// Makes the question about a text.
+        ask: QuestionFor<'a>,
+        /// The value of each word, in the order of [`ScoreQuestion::words`].
+        worth: Vec<f64>,
+    },
 }
 
 /// The values of some texts, and the cost of finding them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScorerValues {
+    /// One for each text.
     pub values: Vec<f64>,
     /// Tokens given in addition to the item's prompt.
     pub prompt_tokens: usize,

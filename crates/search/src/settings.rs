@@ -20,9 +20,10 @@ pub enum BestBy {
 pub struct BestOfN {
     /// Candidates sampled.
     pub samples: usize,
+    /// What makes a candidate the best.
     pub by: BestBy,
-    /// As soon as the grader accepts one candidate, the others stop within a step and release their pages; those that wait
-    /// for the judge are not judged.
+    /// As soon as the grader accepts one candidate, the others stop within a step and release their pages; those that
+    /// wait for the judge are not judged.
     pub stop_when_passed: bool,
 }
 
@@ -67,8 +68,11 @@ pub struct StepSearch {
     pub samples: u32,
     /// Next steps sampled after each kept solution.
     pub expansions: u32,
+    /// How solutions are split.
     pub steps: StepSettings,
+    /// How a solution's value follows from those of its steps.
     pub aggregate: Aggregate,
+    /// How a solution is chosen at the end.
     pub by: Decide,
 }
 
@@ -83,13 +87,17 @@ pub struct Mcts {
     pub expansions: u32,
     /// Simulations per batch.
     pub parallel: u32,
+    /// How solutions are split.
     pub steps: StepSettings,
+    /// What values the end of a simulation.
     pub scoring: RolloutScoring,
+    /// How a simulation finds its way.
     pub select: MctsSelect,
     /// Factor of the confidence term.
     pub exploration: f64,
     /// Progressive widening: `expansions * visits^widening` next steps are sampled; `None`: always `expansions`.
     pub widening: Option<f64>,
+    /// How a solution is chosen at the end.
     pub by: MctsDecide,
 }
 
@@ -148,8 +156,10 @@ pub enum Decide {
     WeightedVote,
 }
 
+/// How Monte-Carlo tree search chooses a solution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MctsDecide {
+    /// Among the ends of all simulations.
     Rollouts(Decide),
     /// The solution simulated where the most visited path ends.
     Visits,

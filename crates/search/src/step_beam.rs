@@ -10,6 +10,7 @@ use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
+/// Searches beams of steps below `at`.
 pub fn step_beam(
     tree: &mut SamplingTree,
     at: NodeId,

@@ -18,6 +18,7 @@ pub type Decode<'a> = &'a (dyn Fn(&[TokenId], &[TokenId]) -> String + Sync);
 /// A whole or partial solution.
 #[derive(Clone, Debug)]
 pub struct Solution {
+    /// The node of its last step.
     pub node: NodeId,
     /// The text after the prompt, cut at a stop string.
     pub text: String,
@@ -51,6 +52,7 @@ impl Solution {
 pub struct Stepper<'a> {
     steps: &'a StepSettings,
     decode: Decode<'a>,
+    /// Values the steps.
     pub scorer: Scorer<'a>,
     /// Tokens of the scorer's questions.
     pub(crate) asked: usize,

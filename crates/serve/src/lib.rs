@@ -1,5 +1,8 @@
-//! `offshoot serve`: answers the OpenAI protocol over HTTP with one engine. Reads the options, starts engine, dispatcher
-//! and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides when it runs.
+//! `offshoot serve`: answers the OpenAI protocol over HTTP with one engine. Reads the options, starts engine,
+//! dispatcher and listener, and ends them in order. `openai::protocol` says what a request means; `dispatch` decides
+//! when it runs.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod batches;
 pub mod dispatch;

@@ -12,6 +12,8 @@
 //! # Samples
 //! Tokens are sampled as if all logits were equal ([`sample`]): a uniform gives the same token in any batch. Texts are
 //! meaningless, so set lengths by `Stop::max_tokens` with `ignore_eos`.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod attention;
 mod clock;

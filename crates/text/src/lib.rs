@@ -4,6 +4,8 @@
 //! A prompt is always encoded *whole*: its levels are only positions in its tokens, and the prefix tree finds what
 //! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
 //! boundary of two levels.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod channels;
 mod chat;
@@ -118,8 +120,9 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present, tokenizer_config.json,
-    /// special_tokens_map.json, added_tokens.json and chat_template.jinja; or the metadata of a GGUF file.
+    /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present,
+    /// tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja; or the metadata of a
+    /// GGUF file.
     ///
     /// # Errors
     ///
@@ -178,8 +181,8 @@ impl Tokenizer {
     }
 
     /// The shortest tried beginning of `text` that alone has more than `most` tokens; `None`: the whole text is to be
-    /// encoded. Encodes not much more than `most` tokens, however long the text is: the library takes about 200 bytes of
-    /// memory for each byte that it encodes.
+    /// encoded. Encodes not much more than `most` tokens, however long the text is: the library takes about 200 bytes
+    /// of memory for each byte that it encodes.
     pub fn beginning_beyond(&self, text: &str, most: usize) -> Result<Option<LongBeginning>> {
         /// Bytes of a token in most texts, and a margin.
         const TOKEN_BYTES: usize = 8;

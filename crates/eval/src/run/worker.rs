@@ -68,8 +68,8 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be left
-    /// out.
+    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be
+    /// left out.
     pub fn in_run(&self, failed: usize, items: usize, skip_too_long: bool, folder: &Path) -> Error {
         let how = match self.error {
             Error::ContextTooLong { .. } if skip_too_long => "are left out",

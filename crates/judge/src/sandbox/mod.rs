@@ -4,14 +4,14 @@
 //!
 //! Three processes stand between the caller and a candidate. The *sandbox server*, started once, is our own executable,
 //! run again ([`enter_if_helper`]); small and single-threaded, it can fork cheaply. For each candidate it forks a
-//! *supervisor*, some ahead of need, which sets up the isolation, watches all processes of the candidate and kills them.
-//! The candidate itself is a child of the supervisor and confines itself before it executes the program. When a caller
-//! dies, its supervisors notice that their control streams close.
+//! *supervisor*, some ahead of need, which sets up the isolation, watches all processes of the candidate and kills
+//! them. The candidate itself is a child of the supervisor and confines itself before it executes the program. When a
+//! caller dies, its supervisors notice that their control streams close.
 //!
 //! In a mount namespace the folder and `/dev/shm` of a candidate are a file system in memory, which the kernel keeps
-//! below the output limit; in a control group its pages count towards the memory limit too. Without namespaces the folder
-//! is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs that need
-//! one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
+//! below the output limit; in a control group its pages count towards the memory limit too. Without namespaces the
+//! folder is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs
+//! that need one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,8 +94,8 @@ pub struct SandboxSetup {
     pub helper: Option<PathBuf>,
     /// Whether to use namespaces, if they work. Without them (as in most containers) only the other layers isolate.
     pub namespaces: bool,
-    /// Files and folders in readable folders that programs cannot read all the same. What a program names as readable in
-    /// a hidden folder stays readable.
+    /// Files and folders in readable folders that programs cannot read all the same. What a program names as readable
+    /// in a hidden folder stays readable.
     pub hidden: Vec<PathBuf>,
     /// Whether to use control groups, if they can be made. Without them the supervisors measure memory and CPU time.
     pub groups: bool,
@@ -110,8 +110,8 @@ impl SandboxSetup {
 /// A Python to load, and the script that it runs before it serves.
 ///
 /// The script imports the module `_offshoot` and calls its function `serve` with a function of two arguments, which is
-/// called in each candidate with the candidate's arguments and its environment, as bytes, with a zero byte between two. The
-/// call of `serve` never returns; when the function does, the candidate ends with code 0.
+/// called in each candidate with the candidate's arguments and its environment, as bytes, with a zero byte between two.
+/// The call of `serve` never returns; when the function does, the candidate ends with code 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WarmInterpreter {
     /// The shared library of the interpreter.

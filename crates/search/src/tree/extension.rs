@@ -16,13 +16,26 @@ use offshoot_engine::{self as engine, EventReceiver, First, SampledToken};
 /// An event of one of the nodes being extended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TreeEvent {
-    /// The node grew by these tokens; `text`: text that can be shown now (never half a character, never part of a stop
-    /// string).
-    Tokens { node: NodeId, tokens: Vec<SampledToken>, text: String },
+    /// The node grew. The text can be shown now: it is never half a character, never part of a stop string. Only after
+    /// `SamplingTree::hear(Hear::Tokens)`.
+    Tokens {
+        /// The node that grew.
+        node: NodeId,
+        /// Its new tokens.
+        tokens: Vec<SampledToken>,
+        /// Their text.
+        text: String,
+    },
     /// The node's thought ended; `SamplingTree::node` returns the whole thought.
-    Finished { node: NodeId },
+    Finished {
+        /// The node that ended.
+        node: NodeId,
+    },
     /// The node failed and is closed; `SamplingTree::failure` returns the error. The others continue.
-    Failed { node: NodeId },
+    Failed {
+        /// The node that failed.
+        node: NodeId,
+    },
 }
 
 /// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping
@@ -99,10 +112,12 @@ impl<'tree> Extension<'tree> {
         Self { tree, growth }
     }
 
+    /// The tree, in which all events taken so far are written.
     pub fn tree(&self) -> &SamplingTree {
         self.tree
     }
 
+    /// The tree, to be changed while its nodes grow: scored, pruned, closed.
     pub fn tree_mut(&mut self) -> &mut SamplingTree {
         self.tree
     }

@@ -134,14 +134,14 @@ impl ThoughtNode {
     }
 }
 
-/// The nodes of one search: thoughts below a prompt. Each node continues the path from the root to it; what nodes have in
-/// common is stored, read and computed once. Dropping the tree releases all of its nodes.
+/// The nodes of one search: thoughts below a prompt. Each node continues the path from the root to it; what nodes have
+/// in common is stored, read and computed once. Dropping the tree releases all of its nodes.
 ///
 /// A search forks nodes, extends the new ones in one batch, scores them, prunes the worst and goes on with the rest:
 ///
 /// | method | what it does |
 /// |---|---|
-/// | [`fork`](Self::fork), [`fork_all`](Self::fork_all) | add children, which can be extended |
+/// | [`fork`](Self::fork), [`fork_all`](Self::fork_all), [`fork_each`](Self::fork_each) | add children, which can be extended |
 /// | [`extend`](Self::extend), [`extend_given`](Self::extend_given) | sample from nodes, or append tokens to them |
 /// | [`start`](Self::start) | the same as `extend`, with events while nodes grow |
 /// | [`score`](Self::score), [`probe`](Self::probe) | log-probabilities of continuations; the tree does not change |
@@ -188,8 +188,8 @@ impl SamplingTree {
         })
     }
 
-    /// Sets the seed of all random numbers of the tree; 0 unless it is set. The same seed, name and prompt give the same
-    /// samples, whatever else runs.
+    /// Sets the seed of all random numbers of the tree; 0 unless it is set. The same seed, name and prompt give the
+    /// same samples, whatever else runs.
     ///
     /// # Panics
     ///
@@ -301,6 +301,19 @@ impl SamplingTree {
         self.fork_ordinals(kind, at, &ordinals)
     }
 
+    /// Adds a child of this kind of each of `nodes`, in their order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fork`](Self::fork), for the first node that has one.
+    pub fn fork_each(&mut self, kind: ForkKind, nodes: &[NodeId]) -> Result<Vec<NodeId>> {
+        let mut children = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            children.extend(self.fork_as(kind, node, 1)?);
+        }
+        Ok(children)
+    }
+
     /// Adds children of `at` with these ordinals, which determine their random numbers: for resuming an interrupted
     /// search. No child of this kind may have any of them yet.
     pub fn fork_ordinals(&mut self, kind: ForkKind, at: NodeId, ordinals: &[u64]) -> Result<Vec<NodeId>> {
@@ -360,8 +373,8 @@ impl SamplingTree {
         }
     }
 
-    /// Starts to sample from each of `nodes` and returns the events: for searches that stream, cancel or judge nodes while
-    /// others grow.
+    /// Starts to sample from each of `nodes` and returns the events: for searches that stream, cancel or judge nodes
+    /// while others grow.
     ///
     /// # Errors
     ///
@@ -393,8 +406,8 @@ impl SamplingTree {
         Ok(Extension::new(self, growth))
     }
 
-    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree. Errors are
-    /// those of [`start`](Self::start).
+    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree. Errors
+    /// are those of [`start`](Self::start).
     pub fn growth(&self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
         self.growth_with(nodes, |_, node| Continuation::Sampled {
             params: how.clone(),
@@ -437,8 +450,8 @@ impl SamplingTree {
         self.nodes[at].visits = Some(visits);
     }
 
-    /// Releases `at`, which cannot grow any more but stays part of the result. Its memory is free once nothing else needs
-    /// it; its children are not affected.
+    /// Releases `at`, which cannot grow any more but stays part of the result. Its memory is free once nothing else
+    /// needs it; its children are not affected.
     pub fn close(&mut self, at: NodeId) {
         if let Some(branch) = self.nodes[at].branch() {
             self.engine.release(&[branch]);
@@ -446,7 +459,8 @@ impl SamplingTree {
         }
     }
 
-    /// Rejects `at` and its subtree: their memory is free at once, and none of them can grow. The record stays readable.
+    /// Rejects `at` and its subtree: their memory is free at once, and none of them can grow. The record stays
+    /// readable.
     pub fn prune(&mut self, at: NodeId) {
         let mut below = vec![at];
         while let Some(node) = below.pop() {

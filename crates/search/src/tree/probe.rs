@@ -9,32 +9,44 @@ use offshoot_engine::Extend;
 /// The natural-log probability of a continuation, and of each of its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProb {
+    /// Of all tokens together.
     pub sum: f64,
+    /// Of each token after those before it.
     pub tokens: Vec<f32>,
 }
 
 /// A continuation to be scored, and what it follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'a> {
+    /// What it follows.
     pub after: After<'a>,
+    /// Its tokens.
     pub continuation: &'a [TokenId],
 }
 
+/// What a scored continuation follows.
 #[derive(Clone, Copy, Debug)]
 pub enum After<'a> {
+    /// The path to an open node.
     Node(NodeId),
     /// A prompt outside the tree, for example a question about it.
     Prompt(&'a [TokenId]),
 }
 
 impl SamplingTree {
-    /// The log-probability of `continuation` after each of `nodes`.
+    /// The log-probability of `continuation` after each of `nodes`, all in one batch. The tree does not change.
+    ///
+    /// # Errors
+    ///
+    /// A node is closed or pruned; a token is outside the vocabulary; the path is longer than the model's context; the
+    /// engine has stopped.
     pub fn score(&self, nodes: &[NodeId], continuation: &[TokenId]) -> Result<Vec<LogProb>> {
         let probes: Vec<_> = nodes.iter().map(|&node| Probe { after: After::Node(node), continuation }).collect();
         self.probe(&probes)
     }
 
-    /// The log-probability of each continuation after its context.
+    /// The log-probability of each continuation after its context, all in one batch; errors as those of
+    /// [`score`](Self::score).
     pub fn probe(&self, probes: &[Probe<'_>]) -> Result<Vec<LogProb>> {
         let mut branches = Vec::with_capacity(probes.len());
         let scored = self.branches(probes, &mut branches).and_then(|()| self.log_probs(probes, &branches));

@@ -16,8 +16,8 @@ pub struct TreeCost {
 }
 
 impl SamplingTree {
-    /// Adds a question about `at`: a child whose context is `prompt` alone, not the nodes above. Answers are forks of it.
-    /// Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
+    /// Adds a question about `at`: a child whose context is `prompt` alone, not the nodes above. Answers are forks of
+    /// it. Its random numbers follow the path, as for forks. What prompts begin with alike is computed once.
     ///
     /// # Errors
     ///

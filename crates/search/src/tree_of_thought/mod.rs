@@ -22,6 +22,7 @@ pub use settings::{
 
 /// The texts of a search on one problem: questions to the model, and how its output is read.
 pub trait Texts {
+    /// What a question is made from: a template, a function, a name.
     type Question;
 
     /// A question about the path of `thoughts`.

@@ -8,7 +8,9 @@ pub use decided::{Decided, confidence};
 /// One answer's votes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Votes {
+    /// The answer.
     pub value: String,
+    /// Samples that gave it.
     pub count: u32,
     /// The smallest index of a sample that gave it.
     pub first: usize,

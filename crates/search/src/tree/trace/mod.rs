@@ -35,6 +35,7 @@ pub struct TraceNode {
     pub id: usize,
     /// `None` for the root.
     pub parent: Option<usize>,
+    /// Why it was forked.
     pub kind: ForkKind,
     /// Its index among its parent's children of the same kind. Kinds and ordinals from the root down, with the run's
     /// seed, determine all random numbers.
@@ -48,13 +49,16 @@ pub struct TraceNode {
     /// `None`: the thought was never extended.
     #[serde(flatten, with = "finish_fields::optional")]
     pub finish: Option<FinishReason>,
+    /// The search's value of it.
     pub score: Option<f64>,
     /// Simulations that passed through it, in searches that simulate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visits: Option<u32>,
+    /// Number of its tokens.
     pub tokens: usize,
     /// Natural-log probability of the thought; `None`: it was given instead of sampled, or the value is not finite.
     pub logprob: Option<f64>,
+    /// Its text.
     pub text: String,
     /// `None`: the tree was rebuilt from samples, which do not contain token ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
