@@ -56,7 +56,6 @@
 //!     }
 //!     Ok(kept.first().map(|&best| tree.path_text(best)).unwrap_or_default())
 //! }
-//! # fn main() {}
 //! ```
 //!
 //! * A node is named by its [`NodeId`] and read by [`SamplingTree::node`]: text, tokens, log-probabilities, how it
@@ -81,8 +80,8 @@
 //!
 //! # Features
 //!
-//! The default feature `command` builds the command and all that it needs. A program that uses trees alone takes
-//! `default-features = false`; `judge` adds [`judge`], `eval` what reads benchmarks.
+//! The default feature `command` builds the command and all that it needs. With `default-features = false` the library
+//! is trees and searches on the CPU; `cuda` adds GPUs, `judge` the module [`judge`], and `eval` what reads benchmarks.
 //!
 //! # What is public
 //!
@@ -119,8 +118,8 @@ pub use offshoot_launch::{DeviceChoice, Devices};
 pub use offshoot_model::{ActivationChoice, MadeFormat};
 #[doc(inline)]
 pub use offshoot_search::tree::{
-    After, Extension, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, Trace, TraceNode, TreeCost,
-    TreeEvent,
+    After, Extension, Growth, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, Trace, TraceNode, TreeCost,
+    TreeEvent, UnappliedEvent,
 };
 #[doc(inline)]
 pub use offshoot_text::Message;
@@ -154,32 +153,41 @@ pub use offshoot_text::Message;
 /// | [`self_consistency`](search::self_consistency) | the most frequent answer of N |
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
-/// | [`tree_of_thought`](search::tree_of_thought()) | thoughts that the model proposes and values |
-/// | [`choose`](search::choose()) | the most likely of given answers |
+/// | [`tree_of_thought`](search::tree_of_thought) | thoughts that the model proposes and values |
+/// | [`choose`](search::choose) | the most likely of given answers |
 pub mod search {
     #[doc(inline)]
-    pub use offshoot_search::choose::{ChoiceScore, Neutral, OfferedChoice};
+    pub use offshoot_search::best_of_n::{best_by_scorer, best_of_n, sample};
     #[doc(inline)]
-    pub use offshoot_search::scorer::ScoreQuestion;
+    pub use offshoot_search::choose::{ChoiceScore, Neutral, OfferedChoice, choose};
+    #[doc(inline)]
+    pub use offshoot_search::dvts::dvts;
+    #[doc(inline)]
+    pub use offshoot_search::mcts::mcts;
+    #[doc(inline)]
+    pub use offshoot_search::scorer::{ScoreQuestion, Scorer};
+    #[doc(inline)]
+    pub use offshoot_search::self_consistency::self_consistency;
     #[doc(inline)]
     pub use offshoot_search::settings::{
         Aggregate, BestBy, BestOfN, ChooseBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch,
         StepSettings,
     };
     #[doc(inline)]
+    pub use offshoot_search::step_beam::step_beam;
+    #[doc(inline)]
     pub use offshoot_search::steps::Stepper;
     #[doc(inline)]
     pub use offshoot_search::tree_of_thought::{
         AnswerSettings, Appraisal, Evaluate, Generate, Proposal, SamplingOverrides, Texts, ThoughtSearch,
-        ThoughtSelect, ThoughtTraversal, ValueBy,
+        ThoughtSelect, ThoughtTraversal, ValueBy, tree_of_thought,
     };
     #[doc(inline)]
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]
     pub use offshoot_search::{
-        Assess, Assessment, AssessmentReply, AssessmentRequest, Details, FailedBranches, Outcome, Sample, Scorer,
-        SearchJob, TokenLogprob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
-        tree_of_thought,
+        Assess, Assessment, AssessmentRequest, Assessor, Details, FailedBranches, Outcome, Sample, SearchJob,
+        TokenLogprob,
     };
 }
 

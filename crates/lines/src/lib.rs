@@ -1,5 +1,7 @@
 //! Files of lines, gzipped or not: opened, unpacked as they are read, and limited in length, so that no file decides how
 //! much memory is held. What a line means is left to the callers.
+//!
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

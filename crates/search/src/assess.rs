@@ -73,7 +73,7 @@ pub struct AssessmentRequest {
 }
 
 /// The reply to an [`AssessmentRequest`].
-pub struct AssessmentReply {
+pub(crate) struct AssessmentReply {
     text: Arc<str>,
     assessment: Result<Assessment>,
 }
@@ -164,12 +164,12 @@ impl<'a> Assessor<'a> {
     }
 
     /// The channel of replies; each must be passed to `receive`.
-    pub fn replies(&self) -> Receiver<AssessmentReply> {
+    pub(crate) fn replies(&self) -> Receiver<AssessmentReply> {
         self.replies.receiver.clone()
     }
 
     /// Stores a reply and makes its assessments available to `take`.
-    pub fn receive(&mut self, reply: AssessmentReply) -> Result<()> {
+    pub(crate) fn receive(&mut self, reply: AssessmentReply) -> Result<()> {
         let AssessmentReply { text, assessment } = reply;
         let assessment = assessment?;
         if let Some(TextState::Awaited(nodes)) = self.texts.insert(text, TextState::Assessed(assessment.clone())) {

@@ -34,7 +34,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, First, ForkKind, SamplingParams, Stop, finish_fields};
 
-pub use assess::{Assess, Assessment, AssessmentReply, AssessmentRequest, Assessor};
+pub use assess::{Assess, Assessment, AssessmentRequest, Assessor};
 pub use best_of_n::{best_by_scorer, best_of_n, sample};
 pub use choose::choose;
 pub use dvts::dvts;

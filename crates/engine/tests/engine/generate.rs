@@ -61,7 +61,7 @@ fn samples_are_those_of_a_sampling_tree(mode: Mode) {
     let engine = mode.engine(roomy());
     for ((tokens, n), finishes) in job.iter().zip(&generated) {
         let mut tree =
-            SamplingTree::new(engine.clone(), &text_of(tokens), 1, tokens.to_vec(), text_of(tokens)).unwrap();
+            SamplingTree::new(engine.clone(), tokens.to_vec().into()).unwrap().seed(1).named(text_of(tokens));
         let nodes = tree.fork(tree.root(), *n).unwrap();
         tree.extend(&nodes, &params, &stop).unwrap();
         assert_eq!(finishes.len(), *n);

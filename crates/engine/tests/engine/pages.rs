@@ -160,7 +160,7 @@ fn what_rests_gives_its_pages_to_what_grows(mode: Mode) {
 
 fn a_score_that_is_refused_leaves_no_probe(mode: Mode) {
     let engine = mode.engine(roomy());
-    let mut tree = SamplingTree::new(engine.clone(), "item", 1, prompt(1, 50), String::new()).unwrap();
+    let mut tree = SamplingTree::new(engine.clone(), prompt(1, 50).into()).unwrap().seed(1).named("item");
     let children = tree.fork(tree.root(), 2).unwrap();
     tree.extend(&children, &params(), &length(5)).unwrap();
     tree.close(children[1]);

@@ -264,7 +264,7 @@ fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages(mode: Mode) {
     for shape in [Shape::Full, Shape::LongMixed] {
         let engine = mode.engine_of(shape, roomy());
         let facts = engine.facts().clone();
-        let tree = SamplingTree::new(engine, "item", 1, prompt(1, 5), String::new()).unwrap();
+        let tree = SamplingTree::new(engine, prompt(1, 5).into()).unwrap().seed(1).named("item");
         let told = tree.trace().kv_bytes_per_token.unwrap();
         // Pages are padded, by less than what they hold.
         let pages = facts.page_groups.count() * facts.page_bytes;

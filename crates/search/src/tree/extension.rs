@@ -141,7 +141,7 @@ impl<'tree> Extension<'tree> {
 
     /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
     /// all nodes have finished, it does not wait.
-    pub fn poll_beside<M>(
+    pub(crate) fn poll_beside<M>(
         &mut self,
         others: &Receiver<M>,
         patience: Duration,

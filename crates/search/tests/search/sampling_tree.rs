@@ -53,6 +53,21 @@ fn thoughts_grow_on_their_own_path() {
 }
 
 #[test]
+fn children_of_several_nodes_come_in_the_order_of_their_parents() {
+    let mut tree = tree_on(length_teller());
+    let parents = tree.fork(tree.root(), 2).expect("the root is open");
+    let children = tree.fork_all(&parents, 2).expect("both are open");
+    let judges = tree.fork_each(ForkKind::Value, &parents).expect("both are open");
+    let parents_of = |nodes: &[NodeId]| nodes.iter().map(|&node| tree.parent(node)).collect::<Vec<_>>();
+    assert_eq!(parents_of(&children), [parents[0], parents[0], parents[1], parents[1]].map(Some));
+    assert_eq!(parents_of(&judges), [Some(parents[0]), Some(parents[1])]);
+    assert_eq!(tree.nodes().collect::<Vec<_>>(), [&[tree.root()], &parents[..], &children, &judges].concat());
+    tree.prune(parents[1]);
+    let error = tree.fork_all(&parents, 1).expect_err("one of them is pruned").to_string();
+    assert_eq!(error, "node 2 of `item`: expected an open node, which can grow, found a pruned one");
+}
+
+#[test]
 fn coins_follow_the_path_and_kinds_count_apart() {
     let keys = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = keys.clone();
