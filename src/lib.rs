@@ -60,8 +60,7 @@
 //!
 //! * A node is named by its [`NodeId`] and read by [`SamplingTree::node`]: text, tokens, log-probabilities, how it
 //!   ended.
-//! * [`SamplingTree::start`] returns events instead of blocking: a search can stream, cancel siblings or judge some
-//!   nodes while others grow.
+//! * [`SamplingTree::start`] returns events instead of blocking: see [below](#while-nodes-grow).
 //! * [`SamplingTree::ask`] adds a question about a node with a prompt of its own, in a chat template for example;
 //!   [`Model::prompt`] makes it, and its answers are forks of it.
 //! * A node that fails (for want of memory, say) does not affect the others; [`SamplingTree::has_failed`] tells.
@@ -69,8 +68,36 @@
 //!   can be shared by all of them.
 //! * [`SamplingTree::trace`] is the tree as data, for files, Graphviz and `offshoot tree`.
 //!
-//! Searches that are there already (votes, best-of-N, beams over steps, tree of thoughts, Monte-Carlo tree search) are
-//! in [`search`], programs' verdicts in [`judge`].
+//! # While nodes grow
+//!
+//! [`SamplingTree::start`] is for searches that stream, judge or cancel nodes while others grow. Here eight answers are
+//! shown as they come, until one of them has a result:
+//!
+//! ```no_run
+//! use offshoot::{Hear, Result, SamplingParams, SamplingTree, Stop, TreeEvent};
+//!
+//! fn first_result(tree: &mut SamplingTree) -> Result<Option<String>> {
+//!     let answers = tree.fork(tree.root(), 8)?;
+//!     tree.hear(Hear::Tokens);
+//!     let mut growing = tree.start(&answers, &SamplingParams::default(), &Stop::max_tokens(100))?;
+//!     while let Some(event) = growing.next_event()? {
+//!         match event {
+//!             TreeEvent::Tokens { node, text, .. } => println!("{node}: {text}"),
+//!             TreeEvent::Finished { node } if growing.tree().node(node).text.contains("####") => {
+//!                 // Dropping `growing` cancels the others within a step.
+//!                 return Ok(Some(growing.tree().path_text(node)));
+//!             }
+//!             TreeEvent::Finished { .. } | TreeEvent::Failed { .. } => {}
+//!         }
+//!     }
+//!     Ok(None)
+//! }
+//! ```
+//!
+//! # Searches that exist
+//!
+//! Votes, best-of-N, beams over steps, tree of thoughts and Monte-Carlo tree search are in [`search`], verdicts on
+//! programs in [`judge`].
 //!
 //! # Random numbers
 //!

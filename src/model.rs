@@ -157,7 +157,7 @@ impl ModelBuilder {
     }
 
     /// Has so many devices compute one model together: those of [`devices`](Self::devices), or the one device and those
-    /// after it.
+    /// after it. GPUs without NVLink exchange through NCCL, if `NCCL_NVLS_ENABLE=0` is in the environment.
     pub fn tensor_parallel(mut self, devices: usize) -> Self {
         self.ranks = devices;
         self

@@ -132,15 +132,17 @@ def _devices(device: str, devices: str | Sequence[str] | None, replicas: int) ->
 class LLM:
     """A model in memory and the engine that runs it; threads may share it.
 
-    ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``devices``: several instead, each
-    with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the samples
-    are those of one. ``data_parallel_size`` means the first so many GPUs. ``tensor_parallel_size``: so many GPUs, the
-    given one and those behind it or all of ``devices``, compute one model together. ``memory``: the share of each device's
-    free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of their own follow
-    from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or
-    fp8. ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
-    on Hopper); ``activations``: bf16 to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit. ``prefix_store``: a folder
-    where computed prompts are kept. ``threads``: of the CPU backend; one number for a process.
+    ``model``: a folder as Hugging Face has it. ``device``: auto, cpu, cuda or cuda:N. ``devices``: several instead,
+    each with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the
+    samples are those of one. ``data_parallel_size`` means the first so many GPUs. ``tensor_parallel_size``: so many
+    GPUs, the given one and those behind it or all of ``devices``, compute one model together. ``memory``: the share of
+    each device's free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of
+    their own follow from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same).
+    ``kv_dtype``: auto or fp8. ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory.
+    ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
+    on Hopper); ``activations``: bf16 to round none. ``deterministic``: on a GPU, samples do not depend on what else
+    runs, to the last bit. ``prefix_store``: a folder where computed prompts are kept. ``threads``: of the CPU backend;
+    one number for a process.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here with one warning; those that would
     change the samples and are not supported raise ``NotImplementedError``.
@@ -224,8 +226,8 @@ class LLM:
         kv_dtype = _choice("kv_dtype", kv_dtype, ("auto", "model", "fp8"))
         state_dtype = None if state_dtype is None else _choice("state_dtype", state_dtype, ("f32", "bf16"))
         self._engine = Engine(
-            path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan, kv_dtype=None if kv_dtype == "auto" else kv_dtype,
-            state_dtype=state_dtype, weights=weights, activations=activations, memory=memory,
+            path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan,
+            kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights, activations=activations, memory=memory,
             gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),
             max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),
@@ -454,7 +456,8 @@ class LLM:
         return scored
 
     def beam_search(
-        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None, use_tqdm: bool = False
+        self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
+        use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
         """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of text."""
         if lora_request is not None:

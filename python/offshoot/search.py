@@ -101,8 +101,8 @@ class Outcome:
 @_search_of
 def vote(
     llm: LLM, prompts: Any, n: int = 40, *, answer: Answer, grade: Grade | None = None,
-    sampling_params: SamplingParams | None = None, seed: int | None = None, stop_when: Literal["never", "certain"] | float = "never",
-    use_tqdm: bool = False,
+    sampling_params: SamplingParams | None = None, seed: int | None = None,
+    stop_when: Literal["never", "certain"] | float = "never", use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right.
     ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely to."""
@@ -157,8 +157,8 @@ def tree_of_thoughts(
     is_end: Callable[[str], bool] | Callable[[str, int], bool] | None = None,
     state: Callable[[list[str]], str | None] | Callable[[list[str], int], str | None] | None = None,
     words: Mapping[str, float] | None = None, value_samples: int = 0,
-    select: Literal["greedy", "sample"] = "greedy", depth_first: tuple[float, int] | None = None, thought_stop: str | list[str] = "\n",
-    thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
+    select: Literal["greedy", "sample"] = "greedy", depth_first: tuple[float, int] | None = None,
+    thought_stop: str | list[str] = "\n", thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
     answer: Answer | None = None, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:

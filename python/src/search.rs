@@ -341,8 +341,8 @@ pub struct Found {
 /// Searches prompts by one method, several at once. `done` is called with the number of finished prompts at times.
 #[pyfunction]
 #[pyo3(signature = (
-    engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None, ends=None,
-    state=None, done=None,
+    engine, method, prompts, sampling, seed, *, assess=None, grades=false, propose=None, value=None, thought=None,
+    ends=None, state=None, done=None,
 ))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn search(
