@@ -5,7 +5,7 @@ use std::process::Command;
 
 use offshoot_backend::Dtype;
 use offshoot_cpu::Isa;
-use offshoot_fixtures::setting::tolerance;
+use offshoot_cases::setting::tolerance;
 use serde_json::Value;
 
 /// Runs `offshoot bench` on the code path that the environment selects, and parses its JSON lines.

@@ -5,12 +5,12 @@ use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, Dtype, HeadLayout, KvDtype, KvShape, LevelBounds, LevelMass,
     LevelRow, MOST_LEVELS, RowToken, Scoring, StepBatch,
 };
+use offshoot_cases::setting::{ScoreTerms, Setting, hints};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{LayerIx, TokenId};
 use offshoot_cpu::kv::PAGE_TOKENS;
 use offshoot_cpu::{Cpu, CpuBuffer, Isa, KvStore};
 use offshoot_fixtures::forests::{ForestShape, context, grow};
-use offshoot_fixtures::setting::{ScoreTerms, Setting, hints};
 use offshoot_kv::plan::Planner;
 use offshoot_kv::{Forest, KvSlot};
 

@@ -1,8 +1,8 @@
-//! The list of cases that `offshoot check` runs on any device, on every code path of the CPU: each op compared with the
-//! clear loops, and those with f64.
+//! The list of cases for the ops of every backend, on every code path of the CPU: each op compared with the clear loops,
+//! and those with f64.
 
+use offshoot_cases::{CheckEffort, CheckReport, ReportRow, ops};
 use offshoot_cpu::{Cpu, Isa};
-use offshoot_lab::check::{CheckEffort, CheckReport, ReportRow, ops};
 
 #[test]
 fn every_path_computes_what_the_definitions_say() {
@@ -13,7 +13,8 @@ fn every_path_computes_what_the_definitions_say() {
             Ok(())
         };
         // `quantised_products` takes codes of all shapes through every path.
-        ops(&mut Cpu::with_isa(isa), (CheckEffort::Full, CheckEffort::Quick), &mut report, print).unwrap();
+        let effort = (CheckEffort::Full, CheckEffort::Quick);
+        ops(&mut Cpu::with_isa(isa), &mut Cpu::with_isa(Isa::Portable), effort, &mut report, print).unwrap();
         assert!(report.holds(), "{isa}");
         assert!(report.rows.iter().all(|row| row.cases > 0), "{isa}");
     }

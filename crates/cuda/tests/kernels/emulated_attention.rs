@@ -13,15 +13,15 @@ use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot_backend::{Dtype, HeadLayout, KvDtype};
+use offshoot_cases::dense::{dense, relative_error};
+use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
 use offshoot_cuda::compile::elements::{HopperKernel, KvElement};
 use offshoot_cuda::compile::units::{self, MemberStates};
-use offshoot_fixtures::dense::{dense, relative_error};
 use offshoot_fixtures::forests::{ForestShape, GrownForest, context, grow};
-use offshoot_fixtures::setting::{ScoreTerms, Setting};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 use offshoot_kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 

@@ -1,20 +1,13 @@
-//! `offshoot check` without a model: a test suite for the device (`device`): every op against the CPU's clear loops and
-//! those against f64, attention against f64, whole runs against the CPU, a long decode against the CPU step by step
-//! (`long`), and the deterministic mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels.
-//! Tolerances are stated in each part.
+//! `offshoot check` without a model: a test suite for the device (`device`): the list of `cases` for ops against the
+//! CPU's clear loops and f64, whole runs against the CPU, a long decode against the CPU step by step (`long`), and the
+//! deterministic mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels. Tolerances are
+//! stated in each part.
 
-pub mod attention;
-mod case;
 mod deterministic;
 mod device;
 mod forward;
 mod kernels;
-mod leaves;
-mod levels;
 mod long;
-mod ops;
-mod report;
-mod sampling;
 mod whole;
 
 use std::path::PathBuf;
@@ -27,10 +20,8 @@ use offshoot_cpu::Isa;
 use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
 
 pub use deterministic::deterministic;
-pub use device::{CheckEffort, suite};
+pub use device::suite;
 pub use long::long;
-pub use ops::ops;
-pub use report::{CheckReport, ReportRow};
 
 // The options of the device's check, beside `--deterministic`, which a model's check has too.
 #[derive(Clone, Debug, Args)]

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
+use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let vocab = dice.pick(&[1, 7, 321, 1001]);

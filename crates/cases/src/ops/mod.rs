@@ -8,33 +8,39 @@ mod delta_rule;
 mod experts;
 mod four_bit;
 mod heads;
-mod linear;
+pub(crate) mod linear;
 mod mixed;
 mod norms;
 mod pages;
-pub(super) mod quantised;
+pub(crate) mod quantised;
 mod rows;
 
 use offshoot_backend::{Backend, Dtype};
+use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
-use super::case::{OpCase, compare};
-use super::device::CheckEffort;
-use super::report::{CheckReport, ReportRow};
-use offshoot_core::dice::Dice;
+use crate::CheckEffort;
+use crate::case::{OpCase, compare};
+use crate::report::{CheckReport, ReportRow};
 
 /// Checks ops of one kind.
-type OpCheck<B> = fn(&mut OpSuite<'_, B>, &mut Dice) -> Result<()>;
+type OpCheck<B, D> = fn(&mut OpSuite<'_, B, D>, &mut Dice) -> Result<()>;
 
-/// Runs every op; those of weights in codes with an effort of their own, as their clear loops take most of the time.
-/// `done` gets the rows of each kind of ops when they are complete.
-pub fn ops<B: Backend>(
+/// Runs every op; those of weights in codes with an effort of their own, as their definition takes most of the time.
+/// `definition` is the backend whose results define the ops. `done` gets the rows of each kind of ops when they are
+/// complete.
+///
+/// # Errors
+///
+/// A device's, or one of `done`.
+pub fn ops<B: Backend, D: Backend>(
     backend: &mut B,
+    definition: &mut D,
     (effort, of_codes): (CheckEffort, CheckEffort),
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B>, CheckEffort); 11] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 11] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
@@ -50,25 +56,26 @@ pub fn ops<B: Backend>(
     let mut dice = Dice::new(1);
     for dtype in Dtype::ALL {
         for (kind, effort) in kinds {
-            let before = report.rows.len();
-            kind(&mut OpSuite { backend, report, dtype, effort }, &mut dice)?;
-            done(&report.rows[before..])?;
+            report.part(&mut done, |report| {
+                kind(&mut OpSuite { backend, definition, report, dtype, effort }, &mut dice)
+            })?;
         }
     }
     Ok(())
 }
 
 /// Runs cases of one dtype and adds them to the report.
-struct OpSuite<'a, B: Backend> {
+pub(crate) struct OpSuite<'a, B: Backend, D: Backend> {
     backend: &'a mut B,
+    definition: &'a mut D,
     report: &'a mut CheckReport,
     dtype: Dtype,
     effort: CheckEffort,
 }
 
-impl<B: Backend> OpSuite<'_, B> {
+impl<B: Backend, D: Backend> OpSuite<'_, B, D> {
     fn hold(&mut self, op: &'static str, case: &impl OpCase) -> Result<()> {
-        let found = compare(self.backend, case)?;
+        let found = compare(self.backend, self.definition, case)?;
         self.report.see(op, Some(self.dtype), case, found);
         Ok(())
     }

@@ -1,22 +1,26 @@
-//! Checks sampling with every parameter, over vocabularies of every size, against the CPU's definition: the same
+//! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
 //! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
 
-use super::case::{ANY_HEADS, F32, buffer, rows_at};
-use super::device::CheckEffort;
-use super::leaves::greedy;
-use super::report::{CaseResult, CheckReport, WorstError, share};
+use crate::CheckEffort;
+use crate::case::{ANY_HEADS, F32, buffer, rows_at};
+use crate::leaves::greedy;
+use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, TokenId};
-use offshoot_cpu::{Cpu, Isa};
 use offshoot_kv::KvSlot;
 
 /// Tolerance of a boundary of the distribution, as a share of the total: weights are f32 exponentials of arguments down
 /// to -87, accurate to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
 const BORDER: f64 = 1e-6;
 
-pub fn sampling<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+pub fn sampling<B: Backend, D: Backend>(
+    backend: &mut B,
+    definition: &mut D,
+    effort: CheckEffort,
+    report: &mut CheckReport,
+) -> Result<()> {
     let (vocabs, asks): (&[usize], _) = match effort {
         CheckEffort::Quick => (&[7, 320], 12),
         CheckEffort::Full => (&[1, 7, 320, 32_016, 128_256], 64),
@@ -25,11 +29,11 @@ pub fn sampling<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut C
     for &vocab in vocabs {
         for asks in [1, asks] {
             let draws = SampleCases::throw(&mut dice, vocab, asks);
-            let expected = draws.draw(&mut Cpu::with_isa(Isa::Portable), &draws.requests)?;
+            let expected = draws.draw(definition, &draws.requests)?;
             let found = draws.draw(backend, &draws.requests)?;
             let repeats = found == draws.draw(backend, &draws.requests)?;
-            draws.hold(&expected, &found, repeats, report)?;
-            draws.greedy().hold_counts(backend, report)?;
+            draws.hold(definition, &expected, &found, repeats, report)?;
+            draws.greedy().hold_counts(backend, definition, report)?;
         }
     }
     Ok(())
@@ -108,8 +112,13 @@ impl SampleCases {
         Ok(walked)
     }
 
-    fn hold_counts<B: Backend>(&self, backend: &mut B, report: &mut CheckReport) -> Result<()> {
-        let expected = self.walk(&mut Cpu::with_isa(Isa::Portable))?;
+    fn hold_counts<B: Backend, D: Backend>(
+        &self,
+        backend: &mut B,
+        definition: &mut D,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let expected = self.walk(definition)?;
         let found = self.walk(backend)?;
         let repeats = found == self.walk(backend)?;
         let misses = if found == expected { 0.0 } else { 1.0 };
@@ -118,7 +127,14 @@ impl SampleCases {
         Ok(())
     }
 
-    fn hold(&self, expected: &[Sampled], found: &[Sampled], repeats: bool, report: &mut CheckReport) -> Result<()> {
+    fn hold<D: Backend>(
+        &self,
+        definition: &mut D,
+        expected: &[Sampled],
+        found: &[Sampled],
+        repeats: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
         let mut wrong = None;
         let mut others = None;
         for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
@@ -126,7 +142,7 @@ impl SampleCases {
                 continue;
             }
             if others.is_none() {
-                others = Some(self.at_borders()?);
+                others = Some(self.at_borders(definition)?);
             }
             if !others.iter().flatten().any(|drawn| drawn[ask].token == found.token) {
                 wrong = wrong.or(Some((ask, expected.token, found.token)));
@@ -143,13 +159,13 @@ impl SampleCases {
         report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
         let worst =
-            worst.fold(WorstError::default(), |most, worst| if share(worst) > share(most) { worst } else { most });
+            worst.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most });
         report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
         Ok(())
     }
 
     /// The definition's samples with random numbers or filters shifted slightly, in either direction.
-    fn at_borders(&self) -> Result<Vec<Vec<Sampled>>> {
+    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<Sampled>>> {
         type Nudge = fn(&mut f64, &mut f32, &mut f32);
         let nudges: [Nudge; 6] = [
             |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
@@ -166,7 +182,7 @@ impl SampleCases {
                     nudge(uniform, top_p, min_p);
                 }
             }
-            self.draw(&mut Cpu::with_isa(Isa::Portable), &requests)
+            self.draw(definition, &requests)
         };
         nudges.into_iter().map(nudged).collect()
     }
@@ -188,7 +204,7 @@ fn logprobs(expected: &Sampled, found: &Sampled) -> WorstError {
         let error = if a == b { 0.0 } else { (a - b).abs() };
         WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
     });
-    differences.fold(WorstError::default(), |most, worst| if share(worst) > share(most) { worst } else { most })
+    differences.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most })
 }
 
 /// A row of logits: typical for models, on a coarse grid (ties), very negative, or without any finite value.

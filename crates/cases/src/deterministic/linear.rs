@@ -3,10 +3,11 @@
 use std::fmt;
 
 use super::{Rows, alone};
-use crate::check::case::{buffer, numbers, vector};
-use crate::check::device::CheckEffort;
-use crate::check::ops::quantised::{FORMATS, is_cut};
-use crate::check::report::CheckReport;
+use crate::CheckEffort;
+use crate::case::{buffer, numbers, vector};
+use crate::ops::linear::Destination;
+use crate::ops::quantised::{FORMATS, is_cut};
+use crate::report::CheckReport;
 use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, RandomWeight, Rounding, Uniform, WeightFormat};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -15,47 +16,38 @@ use offshoot_core::error::Result;
 const FEW_ROWS: [usize; 9] = [1, 8, 40, 128, 256, 304, 512, 1024, 2560];
 const ROWS: [usize; 20] = [1, 2, 7, 8, 9, 16, 24, 33, 64, 96, 128, 200, 256, 304, 512, 1000, 1024, 1600, 2048, 2560];
 
-#[derive(Clone, Copy)]
-enum LayerDestination {
-    Replace(fn(Dtype) -> ActivationDtype),
-    Add,
-}
-
 /// A layer: its outputs and inputs, where its result goes, and whether it has a bias.
 #[derive(Clone, Copy)]
 struct TestLayer {
     outputs: usize,
     inputs: usize,
-    into: LayerDestination,
+    into: Destination,
     biased: bool,
 }
 
-const fn layer(outputs: usize, inputs: usize, into: LayerDestination, biased: bool) -> TestLayer {
+const fn layer(outputs: usize, inputs: usize, into: Destination, biased: bool) -> TestLayer {
     TestLayer { outputs, inputs, into, biased }
 }
 
-const OPERANDS: LayerDestination = LayerDestination::Replace(ActivationDtype::Operands);
-const SUMS: LayerDestination = LayerDestination::Replace(|_| ActivationDtype::Sums);
-
 /// Odd shapes, then those of models up to a width of 768.
 const SMALL: [TestLayer; 7] = [
-    layer(33, 40, OPERANDS, true),
-    layer(300, 193, LayerDestination::Add, false),
-    layer(96, 320, LayerDestination::Add, true),
-    layer(1000, 256, SUMS, false),
-    layer(260, 1025, SUMS, true),
-    layer(2304, 768, OPERANDS, true),
-    layer(768, 2048, LayerDestination::Add, false),
+    layer(33, 40, Destination::Operands, true),
+    layer(300, 193, Destination::Added, false),
+    layer(96, 320, Destination::Added, true),
+    layer(1000, 256, Destination::Sums, false),
+    layer(260, 1025, Destination::Sums, true),
+    layer(2304, 768, Destination::Operands, true),
+    layer(768, 2048, Destination::Added, false),
 ];
 /// Layers of llama3-8b and codellama-7b, without the full vocabularies.
 const LARGE: [TestLayer; 7] = [
-    layer(6144, 4096, OPERANDS, false),
-    layer(12288, 4096, OPERANDS, false),
-    layer(4096, 4096, LayerDestination::Add, false),
-    layer(28672, 4096, OPERANDS, false),
-    layer(4096, 14336, LayerDestination::Add, false),
-    layer(4096, 11008, LayerDestination::Add, false),
-    layer(32016, 4096, SUMS, false),
+    layer(6144, 4096, Destination::Operands, false),
+    layer(12288, 4096, Destination::Operands, false),
+    layer(4096, 4096, Destination::Added, false),
+    layer(28672, 4096, Destination::Operands, false),
+    layer(4096, 14336, Destination::Added, false),
+    layer(4096, 11008, Destination::Added, false),
+    layer(32016, 4096, Destination::Sums, false),
 ];
 
 pub fn linear<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
@@ -106,24 +98,14 @@ impl TestLayer {
         let bias = biased.then(|| vector(backend, &dice.numbers(outputs))).transpose()?;
         let x = numbers(dice, dtype, most * inputs);
         // Contents of the residual before.
-        let before = if matches!(self.into, LayerDestination::Add) { dice.numbers(most * outputs) } else { Vec::new() };
+        let before = if self.into == Destination::Added { dice.numbers(most * outputs) } else { Vec::new() };
         let product = |part: Rows| -> Result<Vec<f32>> {
             let (first, rows) = (part.start, part.len());
             let part = &x[first * inputs..][..rows * inputs];
             let x = buffer(backend, ActivationDtype::Operands(dtype), rows, inputs, part)?;
-            let out = match self.into {
-                LayerDestination::Replace(holds) => {
-                    let mut out = buffer(backend, holds(dtype), rows, outputs, &[])?;
-                    backend.linear(&mut out, &x, &w, bias.as_ref());
-                    out
-                }
-                LayerDestination::Add => {
-                    let before = &before[first * outputs..][..rows * outputs];
-                    let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, before)?;
-                    backend.linear_add(&mut out, &x, &w, bias.as_ref());
-                    out
-                }
-            };
+            let before = before.get(first * outputs..(first + rows) * outputs).unwrap_or_default();
+            let mut out = self.into.buffer(backend, dtype, [rows, outputs], before)?;
+            self.into.compute(backend, &mut out, &x, &w, bias.as_ref());
             backend.read(&out, rows)
         };
         let differences = alone(counts, outputs, dice, product)?;
@@ -135,11 +117,7 @@ impl TestLayer {
 
 impl fmt::Display for TestLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let into = match self.into {
-            LayerDestination::Replace(holds) => format!("into {:?}", holds(Dtype::F32)),
-            LayerDestination::Add => "added".to_owned(),
-        };
         let bias = if self.biased { "with bias" } else { "no bias" };
-        write!(f, "{} -> {}, {into}, {bias}", self.inputs, self.outputs)
+        write!(f, "{} -> {}, into {:?}, {bias}", self.inputs, self.outputs, self.into)
     }
 }

@@ -4,15 +4,15 @@
 
 use rayon::prelude::*;
 
-use super::attention::{LAYER, compared, filled};
-use super::case::{ANY_VOCAB, buffer, vector};
-use super::device::CheckEffort;
-use super::report::CheckReport;
+use crate::CheckEffort;
+use crate::attention::{LAYER, compared, filled};
+use crate::case::{ANY_VOCAB, buffer, vector};
+use crate::report::CheckReport;
+use crate::setting::{Setting, hints};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, TokenId};
-use offshoot_fixtures::setting::{Setting, hints};
 use offshoot_kv::plan::{NewPage, Planner};
 use offshoot_kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 
@@ -130,7 +130,7 @@ impl Leaves {
         setting: &Setting,
         planner: Planner,
         exact: &[Vec<f64>],
-    ) -> Result<super::report::CaseResult> {
+    ) -> Result<crate::report::CaseResult> {
         let rows = self.contexts.len();
         let holds = ActivationDtype::Operands(setting.dtype);
         let mut kv = self.memory(backend, setting)?;

@@ -4,21 +4,21 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::attention::solitary;
-use crate::check::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
-use crate::check::device::CheckEffort;
+use crate::CheckEffort;
+use crate::attention::solitary;
+use crate::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
+use crate::setting::hints;
 use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId};
-use offshoot_fixtures::setting::hints;
 use offshoot_kv::KvSlot;
 
 /// Layers of the memory; only the last one is written.
 const LAYERS: usize = 3;
 const LAYER: LayerIx = LayerIx(2);
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let dims: &[usize] = if suite.effort == CheckEffort::Quick { &[32] } else { &[16, 32, 64, 80, 96, 128, 256, 512] };
     for &head_dim in dims {

@@ -1,14 +1,14 @@
 //! Attention of the rows of a forest: all together, some of them, and one alone, with every planner.
 
 use super::Differences;
-use crate::check::attention::{StoredForest, attend};
-use crate::check::device::CheckEffort;
-use crate::check::report::CheckReport;
+use crate::CheckEffort;
+use crate::attention::{StoredForest, attend};
+use crate::report::CheckReport;
+use crate::setting::{ScoreTerms, Setting, hints, sharpness};
 use offshoot_backend::{Backend, Dtype, HeadLayout, KvDtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_fixtures::forests::ForestShape;
-use offshoot_fixtures::setting::{ScoreTerms, Setting, hints, sharpness};
 use offshoot_kv::StepRow;
 use offshoot_kv::plan::Planner;
 

@@ -4,14 +4,14 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
+use crate::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
 use offshoot_backend::{ActivationDtype, Backend, Dtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
 const EPS: f32 = 1e-5;
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     for &(rows, width) in suite.shapes() {
         // Rows of all sizes: where they are small, epsilon counts.
         let size = dice.pick(&[1e-3, 1.0, 300.0]);

@@ -6,10 +6,8 @@ use std::fmt;
 
 use super::OpSuite;
 use super::activations::{gate_tolerance, sigmoid, silu};
-use crate::check::case::{
-    ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector,
-};
-use crate::check::device::CheckEffort;
+use crate::CheckEffort;
+use crate::case::{ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
     StateShape, StepBatch,
@@ -42,7 +40,7 @@ const fn heads(key_heads: usize, value_heads: usize, key_dim: usize, value_dim: 
     DeltaHeads { key_heads, value_heads, key_dim, value_dim }
 }
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let x = numbers(dice, dtype, rows * width);

@@ -1,14 +1,13 @@
-//! One op with its inputs, run on any backend. `compare` runs it twice on the device and once in the CPU's clear loops,
-//! which define the result; what they compute is compared with f64 where a case computes that.
+//! One op with its inputs, run on any backend. `compare` runs it twice on the device and once on the backend that defines
+//! the result, whose numbers are compared with f64 where a case computes that.
 
 use std::fmt::Display;
 
 use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, StepBatch, WeightView};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
-use offshoot_cpu::{Cpu, Isa};
 
-use super::report::{CaseResult, WorstError, share};
+use crate::report::{CaseResult, WorstError};
 use offshoot_core::dice::Dice;
 
 /// One rounding to f32, relative.
@@ -28,14 +27,14 @@ pub trait OpCase: Display {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>>;
     /// Largest allowed difference of value `at` from the definition's `y`: the rounding errors of both.
     fn tolerance(&self, at: usize, y: f64) -> f64;
-    /// The output in f64, by a formula that shares nothing with the clear loops; `None`: other suites hold those.
+    /// The output in f64, by a formula that shares nothing with the definition's code; `None`: other suites hold those.
     fn exact(&self) -> Option<Vec<f64>> {
         None
     }
 }
 
-pub fn compare<B: Backend>(backend: &mut B, case: &impl OpCase) -> Result<CaseResult> {
-    let definition = case.run(&mut Cpu::with_isa(Isa::Portable))?;
+pub fn compare<B: Backend, D: Backend>(backend: &mut B, definition: &mut D, case: &impl OpCase) -> Result<CaseResult> {
+    let definition = case.run(definition)?;
     let found = case.run(backend)?;
     let again = case.run(backend)?;
     let repeats = found.iter().zip(&again).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -58,7 +57,7 @@ fn worst_of(case: &impl OpCase, found: &[f32], expected: &[f64], worst: &mut Wor
         let error = if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() };
         let seen =
             WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: case.tolerance(at, y) };
-        if seen.error > 0.0 && share(seen) >= share(*worst) {
+        if seen.error > 0.0 && seen.share() >= worst.share() {
             *worst = seen;
         }
     }

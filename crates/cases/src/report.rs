@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use offshoot_backend::Dtype;
+use offshoot_core::error::Result;
 
 /// All cases of one op in one dtype.
 #[derive(Clone, Debug, Serialize)]
@@ -19,7 +20,7 @@ pub struct ReportRow {
     /// The largest ratio of error to tolerance, and the error and tolerance of that case.
     pub share: f64,
     pub worst: WorstError,
-    /// What its cases took, the CPU's clear loops among it.
+    /// What its cases took, the definition among it.
     pub seconds: f64,
     pub holds: bool,
     /// The first failed case, and its failure.
@@ -71,6 +72,17 @@ impl CheckReport {
         self.rows.iter().all(|row| row.holds)
     }
 
+    /// Runs a part of a suite, which adds its cases; `done` then gets the new rows.
+    pub fn part(
+        &mut self,
+        done: &mut impl FnMut(&[ReportRow]) -> Result<()>,
+        part: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let before = self.rows.len();
+        part(self)?;
+        done(&self.rows[before..])
+    }
+
     /// Adds a case to the row of its op; `case` names it in a failure.
     pub fn see(&mut self, op: &'static str, dtype: Option<Dtype>, case: impl fmt::Display, found: CaseResult) {
         let WorstError { error, tolerance } = found.worst;
@@ -79,7 +91,7 @@ impl CheckReport {
             (Some(true) | None, true) => None,
             (Some(true) | None, false) => Some(format!("{case}: an error of {error:.2e}, allowed: {tolerance:.2e}")),
         };
-        let share = share(found.worst);
+        let share = found.worst.share();
         let seconds = self.seen.elapsed().as_secs_f64();
         self.seen = Instant::now();
         let row = self.row(op, dtype);
@@ -127,9 +139,11 @@ impl CheckReport {
     }
 }
 
-/// The ratio of error to tolerance; 0 for an exact result with a tolerance of 0.
-pub fn share(worst: WorstError) -> f64 {
-    if worst.error == 0.0 { 0.0 } else { worst.error / worst.tolerance }
+impl WorstError {
+    /// The ratio of error to tolerance; 0 for an exact result with a tolerance of 0.
+    pub fn share(self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { self.error / self.tolerance }
+    }
 }
 
 impl ReportRow {

@@ -5,12 +5,13 @@ use std::fmt;
 
 use super::OpSuite;
 use super::activations::{gate_tolerance, gated, sigmoid};
-use super::quantised::{FORMATS, e4m3_tolerance, is_cut};
-use crate::check::case::{F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
-use crate::check::device::CheckEffort;
+use super::linear::{RowSize, made_of, sum_tolerance};
+use super::quantised::{FORMATS, is_cut};
+use crate::CheckEffort;
+use crate::case::{F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, QuantSource, QuantView,
-    Rounding, Router, RouterScores, WeightFormat, WeightView,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, Rounding, Router,
+    RouterScores, WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -39,13 +40,11 @@ const SCORES: [RouterScores; 5] = [
     RouterScores::Sigmoid { normalise: true },
 ];
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let shapes = if suite.effort == CheckEffort::Quick { &SHAPES[1..3] } else { &SHAPES };
     for (number, &[rows, experts, chosen, outputs, inputs]) in shapes.iter().enumerate() {
-        let scores = (0..rows * experts).map(|i| score(dice, i % experts)).collect();
-        let router = Router { chosen, scores: SCORES[number % SCORES.len()] };
-        let routed = Routed { rows, experts, router, scores };
+        let routed = Routed::random(dice, rows, experts, Router { chosen, scores: SCORES[number % SCORES.len()] });
         let factors = (number % 2 == 1).then(|| dice.numbers(experts));
         let x = numbers(dice, dtype, rows * chosen * outputs);
         for adds in [false, true] {
@@ -66,15 +65,16 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
                 }
                 let inputs_of = if input == ExpertInput::Rows { rows } else { rows * chosen };
                 let x = numbers(dice, dtype, inputs_of * inputs);
-                let (weights, bias) = (weights.clone(), bias.clone());
-                let mut case = GroupedCase::new(dtype, routed.clone(), x, weights, bias, inputs, (input, into));
-                suite.hold(if gated { "expert_gated" } else { "expert_linear" }, &case)?;
+                let case = |format: Option<QuantFormat>| {
+                    let (routed, x, weights, bias) = (routed.clone(), x.clone(), weights.clone(), bias.clone());
+                    GroupedCase::new((dtype, format), routed, x, weights, bias, inputs, (input, into))
+                };
+                suite.hold(if gated { "expert_gated" } else { "expert_linear" }, &case(None))?;
                 for format in FORMATS.into_iter().filter(|&format| !gated && is_cut(format, inputs)) {
                     // Static scales need one for each expert.
                     let is_dynamic = matches!(format.rounding, Rounding::Dynamic { .. });
                     if is_dynamic && suite.backend.multiplies_experts(WeightFormat::Quantised(format), inputs) {
-                        case.format = Some(format);
-                        suite.hold("expert_linear, e4m3", &case)?;
+                        suite.hold("expert_linear, e4m3", &case(Some(format)))?;
                     }
                 }
             }
@@ -86,7 +86,7 @@ pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<
 const GATES: [Gate; 3] = [Gate::Silu, Gate::Gelu, Gate::Clamped];
 
 /// One of few scores, larger for the first experts; some experts are never chosen where there are others.
-pub(super) fn score(dice: &mut Dice, expert: usize) -> f32 {
+fn score(dice: &mut Dice, expert: usize) -> f32 {
     let lead = if expert % 5 == 4 { -40.0 } else { -((expert % 7) as f32) / 2.0 };
     lead + dice.within(0, 16) as f32 / 4.0
 }
@@ -101,6 +101,11 @@ pub(super) struct Routed {
 }
 
 impl Routed {
+    pub fn random(dice: &mut Dice, rows: usize, experts: usize, router: Router) -> Self {
+        let scores = (0..rows * experts).map(|i| score(dice, i % experts)).collect();
+        Self { rows, experts, router, scores }
+    }
+
     pub fn places(&self) -> usize {
         self.rows * self.router.chosen
     }
@@ -210,14 +215,14 @@ impl fmt::Display for CombineCase {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum GroupedOutput {
+pub(super) enum GroupedOutput {
     Operands,
     Sums,
     Gated(Gate),
 }
 
 /// A grouped linear layer.
-struct GroupedCase {
+pub(super) struct GroupedCase {
     dtype: Dtype,
     routed: Routed,
     x: Vec<f32>,
@@ -230,15 +235,15 @@ struct GroupedCase {
     into: GroupedOutput,
     /// What the weights are made into; `None`: dense.
     format: Option<QuantFormat>,
-    /// For each place and output, the result of dense weights before it is gated and stored.
+    /// For each place and output, the result of dense weights before it is gated and stored; of codes nothing.
     sums: Vec<f64>,
-    /// The largest length of a row of `x` times that of a row of `weights`.
-    size: f64,
+    /// At least the sizes of all rows of `x` and of `weights`.
+    sizes: [RowSize; 2],
 }
 
 impl GroupedCase {
-    fn new(
-        dtype: Dtype,
+    pub fn new(
+        (dtype, format): (Dtype, Option<QuantFormat>),
         routed: Routed,
         x: Vec<f32>,
         weights: Vec<f32>,
@@ -247,10 +252,11 @@ impl GroupedCase {
         (input, into): (ExpertInput, GroupedOutput),
     ) -> Self {
         let outputs = weights.len() / inputs / routed.experts;
-        let longest = |rows: &[f32]| rows.chunks_exact(inputs).map(|row| dot(row, row)).fold(0.0, f64::max).sqrt();
-        let size = longest(&x) * longest(&weights);
+        let sizes = [RowSize::of_rows(&x, inputs), RowSize::of_weights(&weights, inputs, format)];
+        let sizes = sizes.map(|sizes| RowSize::most(&sizes));
         let mut sums = Vec::new();
-        for (place, (expert, row)) in routed.places_in_order().into_iter().enumerate() {
+        let places = if format.is_none() { routed.places_in_order() } else { Vec::new() };
+        for (place, (expert, row)) in places.into_iter().enumerate() {
             let input = if input == ExpertInput::Rows { row } else { place };
             sums.extend((0..outputs).map(|output| {
                 let at = expert * outputs + output;
@@ -258,8 +264,7 @@ impl GroupedCase {
                 dot(&x[input * inputs..][..inputs], &weights[at * inputs..][..inputs]) + bias
             }));
         }
-        let format = None;
-        Self { dtype, routed, x, weights, bias, inputs, outputs, input, into, format, sums, size }
+        Self { dtype, routed, x, weights, bias, inputs, outputs, input, into, format, sums, sizes }
     }
 
     /// The sums of a gate and its up, of gated value `at`.
@@ -269,9 +274,8 @@ impl GroupedCase {
         (self.sums[first], self.sums[first + width])
     }
 
-    /// The difference of a sum between two orders: see the tolerance of `linear`.
-    fn walk(&self) -> f64 {
-        2.0 * (8.0 * (self.inputs as f64).sqrt() + 4.0) * F32 * self.size
+    fn sum_tolerance(&self) -> f64 {
+        sum_tolerance(self.format, self.inputs, self.sizes[0], self.sizes[1])
     }
 }
 
@@ -283,14 +287,7 @@ impl OpCase for GroupedCase {
         let matrices = matrices.map(|values| match self.format {
             None => matrix(backend, dtype, outputs, values),
             Some(format) => {
-                let bytes = dtype.encode(values);
-                let view = WeightView { dtype, rows: outputs, cols: inputs, bytes: &bytes };
-                backend.matrix(&[MatrixPart::Quantised(QuantView::of(
-                    format,
-                    outputs,
-                    inputs,
-                    QuantSource::Dense(view),
-                ))])
+                backend.matrix(&[MatrixPart::Quantised(made_of(format, &Dtype::F32.encode(values), inputs))])
             }
         });
         let matrices = matrices.collect::<Result<_>>()?;
@@ -328,12 +325,10 @@ impl OpCase for GroupedCase {
                 GroupedOutput::Operands => rounded(self.dtype, y.abs() + bias),
                 _ => F32 * (y.abs() + bias),
             };
-            // All numbers are at most 1.
-            let sums = self.format.map_or(self.walk(), |_| e4m3_tolerance(self.inputs, 1.0, self.size));
-            return sums + 2.0 * stored;
+            return self.sum_tolerance() + 2.0 * stored;
         };
         let (g, u) = self.halves(at);
-        let error = |sum: f64| self.walk() + rounded(self.dtype, sum);
+        let error = |sum: f64| self.sum_tolerance() + rounded(self.dtype, sum);
         let halves = 1.2 * (u.abs() + 1.0) * error(g) + g.abs() * error(u);
         halves + gate_tolerance(gate, g as f32, u as f32, y) + 2.0 * rounded(self.dtype, y)
     }

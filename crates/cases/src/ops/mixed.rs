@@ -5,14 +5,14 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::attention::solitary;
-use crate::check::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
-use crate::check::device::CheckEffort;
+use crate::CheckEffort;
+use crate::attention::solitary;
+use crate::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
+use crate::setting::hints;
 use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId};
-use offshoot_fixtures::setting::hints;
 use offshoot_kv::KvSlot;
 
 /// Heads of the layers, one plan for each distinct one: as Gemma 4 has them, and with one key head and a width for which
@@ -30,7 +30,7 @@ const MODELS: [[HeadLayout; 3]; 2] = [
     ],
 ];
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let models = if suite.effort == CheckEffort::Quick { &MODELS[..1] } else { &MODELS[..] };
     for &layers in models {

@@ -5,9 +5,9 @@ use std::fmt;
 use std::ops::Range;
 
 use super::Differences;
-use crate::check::case::{ANY_HEADS, ANY_VOCAB, buffer, numbers, rows_at, vector};
-use crate::check::device::CheckEffort;
-use crate::check::report::CheckReport;
+use crate::CheckEffort;
+use crate::case::{ANY_HEADS, ANY_VOCAB, buffer, numbers, rows_at, vector};
+use crate::report::CheckReport;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateDtype, StateShape, StepBatch,
 };

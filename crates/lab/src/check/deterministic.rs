@@ -1,11 +1,10 @@
-//! Small models through the engine: samples of some prompts, sampled together, must equal the same samples sampled
-//! alone, with other planners, in other steps, after others were cancelled, and in a resumed run. Prompts are longer
-//! than a tile of any device.
+//! The deterministic mode bit by bit: the ops' cases of it, then small models through the engine, whose samples of some
+//! prompts, sampled together, must equal the same samples sampled alone, with other planners, in other steps, after
+//! others were cancelled, and in a resumed run. Prompts are longer than a tile of any device.
 
-use super::Differences;
-use crate::check::device::CheckEffort;
-use crate::check::report::CheckReport;
 use offshoot_backend::{Backend, Dtype, StateDtype};
+use offshoot_cases::deterministic::Differences;
+use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
@@ -30,7 +29,24 @@ const FAMILIES: [(&str, &str); 4] = [
     ),
 ];
 
-pub fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
+/// Runs all cases on devices opened by `open`; `done` gets each part's rows.
+///
+/// # Errors
+///
+/// A device's, or one of `done`.
+pub fn deterministic<B: Backend>(
+    open: impl Fn() -> Result<B>,
+    effort: CheckEffort,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    // Closed again before models open theirs.
+    offshoot_cases::deterministic(&mut open()?, effort, &mut report, &mut done)?;
+    report.part(&mut done, |report| models(open, effort, report))?;
+    Ok(report)
+}
+
+fn models<B: Backend>(open: impl Fn() -> Result<B>, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     // Asynchronous devices have different kernels per dtype; f16 uses those of bf16.
     let few = &FAMILIES[..1];
     let dtypes: &[(Dtype, &[_])] = match effort {

@@ -1,41 +1,36 @@
-//! Checks the deterministic mode bit by bit: the result of a row alone, among others, with another planner, after
-//! others were pruned and in other steps must be the same. Attention, linear layers, experts and
-//! delta-rule layers are checked separately, then whole models. Accuracy is checked by the rest of the suite, except
-//! for attention, which uses other kernels in this mode.
+//! Checks the deterministic mode of the ops bit by bit: the result of a row alone, among others and with another planner
+//! must be the same, of attention, linear layers, experts and delta-rule layers. Accuracy is checked by the other cases,
+//! except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
 
 mod attention;
 mod delta_rule;
 mod experts;
 mod linear;
-mod model;
 
 use std::fmt::Display;
 
-use super::device::CheckEffort;
-use super::report::{CaseResult, CheckReport, ReportRow, WorstError};
+use crate::CheckEffort;
+use crate::report::{CaseResult, CheckReport, ReportRow, WorstError};
 use offshoot_backend::{Backend, Dtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
-/// Runs all cases on devices opened by `open`; `done` gets each part's rows.
+/// Runs all cases on `backend`, which is made batch-invariant; `done` gets each part's rows.
+///
+/// # Errors
+///
+/// The device's, or one of `done`.
 pub fn deterministic<B: Backend>(
-    open: impl Fn() -> Result<B>,
+    backend: &mut B,
     effort: CheckEffort,
+    report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
-) -> Result<CheckReport> {
-    let mut backend = open()?;
+) -> Result<()> {
     backend.set_batch_invariant();
-    let mut report = CheckReport::default();
     for part in [attention::attention, linear::linear, experts::experts, delta_rule::delta_rule] {
-        let before = report.rows.len();
-        part(&mut backend, effort, &mut report)?;
-        done(&report.rows[before..])?;
+        report.part(&mut done, |report| part(backend, effort, report))?;
     }
-    drop(backend);
-    let before = report.rows.len();
-    model::models(open, effort, &mut report)?;
-    done(&report.rows[before..])?;
-    Ok(report)
+    Ok(())
 }
 
 /// Rows computed at once: the first, and how many.
@@ -65,14 +60,14 @@ fn alone(
 
 /// Counts values that should be bit-identical and are not, and describes the first.
 #[derive(Default)]
-struct Differences {
+pub struct Differences {
     count: usize,
     first: Option<String>,
 }
 
 impl Differences {
     /// Compares two results of one row; `row` names the row and how the second result was computed.
-    fn see(&mut self, row: impl Display, expected: &[f32], found: &[f32]) {
+    pub fn see(&mut self, row: impl Display, expected: &[f32], found: &[f32]) {
         let differ = |(expected, found): (&f32, &f32)| expected.to_bits() != found.to_bits();
         let count = expected.iter().zip(found).filter(|&(a, b)| differ((a, b))).count();
         if let Some(at) = expected.iter().zip(found).position(differ) {
@@ -89,13 +84,14 @@ impl Differences {
         }
     }
 
-    fn note(&mut self, count: usize, what: impl FnOnce() -> String) {
+    /// Counts differences that the caller found; `what` describes the first.
+    pub fn note(&mut self, count: usize, what: impl FnOnce() -> String) {
         self.count += count;
         self.first.get_or_insert_with(what);
     }
 
     /// Adds the differences to the report as one case, which fails if there are any.
-    fn file(self, report: &mut CheckReport, op: &'static str, dtype: Dtype, case: impl Display) {
+    pub fn file(self, report: &mut CheckReport, op: &'static str, dtype: Dtype, case: impl Display) {
         let found = CaseResult::once(WorstError { error: self.count as f64, tolerance: 0.0 });
         match self.first {
             Some(first) => report.see(op, Some(dtype), format_args!("{case}: {first}"), found),

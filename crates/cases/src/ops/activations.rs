@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::case::{F32, OpCase, buffer, rounded};
+use crate::case::{F32, OpCase, buffer, rounded};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Gate};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -11,7 +11,7 @@ use offshoot_core::error::Result;
 /// Inputs at which exponentials overflow or vanish, or must not; the last ones are beyond f16's range.
 const EDGES: [f32; 12] = [0.0, -0.0, -100.0, 100.0, -3e4, 3e4, -88.5, -87.0, 1e-6, -10.0, -1e30, 1e30];
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     for &(rows, width) in suite.shapes() {
         let mut x: Vec<f32> = (0..2 * rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();

@@ -3,16 +3,16 @@
 use std::fmt;
 
 use super::OpSuite;
-use crate::check::attention::solitary;
-use crate::check::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
-use crate::check::device::CheckEffort;
+use crate::CheckEffort;
+use crate::attention::solitary;
+use crate::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
+use crate::setting::hints;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId};
-use offshoot_fixtures::setting::hints;
 use offshoot_kv::KvSlot;
 
 const EPS: f32 = 1e-6;
@@ -33,7 +33,7 @@ const LAYOUTS: [HeadLayout; 10] = [
     HeadLayout { q_heads: 3, kv_heads: 0, head_dim: 64 },
 ];
 
-pub fn check<B: Backend>(suite: &mut OpSuite<'_, B>, dice: &mut Dice) -> Result<()> {
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
     let dtype = suite.dtype;
     let layouts = if suite.effort == CheckEffort::Quick { &LAYOUTS[1..2] } else { &LAYOUTS[..] };
     for &heads in layouts {

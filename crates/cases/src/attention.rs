@@ -3,16 +3,16 @@
 
 use rayon::prelude::*;
 
-use super::case::{ANY_VOCAB, buffer, rows_at, vector};
-use super::device::CheckEffort;
-use super::report::{CaseResult, CheckReport, WorstError};
+use crate::CheckEffort;
+use crate::case::{ANY_VOCAB, buffer, rows_at, vector};
+use crate::dense::relative_error;
+use crate::report::{CaseResult, CheckReport, WorstError};
+use crate::setting::{Setting, hints};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, KvDtype, KvShape, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId};
-use offshoot_fixtures::dense::relative_error;
 use offshoot_fixtures::forests::{ForestShape, GrownForest, context, grow};
-use offshoot_fixtures::setting::{Setting, hints};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, Csr, KvSpan, PlanHints, Planner, WorkItem};
 

@@ -5,11 +5,12 @@ use std::fmt::Display;
 
 use rayon::prelude::*;
 
-use super::attention::{LAYER, StoredForest};
-use super::case::{ANY_VOCAB, F32, buffer};
-use super::device::CheckEffort;
-use super::leaves::{Leaves, STEPS};
-use super::report::{CaseResult, CheckReport, WorstError, share};
+use crate::CheckEffort;
+use crate::attention::{LAYER, StoredForest};
+use crate::case::{ANY_VOCAB, F32, buffer};
+use crate::leaves::{Leaves, STEPS};
+use crate::report::{CaseResult, CheckReport, WorstError};
+use crate::setting::{Setting, hints};
 use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Dtype, KvDtype, LevelBounds, LevelRow, MOST_LEVELS,
 };
@@ -17,7 +18,6 @@ use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 use offshoot_fixtures::forests::ForestShape;
-use offshoot_fixtures::setting::{Setting, hints};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, Planner};
 
@@ -115,7 +115,7 @@ impl ExactAttribution {
 fn see(worst: &mut WorstError, error: f64, tolerance: f64) {
     let error = if error.is_nan() { f64::INFINITY } else { error };
     let seen = WorstError { error, tolerance: if tolerance.is_finite() { tolerance } else { 0.0 } };
-    if seen.error > 0.0 && share(seen) >= share(*worst) {
+    if seen.error > 0.0 && seen.share() >= worst.share() {
         *worst = seen;
     }
 }

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use super::{Rows, alone};
-use crate::check::case::{buffer, numbers};
-use crate::check::device::CheckEffort;
-use crate::check::report::CheckReport;
+use crate::CheckEffort;
+use crate::case::{buffer, numbers};
+use crate::report::CheckReport;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,
     Uniform,
