@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! cli (here)             what the user typed
-//! lab                    check: a device compared with its definition; bench: measuring
+//! lab                    offshoot-lab, a program of its own: check: a device compared with its definition; bench
 //! estimate (replay)      what a job will cost, before it runs; jobs through the scheduler, on a simulated device or by
 //!                        the clock
 //! serve                  the server: connections, the queue, kept branches, the page
@@ -28,7 +28,7 @@
 //! gguf                   files of that format
 //! lines                  files of lines, gzipped or not
 //! core                   ids, error, figures, file_kind, json, input, out, mix, dice, mapped, bundled, bounded, setting
-//! fixtures               data for tests, benches and lab
+//! cases (fixtures)       the list of cases that the ops of every backend are checked by; data for tests
 //! features               no code: third crates' features, the same whichever of these is tested
 //! ```
 //!

@@ -47,7 +47,7 @@ def batch(given, prompts, settings, n, folder):
         job = offshoot.run("tasks/words-vote.json", limit=32, out=os.path.join(folder, "run"), device=given.device, show=False)
         sampled = job["engine"]["tokens_sampled"]
         return {"tokens": sampled, "seconds": job["seconds"], "rate": sampled / job["seconds"]}
-    raise SystemExit("with --model, compare with `offshoot bench workloads` of the same shape")
+    raise SystemExit("with --model, compare with `offshoot-lab bench workloads` of the same shape")
 
 
 def tree(llm, nodes):

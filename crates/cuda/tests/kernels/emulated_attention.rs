@@ -1,6 +1,6 @@
 //! Tree attention's Hopper kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
 //! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
-//! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
+//! allow. What only a GPU shows (`offshoot-lab check`, compute-sanitizer) is not repeated here.
 
 use crate::emulated_exchanges::Ranks as Exchange;
 use crate::emulator;

@@ -36,7 +36,6 @@ pub fn device<B: AttentionLevels>(
     mut backend: B,
     again: impl Fn() -> Result<B>,
     options: &DeviceCheck,
-    deterministic: bool,
 ) -> Result<bool> {
     let effort = if options.quick { CheckEffort::Quick } else { CheckEffort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
@@ -47,7 +46,7 @@ pub fn device<B: AttentionLevels>(
     }
     let mut print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
     let mut report = CheckReport::default();
-    if !deterministic {
+    if !options.deterministic {
         report = suite(&mut backend, effort, print)?;
         report.part(&mut print, |report| {
             whole::goldens(&mut backend, &goldens, report)?;

@@ -1,7 +1,5 @@
 //! The simulated device beside the one that it simulates: attention of single steps and whole jobs, as benches/runs
-//! recorded them. `cargo test --test planning modelled_times -- --nocapture` prints the tables.
-
-use crate::shared;
+//! recorded them. `cargo test -p offshoot-lab --test benches modelled_times -- --nocapture` prints the tables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,12 +19,13 @@ use offshoot_lab::bench::workload_file::{Workload, read_jobs};
 use offshoot_model::{Decoder, ModelConfig};
 use offshoot_sim::{Clock, DeviceProfile, Sim};
 use serde_json::Value;
-use shared::shared;
+
+use crate::shared::shared;
 
 const RUN: &str = "benches/runs/2026-11-21-h200-wgmma";
 
 fn recorded(file: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(RUN).join(file);
+    let path = Path::new(offshoot_fixtures::REPOSITORY).join(RUN).join(file);
     let text = std::fs::read_to_string(path).expect("the recorded run is part of the project");
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
 }

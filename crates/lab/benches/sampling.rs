@@ -1,4 +1,4 @@
-//! `cargo bench --bench sampling`: tokens that one thread samples a second from 151,936 logits on the CPU, flat, from
+//! `cargo bench -p offshoot-lab --bench sampling`: tokens that one thread samples a second from 151,936 logits on the CPU, flat, from
 //! noise and peaked, without filters and with each; beside the rate without filters.
 
 use std::time::{Duration, Instant};

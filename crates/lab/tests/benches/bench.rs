@@ -1,24 +1,24 @@
-//! Runs `offshoot bench` on small inputs and checks the numbers it prints.
+//! Runs `offshoot-lab bench` on small inputs and checks the numbers it prints.
 
 use std::path::Path;
-use std::process::Command;
 
 use offshoot_backend::Dtype;
-use offshoot_cpu::Isa;
 use offshoot_cases::setting::tolerance;
-use serde_json::Value;
+use offshoot_cpu::Isa;
+use serde_json::{Value, json};
 
-/// Runs `offshoot bench` on the code path that the environment selects, and parses its JSON lines.
+use crate::lab::{lab, refuses, succeeds};
+
+/// Runs `offshoot-lab bench` on the code path that the environment selects, and parses its JSON lines.
 fn bench(args: &[&str]) -> Vec<Value> {
     bench_by(Isa::chosen().unwrap(), args)
 }
 
 fn bench_by(isa: Isa, args: &[&str]) -> Vec<Value> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
-    let command = command.env(Isa::VARIABLE, isa.name()).args(["bench", "--device", "cpu"]).args(args);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
+    lines(&succeeds(lab(&["bench", "--device", "cpu"]).env(Isa::VARIABLE, isa.name()).args(args)))
+}
+
+fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -113,14 +113,28 @@ fn workloads_sample_the_tokens_their_file_specifies() {
     assert_eq!(one.len(), 1);
 }
 
-/// Runs `offshoot bench`, which must refuse with exit code 2, and returns its stderr.
+#[test]
+fn workloads_compare_several_devices_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = r#"{
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 48, "vocab_size": 256}},
+        "workloads": {"groups": {"levels": [[64, 4], [16, 4]], "samples": 4, "generate": 8}}
+    }"#;
+    let file = written(folder.path(), "jobs.json", jobs);
+    let asked = ["bench", "workloads", "--file", &file, "--shape", "tiny", "--dtype", "f32", "--devices", "cpu,cpu"];
+    let lines = lines(&succeeds(&mut lab(&asked)));
+    let [one, two] = &lines[..] else { panic!("a line for one and a line for all: {lines:?}") };
+    assert_eq!((&one["out_tokens"], &two["out_tokens"]), (&json!(512), &json!(512)));
+    assert_eq!(one["prompt_tokens_computed"], 4 * 64 + 16 * 16);
+    let over = &two["over_one_device"];
+    assert_eq!((&over["devices"], &over["prompt_tokens"]), (&json!(2), &json!(1.0)), "{two}");
+    assert!(over["speed"].as_f64().is_some_and(|speed| speed > 0.0), "{two}");
+}
+
+/// Runs `offshoot-lab bench`, which must refuse, and returns its stderr.
 fn refused(args: &[&str]) -> String {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["bench", "--device", "cpu"]).args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-    assert!(output.stdout.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
-    said
+    refuses(lab(&["bench", "--device", "cpu"]).args(args))
 }
 
 #[test]
@@ -153,8 +167,7 @@ fn invalid_arguments_are_refused_before_anything_is_measured() {
         assert!(small(&[option, &most]).contains("free memory"), "{option}");
     }
 
-    let shape = concat!(env!("CARGO_MANIFEST_DIR"), "/tasks/models/demo");
-    let decode = |more: &[&str]| refused(&[&["decode", "--config", shape], more].concat());
+    let decode = |more: &[&str]| refused(&[&["decode", "--config", "tasks/models/demo"], more].concat());
     for (option, value) in [("--prompt", "0"), ("--generate", "0"), ("--samples", "0"), ("--samples", "99999999999")] {
         assert!(decode(&[option, value]).contains(option), "{option} {value}");
     }
@@ -255,16 +268,12 @@ fn a_failed_batch_does_not_stop_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(folder.path(), "tiny.json", TINY);
     let asked = ["batches", "--shape", "tiny", "--file", &file, "--table", "batchllm", "--requests", "4"];
-    let run = |more: &[&str]| {
-        let args = [&["bench", "--device", "cpu"], &asked[..], more].concat();
-        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(args).output().unwrap()
-    };
+    let run = |more: &[&str]| lab(&["bench", "--device", "cpu"]).args(asked).args(more).output().unwrap();
     // 2,300 tokens do not fit, nor 2,400; 2,100 do.
     let output = run(&["--way", "ours", "--job", "2000-200-x4,1000-1000-x4,four", "--kv-tokens", "2250"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    let lines: Vec<Value> =
-        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = lines(&String::from_utf8_lossy(&output.stdout));
     let [none, whole, nor] = &lines[..] else { panic!("{lines:?}") };
     for line in [none, nor] {
         assert!(line["error"].as_str().is_some_and(|error| error.contains("pages")), "{line}");

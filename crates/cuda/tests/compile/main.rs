@@ -1,9 +1,11 @@
 //! What of the CUDA backend needs no GPU: the sentences that say why there is none, compiling, the log's figures, the
 //! cache.
 
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use offshoot_core::error::Error;
 use offshoot_cuda::compile::cache::{Cache, Cubin, Key};
@@ -29,7 +31,7 @@ fn compiler(cache: &Path) -> Option<Compiler> {
     match Compiler::open(None) {
         Ok(compiler) => Some(compiler.with_cache(Cache::in_folder(cache))),
         Err(why) => {
-            crate::skip::skipped(format_args!("{why}"));
+            skip::skipped(format_args!("{why}"));
             None
         }
     }
@@ -37,7 +39,7 @@ fn compiler(cache: &Path) -> Option<Compiler> {
 
 #[test]
 fn without_a_driver_one_sentence_says_so() {
-    let Err(of_probe) = probe() else { return crate::skip::skipped("there is a GPU") };
+    let Err(of_probe) = probe() else { return skip::skipped("there is a GPU") };
     let Err(of_open) = Device::open(0) else { panic!("a device opens that the driver does not show") };
     for (error, device) in [(of_probe, "CUDA"), (of_open, "cuda:0")] {
         assert!(matches!(error, Error::NoDevice { .. }), "{error}");
@@ -86,58 +88,6 @@ fn what_does_not_compile_names_unit_and_line() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "failures are not kept");
 }
 
-/// `offshoot check --kernels` with nothing in the environment but these variables; what it says on standard error.
-fn failing_check(arguments: &[&str], variables: &[(&str, &Path)]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
-    command.args(["check", "--kernels"]).args(arguments).env_clear().envs(variables.iter().copied());
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-#[test]
-fn a_named_library_is_the_one_that_is_used() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("libnvrtc.so.13");
-    let missing = failing_check(&[], &[("OFFSHOOT_NVRTC", &file)]);
-    assert!(
-        missing.starts_with("offshoot: CUDA cannot be used: OFFSHOOT_NVRTC names no usable library: "),
-        "{missing}"
-    );
-    assert!(missing.contains(file.to_str().unwrap()), "{missing}");
-}
-
-#[test]
-fn nvrtc_is_found_where_pip_and_toolkits_put_it() {
-    let folder = TempDir::new().unwrap();
-    let nothing = failing_check(&["--arch", "sm_1"], &[]);
-    if !nothing.contains("NVRTC is missing") {
-        return crate::skip::skipped("this machine has an NVRTC of its own");
-    }
-    assert!(nothing.contains("install it with `pip install nvidia-cuda-nvrtc`, or set OFFSHOOT_NVRTC"), "{nothing}");
-    assert_eq!(nothing.lines().count(), 1, "{nothing}");
-    let Some(file) = std::env::var_os("OFFSHOOT_NVRTC").map(PathBuf::from).filter(|file| file.is_file()) else {
-        return crate::skip::skipped("OFFSHOOT_NVRTC names no file to put there");
-    };
-    for (variable, below) in [
-        ("VIRTUAL_ENV", "lib/python3.12/site-packages/nvidia/cu13/lib"),
-        ("VIRTUAL_ENV", "lib/python3.9/site-packages/nvidia/cuda_nvrtc/lib"),
-        ("HOME", ".local/lib/python3.12/site-packages/nvidia/cu13/lib"),
-        ("CONDA_PREFIX", "lib"),
-        ("CONDA_PREFIX", "lib/python3.12/site-packages/nvidia/cu13/lib"),
-        ("CUDA_HOME", "lib64"),
-        ("CUDA_PATH", "lib"),
-    ] {
-        let root = folder.path().join(variable).join(below.replace('/', "-"));
-        std::fs::create_dir_all(root.join(below)).unwrap();
-        let there = root.join(below).join(file.file_name().unwrap());
-        std::os::unix::fs::symlink(&file, &there).unwrap();
-        let said = failing_check(&["--arch", "sm_1"], &[(variable, &root)]);
-        assert!(said.contains(&format!("({}) does not compile for sm_1,", there.display())), "{variable}: {said}");
-    }
-}
-
 #[test]
 fn every_unit_compiles() {
     let folder = TempDir::new().unwrap();
@@ -166,7 +116,7 @@ fn files_below(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
 
 #[test]
 fn the_tables_list_the_folder() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let folder = Path::new(offshoot_fixtures::REPOSITORY).join("kernels");
     let mut all = BTreeSet::new();
     files_below(&folder, &folder, &mut all);
     let files = |end: &str| -> BTreeSet<String> { all.iter().filter(|name| name.ends_with(end)).cloned().collect() };
@@ -174,7 +124,7 @@ fn the_tables_list_the_folder() {
     assert_eq!(headers, files(".cuh"), "units::HEADERS beside kernels/**/*.cuh");
     let sources: BTreeSet<String> = units::all().iter().map(|unit| unit.source.name.to_string()).collect();
     assert_eq!(sources, files(".cu"), "units::all() beside kernels/**/*.cu");
-    let readme = include_str!("../../kernels/README.md");
+    let readme = include_str!("../../../../kernels/README.md");
     let rows: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
     let named: Vec<&str> = rows.iter().flat_map(|kernels| kernels.split(", ")).collect();
     for source in &sources {

@@ -1,4 +1,4 @@
-//! `cargo bench --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32
+//! `cargo bench -p offshoot-lab --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32
 //! prompts, of equal lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes
 //! nothing, so that the host has its caches to itself as beside a GPU; and on the CPU, by a model so small that its
 //! work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step. `-- forks`: microseconds of a

@@ -1,42 +1,14 @@
-//! The deterministic mode on the CPU, where it is always on: the cases of `offshoot check`, and runs of the bundled
-//! demo with other planners and with interruptions.
+//! The deterministic mode on the CPU, where it is always on: runs of the bundled demo with other planners and with
+//! interruptions.
 
 use std::fs;
 
+use offshoot_cpu::Isa;
 use offshoot_cpu::attention::SECTION;
-use offshoot_cpu::{Cpu, Isa};
-use offshoot_lab::check::{CheckEffort, ReportRow, deterministic};
 use serde_json::{Value, json};
 
 use crate::runs;
-use runs::{assert_equal_results, bytes, offshoot, refuses, run, run_into, succeeds, task_folder};
-
-#[test]
-fn a_row_depends_on_itself_alone() {
-    // The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
-    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Portable) {
-        let effort = if isa == Isa::chosen().unwrap() { CheckEffort::Full } else { CheckEffort::Quick };
-        let print = |rows: &[ReportRow]| {
-            rows.iter().for_each(|row| println!("{isa}: {row}"));
-            Ok(())
-        };
-        let report = deterministic(|| Ok(Cpu::with_isa(isa)), effort, print).unwrap();
-        assert!(report.holds(), "{isa}");
-        for op in ["exact, attention", "alone, attention", "alone, linear", "alone, chunks", "alone, model"] {
-            assert!(report.rows.iter().any(|row| row.op == op && row.cases > 0), "{isa}: no case of {op}");
-        }
-    }
-}
-
-#[test]
-fn check_takes_its_cases_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let lines = succeeds(run(folder.path(), &["check", "--deterministic", "--quick", "--json", "--device", "cpu"]));
-    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.iter().any(|row| row["op"] == "alone, model"), "{lines}");
-    assert!(rows.iter().all(|row| row["holds"] == true && row["op"] != "embed"), "{lines}");
-    refuses(&run(folder.path(), &["check", "--deterministic", "--kernels"]), &["--deterministic", "--kernels"]);
-}
+use runs::{assert_equal_results, bytes, offshoot, run_into, task_folder};
 
 #[test]
 fn runs_do_not_depend_on_plans_or_interruptions() {

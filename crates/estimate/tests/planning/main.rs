@@ -2,7 +2,10 @@
 //! gives the same records, steps' times add up, memory stays within the pool, and traces that others recorded are read,
 //! or refused in one sentence.
 
-use crate::shared;
+#[path = "../../../../tests/common/shared.rs"]
+mod shared;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +21,19 @@ use offshoot_estimate::replay::{
 };
 use offshoot_kv::PromptTree;
 use offshoot_kv::plan::Planner;
-use offshoot_lab::bench::workload_file::read_jobs;
 use offshoot_model::ModelConfig;
 use offshoot_sim::{DeviceProfile, Sim};
 use shared::shared;
 use tempfile::TempDir;
 
+/// An H200 with Llama-3 8B's shape.
 fn machine() -> SimulatedMachine {
-    let (model, _) = read_jobs(None, "llama3-8b", &[]).expect("built in");
+    let model = ModelConfig::from_json(
+        r#"{ "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "rope_theta": 500000.0,
+            "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "tie_word_embeddings": false }"#,
+    );
+    let model = model.expect("a sound shape");
     let profile = Arc::new(DeviceProfile::named("h200").expect("built in"));
     SimulatedMachine { model, dtype: Dtype::Bf16, kv: KvDtype::Model, states: StateDtype::F32, profile }
 }

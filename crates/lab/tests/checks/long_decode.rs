@@ -1,8 +1,9 @@
-//! The long decode of `offshoot check` on the CPU: the engine's default planner with advanced steps gives the same bits
+//! The long decode of `offshoot-lab check` on the CPU: the engine's default planner with advanced steps gives the same bits
 //! as flat plans that are made anew at every step.
 
+use offshoot_cases::{CheckEffort, CheckReport};
 use offshoot_cpu::Cpu;
-use offshoot_lab::check::{CheckEffort, CheckReport, long};
+use offshoot_lab::check::long;
 
 #[test]
 fn the_cpu_agrees_with_itself_to_the_last_bit() {

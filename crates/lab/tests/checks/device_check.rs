@@ -1,11 +1,12 @@
-//! The suite of `offshoot check` holds where it is known what it must say: on the CPU's fast paths, which other suites
+//! The suite of `offshoot-lab check` holds where it is known what it must say: on the CPU's fast paths, which other suites
 //! hold against the same definition.
 
-use std::process::Command;
-
+use offshoot_cases::{CheckEffort, ReportRow};
 use offshoot_cpu::{Cpu, Isa};
-use offshoot_lab::check::{CheckEffort, ReportRow, suite};
+use offshoot_lab::check::suite;
 use serde_json::Value;
+
+use crate::lab::{lab, succeeds};
 
 /// The path that `OFFSHOOT_CPU` names, or the machine's best; `.ci/run` takes `check --quick` through the others.
 #[test]
@@ -21,10 +22,7 @@ fn the_chosen_path_passes() {
 }
 
 fn check(args: &[&str]) -> String {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_offshoot")).args(["check", "--device", "cpu"]).args(args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    succeeds(lab(&["check", "--device", "cpu"]).args(args))
 }
 
 #[test]
