@@ -24,6 +24,11 @@ use offshoot_kv::plan::{AttentionPlan, Planner};
 /// Rows of a step whose attention is attributed.
 const ROWS: u32 = 24;
 
+/// Runs the cases of the two ops.
+///
+/// # Errors
+///
+/// The device's.
 pub fn levels<B: AttentionLevels>(backend: &mut B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {
     let shapes: &[ForestShape] = match effort {
         CheckEffort::Quick => &[ForestShape::MidPageForks],

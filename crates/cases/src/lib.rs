@@ -18,6 +18,7 @@ use offshoot_backend::{AttentionLevels, Backend};
 use offshoot_core::error::Result;
 
 pub use deterministic::deterministic;
+pub use levels::levels;
 pub use ops::ops;
 pub use report::{CaseResult, CheckReport, ReportRow, WorstError};
 
@@ -45,6 +46,6 @@ pub fn suite<B: AttentionLevels, D: Backend>(
     ops(backend, definition, (effort, effort), report, &mut done)?;
     report.part(&mut done, |report| sampling::sampling(backend, definition, effort, report))?;
     report.part(&mut done, |report| attention::attention(backend, effort, report))?;
-    report.part(&mut done, |report| levels::levels(backend, effort, report))?;
+    report.part(&mut done, |report| levels(backend, effort, report))?;
     report.part(&mut done, |report| leaves::leaves(backend, effort, report))
 }

@@ -9,7 +9,6 @@ mod experts;
 mod four_bit;
 mod heads;
 pub(crate) mod linear;
-mod mixed;
 mod norms;
 mod pages;
 pub(crate) mod quantised;
@@ -40,7 +39,7 @@ pub fn ops<B: Backend, D: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B, D>, CheckEffort); 11] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 10] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
@@ -48,7 +47,6 @@ pub fn ops<B: Backend, D: Backend>(
         (activations::check, effort),
         (delta_rule::check, effort),
         (pages::check, effort),
-        (mixed::check, effort),
         (experts::check, effort),
         (quantised::check, of_codes),
         (four_bit::check, of_codes),

@@ -16,9 +16,8 @@ use offshoot_engine::{
 use offshoot_launch::{
     GenerateEvent, Generation, Generator, OutputTokens, PromptOrder, PromptRequest, Release, SampleId, generate,
 };
-use offshoot_search::tree::SamplingTree;
 
-use super::bench::{Mode, length, pages, params, prompt, roomy};
+use crate::bench::{Mode, length, pages, params, prompt, roomy};
 
 /// Long enough for whatever a test waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,35 +41,16 @@ fn finished(event: Option<GenerateEvent>) -> (SampleId, Finish) {
 }
 
 /// Prompts with a common header, each with its number of samples.
-fn job() -> Vec<(Vec<TokenId>, usize)> {
+pub fn job() -> Vec<(Vec<TokenId>, usize)> {
     [5, 1, 3].into_iter().zip(0..).map(|(n, own)| ([prompt(1, 30), prompt(10 + own, 9)].concat(), n)).collect()
 }
 
-fn requests<'a>(
+pub fn requests<'a>(
     job: &'a [(Vec<TokenId>, usize)],
     params: &'a SamplingParams,
     stop: &'a Stop,
 ) -> Vec<PromptRequest<'a>> {
     job.iter().map(|(tokens, n)| request(tokens, *n, params, stop)).collect()
-}
-
-fn samples_are_those_of_a_sampling_tree(mode: Mode) {
-    let (job, params, stop) = (job(), params(), Stop::max_tokens(25));
-    let generated =
-        generate(&mode.engine(roomy()), requests(&job, &params, &stop), Hear::Finishes).collect_all().unwrap();
-    let engine = mode.engine(roomy());
-    for ((tokens, n), finishes) in job.iter().zip(&generated) {
-        let mut tree =
-            SamplingTree::new(engine.clone(), &text_of(tokens), 1, tokens.to_vec(), text_of(tokens)).unwrap();
-        let nodes = tree.fork(tree.root(), *n).unwrap();
-        tree.extend(&nodes, &params, &stop).unwrap();
-        assert_eq!(finishes.len(), *n);
-        for (node, finish) in nodes.into_iter().zip(finishes) {
-            let node = tree.node(node);
-            assert_eq!((&node.tokens, &node.text, &node.logprobs), (&finish.tokens, &finish.text, &finish.logprobs));
-            assert_eq!(node.finish.as_ref(), Some(&finish.reason));
-        }
-    }
 }
 
 fn who_hears_finishes_gets_one_of_each_sample_and_no_token(mode: Mode) {
@@ -331,7 +311,6 @@ fn what_the_engine_holds_is_given_back(mode: Mode) {
 
 in_modes! {
     in_turn, replicas:
-    samples_are_those_of_a_sampling_tree,
     who_hears_finishes_gets_one_of_each_sample_and_no_token,
     who_hears_tokens_gets_all_of_them_before_the_end,
     a_sample_that_cannot_go_on_and_a_prompt_that_is_refused_fail_alone,

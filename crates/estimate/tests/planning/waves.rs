@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use offshoot_backend::{Backend, Dtype};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_cuda as cuda;
 use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, Priority, SamplingParams,
     Stop, Turn, UniformKey,
@@ -14,14 +13,15 @@ use offshoot_engine::{
 use offshoot_model::Decoder;
 use offshoot_sim::{DeviceProfile, Sim};
 
-use super::bench::{Shape, model};
-use super::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
+use crate::bench::{Shape, model};
+use crate::jobs::{Job, PROMPT_TOKENS, distinct_tokens, longest_path, play};
 
 /// Of the H200's profile.
-const PAGE_TOKENS: usize = cuda::memory::kv::PAGE_TOKENS as usize;
+const PAGE_TOKENS: usize = 32;
 
 fn build(pages: usize, config: EngineConfig) -> (Engine, EngineHandle) {
     let mut backend = Sim::new(Arc::new(DeviceProfile::named("h200").unwrap()));
+    assert_eq!(backend.page_tokens() as usize, PAGE_TOKENS);
     let decoder = Decoder::random(&mut backend, model(Shape::Full, 4096), Dtype::Bf16, 1).unwrap();
     let pool = PoolSize::Bytes(pages * backend.page_bytes(&decoder.kv_shape(1)));
     Engine::build(decoder.on(backend), None, EngineConfig { pool, run_ahead: true, check_plans: false, ..config })
