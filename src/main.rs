@@ -1,19 +1,16 @@
 //! The `offshoot` command: reads the command line, calls the module that does the work, and turns an error into one
 //! sentence and an exit code.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
-use offshoot::cli::{CheckCommand, Cli, CliCommand, JudgeCommand, PlanCommand, show_bars};
+use offshoot::cli::{Cli, CliCommand, JudgeCommand, PlanCommand, show_bars};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures;
 use offshoot_core::{out, setting};
 use offshoot_cuda::ranks::nccl::NO_MULTICAST;
 use offshoot_estimate as estimate;
 use offshoot_eval::{run, scoring, task, view};
 use offshoot_inspect as inspect;
-use offshoot_lab::check;
 use offshoot_launch::Opened;
 use offshoot_openai::batch;
 use offshoot_serve as serve;
@@ -25,7 +22,7 @@ fn main() -> ExitCode {
     // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
     unsafe { std::env::set_var(variable, value) };
     show_bars();
-    let read = Cli::read().inspect(|cli| start_log(cli.verbose));
+    let read = Cli::read().inspect(|cli| cli.machine.start_log());
     match survive_file_limit().and(read).and_then(dispatch) {
         Ok(code) => code,
         Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
@@ -37,23 +34,20 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    start_threads(cli.threads)?;
-    let (device, devices) = (cli.device.unwrap_or_default(), cli.chosen_devices()?);
+    cli.machine.start_threads()?;
+    let (device, devices) = (cli.machine.one_device(), cli.chosen_devices()?);
     match cli.command {
         None => out::text(welcome(device.open(None)?))?,
         Some(CliCommand::Run(args)) => return run::run(&args.on(devices), on_signals()?.as_ref()),
-        Some(CliCommand::Plan(args)) => match args.on(cli.devices.as_ref(), cli.tensor_parallel)? {
+        Some(CliCommand::Plan(args)) => match args.on(cli.machine.devices.as_ref(), cli.machine.tensor_parallel)? {
             PlanCommand::Job(options) => estimate::main(&options)?,
             PlanCommand::Trace(options) => estimate::trace::main(&options)?,
         },
         Some(CliCommand::Check(args)) => {
-            let holds = match args.into() {
-                CheckCommand::Model { folder, how } => inspect::model(device, &folder, &how)?,
-                CheckCommand::Device { how, deterministic } => check::check(device, &how, deterministic)?,
-            };
+            let (folder, how) = args.into();
+            let holds = inspect::model(device, &folder, &how)?;
             return if holds { Ok(ExitCode::SUCCESS) } else { Err(Error::CheckFailed) };
         }
-        Some(CliCommand::Bench(args)) => args.run(device, &devices)?,
         Some(CliCommand::Rescore(args)) => run::rescore::rescore(&args.into())?,
         Some(CliCommand::Vote(args)) => run::vote::main(&args.into())?,
         Some(CliCommand::Batch(args)) => return batch::main(&args.on(devices), on_signals()?.as_ref()),
@@ -98,29 +92,4 @@ Three commands to try:
 ",
         env!("CARGO_PKG_VERSION")
     )
-}
-
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => log::LevelFilter::Warn,
-        1 => log::LevelFilter::Info,
-        _ => log::LevelFilter::Debug,
-    };
-    let mut builder = env_logger::Builder::new();
-    builder.filter_module("offshoot", level).parse_default_env();
-    builder.format(|to, record| match record.level() {
-        log::Level::Error => writeln!(to, "error: {}", record.args()),
-        log::Level::Warn => writeln!(to, "warning: {}", record.args()),
-        _ => {
-            let (time, millis) = figures::now();
-            writeln!(to, "[{time}.{millis:03}Z] {}", record.args())
-        }
-    });
-    builder.init();
-}
-
-fn start_threads(threads: Option<usize>) -> Result<()> {
-    let Some(threads) = threads else { return Ok(()) };
-    let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    built.map_err(|error| Error::Internal(format!("the thread pool does not start: {error}")))
 }

@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use bars::show_bars;
 pub use batch::BatchArgs;
-pub use check::{CheckArgs, CheckCommand};
+pub use check::CheckArgs;
 pub use judge::{JudgeArgs, JudgeCommand};
 pub use plan::{PlanArgs, PlanCommand};
 pub use run::{RescoreArgs, RunArgs};
@@ -26,18 +26,15 @@ pub use serve::ServeArgs;
 pub use tree::TreeArgs;
 pub use vote::VoteArgs;
 
-use offshoot_args::whole;
-use offshoot_lab::bench::BenchArgs;
-use offshoot_launch::{DeviceChoice, Devices};
-
-/// Upper limit of `--threads`.
-const MOST_THREADS: u64 = 1024;
+use offshoot_args::command::MachineArgs;
+use offshoot_core::error::Result;
+use offshoot_launch::Devices;
 
 /// Environment variables that change what is computed, below the options.
 const ENVIRONMENT: &str = "\
 Environment:
-  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot check --paths`
-                lists those of this processor). Samples may differ between paths. Default: the fastest";
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot-lab check
+                --paths` lists those of this processor). Samples may differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]
 #[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT, disable_help_subcommand = true)]
@@ -45,27 +42,8 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<CliCommand>,
 
-    /// Device: auto (a usable GPU, else the CPU), cpu, cuda or cuda:N [default: auto]
-    #[arg(long, global = true, value_name = "DEVICE")]
-    pub device: Option<DeviceChoice>,
-
-    /// Several devices of one kind instead, each with the whole model and a part of the prompts (run, batch, serve, plan,
-    /// bench workloads): all (every GPU), or a list such as cuda:0,cuda:1; cpu,cpu divides the cores
-    #[arg(long, global = true, value_name = "DEVICES", conflicts_with = "device")]
-    pub devices: Option<Devices>,
-
-    /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those after
-    /// it. With --deterministic, samples do not depend on their number (run, batch, serve, plan, bench workloads)
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
-    pub tensor_parallel: Option<usize>,
-
-    /// Threads for the CPU backend, and for sorting prompts (default: one per core)
-    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=MOST_THREADS))]
-    pub threads: Option<usize>,
-
-    /// Print more on stderr: once (-v) each stage of the work, twice (-vv) details
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    pub verbose: u8,
+    #[command(flatten)]
+    pub machine: MachineArgs,
 }
 
 impl Cli {
@@ -74,13 +52,11 @@ impl Cli {
     /// # Errors
     ///
     /// They are not as many as `--tensor-parallel` says.
-    pub fn chosen_devices(&self) -> offshoot_core::error::Result<Devices> {
-        let devices = self.devices.clone().unwrap_or_else(|| self.device.unwrap_or_default().into());
-        // An estimate opens no device.
-        let opens = !matches!(self.command, Some(CliCommand::Plan(_)));
-        match self.tensor_parallel.filter(|_| opens) {
-            Some(ranks) => devices.together(ranks),
-            None => Ok(devices),
+    pub fn chosen_devices(&self) -> Result<Devices> {
+        match self.command {
+            // An estimate opens no device.
+            Some(CliCommand::Plan(_)) => Ok(self.machine.listed_devices()),
+            _ => self.machine.chosen_devices(),
         }
     }
 }
@@ -91,11 +67,8 @@ pub enum CliCommand {
     Run(RunArgs),
     /// Estimate a job without running it: what its prompts share, memory, waves, and its time on a simulated device
     Plan(PlanArgs),
-    /// Check the device's arithmetic against the CPU's definition. With --model: print a model's facts and check its
-    /// arithmetic. With --kernels: compile the CUDA kernels
+    /// Print a model's facts and check its arithmetic (`offshoot-lab check` checks devices)
     Check(CheckArgs),
-    /// Measure: decode steps, matrix products, attention, the machine itself
-    Bench(BenchArgs),
     /// Answer, vote and grade again from the samples of a run, without a model
     Rescore(RescoreArgs),
     /// Let samples vote that were made elsewhere; needs no model

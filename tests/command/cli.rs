@@ -177,13 +177,11 @@ fn without_a_gpu_auto_is_the_cpu_and_says_why() {
     assert!(summary.get("not_cuda").is_none(), "{summary}");
     let dry = output(&["run", task.to_str().expect("UTF-8"), "--dry-run"]);
     assert!(stdout(&dry).contains("CUDA cannot be used: "), "{}", stdout(&dry));
-    assert!(stderr(&output(&["check", "--quick"])).contains("CUDA cannot be used: "));
 }
 
 #[test]
 fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
-    let batches = ["bench", "batches", "--shape", "s", "--table", "rate"];
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["run", "--limit", "x"], "--limit: expected a whole number from 1 up, found x"),
         (&["run", "--limit", "-1"], "--limit: expected a whole number from 1 up, found -1"),
         (&["run", "--limit="], "--limit: expected a whole number from 1 up, found nothing"),
@@ -195,14 +193,6 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
         (&["--threads", "0"], "--threads: expected a whole number from 1 to 1024, found 0"),
         (&["--device", "gpu"], "--device: expected auto, cpu, cuda or cuda:N, found gpu"),
         (&["plan", "--policy", "theirs"], "--policy: expected fcfs, batchllm or ours, found theirs"),
-        (
-            &[&batches[..], &["--span", "-1"]].concat(),
-            "--span: expected a number of seconds above 0, at most 3600, found -1",
-        ),
-        (
-            &["bench", "workloads", "--shape", "s", "--step-rows", "0"],
-            "--step-rows: expected a whole number from 1 up, found 0",
-        ),
         (&["judge", "--language", "cobol"], "--language: expected "),
         (
             &["run", "--limit", "18446744073709551616"],
@@ -223,7 +213,7 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
 #[test]
 fn what_a_command_would_have_to_ignore_it_refuses() {
     let commands = [&["tree", "runs"][..], &["rescore", "runs"], &["judge", "--doctor"], &["new", "task"]];
-    for command in commands.into_iter().chain([&["check", "--kernels"][..]]) {
+    for command in commands {
         for option in [["--device", "cuda"], ["--threads", "2"]] {
             let said = ["expected no such option of `offshoot ", command[0], option[0], option[1]];
             fails(&output(&[command, &option[..]].concat()), &said);
@@ -242,11 +232,7 @@ fn what_a_command_would_have_to_ignore_it_refuses() {
 
 #[test]
 fn the_path_of_arithmetic_is_the_environment_s_where_the_processor_has_it() {
-    let listed = stdout(&output(&["check", "--paths"]));
-    let paths: Vec<&str> = listed.lines().collect();
-    assert!(paths.first() == Some(&"portable"), "{paths:?}");
     for isa in Isa::available() {
-        assert!(paths.contains(&isa.name()), "{paths:?}");
         let welcome = offshoot().args(["--device", "cpu"]).env("OFFSHOOT_CPU", isa.name()).output().unwrap();
         assert!(stdout(&welcome).contains(&format!("device: cpu, {isa}, ")), "{}", stdout(&welcome));
     }
@@ -255,10 +241,9 @@ fn the_path_of_arithmetic_is_the_environment_s_where_the_processor_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let task = task_in(folder.path(), |_| {});
     let run = ["run", task.to_str().unwrap(), "--out", "out", "--device", "cpu"];
-    for command in [&["check", "--device", "cpu"][..], &["bench", "machine"], &run] {
-        let refused = offshoot().current_dir(folder.path()).args(command).env("OFFSHOOT_CPU", "avx9").output().unwrap();
-        fails(&refused, &["OFFSHOOT_CPU", "avx9", &paths.join(", ")]);
-    }
+    let refused = offshoot().current_dir(folder.path()).args(run).env("OFFSHOOT_CPU", "avx9").output().unwrap();
+    let paths: Vec<&str> = Isa::available().iter().map(|isa| isa.name()).collect();
+    fails(&refused, &["OFFSHOOT_CPU", "avx9", &paths.join(", ")]);
 }
 
 #[test]
@@ -267,23 +252,13 @@ fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
     let (task, out) = (task_in(folder.path(), |_| {}), folder.path().join("out"));
     fails(&run_into(&task, &out, &["--device", "cuda"]), &["cuda:0 cannot be used: ", "driver"]);
     assert!(!out.exists());
-    let decode = ["bench", "decode", "--config", "tasks/models/demo", "--device", "cuda"];
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 3] = [
         &["--device", "cuda:0"],
         &["run", "--dry-run", "--device", "cuda"],
-        &["check", "--device", "cuda:0"],
         &["check", "--device", "cuda", "--model", "tasks/models/demo"],
-        &decode,
     ];
     for command in commands {
         fails(&output(command), &["cuda:0 cannot be used: "]);
-    }
-    fails(&output(&["bench", "machine", "--device", "cuda:1"]), &["--device", "cpu", "cuda:1"]);
-    for what in [["gemm", "--shape", "llama-134m"], ["attention", "--trees", "benches/trees-134m.jsonl"]] {
-        fails(
-            &output(&[&["bench"][..], &what[..], &["--device", "cuda:1"][..]].concat()),
-            &["cuda:1 cannot be used: "],
-        );
     }
     for wrong in ["cuda:x", "cuda:", "gpu"] {
         let refused = output(&["run", "--device", wrong]);
@@ -514,8 +489,6 @@ fn a_wrong_option_is_one_sentence() {
     }
     fails(&output(&["run", "--trees"]), &["--trees", "task file"]);
     fails(&output(&["run", "--plan", "flat"]), &["--plan", "task file"]);
-    let dtype = ["bench", "decode", "--config", "tasks/models/demo", "--dtype", "f32"];
-    fails(&output(&dtype), &["--dtype", "--random-weights"]);
 
     let file = folder.path().join("file");
     fs::write(&file, "in the way").expect("writable");
@@ -936,7 +909,7 @@ fn a_name_on_the_hub_says_how_to_have_it() {
 fn help_explains_commands_and_the_keys_of_a_task() {
     let help = |topic: &[&str]| stdout(&output(&[&["help"], topic].concat()));
     assert!(help(&[]).contains("Usage: offshoot"), "{}", help(&[]));
-    assert!(help(&["run"]).contains("--temperature") && help(&["bench", "gemm"]).contains("--json"));
+    assert!(help(&["run"]).contains("--temperature") && help(&["plan"]).contains("--json"));
     assert!(help(&["task"]).contains("sampling.temperature: "));
     let schema: Value = serde_json::from_str(&help(&["task", "--schema"])).expect("JSON");
     assert_eq!(schema["type"], "object");

@@ -21,6 +21,7 @@ mod batch_echo;
 mod batch_files;
 mod batch_input;
 mod cli;
+mod deterministic;
 mod dry_run;
 mod mutated;
 mod mutated_files;

@@ -73,10 +73,6 @@ const INPUTS: &[Input] = &[
     Input { file: "mbpp.jsonl", command: &["judge", "--problems", "mbpp.jsonl", "--references", "--out", "j"] },
     Input { file: "plus.jsonl", command: &["judge", "--problems", "plus.jsonl", "--references", "--out", "j"] },
     Input { file: "apps.jsonl", command: &["judge", "--problems", "apps.jsonl", "--references", "--out", "j"] },
-    Input {
-        file: "workloads.json",
-        command: &["bench", "workloads", "--file", "workloads.json", "--shape", "small", "--device", "cpu"],
-    },
 ];
 
 /// What is wrong with the way in which a command ended, if anything.

@@ -118,9 +118,6 @@ pub fn seeds() -> tempfile::TempDir {
     for name in ["llama3.gguf", "sentencepiece.gguf"] {
         fs::copy(repository().join("tests/data/gguf").join(name), at(name)).expect("copied");
     }
-
-    let shape = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rope_theta": 10000.0});
-    fs::write(at("workloads.json"), json!({"shapes": {"small": shape}, "workloads": {"two": {"levels": [[32, 1], [8, 2]], "samples": 2, "generate": 4}}}).to_string()).expect("written");
     folder
 }
 

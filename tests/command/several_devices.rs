@@ -129,7 +129,10 @@ fn devices_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     ] {
         refuses(&run(folder.path(), &["run", "task.json", "--devices", devices]), words);
     }
-    refuses(&run(folder.path(), &["check", "--devices", "cpu,cpu"]), &["--devices", "bench workloads", "cpu,cpu"]);
+    refuses(
+        &run(folder.path(), &["check", "--model", "x", "--devices", "cpu,cpu"]),
+        &["--devices", "batch, serve", "cpu,cpu"],
+    );
     refuses(&run(folder.path(), &["vote", "x", "--devices", "cpu,cpu"]), &["--devices"]);
     // There are no GPUs: `CUDA_VISIBLE_DEVICES` is empty.
     let folder = task_folder(|_| {});
@@ -202,25 +205,4 @@ fn a_plan_says_what_is_copied_where_computing_takes_longer() {
     // To copy so few takes longer.
     let two = &plan(64)["replicas"];
     assert_eq!((&two["tokens_twice"], &two["tokens_copied"]), (&json!(64), &json!(0)));
-}
-
-#[test]
-fn bench_workloads_compares_several_devices_with_one() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = json!({
-        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 48, "vocab_size": 256}},
-        "workloads": {"groups": {"levels": [[64, 4], [16, 4]], "samples": 4, "generate": 8}}
-    });
-    fs::write(folder.path().join("jobs.json"), file.to_string()).expect("writable");
-    let asked =
-        ["bench", "workloads", "--file", "jobs.json", "--shape", "tiny", "--dtype", "f32", "--devices", "cpu,cpu"];
-    let lines = succeeds(run(folder.path(), &asked));
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let [one, two] = &lines[..] else { panic!("a line for one and a line for all: {lines:?}") };
-    assert_eq!((&one["out_tokens"], &two["out_tokens"]), (&json!(512), &json!(512)));
-    assert_eq!(one["prompt_tokens_computed"], 4 * 64 + 16 * 16);
-    let over = &two["over_one_device"];
-    assert_eq!((&over["devices"], &over["prompt_tokens"]), (&json!(2), &json!(1.0)), "{two}");
-    assert!(over["speed"].as_f64().is_some_and(|speed| speed > 0.0), "{two}");
 }

@@ -89,8 +89,7 @@ fn numbers_of_devices_that_cannot_be_are_refused() {
     refused(&["--tensor-parallel", "9"], &["--tensor-parallel", "9"]);
     let listed = ["run", "task.json", "--devices", "cpu,cpu", "--tensor-parallel", "4"];
     refuses(&run(folder.path(), &listed), &["4 devices, as --tensor-parallel says", "cpu,cpu"]);
-    refuses(&run(folder.path(), &["bench", "allreduce", "--devices", "cpu,cpu"]), &["--devices", "GPUs", "cpu"]);
-    refuses(&run(folder.path(), &["bench", "allreduce", "--bytes", "8X"]), &["8X", "64M"]);
-    refuses(&run(folder.path(), &["check", "--tensor-parallel", "2"]), &["--tensor-parallel", "bench workloads"]);
+    let checked = ["check", "--model", "x", "--tensor-parallel", "2"];
+    refuses(&run(folder.path(), &checked), &["--tensor-parallel", "batch, serve"]);
     refuses(&run(folder.path(), &["vote", "x", "--tensor-parallel", "2"]), &["--tensor-parallel"]);
 }

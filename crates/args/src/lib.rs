@@ -1,8 +1,9 @@
-//! Options that several commands share, and parsers of values. The commands are in `cli`, those that measure in
-//! `lab::bench`.
+//! Options that several commands share, and parsers of values. The commands are in `cli`, those that check ops and
+//! measure in `lab`.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+pub mod command;
 pub mod words;
 
 use std::ops::{Bound, RangeBounds};
@@ -180,7 +181,7 @@ pub fn each_once(mut ks: Vec<u32>) -> Vec<u32> {
     ks
 }
 
-// Parsers of values. The option's name is added to their errors in `cli::refused`.
+// Parsers of values. The option's name is added to their errors in `command`.
 
 /// Parses whole numbers in `range`.
 pub fn whole<T: TryFrom<u64>>(

@@ -1,7 +1,8 @@
-//! The laboratory: `check` compares a device with its definition, `bench` measures it. Each has
-//! the options of its command; nothing outside depends on it but `cli`.
+//! The laboratory, `offshoot-lab`: `check` compares a device with its definition, `bench` measures it. A program of its
+//! own, which the product does not need: nothing depends on it.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 pub mod bench;
 pub mod check;
+pub mod command;

@@ -1,5 +1,6 @@
-//! Builds an engine from a device, its budgets and a model: the first step of `run`, `batch`, `bench`, `plan` and of
-//! programs that use the library. No other module builds engines, except `inspect` and `lab::check`, which test them.
+//! Builds an engine from a device, its budgets and a model: the first step of `run`, `batch`, `serve`, of measurements
+//! and of programs that use the library. No other module builds engines, except `inspect` and `lab::check`, which test
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,10 +4,11 @@
 //! engines on this backend.
 //!
 //! # Accuracy
-//! Profile `h200` compared with benches/runs/2026-11-21-h200-wgmma (`cargo test --test planning modelled_times --
-//! --nocapture` prints both), as estimated / measured time. Attention of 52 trees: 0.82 to 1.16. Decoding of the 12
-//! workloads: 0.86 to 0.97, mean 0.94 (a busy device lowers its clocks). Prefill: 0.83 to 0.96, but 0.5 to 0.7 where a
-//! thousand or more branches start at once, because the host's cost of starting a branch is not modelled.
+//! Profile `h200` compared with benches/runs/2026-11-21-h200-wgmma (`cargo test -p offshoot-lab --test benches
+//! modelled_times -- --nocapture` prints both), as estimated / measured time. Attention of 52 trees: 0.82 to 1.16.
+//! Decoding of the 12 workloads: 0.86 to 0.97, mean 0.94 (a busy device lowers its clocks). Prefill: 0.83 to 0.96, but
+//! 0.5 to 0.7 where a thousand or more branches start at once, because the host's cost of starting a branch is not
+//! modelled.
 //!
 //! # Samples
 //! Tokens are sampled as if all logits were equal ([`sample`]): a uniform gives the same token in any batch. Texts are

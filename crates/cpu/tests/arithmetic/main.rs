@@ -1,6 +1,5 @@
 //! The ops: every code path of the CPU compared with the definition.
 
-mod attention_levels;
 mod delta_rule;
 mod ops;
 mod quantised_products;

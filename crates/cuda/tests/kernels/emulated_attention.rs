@@ -1,6 +1,6 @@
 //! Tree attention's Hopper kernels on the CPU, instruction by instruction (`emulator`), against the dense definition:
 //! random forests, every planner, several blocks, with asynchronous work done at once and as late as the kernel's waits
-//! allow. What only a GPU shows (`offshoot check`, compute-sanitizer) is not repeated here.
+//! allow. What only a GPU shows (`offshoot-lab check`, compute-sanitizer) is not repeated here.
 
 use crate::emulated_exchanges::Ranks as Exchange;
 use crate::emulator;
@@ -13,15 +13,15 @@ use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use offshoot_backend::{Dtype, HeadLayout, KvDtype};
+use offshoot_cases::dense::{dense, relative_error};
+use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::device_plan::{DevicePlan, NARROW_WARPS, PlanWord, TILE_WORDS, Tiling, Workers};
 use offshoot_cuda::attention::{SHARED_BYTES_LARGE, hopper_tiling};
 use offshoot_cuda::compile::elements::{HopperKernel, KvElement};
 use offshoot_cuda::compile::units::{self, MemberStates};
-use offshoot_fixtures::dense::{dense, relative_error};
 use offshoot_fixtures::forests::{ForestShape, GrownForest, context, grow};
-use offshoot_fixtures::setting::{ScoreTerms, Setting};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 use offshoot_kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 

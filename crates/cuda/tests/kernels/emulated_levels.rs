@@ -10,13 +10,13 @@ use std::ffi::c_void;
 use emulator::{Emulated, Schedule, When, swizzled_place};
 use float8::F8E4M3;
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, LevelBounds, MOST_LEVELS};
+use offshoot_cases::setting::{ScoreTerms, Setting};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cuda::attention::level_words::level_words;
 use offshoot_cuda::compile::elements::{KvElement, PageLayout};
 use offshoot_cuda::compile::units;
 use offshoot_fixtures::forests::{ForestShape, context, grow};
-use offshoot_fixtures::setting::{ScoreTerms, Setting};
 use offshoot_kv::plan::{AttentionPlan, CostModel, PlanHints, Planner};
 use offshoot_kv::{KvSlot, PagePool, PrefixTree, StepRow};
 

@@ -96,6 +96,23 @@ fn spelling(byte: u8) -> char {
     }
 }
 
+/// `in_modes! { in_turn, run_ahead: one_test, another }`: tests of these functions of a `Mode`, in a module of each
+/// mode's name.
+macro_rules! in_modes {
+    ($($mode:ident),+: $($tests:ident),+ $(,)?) => { in_modes! { @each [$($mode)+] [$($tests)+] } };
+    (@each [$($mode:ident)+] $tests:tt) => { $(in_modes! { @one $mode $tests })+ };
+    (@one $mode:ident [$($test:ident)+]) => {
+        mod $mode {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(crate::bench::$mode());
+                }
+            )+
+        }
+    };
+}
+
 /// How the engines of a test run.
 #[derive(Clone, Copy, Debug)]
 pub struct Mode {
@@ -162,7 +179,7 @@ pub fn room_for(facts: &EngineFacts, pages: usize) -> PoolSize {
 
 /// `len` letters that differ with `salt`.
 pub fn prompt(salt: u64, len: usize) -> Vec<TokenId> {
-    let mut dice = crate::dice::Dice::new(salt);
+    let mut dice = offshoot_core::dice::Dice::new(salt);
     (0..len).map(|_| TokenId(dice.within(32, 126))).collect()
 }
 

@@ -2,7 +2,6 @@
 
 use offshoot_core::Error;
 use offshoot_engine::{Engine, EngineConfig, EngineHandle, Finish, FinishReason};
-use offshoot_search::tree::SamplingTree;
 
 use super::bench::{
     Mode, Shape, decoder, draw, finish, finishes, give, key, length, mislead, outcomes, pages, params, prompt, roomy,
@@ -158,17 +157,6 @@ fn what_rests_gives_its_pages_to_what_grows(mode: Mode) {
     }
 }
 
-fn a_score_that_is_refused_leaves_no_probe(mode: Mode) {
-    let engine = mode.engine(roomy());
-    let mut tree = SamplingTree::new(engine.clone(), prompt(1, 50).into()).unwrap().seed(1).named("item");
-    let children = tree.fork(tree.root(), 2).unwrap();
-    tree.extend(&children, &params(), &length(5)).unwrap();
-    tree.close(children[1]);
-    assert!(tree.score(&children, &prompt(2, 3)).is_err());
-    drop(tree);
-    assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
-}
-
 fn released_branches_are_cached_and_found_again(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 50)).unwrap();
@@ -220,7 +208,6 @@ in_modes! {
     scarce_pages_change_no_draw,
     scarce_pages_change_no_score,
     what_rests_gives_its_pages_to_what_grows,
-    a_score_that_is_refused_leaves_no_probe,
     released_branches_are_cached_and_found_again,
     a_branch_that_cannot_fit_alone_says_what_it_needs,
 }

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Hear, Metrics, Priority,
-    SamplingParams, Turn,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, Metrics, SamplingParams,
+    Turn,
 };
 use offshoot_kv::{MOST_KEPT_TOP, PromptTree};
-use offshoot_launch::{ChoicesRequest, GenerateEvent, Generator, PromptRequest, Release};
 use proptest::prelude::*;
 
 use super::any::for_any;
@@ -322,65 +321,6 @@ fn a_cancelled_twin_leaves_nobody_behind(mode: Mode) {
     }
 }
 
-fn finishes(generator: &mut Generator) -> HashMap<(usize, usize), Finish> {
-    let mut finishes = HashMap::new();
-    while let Some(event) = generator.next() {
-        let GenerateEvent::Finished { sample, finish } = event else { panic!("{event:?}") };
-        finishes.insert((sample.prompt, sample.sample), finish);
-    }
-    finishes
-}
-
-/// Where a step has fewer rows than the prompts, and where it has more rows than logits.
-fn samples_of_a_scored_prompt_compute_it_once(mode: Mode) {
-    for step_rows in [100, 1000] {
-        let engine = mode.engine(EngineConfig { step_rows, max_branches: 32, ..roomy() });
-        let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
-        let prompts: Vec<Vec<TokenId>> = (1..5).map(|salt| prompt(salt, 150)).collect();
-        let (params, stop) = (params(), length(1));
-        for (number, tokens) in prompts.iter().enumerate() {
-            let (n, uniforms, priority) = (1 + number % 3, key("item", 0), Priority::default());
-            let request =
-                PromptRequest { tokens, n, prompt_logprobs: Some(1), params: &params, stop: &stop, uniforms, priority };
-            generator.begin(number, &request).unwrap();
-        }
-        let finishes = finishes(&mut generator);
-        for (number, tokens) in prompts.iter().enumerate() {
-            let scored = &finishes[&(number, 1 + number % 3)];
-            assert_eq!(bits(&scored.logprobs), bits(&alone(Shape::Full, tokens).logprobs));
-        }
-        let metrics = engine.metrics().unwrap();
-        assert_eq!((metrics.prompt_tokens_computed, metrics.rows), (600, 600), "steps of {step_rows} rows");
-        assert_eq!(metrics.scores_reused, 0);
-    }
-}
-
-fn choices_of<'a>(context: &'a [TokenId], continuations: &'a [Vec<TokenId>]) -> ChoicesRequest<'a> {
-    ChoicesRequest { context, continuations, tops: 1, priority: Priority::default() }
-}
-
-fn choices_of_one_request_cost_what_single_requests_cost(mode: Mode) {
-    let shots = prompt(0, 90);
-    let choices: Vec<Vec<TokenId>> = (0..4).map(|letter| prompt(1000 + letter, 3)).collect();
-    let engine = mode.engine(roomy());
-    let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
-    for question in 0..3 {
-        let context = [&shots[..], &prompt(1 + question, 20)].concat();
-        generator.begin_choices(question as usize, &choices_of(&context, &choices)).unwrap();
-    }
-    assert!(generator.begin_choices(9, &choices_of(&shots, &[])).is_err());
-    let finishes = finishes(&mut generator);
-    let texts = questions(3, 3);
-    for (at, text) in texts.iter().enumerate() {
-        let (found, expected) = (&finishes[&(at / 4, at % 4)], alone(Shape::Full, &text.tokens));
-        assert_eq!(found.tokens, choices[at % 4]);
-        assert_eq!(bits(&found.logprobs), bits(&expected.logprobs[109..]));
-        assert_eq!(found.top.len(), 3);
-        assert!(found.top.iter().zip(&expected.top[109..]).all(|(found, expected)| found[..] == expected[..1]));
-    }
-    assert_eq!(engine.metrics().unwrap().rows, distinct_tokens(&texts));
-}
-
 fn more_tops_than_the_vocabulary_has_tokens_are_all_of_them(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 3)).unwrap();
@@ -396,7 +336,5 @@ in_modes! {
     thousands_of_choices_behind_one_prompt_run_in_full_steps,
     a_text_that_was_sampled_is_scored_by_one_row,
     a_cancelled_twin_leaves_nobody_behind,
-    samples_of_a_scored_prompt_compute_it_once,
-    choices_of_one_request_cost_what_single_requests_cost,
     more_tops_than_the_vocabulary_has_tokens_are_all_of_them,
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use offshoot_backend::{Pick, StateDtype};
+use offshoot_backend::Pick;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{EngineConfig, EngineHandle, Extend, PoolSize};
 
@@ -82,20 +82,6 @@ fn forks_at_every_offset_compute_what_a_fresh_computation_does(mode: Mode) {
             assert!(engine.metrics().is_ok(), "its tree was sound whenever it rested");
         }
     }
-}
-
-/// What `check --model --forks` does: scores and draws, while branches are preempted, swapped and computed again.
-#[test]
-fn forks_are_told_the_same_wherever_their_states_have_been() {
-    let mut seen = (0, 0);
-    for states in StateDtype::ALL {
-        let (backend, mut decoder) = super::bench::decoder(Shape::Hybrid);
-        decoder.set_state_dtype(states);
-        let report = offshoot_inspect::forks(decoder.on(backend), 150, 1, false).unwrap();
-        assert!(report.passes(), "{states} states: {report}");
-        seen = (seen.0 + report.swapped, seen.1 + report.recomputed);
-    }
-    assert!(seen.0 > 0 && seen.1 > 0, "{seen:?} came back and were computed again");
 }
 
 /// 20 problems below one few-shot prompt, 1,024 leaves in all, which all run at once.

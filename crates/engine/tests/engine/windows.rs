@@ -9,7 +9,6 @@ use offshoot_cpu::Cpu;
 use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, Extend, Finish, Metrics, PoolSize};
 use offshoot_kv::Reach;
 use offshoot_model::{Decoder, ModelConfig};
-use offshoot_search::tree::SamplingTree;
 
 use super::bench::{
     Mode, Shape, draw, finish, finishes, key, length, mislead, outcomes, pages, params, prompt, roomy, score,
@@ -260,12 +259,10 @@ fn any_layers_may_have_a_window(mode: Mode) {
     assert!(preempted > 0 && freed > 0, "pages were short");
 }
 
-fn a_tree_tells_the_bytes_of_a_token_in_all_its_pages(mode: Mode) {
+fn facts_tell_the_bytes_of_a_token_in_all_its_pages(mode: Mode) {
     for shape in [Shape::Full, Shape::LongMixed] {
-        let engine = mode.engine_of(shape, roomy());
-        let facts = engine.facts().clone();
-        let tree = SamplingTree::new(engine, prompt(1, 5).into()).unwrap().seed(1).named("item");
-        let told = tree.trace().kv_bytes_per_token.unwrap();
+        let facts = mode.engine_of(shape, roomy()).facts().clone();
+        let told = facts.kv_bytes_per_token;
         // Pages are padded, by less than what they hold.
         let pages = facts.page_groups.count() * facts.page_bytes;
         let held = told * facts.page_tokens;
@@ -386,7 +383,7 @@ in_modes! {
     a_prompt_that_fits_by_no_count_is_refused_with_what_it_needs,
     what_later_prompts_share_is_kept_where_pages_are_short,
     any_layers_may_have_a_window,
-    a_tree_tells_the_bytes_of_a_token_in_all_its_pages,
+    facts_tell_the_bytes_of_a_token_in_all_its_pages,
     a_scored_branch_keeps_what_its_first_rows_read,
     what_a_later_root_shares_is_kept_behind_many_samples_of_an_earlier_one,
     a_long_scored_text_needs_few_pages_of_layers_with_a_window,

@@ -1,8 +1,6 @@
 //! Several engines behind one handle: that each branch has one engine, that nothing depends on which, and what happens
 //! when one ends. Engines are scripted, or small real ones.
 
-use offshoot_core::dice;
-
 #[path = "../../../../tests/common/patience.rs"]
 mod patience;
 

@@ -8,7 +8,7 @@ use offshoot_engine::{Engine, EngineConfig, EngineHandle, ForkKind, RootOptions,
 use crate::patience::within_a_minute;
 
 #[path = "../engine/bench.rs"]
-#[allow(dead_code, reason = "the engine's suites use more of it")]
+#[allow(dead_code, unused_macros, reason = "the engine's suites use more of it")]
 pub mod bench;
 
 use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, prompt, roomy, score, tokenizer};

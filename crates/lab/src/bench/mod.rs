@@ -1,4 +1,4 @@
-//! The measurements of `offshoot bench`, each compared with the machine's limit, which is measured in the same run. Each
+//! The measurements of `offshoot-lab bench`, each compared with the machine's limit, which is measured in the same run. Each
 //! module has the options of its command, and `main`, which runs it.
 
 pub mod allreduce;

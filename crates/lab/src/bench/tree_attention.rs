@@ -19,11 +19,11 @@ use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
     WeightFormat,
 };
+use offshoot_cases::dense::{dense, relative_error};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{LayerIx, PageId, TokenId};
-use offshoot_fixtures::dense::{dense, relative_error};
 use offshoot_fixtures::forests::context;
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, PlanHints, Planner};
@@ -203,7 +203,7 @@ impl TreeSpec {
 }
 
 fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
-    offshoot_fixtures::setting::hints(backend, tree.heads(), tree.dtype, None)
+    offshoot_cases::setting::hints(backend, tree.heads(), tree.dtype, None)
 }
 
 fn batch(plan: AttentionPlan) -> StepBatch {

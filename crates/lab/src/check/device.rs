@@ -2,38 +2,31 @@
 //! it to check the suite.
 
 use offshoot_backend::AttentionLevels;
+use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
+use offshoot_cpu::{Cpu, Isa};
 
-use super::report::{CheckReport, ReportRow};
-use super::{DeviceCheck, attention, deterministic, forward, leaves, levels, long, ops, sampling, whole};
+use super::{DeviceCheck, deterministic, forward, long, whole};
 
-/// How much of the suite is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckEffort {
-    /// Every op and code path, with few and small cases.
-    Quick,
-    Full,
+/// The clear loops of the CPU, which define every op.
+pub fn definition() -> Cpu {
+    Cpu::with_isa(Isa::Portable)
 }
 
-/// A part of the suite: adds its cases to the report.
-type SuitePart<B> = fn(&mut B, CheckEffort, &mut CheckReport) -> Result<()>;
-
 /// Runs the parts that need no model folder and no engine; `done` gets each part's rows.
+///
+/// # Errors
+///
+/// The device's, or one of `done`.
 pub fn suite<B: AttentionLevels>(
     backend: &mut B,
     effort: CheckEffort,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    ops::ops(backend, (effort, effort), &mut report, &mut done)?;
-    let parts: [SuitePart<B>; 5] =
-        [sampling::sampling, attention::attention, levels::levels, leaves::leaves, forward::forwards];
-    for part in parts {
-        let before = report.rows.len();
-        part(backend, effort, &mut report)?;
-        done(&report.rows[before..])?;
-    }
+    offshoot_cases::suite(backend, &mut definition(), effort, &mut report, &mut done)?;
+    report.part(&mut done, |report| forward::forwards(backend, effort, report))?;
     Ok(report)
 }
 
@@ -43,7 +36,6 @@ pub fn device<B: AttentionLevels>(
     mut backend: B,
     again: impl Fn() -> Result<B>,
     options: &DeviceCheck,
-    deterministic: bool,
 ) -> Result<bool> {
     let effort = if options.quick { CheckEffort::Quick } else { CheckEffort::Full };
     let goldens = options.goldens.as_deref().map(whole::golden_files).transpose()?.unwrap_or_default();
@@ -52,17 +44,15 @@ pub fn device<B: AttentionLevels>(
         out::line(format_args!("{device}\n"))?;
         out::line(ReportRow::head())?;
     }
-    let print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
+    let mut print = |rows: &[ReportRow]| rows.iter().try_for_each(|row| print(options.json, row));
     let mut report = CheckReport::default();
-    if !deterministic {
+    if !options.deterministic {
         report = suite(&mut backend, effort, print)?;
-        let before = report.rows.len();
-        whole::goldens(&mut backend, &goldens, &mut report)?;
-        whole::runs(backend, effort, &mut report)?;
-        print(&report.rows[before..])?;
-        let before = report.rows.len();
-        long::long(&again, effort, &mut report)?;
-        print(&report.rows[before..])?;
+        report.part(&mut print, |report| {
+            whole::goldens(&mut backend, &goldens, report)?;
+            whole::runs(backend, effort, report)
+        })?;
+        report.part(&mut print, |report| long::long(&again, effort, report))?;
     }
     report.rows.extend(deterministic::deterministic(again, effort, print)?.rows);
     let holds = report.holds();

@@ -1,16 +1,16 @@
 //! Whole forward passes without an engine: small random models of every family, in every dtype, on the device and in
 //! the CPU's clear loops. Like golden files, but for the device, and without files.
 
-use super::case::ANY_VOCAB;
-use super::device::CheckEffort;
-use super::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{Backend, Dtype};
+use offshoot_cases::case::ANY_VOCAB;
+use offshoot_cases::{CaseResult, CheckEffort, CheckReport, WorstError};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
-use offshoot_cpu::{Cpu, Isa};
 use offshoot_model::check::tolerance;
 use offshoot_model::{Decoder, ModelConfig, Sequence};
+
+use super::device::definition;
 
 /// The differences between the families: grouped heads; windows and biases in some layers; normalised heads, wider than
 /// the hidden state; layer norms, biases everywhere, partial rope and a parallel feed-forward block.
@@ -45,7 +45,7 @@ pub fn forwards<B: Backend>(backend: &mut B, effort: CheckEffort, report: &mut C
                     "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5, {changes} }}"#
             ))?;
             let tokens = Dice::new(7).text(STEPS.iter().sum(), ANY_VOCAB);
-            let expected = logits(&mut Cpu::with_isa(Isa::Portable), &config, dtype, &tokens)?;
+            let expected = logits(&mut definition(), &config, dtype, &tokens)?;
             let found = logits(backend, &config, dtype, &tokens)?;
             let repeats = found == logits(backend, &config, dtype, &tokens)?;
             let scale = expected.iter().fold(0.0f32, |scale, logit| scale.max(logit.abs()));

@@ -1,4 +1,4 @@
-//! `offshoot check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
+//! `offshoot-lab check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
 //! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check.
 
 use offshoot_core::error::{Error, Result};

@@ -1,20 +1,13 @@
-//! `offshoot check` without a model: a test suite for the device (`device`): every op against the CPU's clear loops and
-//! those against f64, attention against f64, whole runs against the CPU, a long decode against the CPU step by step
-//! (`long`), and the deterministic mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels.
-//! Tolerances are stated in each part.
+//! `offshoot-lab check`: a test suite for the device (`device`): the list of `cases` for ops against the
+//! CPU's clear loops and f64, whole runs against the CPU, a long decode against the CPU step by step (`long`), and the
+//! deterministic mode against itself bit by bit (`deterministic`). `kernels` compiles the CUDA kernels. Tolerances are
+//! stated in each part.
 
-pub mod attention;
-mod case;
 mod deterministic;
 mod device;
 mod forward;
 mod kernels;
-mod leaves;
-mod levels;
 mod long;
-mod ops;
-mod report;
-mod sampling;
 mod whole;
 
 use std::path::PathBuf;
@@ -27,26 +20,27 @@ use offshoot_cpu::Isa;
 use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
 
 pub use deterministic::deterministic;
-pub use device::{CheckEffort, suite};
+pub use device::suite;
 pub use long::long;
-pub use ops::ops;
-pub use report::{CheckReport, ReportRow};
 
-// The options of the device's check, beside `--deterministic`, which a model's check has too.
+// The options of `offshoot-lab check`.
 #[derive(Clone, Debug, Args)]
 pub struct DeviceCheck {
+    /// Use the device's deterministic mode, and run only the cases that compare bits
+    #[arg(long, conflicts_with_all = ["kernels", "goldens"])]
+    pub deterministic: bool,
     /// Also check the device against every model folder with a golden.json below this folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["model", "kernels"])]
+    #[arg(long, value_name = "DIR", conflicts_with = "kernels")]
     pub goldens: Option<PathBuf>,
     /// Only few and small cases, for tools that slow the device down
-    #[arg(long, conflicts_with_all = ["model", "kernels"])]
+    #[arg(long, conflicts_with = "kernels")]
     pub quick: bool,
     /// One JSON object per row instead of a table
-    #[arg(long, conflicts_with_all = ["model", "kernels"])]
+    #[arg(long, conflicts_with = "kernels")]
     pub json: bool,
     /// Compile every CUDA kernel (needs NVRTC but no GPU). The check fails if a kernel spills registers, except for
     /// known spills
-    #[arg(long, conflicts_with = "model")]
+    #[arg(long)]
     pub kernels: bool,
     /// Architectures to compile for
     #[arg(long, value_name = "ARCH", requires = "kernels", default_values = ["sm_80", "sm_89", "sm_90a"])]
@@ -55,17 +49,23 @@ pub struct DeviceCheck {
     #[arg(long, value_name = "ARCH", requires = "kernels")]
     pub also: Vec<String>,
     /// Only print the code paths that this CPU supports, one per line, as OFFSHOOT_CPU names them
-    #[arg(long, conflicts_with_all = ["model", "kernels", "goldens", "quick", "json", "deterministic"])]
+    #[arg(long, conflicts_with_all = ["kernels", "goldens", "quick", "json", "deterministic"])]
     pub paths: bool,
 }
 
-/// Runs the check on the chosen device and prints the results; returns whether everything holds. `deterministic`: only the
-/// cases that compare bits.
+impl DeviceCheck {
+    /// Whether nothing is computed.
+    pub fn uses_no_device(&self) -> bool {
+        self.kernels || self.paths
+    }
+}
+
+/// Runs the check on the chosen device and prints the results; returns whether everything holds.
 ///
 /// # Errors
 ///
 /// It cannot be run.
-pub fn check(on: DeviceChoice, options: &DeviceCheck, deterministic: bool) -> Result<bool> {
+pub fn check(on: DeviceChoice, options: &DeviceCheck) -> Result<bool> {
     if options.paths {
         Isa::available().iter().try_for_each(|isa| out::line(isa.name()))?;
         return Ok(true);
@@ -75,17 +75,17 @@ pub fn check(on: DeviceChoice, options: &DeviceCheck, deterministic: bool) -> Re
     }
     let opened = on.open(None)?;
     opened.not_cuda().into_iter().for_each(out::aside);
-    opened.with(DeviceSuite(options, deterministic))
+    opened.with(DeviceSuite(options))
 }
 
 /// The suite for a device; whether all of it holds.
-struct DeviceSuite<'a>(&'a DeviceCheck, bool);
+struct DeviceSuite<'a>(&'a DeviceCheck);
 
 impl OnDevice for DeviceSuite<'_> {
     type Output = bool;
 
     fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
         let again = backend.opener();
-        device::device(backend, again, self.0, self.1)
+        device::device(backend, again, self.0)
     }
 }

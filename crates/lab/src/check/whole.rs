@@ -4,9 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::device::CheckEffort;
-use super::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{Backend, Dtype};
+use offshoot_cases::{CaseResult, CheckEffort, CheckReport, WorstError};
 use offshoot_core::bundled::bundled;
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};

@@ -15,9 +15,8 @@ use std::fmt;
 use script::{BranchName, LongScript, ScriptCounts, ScriptSizes, VOCAB};
 use side::{ReportedToken, ScriptPlayer, StepCounts, named};
 
-use super::device::CheckEffort;
-use super::report::{CaseResult, CheckReport, WorstError, share};
 use offshoot_backend::{Backend, Dtype};
+use offshoot_cases::{CaseResult, CheckEffort, CheckReport, WorstError};
 use offshoot_core::error::Result;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{EngineConfig, PoolSize};
@@ -172,7 +171,7 @@ impl LogprobComparison {
                 self.tokens += 1;
                 self.errors += mean_difference(found, expected);
                 self.tolerances += worst.tolerance;
-                if share(worst) > share(self.worst) {
+                if worst.share() > self.worst.share() {
                     self.worst = worst;
                 }
                 let fails = worst.error > worst.tolerance;

@@ -2,7 +2,7 @@
 //! and how many tokens each samples. It is independent of the engine: every engine that runs the same script has the
 //! same branches with the same tokens, whatever its steps.
 
-use crate::check::device::CheckEffort;
+use offshoot_cases::CheckEffort;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 

@@ -1,0 +1,99 @@
+//! Ops that compute rows from rows, with random inputs: odd and even shapes, every dtype. Tolerances are stated at each
+//! op; they follow from the rounding that the documentation of `Backend` allows: sums and intermediate results in f32,
+//! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype, but for those that a product
+//! rounds.
+
+mod activations;
+mod delta_rule;
+mod experts;
+mod four_bit;
+mod heads;
+pub(crate) mod linear;
+mod norms;
+mod pages;
+pub(crate) mod quantised;
+mod rows;
+
+use offshoot_backend::{Backend, Dtype};
+use offshoot_core::dice::Dice;
+use offshoot_core::error::Result;
+
+use crate::CheckEffort;
+use crate::case::{OpCase, compare};
+use crate::report::{CheckReport, ReportRow};
+
+/// Checks ops of one kind.
+type OpCheck<B, D> = fn(&mut OpSuite<'_, B, D>, &mut Dice) -> Result<()>;
+
+/// Runs every op; those of weights in codes with an effort of their own, as their definition takes most of the time.
+/// `definition` is the backend whose results define the ops. `done` gets the rows of each kind of ops when they are
+/// complete.
+///
+/// # Errors
+///
+/// A device's, or one of `done`.
+pub fn ops<B: Backend, D: Backend>(
+    backend: &mut B,
+    definition: &mut D,
+    (effort, of_codes): (CheckEffort, CheckEffort),
+    report: &mut CheckReport,
+    mut done: impl FnMut(&[ReportRow]) -> Result<()>,
+) -> Result<()> {
+    let kinds: [(OpCheck<B, D>, CheckEffort); 10] = [
+        (rows::check, effort),
+        (norms::check, effort),
+        (linear::check, effort),
+        (heads::check, effort),
+        (activations::check, effort),
+        (delta_rule::check, effort),
+        (pages::check, effort),
+        (experts::check, effort),
+        (quantised::check, of_codes),
+        (four_bit::check, of_codes),
+    ];
+    let mut dice = Dice::new(1);
+    for dtype in Dtype::ALL {
+        for (kind, effort) in kinds {
+            report.part(&mut done, |report| {
+                kind(&mut OpSuite { backend, definition, report, dtype, effort }, &mut dice)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs cases of one dtype and adds them to the report.
+pub(crate) struct OpSuite<'a, B: Backend, D: Backend> {
+    backend: &'a mut B,
+    definition: &'a mut D,
+    report: &'a mut CheckReport,
+    dtype: Dtype,
+    effort: CheckEffort,
+}
+
+impl<B: Backend, D: Backend> OpSuite<'_, B, D> {
+    fn hold(&mut self, op: &'static str, case: &impl OpCase) -> Result<()> {
+        let found = compare(self.backend, self.definition, case)?;
+        self.report.see(op, Some(self.dtype), case, found);
+        Ok(())
+    }
+
+    /// Rows and widths of plain rows: tiny, odd, no multiple of a vector, large.
+    fn shapes(&self) -> &'static [(usize, usize)] {
+        match self.effort {
+            CheckEffort::Quick => &[(1, 33), (5, 64)],
+            CheckEffort::Full => &[
+                (1, 1),
+                (1, 64),
+                (3, 37),
+                (2, 172),
+                (9, 105),
+                (17, 768),
+                (64, 1000),
+                (5, 4096),
+                (300, 130),
+                (2, 14336),
+            ],
+        }
+    }
+}

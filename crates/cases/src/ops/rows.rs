@@ -1,0 +1,102 @@
+//! `embed` and `select_rows`: copies, which are exact.
+
+use std::fmt;
+
+use super::OpSuite;
+use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
+use offshoot_core::dice::Dice;
+use offshoot_core::error::Result;
+use offshoot_core::ids::TokenId;
+
+pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut Dice) -> Result<()> {
+    let dtype = suite.dtype;
+    for &(rows, width) in suite.shapes() {
+        let vocab = dice.pick(&[1, 7, 321, 1001]);
+        let table = numbers(dice, dtype, vocab * width);
+        suite.hold("embed", &EmbedCase { dtype, width, table, tokens: dice.text(rows, vocab) })?;
+        let x = numbers(dice, dtype, rows * width);
+        let mut logit_rows: Vec<u32> = (0..dice.within(1, 40)).map(|_| dice.within(0, rows as u32 - 1)).collect();
+        logit_rows.sort_unstable();
+        for holds in [ActivationDtype::Sums, ActivationDtype::Operands(dtype)] {
+            suite.hold(
+                "select_rows",
+                &SelectRowsCase { holds, rows, width, x: x.clone(), logit_rows: logit_rows.clone() },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+struct EmbedCase {
+    dtype: Dtype,
+    width: usize,
+    table: Vec<f32>,
+    tokens: Vec<TokenId>,
+}
+
+impl OpCase for EmbedCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let rows = self.tokens.len();
+        let table = stacked(backend, self.dtype, &parts(self.table.len() / self.width), &self.table)?;
+        let mut step = backend.step(&[ANY_HEADS], self.dtype, ANY_VOCAB)?;
+        let tokens = self.tokens.iter().copied().map(RowToken::Known).collect();
+        let shape = backend.load(&mut step, StepBatch { tokens, ..rows_at(&vec![0; rows]) })?;
+        let mut out = buffer(backend, ActivationDtype::Sums, shape.rows, self.width, &[])?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.embed(&mut out, &table, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+        backend.read(&out, rows)
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let row = |token: &TokenId| &self.table[token.ix() * self.width..][..self.width];
+        Some(self.tokens.iter().flat_map(row).map(|&x| f64::from(x)).collect())
+    }
+}
+
+impl fmt::Display for EmbedCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows of a table of {} x {}", self.tokens.len(), self.table.len() / self.width, self.width)
+    }
+}
+
+struct SelectRowsCase {
+    holds: ActivationDtype,
+    rows: usize,
+    width: usize,
+    x: Vec<f32>,
+    logit_rows: Vec<u32>,
+}
+
+impl OpCase for SelectRowsCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, ANY_VOCAB)?;
+        let batch = StepBatch { logit_rows: self.logit_rows.clone(), ..rows_at(&vec![0; self.rows]) };
+        let shape = backend.load(&mut step, batch)?;
+        let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
+        let mut out = buffer(backend, self.holds, shape.logit_rows, self.width, &[])?;
+        backend.run(&mut step, shape, |backend, step| {
+            backend.select_rows(&mut out, &x, step);
+            Ok(())
+        })?;
+        backend.collect(&mut step)?;
+        backend.read(&out, self.logit_rows.len())
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+}
+
+impl fmt::Display for SelectRowsCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
+    }
+}

@@ -1,0 +1,261 @@
+//! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
+//! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
+
+use crate::CheckEffort;
+use crate::case::{ANY_HEADS, F32, buffer, rows_at};
+use crate::leaves::greedy;
+use crate::report::{CaseResult, CheckReport, WorstError};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use offshoot_core::dice::Dice;
+use offshoot_core::error::Result;
+use offshoot_core::ids::{PageId, TokenId};
+use offshoot_kv::KvSlot;
+
+/// Tolerance of a boundary of the distribution, as a share of the total: weights are f32 exponentials of arguments down
+/// to -87, accurate to 1e-5 of a tail's weight and 2e-7 of a likely one's, and are summed by chunks.
+const BORDER: f64 = 1e-6;
+
+pub fn sampling<B: Backend, D: Backend>(
+    backend: &mut B,
+    definition: &mut D,
+    effort: CheckEffort,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let (vocabs, asks): (&[usize], _) = match effort {
+        CheckEffort::Quick => (&[7, 320], 12),
+        CheckEffort::Full => (&[1, 7, 320, 32_016, 128_256], 64),
+    };
+    let mut dice = Dice::new(3);
+    for &vocab in vocabs {
+        for asks in [1, asks] {
+            let draws = SampleCases::throw(&mut dice, vocab, asks);
+            let expected = draws.draw(definition, &draws.requests)?;
+            let found = draws.draw(backend, &draws.requests)?;
+            let repeats = found == draws.draw(backend, &draws.requests)?;
+            draws.hold(definition, &expected, &found, repeats, report)?;
+            draws.greedy().hold_counts(backend, definition, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// Number of steps advanced after the loaded one; in them, requests with penalties count their own sampled tokens on
+/// the device.
+const ADVANCED: usize = 12;
+
+/// One row of logits for each request.
+struct SampleCases {
+    vocab: usize,
+    logits: Vec<f32>,
+    requests: Vec<SampleRequest>,
+    /// Tokens sampled by the previous step, for requests that count them as seen.
+    before: Vec<TokenId>,
+}
+
+impl SampleCases {
+    fn throw(dice: &mut Dice, vocab: usize, asks: usize) -> Self {
+        let logits = (0..asks).flat_map(|_| row(dice, vocab)).collect();
+        let requests = (0..asks).map(|ask| request(dice, vocab, ask)).collect();
+        Self { vocab, logits, requests, before: dice.text(asks, vocab) }
+    }
+
+    /// Runs two steps: one that samples given tokens, and then `requests`.
+    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
+        let asks = requests.len();
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
+        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let mut drawn = Vec::new();
+        for requests in [given, requests.to_vec()] {
+            let logit_rows = (0..asks as u32).collect();
+            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            drawn = backend.collect(&mut step)?;
+        }
+        Ok(drawn)
+    }
+
+    /// The same cases with greedy sampling: without boundaries, every token must be the definition's.
+    fn greedy(&self) -> Self {
+        let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
+        Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
+    }
+
+    /// The tokens sampled by the loaded step and those advanced after it, from the same logits.
+    fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
+        let asks = self.requests.len();
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
+        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
+        let logit_rows: Vec<u32> = (0..asks as u32).collect();
+        let batch = |requests| {
+            let (logit_rows, slots) = (logit_rows.clone(), slots.clone());
+            StepBatch { logit_rows, slots: vec![slots], requests, ..rows_at(&vec![0; asks]) }
+        };
+        let mut walked = Vec::new();
+        for number in 0..2 + ADVANCED {
+            let shape = match number {
+                0 => backend.load(&mut step, batch(Vec::clone(&given)))?,
+                1 => backend.load(&mut step, batch(self.requests.clone()))?,
+                _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
+            };
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
+            backend.run(&mut step, shape, |backend, step| {
+                backend.sample(&logits, step);
+                Ok(())
+            })?;
+            walked.push(backend.collect(&mut step)?.into_iter().map(|drawn| drawn.token).collect());
+        }
+        Ok(walked)
+    }
+
+    fn hold_counts<B: Backend, D: Backend>(
+        &self,
+        backend: &mut B,
+        definition: &mut D,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let expected = self.walk(definition)?;
+        let found = self.walk(backend)?;
+        let repeats = found == self.walk(backend)?;
+        let misses = if found == expected { 0.0 } else { 1.0 };
+        let what = format!("{} of {}, {ADVANCED} steps on", self.requests.len(), self.vocab);
+        report.see("counted", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        Ok(())
+    }
+
+    fn hold<D: Backend>(
+        &self,
+        definition: &mut D,
+        expected: &[Sampled],
+        found: &[Sampled],
+        repeats: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let mut wrong = None;
+        let mut others = None;
+        for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
+            if expected.token == found.token {
+                continue;
+            }
+            if others.is_none() {
+                others = Some(self.at_borders(definition)?);
+            }
+            if !others.iter().flatten().any(|drawn| drawn[ask].token == found.token) {
+                wrong = wrong.or(Some((ask, expected.token, found.token)));
+            }
+        }
+        let (vocab, asks) = (self.vocab, self.requests.len());
+        let what = match wrong {
+            None => format!("{asks} of {vocab}"),
+            Some((ask, expected, found)) => {
+                format!("{asks} of {vocab}: token {found} for {expected} by {:?}", self.requests[ask])
+            }
+        };
+        let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
+        report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
+        let worst =
+            worst.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most });
+        report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
+        Ok(())
+    }
+
+    /// The definition's samples with random numbers or filters shifted slightly, in either direction.
+    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<Sampled>>> {
+        type Nudge = fn(&mut f64, &mut f32, &mut f32);
+        let nudges: [Nudge; 6] = [
+            |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
+            |uniform, _, _| *uniform += BORDER,
+            |_, top_p, _| *top_p *= 1.0 - BORDER as f32,
+            |_, top_p, _| *top_p = (*top_p * (1.0 + BORDER as f32)).min(1.0),
+            |_, _, min_p| *min_p *= 1.0 - BORDER as f32,
+            |_, _, min_p| *min_p *= 1.0 + BORDER as f32,
+        ];
+        let nudged = |nudge: Nudge| {
+            let mut requests = self.requests.clone();
+            for request in &mut requests {
+                if let Pick::Random { top_p, min_p, uniform, .. } = &mut request.pick {
+                    nudge(uniform, top_p, min_p);
+                }
+            }
+            self.draw(definition, &requests)
+        };
+        nudges.into_iter().map(nudged).collect()
+    }
+}
+
+/// The largest difference between two samples' log-probabilities. Both are differences of f32 numbers of similar size,
+/// with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks of
+/// some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
+fn logprobs(expected: &Sampled, found: &Sampled) -> WorstError {
+    let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
+    let same_top =
+        expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);
+    if !same_top {
+        return WorstError { error: f64::INFINITY, tolerance: 0.0 };
+    }
+    let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
+    let differences = own.into_iter().chain(top).map(|(a, b)| {
+        let (a, b) = (f64::from(a), f64::from(b));
+        let error = if a == b { 0.0 } else { (a - b).abs() };
+        WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
+    });
+    differences.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most })
+}
+
+/// A row of logits: typical for models, on a coarse grid (ties), very negative, or without any finite value.
+fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
+    match dice.within(0, 9) {
+        0 => vec![f32::NEG_INFINITY; vocab],
+        1 => vec![f32::NAN; vocab],
+        2 => vec![1.5; vocab],
+        3 => (0..vocab).map(|_| (6.0 * dice.number()).round() / 2.0).collect(),
+        4 => {
+            let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, -300.0];
+            (0..vocab).map(|_| if dice.one_in(8) { dice.pick(&odd) } else { 9.0 * dice.number() }).collect()
+        }
+        5 => (0..vocab).map(|_| 80.0 * dice.number()).collect(),
+        // Sums of four are nearly normal.
+        _ => (0..vocab).map(|_| 4.0 * dice.numbers(4).iter().sum::<f32>()).collect(),
+    }
+}
+
+fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
+    let last = vocab as u32 - 1;
+    let pick = match dice.within(0, 9) {
+        0 => Pick::Greedy,
+        1 => Pick::Given(TokenId(dice.within(0, last))),
+        _ => Pick::Random {
+            temperature: dice.pick(&[1.0, 0.7, 0.05, 2.5]),
+            top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
+            top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
+            min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
+            uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
+        },
+    };
+    let mut request = SampleRequest { pick, top_logprobs: dice.pick(&[0, 1, 5, 20]), ..greedy() };
+    if dice.one_in(2) {
+        request.repetition_penalty = dice.pick(&[1.0, 1.3, 0.8]);
+        request.frequency_penalty = dice.pick(&[0.0, 0.4, -0.3]);
+        request.presence_penalty = dice.pick(&[0.0, 0.7]);
+        let mut seen: Vec<u32> = (0..dice.within(0, 300)).map(|_| dice.within(0, last)).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let see = |token| SeenToken { token: TokenId(token), sampled: dice.within(0, 3), in_prompt: dice.one_in(2) };
+        request.seen = seen.into_iter().map(see).collect();
+        request.unseen = dice.one_in(2).then_some(ask as u32);
+    }
+    if dice.one_in(3) {
+        let bias = |dice: &mut Dice| if dice.one_in(4) { f32::NEG_INFINITY } else { 9.0 * dice.number() };
+        let mut biased: Vec<u32> = (0..dice.within(1, 20)).map(|_| dice.within(0, last)).collect();
+        biased.sort_unstable();
+        biased.dedup();
+        request.logit_bias = biased.into_iter().map(|token| (TokenId(token), bias(dice))).collect();
+        request.banned = (0..dice.within(0, 5)).map(|_| TokenId(dice.within(0, last))).collect();
+    }
+    request
+}

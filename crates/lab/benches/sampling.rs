@@ -1,0 +1,53 @@
+//! `cargo bench -p offshoot-lab --bench sampling`: tokens that one thread samples a second from 151,936 logits on the CPU, flat, from
+//! noise and peaked, without filters and with each; beside the rate without filters.
+
+use std::time::{Duration, Instant};
+
+use offshoot_backend::{Pick, SampleRequest};
+use offshoot_cpu::sampling::{self, SampleScratch};
+use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
+
+/// Qwen2's vocabulary.
+const VOCABULARY: usize = 151_936;
+const LEAST: Duration = Duration::from_millis(500);
+
+fn main() {
+    let isa = *Isa::available().last().expect("one path needs nothing of the processor");
+    println!("{isa}, 1 thread\n{:>8} {:>12} {:>10} {:>12}", "logits", "filters", "tokens/s", "of no filter");
+    let noise = |seed: usize| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 24) as f32;
+    let kinds: [(&str, Vec<f32>); 3] = [
+        ("flat", vec![0.25; VOCABULARY]),
+        ("noise", (0..VOCABULARY).map(|ix| 2.0 * noise(ix)).collect()),
+        ("peaked", (0..VOCABULARY).map(|ix| 25.0 * noise(ix).powi(8)).collect()),
+    ];
+    for (kind, data) in kinds {
+        let logits = CpuBuffer { rows: 1, width: VOCABULARY, data };
+        let mut unfiltered = 0.0;
+        for (filters, top_k, top_p, min_p) in [
+            ("none", None, 1.0, 0.0),
+            ("top_p 0.95", None, 0.95, 0.0),
+            ("top_p 0.5", None, 0.5, 0.0),
+            ("min_p 0.05", None, 1.0, 0.05),
+            ("top_k 50", Some(50), 1.0, 0.0),
+        ] {
+            let rate = rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform });
+            unfiltered = if filters == "none" { rate } else { unfiltered };
+            println!("{kind:>8} {filters:>12} {rate:>10.0} {:>12.2}", rate / unfiltered);
+        }
+    }
+}
+
+fn rate(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> f64 {
+    let cores = Cores { isa, team: Team::new(1) };
+    let (mut scratch, mut samples) = (SampleScratch::default(), Vec::new());
+    let begun = Instant::now();
+    let mut sampled = 0;
+    while begun.elapsed() < LEAST {
+        let uniform = f64::from(sampled % 97) / 97.0;
+        samples.clear();
+        sampling::sample(&cores, &mut scratch, logits, &[SampleRequest::of(pick(uniform))], &mut samples);
+        std::hint::black_box(&samples);
+        sampled += 1;
+    }
+    f64::from(sampled) / begun.elapsed().as_secs_f64()
+}

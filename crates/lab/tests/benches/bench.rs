@@ -1,0 +1,307 @@
+//! Runs `offshoot-lab bench` on small inputs and checks the numbers it prints.
+
+use std::path::Path;
+
+use offshoot_backend::Dtype;
+use offshoot_cases::setting::tolerance;
+use offshoot_cpu::Isa;
+use serde_json::{Value, json};
+
+use crate::lab::{lab, refuses, succeeds};
+
+/// Runs `offshoot-lab bench` on the code path that the environment selects, and parses its JSON lines.
+fn bench(args: &[&str]) -> Vec<Value> {
+    bench_by(Isa::chosen().unwrap(), args)
+}
+
+fn bench_by(isa: Isa, args: &[&str]) -> Vec<Value> {
+    lines(&succeeds(lab(&["bench", "--device", "cpu"]).env(Isa::VARIABLE, isa.name()).args(args)))
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} of {line}"))
+}
+
+#[test]
+fn delta_rule_layers_are_timed_beside_the_time_of_their_states() {
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e12"];
+    let steps = ["--branches", "1,2", "--prompts", "2x5"];
+    let lines = bench(&[&["delta-rule", "--json"], &steps[..], &rates[..]].concat());
+    let ops = ["causal_conv", "delta_rule", "gated_rms_norm", "layer"];
+    let expected: Vec<_> = [(1, 1), (2, 1), (2, 5)].into_iter().flat_map(|step| ops.map(|op| (step, op))).collect();
+    assert_eq!(lines.len(), expected.len());
+    for (line, ((sequences, tokens), op)) in lines.iter().zip(expected) {
+        assert_eq!((&line["op"], &line["sequences"], &line["tokens"]), (&op.into(), &sequences.into(), &tokens.into()));
+        assert_eq!(line["count"], 24, "{line}");
+        assert!(number(line, "us") > 0.0, "{line}");
+        // 32 matrices of 128 x 128 and four inputs of 8,192 channels, read and written, at a byte a nanosecond.
+        let state = 4.0 * f64::from(32 * 128 * 128 + 4 * 8192);
+        let floor = 2.0 * state / 1e3 * f64::from(sequences);
+        assert!(op != "layer" || (number(line, "floor_us") - floor).abs() < 0.006, "{line}, not {floor}");
+    }
+}
+
+#[test]
+fn trees_of_every_form_are_timed_and_correct() {
+    let folder = tempfile::tempdir().unwrap();
+    let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}
+{"name": "shared", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f16", "leaves": 32, "levels": [[512, 32]]}
+{"name": "alone", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f32", "leaves": 8, "levels": [[512, 1]]}
+{"name": "ragged", "q_heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": "bf16", "parents": [-1, 0, 0, 1, 1], "tokens": [300, 100, 40, 7, 90]}
+"#;
+    let file = written(folder.path(), "trees.jsonl", trees);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    let plans = ["flat", "single", "tree", "balanced"].map(|plan| (Isa::chosen().unwrap(), plan));
+    let paths = Isa::available().into_iter().map(|isa| (isa, "balanced"));
+    for (isa, plan) in plans.into_iter().chain(paths) {
+        let lines = bench_by(isa, &[&["attention", "--trees", &file, "--plan", plan], &rates[..]].concat());
+        let names: Vec<&str> = lines.iter().map(|line| line["workload"].as_str().unwrap()).collect();
+        assert_eq!(names, ["levels", "shared", "alone", "ragged"]);
+        for (line, dtype) in lines.iter().zip([Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::Bf16]) {
+            assert!(line["device"].as_str().unwrap().contains(&isa.to_string()), "{isa}: {line}");
+            // Results are f32 for any KV dtype.
+            let tolerance = tolerance(isa.attention_operand(dtype), Dtype::F32);
+            assert!(number(line, "rel_err") < tolerance, "{isa}, {plan}: {line}, not {tolerance}");
+            assert!(number(line, "us") >= number(line, "min_us"), "{line}");
+            let floor = (number(line, "bytes") / 1e9).max(number(line, "flops") / 1e10) * 1e6;
+            // Printed with two decimals.
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+        }
+    }
+    let one = bench(&[&["attention", "--trees", &file, "--only", "ragged"], &rates[..]].concat());
+    assert_eq!((one.len(), &one[0]["kv_dtype"]), (1, &Value::from("model")));
+    // fp8 has eight numbers per power of two: relative errors are a few hundredths.
+    for line in bench(&[&["attention", "--trees", &file, "--kv-dtype", "fp8"], &rates[..]].concat()) {
+        assert!((0.01..0.08).contains(&number(&line, "rel_err")) && line["kv_dtype"] == "fp8", "{line}");
+    }
+}
+
+#[test]
+fn workloads_sample_the_tokens_their_file_specifies() {
+    let folder = tempfile::tempdir().unwrap();
+    let workloads = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {
+            "one": {"levels": [[100, 1]], "samples": 16, "generate": 20},
+            "two": {"tiny": {"levels": [[60, 2], [20, 3]], "samples": 2, "generate": 10}},
+            "of another shape": {"big": {"levels": [[60, 2]], "samples": 2, "generate": 10}}}}"#;
+    let file = written(folder.path(), "workloads.json", workloads);
+    let lines = bench(&["workloads", "--shape", "tiny", "--file", &file]);
+    let sampled: Vec<_> =
+        lines.iter().map(|line| (line["workload"].as_str().unwrap(), number(line, "out_tokens"))).collect();
+    assert_eq!(sampled, [("one", 320.0), ("two", 120.0)]);
+    for line in &lines {
+        assert!(number(line, "seconds") > 0.0 && number(line, "prefill_s") > 0.0, "{line}");
+        assert!(number(line, "kv_bytes") < number(line, "kv_bytes_unshared"), "{line}");
+        // One step per token for all continuations together; prompts fit into one chunk.
+        assert!(number(line, "steps") <= number(line, "generate") + 2.0, "{line}");
+        assert!(number(line, "steps_replanned") <= number(line, "steps"), "{line}");
+        assert_eq!(number(line, "preemptions"), 0.0, "{line}");
+    }
+    let one = bench(&["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"]);
+    assert_eq!(one.len(), 1);
+}
+
+#[test]
+fn workloads_compare_several_devices_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = r#"{
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 48, "vocab_size": 256}},
+        "workloads": {"groups": {"levels": [[64, 4], [16, 4]], "samples": 4, "generate": 8}}
+    }"#;
+    let file = written(folder.path(), "jobs.json", jobs);
+    let asked = ["bench", "workloads", "--file", &file, "--shape", "tiny", "--dtype", "f32", "--devices", "cpu,cpu"];
+    let lines = lines(&succeeds(&mut lab(&asked)));
+    let [one, two] = &lines[..] else { panic!("a line for one and a line for all: {lines:?}") };
+    assert_eq!((&one["out_tokens"], &two["out_tokens"]), (&json!(512), &json!(512)));
+    assert_eq!(one["prompt_tokens_computed"], 4 * 64 + 16 * 16);
+    let over = &two["over_one_device"];
+    assert_eq!((&over["devices"], &over["prompt_tokens"]), (&json!(2), &json!(1.0)), "{two}");
+    assert!(over["speed"].as_f64().is_some_and(|speed| speed > 0.0), "{two}");
+}
+
+/// Runs `offshoot-lab bench`, which must refuse, and returns its stderr.
+fn refused(args: &[&str]) -> String {
+    refuses(lab(&["bench", "--device", "cpu"]).args(args))
+}
+
+#[test]
+fn invalid_arguments_are_refused_before_anything_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "levels": [[5, 1]]}"#;
+    let trees = written(folder.path(), "trees.jsonl", tree);
+    let empty = written(folder.path(), "empty.jsonl", "\n");
+    let of_trees = |more: &[&str]| refused(&[&["attention", "--trees", &trees], more].concat());
+    assert!(refused(&["attention", "--trees", &empty]).contains("at least one tree"));
+    for rate in ["0", "-1", "nan", "inf"] {
+        assert!(of_trees(&[&format!("--floor-bandwidth={rate}")]).contains("above 0"), "{rate}");
+        assert!(of_trees(&[&format!("--floor-flops={rate}")]).contains("above 0"), "{rate}");
+    }
+
+    let work = |work: &str| {
+        let shape = r#""shapes": {"s": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}"#;
+        let file = written(folder.path(), "workloads.json", &format!("{{ {shape}, \"workloads\": {{ {work} }} }}"));
+        move |more: &[&str]| refused(&[&["workloads", "--shape", "s", "--file", &file], more].concat())
+    };
+    assert!(work("")(&[]).contains("one for the shape s"));
+    let many = work(r#""a": {"levels": [[4, 99999999999]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("99999999999"));
+    let many = work(r#""a": {"levels": [[4, 1000000], [4, 1000000]], "samples": 1, "generate": 1}"#);
+    assert!(many(&[]).contains("continuations"));
+    let small = work(r#""a": {"levels": [[4, 2]], "samples": 1, "generate": 1}"#);
+    let most = usize::MAX.to_string();
+    for option in ["--max-branches", "--step-rows"] {
+        assert!(small(&[option, &most]).contains("free memory"), "{option}");
+    }
+
+    let decode = |more: &[&str]| refused(&[&["decode", "--config", "tasks/models/demo"], more].concat());
+    for (option, value) in [("--prompt", "0"), ("--generate", "0"), ("--samples", "0"), ("--samples", "99999999999")] {
+        assert!(decode(&[option, value]).contains(option), "{option} {value}");
+    }
+    assert!(decode(&["--swap-memory", "999999999999"]).contains("--swap-memory"));
+}
+
+#[test]
+fn linear_layers_sum_to_a_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let shapes = r#"{
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "vocab_size": 320}},
+        "workloads": {"none": {"levels": [[1, 1]], "samples": 1, "generate": 1}}
+    }"#;
+    let file = written(folder.path(), "shapes.json", shapes);
+    let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
+    let asked = ["gemm", "--shape", "tiny", "--file", &file, "--rows", "3,40", "--json"];
+    let lines = bench(&[&asked[..], &rates[..]].concat());
+    let layers: Vec<_> = lines.iter().map(|line| (line["layer"].as_str().unwrap(), number(line, "rows"))).collect();
+    let expected = ["qkv", "out", "up", "down", "head", "step"].map(|layer| [(layer, 3.0), (layer, 40.0)]).concat();
+    assert_eq!(layers, expected);
+    // Stacked q, k and v; gate and up; the head once per step.
+    let sizes = [(128.0, 64.0, 3.0), (64.0, 64.0, 3.0), (192.0, 64.0, 3.0), (64.0, 96.0, 3.0), (320.0, 64.0, 1.0)];
+    for (step, rows) in [(10, 3.0), (11, 40.0)] {
+        let of_rows: Vec<&Value> = lines[..10].iter().filter(|line| number(line, "rows") == rows).collect();
+        let sum = |field: &str| of_rows.iter().map(|line| number(line, "count") * number(line, field)).sum::<f64>();
+        for (line, (outputs, inputs, count)) in of_rows.iter().zip(sizes) {
+            assert_eq!(
+                (number(line, "outputs"), number(line, "inputs"), number(line, "count")),
+                (outputs, inputs, count)
+            );
+            let floor = (2.0 * outputs * inputs / 1e9).max(2.0 * rows * outputs * inputs / 1e10) * 1e6;
+            assert!((number(line, "floor_us") - floor).abs() < 0.006, "{line}");
+            assert!(number(line, "us") > 0.0 && line["first_us"].is_null(), "{line}");
+        }
+        // Printed with two decimals, summed over 13 layers.
+        assert!((number(&lines[step], "us") - sum("us")).abs() < 0.1, "{}", lines[step]);
+        assert!((number(&lines[step], "floor_us") - sum("floor_us")).abs() < 0.1, "{}", lines[step]);
+    }
+}
+
+const TINY: &str = r#"{"shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}}, "workloads": {}}"#;
+
+#[test]
+fn batches_are_run_as_their_tables_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let lengths = written(folder.path(), "lengths.csv", "9,4\n20,3\n\n7,9\n");
+    let questions = written(folder.path(), "questions.json", "[5, 17, 30, 8]");
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--lengths", &lengths, "--questions", &questions];
+    let small = ["--job", "2000-200-x16,four,industry-1100,prompt-1024-shared-1024,system-2048,behind-500"];
+    let tables =
+        ["--table", "batchllm,ablation,chunk,relay,mmlu", "--requests", "16", "--rate", "200", "--span", "0.1"];
+    let all = [&asked[..], &small, &tables, &["--step-rows", "512"]].concat();
+    let measured = bench(&all);
+    let modelled = bench(&[&all[..], &["--simulated", "h200"]].concat());
+    let named = |line: &Value| ["table", "job", "way"].map(|field| line[field].as_str().unwrap().to_owned());
+    assert_eq!(measured.iter().map(named).collect::<Vec<_>>(), modelled.iter().map(named).collect::<Vec<_>>());
+    assert_eq!(measured.len(), 3 * 3 + 5 + 1 + 3 + 3);
+    for (line, modelled) in measured.iter().zip(&modelled) {
+        assert!(number(line, "seconds") > 0.0 && line["modelled"] == Value::Bool(false), "{line}");
+        assert_eq!(modelled["modelled"], Value::Bool(true), "{modelled}");
+        assert_eq!(number(line, "prompt_steps") + number(line, "decode_steps"), number(line, "steps"), "{line}");
+        // In this table requests arrive by the clock, which decides which prompts are found in memory.
+        if line["table"] != "chunk" {
+            for field in ["requests", "steps", "drawn", "prompt_tokens_logical", "prompt_tokens_computed"] {
+                assert_eq!(line[field], modelled[field], "{field}: {line}");
+            }
+        }
+    }
+    let computed = |table: &str, way: &str| {
+        let line = measured.iter().find(|line| line["table"] == table && line["way"] == way);
+        number(line.unwrap_or_else(|| panic!("{table}, {way}")), "prompt_tokens_computed")
+    };
+    assert_eq!(computed("mmlu", "ours"), 560.0);
+    assert_eq!(computed("mmlu", "ours-unshared"), 4.0 * 500.0 + 60.0);
+    assert_eq!(computed("relay", "ours"), 2048.0 + 36.0);
+    assert_eq!(computed("chunk", "ours"), 1024.0);
+
+    // About 30 prompts take a second, so latency is mostly queueing.
+    let long = written(folder.path(), "long.csv", "1500,1\n");
+    let rate = ["batches", "--shape", "llama3-8b", "--simulated", "h200", "--lengths", &long, "--table", "rate"];
+    let search = ["--job", "system-64", "--way", "ours", "--span", "0.2", "--precision", "1.5", "--first-rate", "40"];
+    let lines = bench(&[&rate[..], &search].concat());
+    let fixed = bench(&[&rate[..], &["--job", "system-64", "--span", "0.2", "--rate", "50,100"]].concat());
+    let rates: Vec<_> = fixed.iter().map(|line| (line["way"].as_str().unwrap(), number(line, "rate"))).collect();
+    assert_eq!(rates, [("ours", 50.0), ("ours-flat-plan", 50.0), ("ours", 100.0), ("ours-flat-plan", 100.0)]);
+    let (found, tried) = lines.split_last().unwrap();
+    assert_eq!(found["tried"].as_array().unwrap().len(), tried.len());
+    let sustained = tried.iter().filter(|line| number(line, "normalised_latency") <= 0.5);
+    let fastest = sustained.map(|line| number(line, "rate")).fold(0.0, f64::max);
+    assert_eq!(number(found, "sustained_rate"), fastest);
+}
+
+#[test]
+fn a_failed_batch_does_not_stop_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "tiny.json", TINY);
+    let asked = ["batches", "--shape", "tiny", "--file", &file, "--table", "batchllm", "--requests", "4"];
+    let run = |more: &[&str]| lab(&["bench", "--device", "cpu"]).args(asked).args(more).output().unwrap();
+    // 2,300 tokens do not fit, nor 2,400; 2,100 do.
+    let output = run(&["--way", "ours", "--job", "2000-200-x4,1000-1000-x4,four", "--kv-tokens", "2250"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let lines = lines(&String::from_utf8_lossy(&output.stdout));
+    let [none, whole, nor] = &lines[..] else { panic!("{lines:?}") };
+    for line in [none, nor] {
+        assert!(line["error"].as_str().is_some_and(|error| error.contains("pages")), "{line}");
+    }
+    assert_eq!(number(whole, "drawn"), 400.0);
+
+    let refused = |more: &[&str]| refused(&[&asked[..], more].concat());
+    assert!(refused(&["--job", "x"]).contains("2000-200-x4"));
+    assert!(refused(&["--way", "x"]).contains("fcfs"));
+    assert!(refused(&["--table", "relay"]).contains("--lengths"));
+    assert!(refused(&["--table", "chunk", "--span", "0"]).contains("above 0"));
+    assert!(refused(&["--simulated", "h300"]).contains("h200"));
+    let idle =
+        [["--rate", "4"], ["--span", "9"], ["--first-rate", "9"], ["--precision", "2"], ["--lengths", "none.csv"]];
+    for option in idle {
+        let said = refused(&option);
+        assert!(
+            said.contains(&format!("{}: expected a table that uses it (", option[0]))
+                && said.contains("found batchllm"),
+            "{said}"
+        );
+    }
+    assert!(
+        refused(&["--questions", "none.json", "--table", "relay"])
+            .contains("a table that uses it (mmlu), found batchllm, relay")
+    );
+    for rate in ["1e-30", "1e30"] {
+        assert!(refused(&["--table", "chunk", "--rate", rate]).contains("--rate"), "{rate}");
+    }
+    assert!(refused(&["--job", "industry,x"]).contains("found x"));
+}

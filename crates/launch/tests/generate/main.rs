@@ -1,0 +1,11 @@
+//! What stands on an engine: `generate`, its `Generator`, and sampling trees, on the tiny random model of the engine's own
+//! suite.
+
+#[macro_use]
+#[allow(dead_code, reason = "the engine's suite uses more of it")]
+#[path = "../../../engine/tests/engine/bench.rs"]
+mod bench;
+
+mod generate;
+mod scores;
+mod trees;
