@@ -12,10 +12,10 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
 use crate::protocol::{PromptCandidates, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineFacts, EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{
-    BeginOptions, GenerateEvent, Generator, PromptOrder, PromptRequest, Release, TextKey, guarded, in_bytes, work_ahead,
+    BeginOptions, Generator, PromptOrder, PromptRequest, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
 };
 
 use super::answer::BatchAnswer;
@@ -267,10 +267,10 @@ impl AnswerLoop<'_> {
         self.work.progress.request_done(true, bytes)
     }
 
-    fn handle(&mut self, event: GenerateEvent) -> Result<()> {
+    fn handle(&mut self, event: Event<SampleId>) -> Result<()> {
         match event {
-            GenerateEvent::Tokens { .. } => Ok(()),
-            GenerateEvent::Finished { sample, finish } => {
+            Event::Tokens { .. } => Ok(()),
+            Event::Finished { id: sample, finish } => {
                 let is_sampled = finish.reason != FinishReason::Given;
                 if is_sampled {
                     self.tokens += finish.tokens.len();
@@ -295,16 +295,12 @@ impl AnswerLoop<'_> {
                 let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
                 self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, cached, ..PromptCandidates::default() }))
             }
-            GenerateEvent::Failed { sample, error } => {
+            Event::Failed { id: sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.prune(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
-            }
-            GenerateEvent::Refused { prompt, error } => {
-                let refusal = request_refusal(error, self.work.engine.facts())?;
-                self.end(prompt, Err(refusal))
             }
         }
     }

@@ -15,9 +15,9 @@ use super::{Command, Shared};
 use crate::leases::Leases;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
-use offshoot_launch::{BeginOptions, ChoicesRequest, GenerateEvent, Generator, Release, SampleId, in_bytes};
+use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::Refusal;
 
 /// Longest time between two looks at deadlines and leases.
@@ -231,22 +231,17 @@ impl DispatchLoop {
         Ok(())
     }
 
-    fn handle(&mut self, event: GenerateEvent) {
+    fn handle(&mut self, event: Event<SampleId>) {
         match event {
-            GenerateEvent::Tokens { sample, tokens, text } => {
+            Event::Tokens { id: sample, tokens, text } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
                 let (job, sample) = (part.job, part.sample(sample.sample));
                 part.outbox.put(Delivery::Tokens { sample, tokens, text });
                 self.note_token(job);
             }
-            GenerateEvent::Finished { sample, finish } => self.finish(sample, finish),
-            GenerateEvent::Failed { sample, error } => {
-                if let Some(part) = self.parts.get(&sample.prompt) {
-                    self.refuse(part.job, &error);
-                }
-            }
-            GenerateEvent::Refused { prompt, error } => {
-                if let Some(part) = self.parts.get(&prompt) {
+            Event::Finished { id, finish } => self.finish(id, finish),
+            Event::Failed { id, error } => {
+                if let Some(part) = self.parts.get(&id.prompt) {
                     self.refuse(part.job, &error);
                 }
             }
