@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::device::DescribedDevice;
+use super::plan_model::PlanModel;
 use super::report::ModelSizes;
-use super::source::PlanModel;
 use crate::replay::{Policy, ReplaySettings, Totals, TraceReplay, replay_trace};
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;

@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
 use crate::protocol::{PromptCandidates, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::out::Progress;
 use offshoot_engine::{EngineFacts, EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{
@@ -19,7 +20,6 @@ use offshoot_launch::{
 };
 
 use super::answer::BatchAnswer;
-use super::file::AnswerProgress;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
@@ -27,6 +27,25 @@ use super::request::{LineRequest, RequestOutline};
 
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Hears how answering goes on.
+pub trait AnswerProgress: Sync {
+    /// A sample has ended, with so many tokens.
+    fn sample_done(&self, tokens: usize);
+    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
+}
+
+impl AnswerProgress for Progress {
+    fn sample_done(&self, tokens: usize) {
+        Progress::sample_done(self, tokens);
+    }
+
+    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
+        self.item_done();
+        Ok(())
+    }
+}
 
 pub struct BatchJob<'a> {
     pub lines: &'a [InputLine],
@@ -352,7 +371,6 @@ mod tests {
     use super::*;
     use crate::batch::CacheFormats;
     use crate::batch::{input, request};
-    use offshoot_core::out::Progress;
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
     /// start. The line before it is refused when it is encoded.

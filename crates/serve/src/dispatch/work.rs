@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::job::{ClientId, Job, JobId};
+use super::job::{Job, JobId};
 use super::outbox::{Delivery, JobUsage, Outbox};
 use super::queue::{JobQueue, Part};
-use super::{Command, Shared};
+use super::shared::{Command, Shared, stopped};
+use crate::keys::ClientId;
 use crate::leases::Leases;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -395,7 +396,7 @@ impl Drop for DispatchLoop {
             self.shared.is_dead.store(true, Ordering::Relaxed);
         }
         for job in self.jobs.values() {
-            job.outbox.put(Delivery::Refused(super::stopped()));
+            job.outbox.put(Delivery::Refused(stopped()));
         }
     }
 }
