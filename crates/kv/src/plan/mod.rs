@@ -23,8 +23,6 @@ mod single_level;
 mod stats;
 mod tree;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 pub use advance::{NewPage, of_group};
@@ -37,6 +35,8 @@ pub use gpus::{Gpu, Origin};
 pub use stats::PlanStats;
 
 use crate::Forest;
+
+use offshoot_core::named;
 
 /// The choice of planner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,9 +54,9 @@ pub enum Planner {
     Balanced,
 }
 
-impl Planner {
-    pub const ALL: [Planner; 4] = [Planner::Flat, Planner::SingleLevel, Planner::Tree, Planner::Balanced];
+named!(Planner { Flat = "flat", SingleLevel = "single", Tree = "tree", Balanced = "balanced" });
 
+impl Planner {
     /// Plans the step's attention. Every result passes `AttentionPlan::check`.
     pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
         let plan = match self {
@@ -67,18 +67,6 @@ impl Planner {
         };
         debug_assert_eq!(plan.check(forest), Ok(()));
         plan
-    }
-}
-
-/// The planner's name on the command line and in results.
-impl fmt::Display for Planner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Planner::Flat => "flat",
-            Planner::SingleLevel => "single",
-            Planner::Tree => "tree",
-            Planner::Balanced => "balanced",
-        })
     }
 }
 
