@@ -2,6 +2,7 @@
 //! nodes end.
 
 use offshoot::{Finish, FinishReason, SampledToken, TokenId};
+use offshoot_engine::Event;
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
