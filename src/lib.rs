@@ -82,8 +82,8 @@
 //!     let mut growing = tree.start(&answers, &SamplingParams::default(), &Stop::max_tokens(100))?;
 //!     while let Some(event) = growing.next_event()? {
 //!         match event {
-//!             TreeEvent::Tokens { node, text, .. } => println!("{node}: {text}"),
-//!             TreeEvent::Finished { node } if growing.tree().node(node).text.contains("####") => {
+//!             TreeEvent::Tokens { id: node, text, .. } => println!("{node}: {text}"),
+//!             TreeEvent::Finished { id: node, .. } if growing.tree().node(node).text.contains("####") => {
 //!                 // Dropping `growing` cancels the others within a step.
 //!                 return Ok(Some(growing.tree().path_text(node)));
 //!             }

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result, TokenId};
-use offshoot_engine::{EngineHandle, Priority};
-use offshoot_launch::{ChoicesRequest, EngineBudget, EngineOptions, GenerateEvent, Generator, PrefixFolder, Release};
+use offshoot_engine::{EngineHandle, Event, Priority};
+use offshoot_launch::{ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
 use offshoot_model::WeightChoice;
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -237,14 +237,12 @@ impl Engine {
                 }
                 match generator.poll(PATIENCE) {
                     Poll::Ready(None) => Ok(begun == contexts.len()),
-                    Poll::Ready(Some(GenerateEvent::Finished { sample, finish })) => {
-                        finishes[sample.prompt][sample.sample] = Some(finish);
+                    Poll::Ready(Some(Event::Finished { id, finish })) => {
+                        finishes[id.prompt][id.sample] = Some(finish);
                         Ok(false)
                     }
-                    Poll::Ready(Some(GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. })) => {
-                        Err(error)
-                    }
-                    Poll::Ready(Some(GenerateEvent::Tokens { .. })) | Poll::Pending => Ok(false),
+                    Poll::Ready(Some(Event::Failed { error, .. })) => Err(error),
+                    Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => Ok(false),
                 }
             });
             if is_done.or_raise()? {

@@ -2,7 +2,8 @@
 //! nodes end.
 
 use offshoot::{Finish, FinishReason, SampledToken, TokenId};
-use offshoot_launch::GenerateEvent;
+use offshoot_engine::Event;
+use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -115,28 +116,28 @@ pub struct SampleFailed {
 }
 
 /// An event of a generation as Python's object.
-pub fn sample_event(py: Python<'_>, event: GenerateEvent) -> PyResult<Bound<'_, PyAny>> {
+pub fn sample_event(py: Python<'_>, event: GenerationEvent) -> PyResult<Bound<'_, PyAny>> {
     let failed = |prompt, sample, error| {
         let error = exception(error).into_value(py);
         Bound::new(py, SampleFailed { prompt, sample, error }).map(Bound::into_any)
     };
     match event {
-        GenerateEvent::Tokens { sample, tokens, text } => {
+        Ok(Event::Tokens { id, tokens, text }) => {
             let event = SampleTokens {
-                prompt: sample.prompt,
-                sample: sample.sample,
+                prompt: id.prompt,
+                sample: id.sample,
                 token_ids: ids(py, tokens.iter().map(|token| token.token))?,
                 text,
                 logprobs: floats(py, tokens.iter().map(|token| token.logprob))?,
             };
             Bound::new(py, event).map(Bound::into_any)
         }
-        GenerateEvent::Finished { sample, finish } => {
+        Ok(Event::Finished { id, finish }) => {
             let finish = NativeFinish::new(py, &finish)?;
-            let event = SampleFinished { prompt: sample.prompt, sample: sample.sample, finish };
+            let event = SampleFinished { prompt: id.prompt, sample: id.sample, finish };
             Bound::new(py, event).map(Bound::into_any)
         }
-        GenerateEvent::Failed { sample, error } => failed(sample.prompt, Some(sample.sample), error),
-        GenerateEvent::Refused { prompt, error } => failed(prompt, None, error),
+        Ok(Event::Failed { id, error }) => failed(id.prompt, Some(id.sample), error),
+        Err(RefusedPrompt { prompt, error }) => failed(prompt, None, error),
     }
 }

@@ -6,8 +6,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{Hear, TokenId};
-use offshoot_engine::{EngineHandle, Priority, UniformKey};
-use offshoot_launch::{AsRequest, GenerateEvent, PromptRequest, generate};
+use offshoot_engine::{EngineHandle, Event, Priority, UniformKey};
+use offshoot_launch::{AsRequest, GenerationEvent, PromptRequest, RefusedPrompt, generate};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -81,9 +81,9 @@ impl Generation {
     }
 
     /// Waits at most `wait` seconds for events and takes those that there are then; `None` once every sample has ended.
-    fn take(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Vec<GenerateEvent>>> {
+    fn take(&self, py: Python<'_>, wait: f64) -> PyResult<Option<Vec<GenerationEvent>>> {
         let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::ZERO);
-        py.detach(|| -> PyResult<Option<Vec<GenerateEvent>>> {
+        py.detach(|| -> PyResult<Option<Vec<GenerationEvent>>> {
             let mut generation = self.lock()?;
             let mut taken = match generation.poll(wait) {
                 Poll::Ready(None) => return Ok(None),
@@ -116,14 +116,12 @@ impl Generation {
         let mut prompts = Vec::new();
         for event in taken {
             match event {
-                GenerateEvent::Tokens { .. } => {}
-                GenerateEvent::Finished { sample, finish } => {
-                    prompts.push(sample.prompt);
-                    into.push(sample, finish);
+                Ok(Event::Tokens { .. }) => {}
+                Ok(Event::Finished { id, finish }) => {
+                    prompts.push(id.prompt);
+                    into.push(id, finish);
                 }
-                GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. } => {
-                    return Err(exception(error));
-                }
+                Ok(Event::Failed { error, .. }) | Err(RefusedPrompt { error, .. }) => return Err(exception(error)),
             }
         }
         Ok(Some(prompts))

@@ -294,8 +294,8 @@ impl Growth {
     fn event<'py>(&self, py: Python<'py>, event: TreeEvent) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(match event {
             TreeEvent::Tokens { .. } => None,
-            TreeEvent::Finished { node } => Some(Bound::new(py, NodeFinished { node: node.ix() })?.into_any()),
-            TreeEvent::Failed { node } => {
+            TreeEvent::Finished { id, .. } => Some(Bound::new(py, NodeFinished { node: id.ix() })?.into_any()),
+            TreeEvent::Failed { id: node, .. } => {
                 let said = self.tree.get().lock_attached(py)?.failure(node).map_or_else(String::new, Error::to_string);
                 let error = exception(Error::value(format!("node {node}"), "room to grow", said)).into_value(py);
                 Some(Bound::new(py, NodeFailed { node: node.ix(), error })?.into_any())

@@ -3,7 +3,8 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use offshoot_eval::records::table::{Kind, write_records};
+use offshoot_eval::records::table::Kind;
+use offshoot_eval::records::write::write_records;
 use serde_json::Value;
 
 /// Writes `records`, at least one, to `path`, whose folder is made.

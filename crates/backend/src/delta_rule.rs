@@ -31,6 +31,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use offshoot_core::named;
+
 /// Inputs that the convolution reads: the row's own and those of the three positions before.
 pub const CONV_TOKENS: usize = 4;
 
@@ -48,9 +50,9 @@ pub enum StateDtype {
     Bf16,
 }
 
-impl StateDtype {
-    pub const ALL: [StateDtype; 2] = [StateDtype::F32, StateDtype::Bf16];
+named!(StateDtype { F32 = "f32", Bf16 = "bf16" });
 
+impl StateDtype {
     /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
@@ -61,16 +63,6 @@ impl StateDtype {
 
     pub fn is_f32(&self) -> bool {
         *self == StateDtype::F32
-    }
-}
-
-/// The name on the command line.
-impl fmt::Display for StateDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            StateDtype::F32 => "f32",
-            StateDtype::Bf16 => "bf16",
-        })
     }
 }
 

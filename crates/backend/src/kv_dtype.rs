@@ -2,12 +2,12 @@
 //! choice: one per fp8 value where its kernels read that, else those of the compute dtype, which represents fp8 values
 //! exactly.
 
-use std::fmt;
-
 use float8::F8E4M3;
 use serde::{Deserialize, Serialize};
 
 use super::{Backend, Dtype, HeadLayout};
+
+use offshoot_core::named;
 
 /// The dtype of all keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub enum KvDtype {
     // NaN.
     Fp8,
 }
+
+named!(KvDtype { Model = "model", Fp8 = "fp8" });
 
 impl KvDtype {
     /// `x` rounded as a key or value of a model with compute dtype `dtype`.
@@ -45,16 +47,6 @@ impl KvDtype {
                 backend.describe()
             ),
         }
-    }
-}
-
-/// The name on the command line.
-impl fmt::Display for KvDtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            KvDtype::Model => "model",
-            KvDtype::Fp8 => "fp8",
-        })
     }
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::quantised::{QuantFormat, QuantRow, QuantSource, QuantView};
 use offshoot_core::mix::{GOLDEN, mix};
+use offshoot_core::named;
 use offshoot_gguf::TensorType;
 
 /// Element type of activations, vectors and dense arrays. As the type of the operands of products: the *compute dtype*.
@@ -23,9 +24,9 @@ pub enum Dtype {
     Bf16,
 }
 
-impl Dtype {
-    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+named!(Dtype { F32 = "f32", F16 = "f16", Bf16 = "bf16" });
 
+impl Dtype {
     pub fn bytes(self) -> usize {
         match self {
             Dtype::F32 => 4,
@@ -59,17 +60,6 @@ impl Dtype {
             Dtype::F16 => half::f16::from_f32(x).to_f32(),
             Dtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         }
-    }
-}
-
-/// The name in configs, on the command line and in messages.
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Dtype::F32 => "f32",
-            Dtype::F16 => "f16",
-            Dtype::Bf16 => "bf16",
-        })
     }
 }
 

@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod json;
 pub mod mapped;
 pub mod mix;
+mod named;
 pub mod out;
 pub mod setting;
 #[cfg(test)]

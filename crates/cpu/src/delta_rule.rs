@@ -164,6 +164,14 @@ struct TokenGates {
     is_in: bool,
 }
 
+/// A token's vectors in one head, query and key normalised.
+struct Token<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    gates: TokenGates,
+}
+
 impl Head {
     fn new(isa: Isa, heads: DeltaHeads, head: usize) -> Self {
         let zeros = |n: usize| vec![0.0; n];
@@ -219,16 +227,15 @@ impl Head {
         let gates_of = |r: usize| gates_of(heads, head, row(r).1, gates, run.is_in && r == rows.start);
         if self.isa == Isa::Portable || rows.len() < FEWEST_STRIP_TOKENS {
             for r in rows.clone() {
-                let TokenGates { decay, beta, is_in } = gates_of(r);
+                let gates = gates_of(r);
                 let qkv = row(r).0;
                 load(heads, head, qkv, &mut self.query, &mut self.key);
-                let value = &qkv[values.clone()];
                 let out = &mut outputs[r * value_dim..][..value_dim];
-                let (isa, query, key, delta) = (self.isa, &self.query, &self.key, &mut self.delta);
-                match (is_in, rounds) {
-                    (true, _) => read(isa, state, query, out),
-                    (false, false) => update(isa, state, query, key, value, delta, out, decay, beta),
-                    (false, true) => update_rounded(isa, state, query, key, value, delta, out, decay, beta),
+                if gates.is_in {
+                    read(self.isa, state, &self.query, out);
+                } else {
+                    let token = Token { query: &self.query, key: &self.key, value: &qkv[values.clone()], gates };
+                    update(self.isa, state, &token, &mut self.delta, out, rounds);
                 }
             }
         } else {
@@ -275,10 +282,7 @@ impl Head {
             for (r, to) in rows.clone().zip(&mut *values) {
                 to[..columns.len()].copy_from_slice(&row(r).0[self.values()][columns.clone()]);
             }
-            match rounds {
-                false => update_strip(self.isa, strip, vectors, tokens, values),
-                true => update_strip_rounded(self.isa, strip, vectors, tokens, values),
-            }
+            update_strip(self.isa, strip, vectors, tokens, values, rounds);
             for (to, from) in state.chunks_exact_mut(value_dim).zip(&*strip) {
                 to[columns.clone()].copy_from_slice(&from[..columns.len()]);
             }
@@ -344,33 +348,8 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// Decays the state, adds the token to it, and reads it.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn update(
-        state: &mut [f32],
-        query: &[f32],
-        key: &[f32],
-        value: &[f32],
-        delta: &mut [f32],
-        out: &mut [f32],
-        decay: f32,
-        beta: f32,
-    ) = update_loop;
-}
-
-for_each_isa! {
-    /// The same with a state that is rounded to bf16 before it is read.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn update_rounded(
-        state: &mut [f32],
-        query: &[f32],
-        key: &[f32],
-        value: &[f32],
-        delta: &mut [f32],
-        out: &mut [f32],
-        decay: f32,
-        beta: f32,
-    ) = update_rounded_loop;
+    /// Decays the state, adds the token to it, and reads it. `rounds`: the state is rounded to bf16 before it is read.
+    fn update(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) = update_loop;
 }
 
 for_each_isa! {
@@ -379,19 +358,14 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// A strip through all tokens; see [`Strips`].
-    fn update_strip(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) =
-        strip_loop;
-}
-
-for_each_isa! {
-    /// The same with a state that is rounded to bf16 after each token.
-    fn update_strip_rounded(
+    /// A strip through all tokens; see [`Strips`]. `rounds`: the state is rounded to bf16 after each token.
+    fn update_strip(
         state: &mut [[f32; STRIP]],
         vectors: &[f32],
         tokens: &[TokenGates],
         values: &mut [[f32; STRIP]],
-    ) = strip_rounded_loop;
+        rounds: bool,
+    ) = strip_loop;
 }
 
 for_each_isa! {
@@ -449,47 +423,16 @@ fn stored<const ROUNDS: bool>(x: f32) -> f32 {
 }
 
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-fn update_loop(
-    state: &mut [f32],
-    query: &[f32],
-    key: &[f32],
-    value: &[f32],
-    delta: &mut [f32],
-    out: &mut [f32],
-    decay: f32,
-    beta: f32,
-) {
-    update_stored::<false>(state, query, key, value, delta, out, decay, beta);
+fn update_loop(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) {
+    match rounds {
+        true => update_stored::<true>(state, token, delta, out),
+        false => update_stored::<false>(state, token, delta, out),
+    }
 }
 
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-fn update_rounded_loop(
-    state: &mut [f32],
-    query: &[f32],
-    key: &[f32],
-    value: &[f32],
-    delta: &mut [f32],
-    out: &mut [f32],
-    decay: f32,
-    beta: f32,
-) {
-    update_stored::<true>(state, query, key, value, delta, out, decay, beta);
-}
-
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-fn update_stored<const ROUNDS: bool>(
-    state: &mut [f32],
-    query: &[f32],
-    key: &[f32],
-    value: &[f32],
-    delta: &mut [f32],
-    out: &mut [f32],
-    decay: f32,
-    beta: f32,
-) {
+fn update_stored<const ROUNDS: bool>(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32]) {
+    let &Token { query, key, value, gates: TokenGates { decay, beta, .. } } = token;
     // What the decayed state holds for the key.
     delta.fill(0.0);
     for (row, key) in state.chunks_exact_mut(value.len()).zip(key) {
@@ -521,13 +464,17 @@ fn read_loop(state: &[f32], query: &[f32], out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn strip_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) {
-    strip_stored::<false>(state, vectors, tokens, values);
-}
-
-#[inline(always)]
-fn strip_rounded_loop(state: &mut [[f32; STRIP]], vectors: &[f32], tokens: &[TokenGates], values: &mut [[f32; STRIP]]) {
-    strip_stored::<true>(state, vectors, tokens, values);
+fn strip_loop(
+    state: &mut [[f32; STRIP]],
+    vectors: &[f32],
+    tokens: &[TokenGates],
+    values: &mut [[f32; STRIP]],
+    rounds: bool,
+) {
+    match rounds {
+        true => strip_stored::<true>(state, vectors, tokens, values),
+        false => strip_stored::<false>(state, vectors, tokens, values),
+    }
 }
 
 #[inline(always)]

@@ -326,7 +326,7 @@ impl Branch {
         let last = stop_token.as_ref().map(|stop| stop.logprob);
         let logprob = logprobs.iter().copied().chain(last).map(f64::from).sum();
         let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, stop_token };
-        events.send(Event::Finished { branch: self.id, finish });
+        events.send(Event::Finished { id: self.id, finish });
     }
 
     /// Ends the work with an error and sends the event.
@@ -337,7 +337,7 @@ impl Branch {
             BranchWork::Sample(sampling) => sampling.events,
             BranchWork::Score(scoring) => scoring.events,
         };
-        events.send(Event::Failed { branch: self.id, error });
+        events.send(Event::Failed { id: self.id, error });
     }
 
     /// Requests all scores again that are not collected, as one that another branch was to compute did not come.

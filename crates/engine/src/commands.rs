@@ -180,7 +180,7 @@ impl Engine {
     fn extend(&mut self, extend: Extend, events: &EventSender) {
         let Extend { branch: id, continuation } = extend;
         if let Err(error) = self.try_extend(id, continuation, events) {
-            events.send(Event::Failed { branch: id, error });
+            events.send(Event::Failed { id, error });
         }
     }
 

@@ -112,7 +112,7 @@ fn accept(
     let at_limit = count >= sampling.stop.max_tokens;
     if sampling.events.hears_tokens() {
         let tokens = vec![SampledToken { token, logprob, top }];
-        batcher.send(&sampling.events, Event::Tokens { branch: branch.id, tokens, text: piece.text });
+        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text });
     }
     branch.tokens.push_sampled(token);
     let is_full = branch.tokens.len() >= facts.context;

@@ -39,9 +39,9 @@ struct Queue {
 
 impl Queue {
     fn push(&mut self, event: Event) {
-        let Event::Tokens { branch, .. } = event else {
+        let Event::Tokens { id: branch, .. } = event else {
             // Tokens that the branch samples after this end must not be joined with earlier ones.
-            self.joined.remove(&event.branch());
+            self.joined.remove(&event.id());
             return self.events.push_back(event);
         };
         if self.events.len() < MOST_QUEUED {
@@ -217,11 +217,11 @@ mod tests {
 
     fn token(branch: u64, token: usize) -> Event {
         let sampled = SampledToken { token: TokenId::new(token), logprob: 0.0, top: Vec::new() };
-        Event::Tokens { branch: BranchId(branch), tokens: vec![sampled], text: format!("{token};") }
+        Event::Tokens { id: BranchId(branch), tokens: vec![sampled], text: format!("{token};") }
     }
 
     fn end(branch: u64) -> Event {
-        Event::Finished { branch: BranchId(branch), finish: Finish::empty(FinishReason::Length) }
+        Event::Finished { id: BranchId(branch), finish: Finish::empty(FinishReason::Length) }
     }
 
     /// Tokens by branch, and how often each branch ended, until nothing is left.
@@ -229,13 +229,13 @@ mod tests {
         let (mut tokens, mut ends) = (HashMap::<_, Vec<usize>>::new(), HashMap::new());
         while let Some(event) = reader.next() {
             match event {
-                Event::Tokens { branch, tokens: run, text } => {
+                Event::Tokens { id: branch, tokens: run, text } => {
                     let run: Vec<usize> = run.iter().map(|sampled| sampled.token.ix()).collect();
                     assert_eq!(text, run.iter().map(|token| format!("{token};")).collect::<String>());
                     assert!(!ends.contains_key(&branch), "a token after the end");
                     tokens.entry(branch).or_default().extend(run);
                 }
-                other => *ends.entry(other.branch()).or_default() += 1,
+                other => *ends.entry(other.id()).or_default() += 1,
             }
         }
         (tokens, ends)

@@ -281,7 +281,7 @@ impl EngineHandle {
         while let Some(event) = receiver.next() {
             match event {
                 Event::Tokens { .. } => {}
-                Event::Finished { branch, finish } => finished[places[&branch]] = Some(finish),
+                Event::Finished { id: branch, finish } => finished[places[&branch]] = Some(finish),
                 Event::Failed { error, .. } => return Err(error),
             }
         }

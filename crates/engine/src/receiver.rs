@@ -112,12 +112,12 @@ impl EventReceiver {
 
     /// The failure of the first unfinished branch, once the engine has stopped.
     fn failed(&self) -> Option<Event> {
-        self.unfinished.first().map(|&branch| Event::Failed { branch, error: self.handle.stopped() })
+        self.unfinished.first().map(|&branch| Event::Failed { id: branch, error: self.handle.stopped() })
     }
 
     fn note(&mut self, event: Event) -> Event {
         if event.is_end() {
-            self.unfinished.remove(&event.branch());
+            self.unfinished.remove(&event.id());
         }
         event
     }

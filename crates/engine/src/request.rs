@@ -310,40 +310,50 @@ pub struct SampledToken {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// An event of a branch, sent to the `EventReceiver` that extends it; events of one branch arrive in order.
-#[derive(Debug)]
-pub enum Event {
-    /// Tokens were sampled and kept: one, or several if the reader lags. `text` is the text that is final with them; it
-    /// lags while a character is incomplete or a stop string may have begun. Sent only to readers of tokens.
+/// An event of what is extended: of a branch, as its `EventReceiver` has it; or of a sample or a node, as those who
+/// name branches so pass it on. Events of one id arrive in order. `End` and `Why`: what is known of its end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<Id = BranchId, End = Finish, Why = Error> {
+    /// Tokens were sampled and kept: one, or several if the reader lags. Sent only to readers of tokens.
     Tokens {
-        /// The branch that grew.
-        branch: BranchId,
+        /// What grew.
+        id: Id,
         /// Its new tokens.
         tokens: Vec<SampledToken>,
-        /// Their text, as far as it is final.
+        /// Their text, as far as it is final: never half a character, never part of a stop string. It lags while either
+        /// may have begun.
         text: String,
     },
-    /// The branch rests; it can be extended or forked again.
+    /// It is complete, or was cancelled with its tokens so far. It rests; it can be extended or forked again.
     Finished {
-        /// The branch that ended.
-        branch: BranchId,
+        /// What ended.
+        id: Id,
         /// What the extend added to it.
-        finish: Finish,
+        finish: End,
     },
-    /// The branch could not be extended further. It keeps its tokens and rests.
+    /// It could not be extended further. It keeps its tokens and rests; others go on.
     Failed {
-        /// The branch that failed.
-        branch: BranchId,
+        /// What failed.
+        id: Id,
         /// Why.
-        error: Error,
+        error: Why,
     },
 }
 
-impl Event {
-    /// The branch that it is of.
-    pub fn branch(&self) -> BranchId {
+impl<Id: Copy, End, Why> Event<Id, End, Why> {
+    /// The branch, sample or node that it is of.
+    pub fn id(&self) -> Id {
         match self {
-            Event::Tokens { branch, .. } | Event::Finished { branch, .. } | Event::Failed { branch, .. } => *branch,
+            Event::Tokens { id, .. } | Event::Finished { id, .. } | Event::Failed { id, .. } => *id,
+        }
+    }
+
+    /// The same event under another id.
+    pub fn with_id<Other>(self, id: Other) -> Event<Other, End, Why> {
+        match self {
+            Event::Tokens { tokens, text, .. } => Event::Tokens { id, tokens, text },
+            Event::Finished { finish, .. } => Event::Finished { id, finish },
+            Event::Failed { error, .. } => Event::Failed { id, error },
         }
     }
 
@@ -353,7 +363,7 @@ impl Event {
     }
 
     /// Appends the tokens of `later`, which follow those of this event.
-    pub(super) fn join(&mut self, later: Event) {
+    pub(super) fn join(&mut self, later: Self) {
         if let (Event::Tokens { tokens, text, .. }, Event::Tokens { tokens: more, text: further, .. }) = (self, later) {
             tokens.extend(more);
             text.push_str(&further);

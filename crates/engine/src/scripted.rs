@@ -214,7 +214,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         let Extend { branch, continuation } = extend;
         let Some(tokens) = self.branches.get_mut(&branch) else {
             let error = Error::value("branch", "one that lives", branch.to_string());
-            events.send(Event::Failed { branch, error });
+            events.send(Event::Failed { id: branch, error });
             return;
         };
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
@@ -227,7 +227,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 let logprobs = if logprobs.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
                 let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
-                events.send(Event::Finished { branch, finish });
+                events.send(Event::Finished { id: branch, finish });
             }
         }
     }
@@ -246,7 +246,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             if growing.events.hears_tokens() {
                 let top = top(growing.tops.unwrap_or(0), token, logprob);
                 let (tokens, text) = (vec![SampledToken { token, logprob, top }], text_of(&[token]));
-                growing.events.send(Event::Tokens { branch: growing.branch, tokens, text });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text });
             }
         }
         self.growing.retain(|growing| {
@@ -254,7 +254,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             match ends {
                 true if growing.reply.fails => {
                     let error = Error::value("the script", "a branch that goes on", "one that fails");
-                    growing.events.send(Event::Failed { branch: growing.branch, error });
+                    growing.events.send(Event::Failed { id: growing.branch, error });
                 }
                 true => growing.finish(growing.reply.reason.clone()),
                 false => {}
@@ -281,7 +281,7 @@ impl ScriptedBranch {
             tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
         });
         let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
-        self.events.send(Event::Finished { branch: self.branch, finish });
+        self.events.send(Event::Finished { id: self.branch, finish });
     }
 }
 

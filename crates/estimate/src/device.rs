@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::plan_model::PlanModel;
 use super::pool::Pool;
 use super::replicas::Copying;
-use super::source::PlanModel;
 use crate::replay::{ReplaySettings, SimulatedMachine};
 use offshoot_backend::ranks::{PARTS, divides_experts};
 use offshoot_backend::{Backend, WeightFormat};

@@ -10,6 +10,7 @@ mod drawing;
 mod explain;
 mod job;
 mod parts;
+mod plan_model;
 mod pool;
 mod predict;
 pub mod replay;

@@ -10,14 +10,15 @@ use super::device::{DescribedDevice, RankSizes, StateSizes};
 use super::explain::ExplainedNode;
 use super::job::PlannedJob;
 use super::parts::JobParts;
+use super::plan_model::PlanModel;
 use super::pool::{Pool, Wave};
 use super::predict::Prediction;
 use super::replicas::JobReplicas;
 use super::sharing::{SharingCost, TreeLevel};
-use super::source::PlanModel;
 use offshoot_backend::Dtype;
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, counted, saved, seconds};
+use offshoot_core::json;
 use offshoot_kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -141,8 +142,7 @@ impl WaveSizes {
 
 impl JobEstimate {
     pub fn json(&self) -> Result<String> {
-        let text = serde_json::to_string_pretty(self);
-        text.map_err(|error| Error::Internal(format!("the estimate is not JSON: {error}")))
+        json::pretty("the estimate", self)
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::job::{PlannedJob, PromptSamples};
-use super::source::{PlanModel, expected};
+use super::plan_model::PlanModel;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::mix::{GOLDEN, mix};
@@ -199,6 +199,16 @@ fn brief(value: &Value) -> String {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text,
     }
+}
+
+/// Expected tokens of a sample: its limit, the limit of the context, or the user's estimate, whichever is smallest.
+pub fn expected(most: u32, expected: Option<u32>, context: usize, prompt: usize) -> u32 {
+    let room = as_u32(context.saturating_sub(prompt));
+    most.min(expected.unwrap_or(most)).min(room).max(1)
+}
+
+pub fn as_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Generates tokens for prompts given only by length. Runs after the same run start with different tokens, as long as

@@ -1,14 +1,13 @@
 //! Reads a job from a task file, a file of OpenAI Batch requests, or rows of prompts, together with its model. Only the
 //! model's config.json, its tokenizer, and the headers of its weights, if they are there, are read.
 
-use std::path::{Path, PathBuf};
-
 use serde_json::{Map, Value};
 
 use super::PlanOptions;
 use super::job::{PlannedJob, PromptSamples};
+use super::plan_model::{PlanModel, of_folder};
 use super::rows;
-use offshoot_backend::Dtype;
+use super::rows::{as_u32, expected};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
 use offshoot_core::input::whole;
@@ -17,56 +16,7 @@ use offshoot_eval::run::RenderedTask;
 use offshoot_eval::task::{Method, Overrides};
 use offshoot_kv::PackedPrompts;
 use offshoot_lines::open;
-use offshoot_model::check::check_stored;
-use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 use offshoot_openai::batch;
-use offshoot_text::Tokenizer;
-
-/// A model without its weights.
-#[derive(Debug)]
-pub struct PlanModel {
-    pub path: PathBuf,
-    pub config: ModelConfig,
-    /// Dtype of weights, keys and values.
-    pub dtype: Dtype,
-}
-
-impl PlanModel {
-    /// A model folder, a GGUF file, or a config.json alone, with the weights that the user asks for.
-    pub fn open(path: &Path, dtype: Option<Dtype>, weights: WeightChoice) -> Result<Self> {
-        let config = match is_config(path) {
-            true => ModelConfig::from_file(path)?.with(weights, path)?,
-            false => of_folder(ModelFolder::open(path)?, weights)?,
-        };
-        Ok(Self::of(path, config, dtype))
-    }
-
-    fn of(path: &Path, config: ModelConfig, dtype: Option<Dtype>) -> Self {
-        let dtype = dtype.or(config.dtype).unwrap_or(Dtype::Bf16);
-        Self { path: path.to_path_buf(), config, dtype }
-    }
-
-    /// The tokenizer, for prompts given as text.
-    pub fn tokenizer(&self) -> Result<Tokenizer> {
-        match is_config(&self.path) {
-            true => Err(Error::value(MODEL, "a folder with a tokenizer, for prompts come as text", "a config.json")),
-            false => Tokenizer::load(&self.path),
-        }
-    }
-}
-
-/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as the
-/// folder has weights or an index of them.
-fn of_folder(folder: ModelFolder, weights: WeightChoice) -> Result<ModelConfig> {
-    let folder = folder.with(weights)?;
-    check_stored(&folder)?;
-    Ok(folder.config)
-}
-
-/// Whether the path is that of a config.json rather than of a model.
-fn is_config(path: &Path) -> bool {
-    path.is_file() && path.extension().is_none_or(|kind| !kind.eq_ignore_ascii_case("gguf"))
-}
 
 /// Reads the input and the model named by `options`.
 pub fn read(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
@@ -158,16 +108,6 @@ fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {
     let lines = counted(refused.len() as u64, "line");
     job.notes.push(format!("{lines} left out that cannot be answered, the first because of {}", first.message));
     Ok(job)
-}
-
-/// Expected tokens of a sample: its limit, the limit of the context, or the user's estimate, whichever is smallest.
-pub fn expected(most: u32, expected: Option<u32>, context: usize, prompt: usize) -> u32 {
-    let room = as_u32(context.saturating_sub(prompt));
-    most.min(expected.unwrap_or(most)).min(room).max(1)
-}
-
-fn as_u32(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl PlanOptions {

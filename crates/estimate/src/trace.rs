@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::device::DescribedDevice;
+use super::plan_model::PlanModel;
 use super::report::ModelSizes;
-use super::source::PlanModel;
 use crate::replay::{Policy, ReplaySettings, Totals, TraceReplay, replay_trace};
 use offshoot_backend::Dtype;
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, counted, saved};
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_launch::EngineBudget;
 
@@ -64,10 +65,7 @@ pub fn main(options: &TraceOptions) -> Result<()> {
         replayed.policies.push(ByPolicy { policy: policy.to_string(), totals });
     }
     match options.json {
-        true => {
-            let text = serde_json::to_string_pretty(&replayed);
-            out::line(text.map_err(|error| Error::Internal(format!("the replay is not JSON: {error}")))?)
-        }
+        true => out::line(json::pretty("the replay", &replayed)?),
         false => out::text(replayed),
     }
 }

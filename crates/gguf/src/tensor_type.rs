@@ -1,9 +1,9 @@
 //! The element types of GGUF tensors: their numbers in files, their names, and the size of their blocks. `blocks` says
 //! what the bytes of a block mean.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+
+use offshoot_core::named;
 
 /// How the elements of a tensor are stored. Quantised types store 32 or 256 neighbours of a row as one block, with
 /// scales of its own.
@@ -33,22 +33,23 @@ pub enum TensorType {
     Mxfp4,
 }
 
-impl TensorType {
-    pub const ALL: [TensorType; 12] = [
-        TensorType::F32,
-        TensorType::F16,
-        TensorType::Bf16,
-        TensorType::Q4_0,
-        TensorType::Q4_1,
-        TensorType::Q5_0,
-        TensorType::Q5_1,
-        TensorType::Q8_0,
-        TensorType::Q4K,
-        TensorType::Q5K,
-        TensorType::Q6K,
-        TensorType::Mxfp4,
-    ];
+// The names are llama.cpp's.
+named!(TensorType {
+    F32 = "F32",
+    F16 = "F16",
+    Bf16 = "BF16",
+    Q4_0 = "Q4_0",
+    Q4_1 = "Q4_1",
+    Q5_0 = "Q5_0",
+    Q5_1 = "Q5_1",
+    Q8_0 = "Q8_0",
+    Q4K = "Q4_K",
+    Q5K = "Q5_K",
+    Q6K = "Q6_K",
+    Mxfp4 = "MXFP4",
+});
 
+impl TensorType {
     /// The number that files write.
     pub fn number(self) -> u32 {
         match self {
@@ -69,24 +70,6 @@ impl TensorType {
 
     pub fn by_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
-    }
-
-    /// As llama.cpp writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            TensorType::F32 => "F32",
-            TensorType::F16 => "F16",
-            TensorType::Bf16 => "BF16",
-            TensorType::Q4_0 => "Q4_0",
-            TensorType::Q4_1 => "Q4_1",
-            TensorType::Q5_0 => "Q5_0",
-            TensorType::Q5_1 => "Q5_1",
-            TensorType::Q8_0 => "Q8_0",
-            TensorType::Q4K => "Q4_K",
-            TensorType::Q5K => "Q5_K",
-            TensorType::Q6K => "Q6_K",
-            TensorType::Mxfp4 => "MXFP4",
-        }
     }
 
     /// Elements of a block.
@@ -118,12 +101,6 @@ impl TensorType {
     /// Bytes of a row of `columns` elements, which are whole blocks.
     pub fn row_bytes(self, columns: usize) -> usize {
         columns / self.block_elements() * self.block_bytes()
-    }
-}
-
-impl fmt::Display for TensorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

@@ -272,7 +272,7 @@ impl Player {
             while let Poll::Ready(Some(event)) = receiver.poll(Duration::ZERO) {
                 match event {
                     Event::Tokens { .. } => {}
-                    Event::Finished { branch, finish } => finished[places[&branch]] = Some(finish),
+                    Event::Finished { id: branch, finish } => finished[places[&branch]] = Some(finish),
                     Event::Failed { error, .. } => return Err(error),
                 }
             }

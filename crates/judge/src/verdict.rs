@@ -1,10 +1,11 @@
 //! The judge's result on a candidate: a verdict, and the time and memory of its run.
 #![warn(missing_docs)]
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use offshoot_core::named;
 
 /// Verdicts, as contest judges abbreviate them. The first failed test decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,39 +36,16 @@ pub enum Verdict {
     Sandbox,
 }
 
-impl Verdict {
-    /// Each of them, from the best on.
-    pub const ALL: [Verdict; 8] = [
-        Verdict::Accepted,
-        Verdict::WrongAnswer,
-        Verdict::TimeLimit,
-        Verdict::MemoryLimit,
-        Verdict::OutputLimit,
-        Verdict::RuntimeError,
-        Verdict::CompileError,
-        Verdict::Sandbox,
-    ];
-
-    /// The abbreviation.
-    pub fn code(self) -> &'static str {
-        match self {
-            Verdict::Accepted => "AC",
-            Verdict::WrongAnswer => "WA",
-            Verdict::TimeLimit => "TLE",
-            Verdict::MemoryLimit => "MLE",
-            Verdict::OutputLimit => "OLE",
-            Verdict::RuntimeError => "RE",
-            Verdict::CompileError => "CE",
-            Verdict::Sandbox => "SANDBOX",
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code())
-    }
-}
+named!(Verdict {
+    Accepted = "AC",
+    WrongAnswer = "WA",
+    TimeLimit = "TLE",
+    MemoryLimit = "MLE",
+    OutputLimit = "OLE",
+    RuntimeError = "RE",
+    CompileError = "CE",
+    Sandbox = "SANDBOX",
+});
 
 /// One test of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,8 +1,12 @@
 //! How many pages texts take, counted before they are there as the prefix tree will count them: for refusing what can
 //! never fit, and for estimates. Pages behind windows count as freed.
 
-use super::prefix_tree::numbers_between;
 use super::{PageGroups, Reach, Window};
+
+/// The number of page numbers that positions `first .. end` touch; 0 if there are none.
+pub(crate) fn numbers_between(page_tokens: u32, first: u32, end: u32) -> usize {
+    if first >= end { 0 } else { ((end - 1) / page_tokens - first / page_tokens + 1) as usize }
+}
 
 /// What decides how many pages a text takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,8 +23,8 @@ pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnBackend, OnDevice, Opened, WhyNotCuda};
 pub use devices::Devices;
 pub use generate::{
-    AsRequest, BeginOptions, ChoicesRequest, GenerateEvent, Generation, Generator, PromptRequest, Release, SampleId,
-    generate,
+    AsRequest, BeginOptions, ChoicesRequest, Generation, GenerationEvent, Generator, PromptRequest, RefusedPrompt,
+    Release, SampleId, generate,
 };
 pub use options::EngineOptions;
 pub use order::{OutputTokens, PromptOrder, TextKey};

@@ -260,9 +260,9 @@ impl SearchJob<'_> {
             self.check_interrupted()?;
             match growing.poll_beside(&self.assessor.replies(), PATIENCE)? {
                 Poll::Ready(First::Message(reply)) => self.assessor.receive(reply)?,
-                Poll::Ready(First::Event(Some(TreeEvent::Finished { node }))) => self.finished(growing, node),
-                Poll::Ready(First::Event(Some(TreeEvent::Failed { node }))) => {
-                    self.record_failed(growing.tree(), node)?
+                Poll::Ready(First::Event(Some(TreeEvent::Finished { id, .. }))) => self.finished(growing, id),
+                Poll::Ready(First::Event(Some(TreeEvent::Failed { id, .. }))) => {
+                    self.record_failed(growing.tree(), id)?
                 }
                 Poll::Ready(First::Event(Some(TreeEvent::Tokens { .. }))) | Poll::Pending => {}
                 Poll::Ready(First::Event(None)) if self.assessor.is_awaited() => self.assessor.wait()?,
@@ -283,7 +283,9 @@ impl SearchJob<'_> {
         loop {
             self.check_interrupted()?;
             match growing.poll_event(PATIENCE)? {
-                Poll::Ready(Some(TreeEvent::Finished { node } | TreeEvent::Failed { node })) => return Ok(Some(node)),
+                Poll::Ready(Some(TreeEvent::Finished { id, .. } | TreeEvent::Failed { id, .. })) => {
+                    return Ok(Some(id));
+                }
                 Poll::Ready(Some(TreeEvent::Tokens { .. })) | Poll::Pending => {}
                 Poll::Ready(None) => return Ok(None),
             }

@@ -29,8 +29,8 @@ use offshoot_openai::protocol::files::{
 use offshoot_openai::protocol::{Refusal, RefusalKind};
 
 use super::batches::{Batches, now};
-use super::dispatch::ClientId;
 use super::in_path::InPath;
+use super::keys::ClientId;
 use super::reply::{self, Refused};
 use super::server::Server;
 use super::store::{Kept, Record, Store};

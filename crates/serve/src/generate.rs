@@ -14,7 +14,8 @@ use offshoot_openai::protocol::{
     AnswerHead, ChunkWriter, EncodedPrompt, Endpoint, Keep, PromptCandidates, ProtocolRequest, Refusal, response,
 };
 
-use super::dispatch::{ClientId, Delivery, Job, JobPrompt, JobUsage, OpenTicket, Outbox};
+use super::dispatch::{Delivery, Job, JobPrompt, JobUsage, OpenTicket, Outbox};
+use super::keys::ClientId;
 use super::random::random_hex;
 use super::reply;
 use super::server::Server;

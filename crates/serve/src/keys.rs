@@ -9,7 +9,9 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 use offshoot_openai::protocol::Refusal;
 
-use super::dispatch::ClientId;
+/// Who sends requests: the index of an API key, or 0 where none are asked for. Clients share the engine fairly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub usize);
 
 /// The environment variable with API keys, separated by commas.
 pub const VARIABLE: &str = "OFFSHOOT_API_KEYS";

@@ -14,7 +14,7 @@ use offshoot_core::setting::MAX_KEPT;
 use offshoot_engine::EngineHandle;
 use offshoot_openai::protocol::Refusal;
 
-use super::dispatch::ClientId;
+use super::keys::ClientId;
 use super::random::random_hex;
 
 /// The name of a kept branch: 128 random bits.

@@ -22,6 +22,7 @@ mod routes;
 mod server;
 mod store;
 mod stream;
+mod ticks;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -55,7 +56,7 @@ use metrics::ServeMetrics;
 pub use options::{ServeLimits, ServeOptions};
 use server::{LARGE_BODIES, Server};
 use store::Store;
-use stream::Ticks;
+use ticks::Ticks;
 
 /// The folder of files and batches, if none is chosen.
 const USUAL_DATA: &str = "runs/serve";

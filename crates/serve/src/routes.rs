@@ -15,11 +15,11 @@ use serde_json::json;
 
 use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
 
-use super::dispatch::ClientId;
 use super::engine_metrics;
 use super::file_routes;
 use super::generate::generate;
 use super::in_path::InPath;
+use super::keys::ClientId;
 use super::metrics::gauge;
 use super::page;
 use super::reply::{self, Refused};

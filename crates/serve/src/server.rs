@@ -22,7 +22,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::options::ServeLimits;
 use super::random::random_seed;
-use super::stream::Ticks;
+use super::ticks::Ticks;
 
 /// Longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(120);

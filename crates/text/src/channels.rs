@@ -2,8 +2,6 @@
 //! `<|start|>assistant<|channel|>NAME<|message|>TEXT<|end|>`. The channel `final` is the answer, every other one is
 //! reasoning. The result does not depend on how the text was cut into pieces.
 
-use super::reasoning::SplitText;
-
 /// The mark with which such a text begins: the template has written what stands before it.
 pub const BEGIN: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
@@ -11,6 +9,13 @@ const START: &str = "<|start|>";
 const END: &str = "<|end|>";
 const ASSISTANT: &str = "assistant";
 const FINAL: &str = "final";
+
+/// New text of both parts of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SplitText {
+    pub reasoning: String,
+    pub content: String,
+}
 
 /// Splits one text from its first mark on.
 #[derive(Clone, Debug, PartialEq, Eq)]

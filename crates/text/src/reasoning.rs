@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+pub use super::channels::SplitText;
 use super::channels::{self, ChannelSplitter, beginning_of};
 
 /// The marks around the reasoning.
@@ -80,13 +81,6 @@ pub struct ReasoningSplitter {
     /// Text that may belong to a mark.
     held: String,
     channels: ChannelSplitter,
-}
-
-/// New text of both parts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SplitText {
-    pub reasoning: String,
-    pub content: String,
 }
 
 impl ReasoningSplitter {

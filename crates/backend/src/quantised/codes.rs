@@ -1,9 +1,9 @@
 //! The codes of quantised weights, one to a byte, and the numbers they stand for.
 
-use std::fmt;
-
 use float8::F8E4M3;
 use serde::{Deserialize, Serialize};
+
+use offshoot_core::named;
 
 /// What a code is. Sources: e4m3fn and e2m1 of "OCP 8-bit Floating Point Specification" (revision 1.0) and "OCP
 /// Microscaling Formats" (version 1.0).
@@ -19,6 +19,8 @@ pub enum CodeFormat {
     /// e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
     Fp4,
 }
+
+named!(CodeFormat { Fp8 = "fp8", Int8 = "int8", Int4 = "int4", Fp4 = "mxfp4" });
 
 /// The positive numbers of e2m1.
 pub(super) const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
@@ -55,18 +57,6 @@ impl CodeFormat {
             CodeFormat::Int4 => f32::from(code) - f32::from(zero.unwrap_or(8)),
             CodeFormat::Fp4 => e2m1(code),
         }
-    }
-}
-
-/// The name on the command line and in messages.
-impl fmt::Display for CodeFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            CodeFormat::Fp8 => "fp8",
-            CodeFormat::Int8 => "int8",
-            CodeFormat::Int4 => "int4",
-            CodeFormat::Fp4 => "mxfp4",
-        })
     }
 }
 

@@ -6,9 +6,11 @@
 mod describe;
 pub mod digits;
 mod partial;
+mod written;
 
 pub use describe::{describe, listed, names};
 pub use partial::field_of_partial;
+pub use written::{pretty, text, value};
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -57,7 +57,7 @@ impl Router {
 
     fn hear(&mut self, at: usize, event: Event) {
         match event {
-            Event::Tokens { branch, tokens, text } => self.hear_tokens(at, branch, tokens, text),
+            Event::Tokens { id: branch, tokens, text } => self.hear_tokens(at, branch, tokens, text),
             end => self.hear_end(at, end),
         }
     }
@@ -68,7 +68,7 @@ impl Router {
         let Some(started) = self.started.get_mut(&branch).filter(has_it) else { return };
         match started.task.said.hear(tokens, text) {
             Ok(Some((tokens, text))) => {
-                self.batcher.send(&started.task.events, Event::Tokens { branch, tokens, text });
+                self.batcher.send(&started.task.events, Event::Tokens { id: branch, tokens, text });
             }
             Ok(None) => {}
             Err(Differs) => self.fail_differing(branch),
@@ -76,7 +76,7 @@ impl Router {
     }
 
     fn hear_end(&mut self, at: usize, end: Event) {
-        let branch = end.branch();
+        let branch = end.id();
         let Some(started) = self.started.get_mut(&branch) else { return };
         let Some(place) = started.replicas.iter().position(|&replica| replica == at) else { return };
         if started.task.said.is_short() && matches!(end, Event::Finished { .. }) {
@@ -146,7 +146,7 @@ impl Router {
         }
         let expected = format!("the tokens that a lost device had sampled ({DETERMINISTIC})");
         let error = Error::value("a sample that was begun again", expected, "others");
-        self.batcher.send(&task.events, Event::Failed { branch, error });
+        self.batcher.send(&task.events, Event::Failed { id: branch, error });
     }
 
     /// Takes an extend, and its branch, from the engines that have it.

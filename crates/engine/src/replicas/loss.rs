@@ -124,7 +124,7 @@ mod tests {
         let given: Vec<Command> = of_first.try_iter().collect();
         let Some(Command::Start { events, .. }) = given.last() else { panic!("the first engine is given the branch") };
         let mut batcher = EventBatcher::default();
-        batcher.send(events, Event::Finished { branch, finish: Finish::empty(FinishReason::Length) });
+        batcher.send(events, Event::Finished { id: branch, finish: Finish::empty(FinishReason::Length) });
         batcher.flush();
         ends_first.set("pulled out".to_owned()).expect("nobody else says why");
         drop((given, of_first));

@@ -170,11 +170,11 @@ impl Router {
         for extend in extends {
             let id = extend.branch;
             if !self.rests(id) {
-                self.batcher.send(events, Event::Failed { branch: id, error: busy_branch(id) });
+                self.batcher.send(events, Event::Failed { id, error: busy_branch(id) });
                 continue;
             }
             let Some(record) = self.branches.get(&id) else {
-                self.batcher.send(events, Event::Failed { branch: id, error: unknown_branch(id) });
+                self.batcher.send(events, Event::Failed { id, error: unknown_branch(id) });
                 continue;
             };
             let (prefix, length) = (record.prefix.clone(), record.path.len());
@@ -190,7 +190,7 @@ impl Router {
                     let expected = "one whose tokens are known";
                     let found = format!("{id}, which had failed on a device that is lost");
                     let error = Error::value("branch", expected, found);
-                    self.batcher.send(events, Event::Failed { branch: id, error });
+                    self.batcher.send(events, Event::Failed { id, error });
                 }
                 On::Nowhere => {
                     task.prefix = record.prefix_with(&task.extend.continuation);
@@ -308,7 +308,7 @@ impl Router {
             ..Finish::empty(FinishReason::Cancelled)
         };
         self.note_finish(task, &finish);
-        self.batcher.send(&task.events, Event::Finished { branch: task.branch(), finish });
+        self.batcher.send(&task.events, Event::Finished { id: task.branch(), finish });
     }
 
     fn release(&mut self, branches: &[BranchId], keep_cached: bool) {

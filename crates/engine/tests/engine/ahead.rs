@@ -21,7 +21,7 @@ fn told(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Vec<String>> {
     let mut told = vec![Vec::new(); branches.len()];
     let mut extension = engine.start(extends).unwrap();
     while let Some(event) = extension.next() {
-        let place = branches.iter().position(|&branch| branch == event.branch()).unwrap();
+        let place = branches.iter().position(|&branch| branch == event.id()).unwrap();
         told[place].push(match event {
             Event::Tokens { tokens, text, .. } => format!("{tokens:?} {text:?}"),
             Event::Finished { finish, .. } => format!("{finish:?}"),
@@ -145,7 +145,7 @@ fn commands_may_come_while_steps_are_in_flight() {
         engine.release(&gone[1..]);
         let mut cut: Vec<Option<Finish>> = vec![None; 6];
         while let Some(event) = extension.next() {
-            let place = children.iter().position(|&child| child == event.branch()).unwrap();
+            let place = children.iter().position(|&child| child == event.id()).unwrap();
             if let Event::Finished { finish, .. } = event {
                 cut[place] = Some(finish);
             }

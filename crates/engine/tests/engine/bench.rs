@@ -220,7 +220,7 @@ pub fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Result<Finis
     let mut told: Vec<(Vec<TokenId>, String)> = vec![Default::default(); branches.len()];
     let mut outcomes: Vec<Option<Result<Finish, offshoot_core::Error>>> = branches.iter().map(|_| None).collect();
     while let Some(event) = extension.next() {
-        let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
+        let ix = branches.iter().position(|&branch| branch == event.id()).unwrap();
         match event {
             Event::Tokens { tokens, text, .. } => {
                 told[ix].0.extend(tokens.iter().map(|sampled| sampled.token));

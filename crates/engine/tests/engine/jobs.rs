@@ -159,7 +159,7 @@ fn take(
 ) -> Option<Growing> {
     let mut more = None;
     while let Poll::Ready(Some(event)) = growing.extension.poll(Duration::ZERO) {
-        let branch = event.branch();
+        let branch = event.id();
         match event {
             Event::Tokens { .. } => continue,
             Event::Failed { error, .. } => panic!("job {}: {error}", growing.job),

@@ -42,7 +42,7 @@ fn hear(receiver: &mut EventReceiver) -> (Vec<(BranchId, Finish)>, usize) {
     while let Poll::Ready(Some(event)) = receiver.poll(Duration::ZERO) {
         match event {
             Event::Tokens { tokens: run, .. } => tokens += run.len(),
-            Event::Finished { branch, finish } => ended.push((branch, finish)),
+            Event::Finished { id: branch, finish } => ended.push((branch, finish)),
             Event::Failed { error, .. } => panic!("{error}"),
         }
     }

@@ -64,7 +64,7 @@ fn neither_order_nor_cancelled_siblings_matter(mode: Mode) {
                 extension.cancel(&go);
                 told = true;
             }
-            Event::Finished { branch, finish } => finishes.push((branch, finish)),
+            Event::Finished { id: branch, finish } => finishes.push((branch, finish)),
             Event::Failed { error, .. } => panic!("{error}"),
         }
     }
@@ -103,7 +103,7 @@ fn a_cancel_stops_those_it_names(mode: Mode) {
     extension.cancel(&go);
     while engine.turn().unwrap() == Turn::Stepped {}
     while let Some(event) = extension.next() {
-        if let Event::Finished { branch, finish } = event {
+        if let Event::Finished { id: branch, finish } = event {
             assert_eq!(finish.reason == FinishReason::Cancelled, go.contains(&branch), "{finish:?}");
             assert_eq!(finish.tokens.len() < 120, go.contains(&branch), "{finish:?}");
         }

@@ -116,7 +116,7 @@ fn play(
                 match event {
                     Event::Tokens { .. } => continue,
                     Event::Failed { error, .. } => panic!("{error}"),
-                    Event::Finished { branch, finish } if branch == begun.scored => begun.result = Some(finish),
+                    Event::Finished { id: branch, finish } if branch == begun.scored => begun.result = Some(finish),
                     Event::Finished { .. } => {}
                 }
                 if begun.extension.unfinished() == 0 {

@@ -148,7 +148,7 @@ fn what_is_cancelled_ends_wherever_it_waits() {
         receiver.cancel_all();
         let mut ended = Vec::new();
         while let Some(event) = receiver.next() {
-            let Event::Finished { branch, finish } = event else { panic!("{event:?}") };
+            let Event::Finished { id: branch, finish } = event else { panic!("{event:?}") };
             assert_eq!(finish.reason, FinishReason::Cancelled);
             ended.push(branch);
         }

@@ -69,19 +69,19 @@ fn grow(engine: &EngineHandle, rounds: usize, mut dice: Dice) -> BTreeMap<Branch
             let mut said: HashMap<BranchId, (Vec<TokenId>, String)> = HashMap::new();
             while let Some(event) = receiver.next() {
                 match event {
-                    Event::Tokens { branch, tokens, text } => {
+                    Event::Tokens { id: branch, tokens, text } => {
                         let so_far = said.entry(branch).or_default();
                         so_far.0.extend(tokens.iter().map(|sampled| sampled.token));
                         so_far.1.push_str(&text);
                     }
-                    Event::Finished { branch, finish } => {
+                    Event::Finished { id: branch, finish } => {
                         let (tokens, text) = said.remove(&branch).unwrap_or_default();
                         if hears && finish.reason != offshoot_engine::FinishReason::Given {
                             assert_eq!((&tokens, &text), (&finish.tokens, &finish.text), "{branch} was told all, once");
                         }
                         heard.entry(branch).or_default().push(Heard { tokens, text, finish });
                     }
-                    Event::Failed { branch, error } => panic!("{branch} failed: {error}"),
+                    Event::Failed { id: branch, error } => panic!("{branch} failed: {error}"),
                 }
             }
             assert!(said.is_empty(), "nothing is heard after an end");

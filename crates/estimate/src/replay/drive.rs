@@ -8,8 +8,8 @@ use super::job::ReplayRequest;
 use super::record::{JobRecord, ServedRequest, StepRecord};
 use super::time::Timekeeper;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Engine, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, Turn, UniformKey};
-use offshoot_launch::{GenerateEvent, Generator, PromptRequest, Release, SampleId};
+use offshoot_engine::{Engine, EngineHandle, Event, Hear, Metrics, Priority, SamplingParams, Stop, Turn, UniformKey};
+use offshoot_launch::{Generator, PromptRequest, Release};
 
 /// Runs `job` on `engine`. Requests are in the order of submission, each with its index in the original job.
 ///
@@ -131,7 +131,7 @@ impl<T: Timekeeper> Driver<'_, T> {
         let now = self.time.now();
         while let Poll::Ready(Some(event)) = self.generator.poll(Duration::ZERO) {
             match event {
-                GenerateEvent::Tokens { sample, tokens, .. } => {
+                Event::Tokens { id: sample, tokens, .. } => {
                     let open = &mut self.requests[sample.prompt];
                     open.first.get_or_insert(now);
                     if !std::mem::replace(&mut open.has_drawn[sample.sample], true) {
@@ -139,9 +139,8 @@ impl<T: Timekeeper> Driver<'_, T> {
                     }
                     open.drawn += tokens.len() as u64;
                 }
-                GenerateEvent::Finished { sample, .. } => self.requests[sample.prompt].end = now,
-                GenerateEvent::Failed { sample: SampleId { prompt, .. }, error }
-                | GenerateEvent::Refused { prompt, error } => return Err(named(self.job[prompt].0, &error)),
+                Event::Finished { id, .. } => self.requests[id.prompt].end = now,
+                Event::Failed { id, error } => return Err(named(self.job[id.prompt].0, &error)),
             }
         }
         Ok(())

@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 use fields::{FieldResult, RecordFields, Wrong, wrong};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::names;
+use offshoot_core::named;
 use offshoot_judge::problem::Problem;
 
 pub use functions::with_body;
@@ -39,30 +40,16 @@ pub enum BenchmarkFormat {
     LiveCodeBench,
 }
 
+// In the order of recognition: EvalPlus's records also have HumanEval's fields.
+named!(BenchmarkFormat {
+    EvalPlus = "evalplus",
+    HumanEval = "humaneval",
+    Mbpp = "mbpp",
+    Apps = "apps",
+    LiveCodeBench = "livecodebench",
+});
+
 impl BenchmarkFormat {
-    /// In the order of recognition: EvalPlus's records also have HumanEval's fields.
-    pub const ALL: [BenchmarkFormat; 5] = [
-        BenchmarkFormat::EvalPlus,
-        BenchmarkFormat::HumanEval,
-        BenchmarkFormat::Mbpp,
-        BenchmarkFormat::Apps,
-        BenchmarkFormat::LiveCodeBench,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            BenchmarkFormat::HumanEval => "humaneval",
-            BenchmarkFormat::EvalPlus => "evalplus",
-            BenchmarkFormat::Mbpp => "mbpp",
-            BenchmarkFormat::Apps => "apps",
-            BenchmarkFormat::LiveCodeBench => "livecodebench",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<BenchmarkFormat> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
-    }
-
     /// The format that has these fields.
     pub fn recognise(fields: &Map<String, Value>) -> Option<BenchmarkFormat> {
         Self::ALL.into_iter().find(|format| format.marks().iter().all(|field| fields.contains_key(*field)))

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Journal;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 
 /// One sample of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,10 +64,8 @@ impl AttentionFile {
 
     /// Replaces the file in `folder` atomically.
     pub fn write(&self, folder: &Path) -> Result<()> {
-        let line = |sample| serde_json::to_string(sample).map(|line| line + "\n");
-        let lines: serde_json::Result<String> = self.samples.iter().map(line).collect();
-        let lines = lines.map_err(|error| Error::Internal(format!("a sample's attention is not JSON: {error}")))?;
-        Journal::write(folder, Self::NAME, &lines)
+        let line = |sample| json::text("a sample's attention", sample).map(|line| line + "\n");
+        Journal::write(folder, Self::NAME, &self.samples.iter().map(line).collect::<Result<String>>()?)
     }
 
     /// Adds the field `attention` to a line of `samples.jsonl`, if the sample is known and has as many tokens.

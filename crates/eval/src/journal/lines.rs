@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_core::out::files::{SYNC_EVERY, lock, write_whole};
 
 /// (item, sample): the order of the lines.
@@ -78,11 +79,9 @@ impl SortedLines {
     }
 
     pub fn append(&mut self, place: LineKey, value: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_vec(value)
-            .map_err(|error| Error::Internal(format!("{}: a result is not JSON: {error}", self.path.display())))?;
-        line.push(b'\n');
+        let line = json::text("a result", value)? + "\n";
         let start = self.whole();
-        if let Err(error) = self.file.write_all(&line) {
+        if let Err(error) = self.file.write_all(line.as_bytes()) {
             // For example, the disk is full: earlier lines stay, the incomplete line is removed.
             if let Err(again) = self.cut_to(start) {
                 log::warn!("{}: the last line may be cut: {again}", self.path.display());

@@ -1,12 +1,13 @@
 //! Reads the records of an items file one by one: JSON lines, a JSON list or CSV, gzipped or not, whatever the line
 //! ends, with or without a byte order mark; or Parquet, a file or a folder of them as the Hugging Face Hub stores it.
 //! JSON is read as Python writes it (see `json`); numbers that serde_json cannot hold become strings of their digits.
-//! Each record has its place in the file, for error messages. `table` has the other direction: results in
-//! columns, and as Parquet.
+//! Each record has its place in the file, for error messages. `table` and `write` have the other
+//! direction: results in columns, and as Parquet.
 
 mod dataset;
 mod parquet;
 pub mod table;
+pub mod write;
 
 use std::fmt;
 use std::io::BufRead;

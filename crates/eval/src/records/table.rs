@@ -1,16 +1,16 @@
 //! Records of results in columns, as Arrow lays them out in memory: the lines of `samples.jsonl`, of `items.jsonl` and of
-//! votes, in columns whose types are the same for every run. Python hands them on as they are; `parquet::write` writes
-//! them. What the fields mean is up to those that write the lines.
+//! votes, in columns whose types are the same for every run. Python hands them on as they are; `write` writes them as
+//! Parquet. What the fields mean is up to those that write the lines.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::parquet::Writer;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input::MOST_OF_RECORD;
+use offshoot_core::json;
 use offshoot_lines::Lines;
 
 /// The records of a file of results.
@@ -25,9 +25,7 @@ pub enum RecordKind {
 }
 
 /// Records of a batch that is read or written.
-const BATCH: usize = 1024;
-/// Records of a row group: what a reader unpacks at once.
-const ROW_GROUP: usize = 16 * BATCH;
+pub(super) const BATCH: usize = 1024;
 
 /// What a column holds; any value of it may be null.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -335,7 +333,7 @@ impl Data {
     }
 }
 
-fn columns(fields: &Fields) -> Vec<(&'static str, Column)> {
+pub(super) fn columns(fields: &Fields) -> Vec<(&'static str, Column)> {
     fields.iter().map(|(name, kind)| (*name, Column::new(kind))).collect()
 }
 
@@ -346,7 +344,7 @@ fn push_fields(fields: &mut [(&'static str, Column)], object: &mut Map<String, V
     Ok(())
 }
 
-fn push_record(columns: &mut [(&'static str, Column)], record: Value) -> Result<()> {
+pub(super) fn push_record(columns: &mut [(&'static str, Column)], record: Value) -> Result<()> {
     match record {
         Value::Object(mut object) => push_fields(columns, &mut object),
         other => Err(Error::Internal(format!("a result is no object: {other}"))),
@@ -365,8 +363,7 @@ fn unlike(data: &Data, found: &str) -> Error {
 pub fn table<T: Serialize>(kind: RecordKind, records: &[T]) -> Result<Table> {
     let mut columns = columns(&kind.fields());
     for record in records {
-        let not_json = |error| Error::Internal(format!("a result is not JSON: {error}"));
-        push_record(&mut columns, serde_json::to_value(record).map_err(not_json)?)?;
+        push_record(&mut columns, json::value("a result", record)?)?;
     }
     Ok(Table { rows: records.len(), columns })
 }
@@ -389,35 +386,6 @@ pub fn tables(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>) -> impl It
     })
 }
 
-/// Writes the records of JSON lines as Parquet, compressed by zstd. `path` names the lines in errors.
-pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out: impl Write) -> Result<()> {
-    let failed = |error| Error::io(path, "write as Parquet")(error);
-    let mut writer = Writer::new(out, kind.fields()).map_err(failed)?;
-    let mut in_group = 0;
-    for table in tables(kind, path, lines) {
-        let table = table?;
-        writer.write(&table).map_err(failed)?;
-        in_group += table.rows;
-        if in_group >= ROW_GROUP {
-            writer.end_group().map_err(failed)?;
-            in_group = 0;
-        }
-    }
-    writer.finish().map_err(failed)
-}
-
-/// Writes `records` as Parquet with columns of these kinds.
-pub fn write_records(fields: Fields, records: Vec<Value>, out: impl Write) -> Result<()> {
-    let failed = |error| Error::io(Path::new("records"), "write as Parquet")(error);
-    let mut columns = columns(&fields);
-    let rows = records.len();
-    for record in records {
-        push_record(&mut columns, record)?;
-    }
-    let mut writer = Writer::new(out, fields).map_err(failed)?;
-    writer.write(&Table { rows, columns }).and_then(|()| writer.finish()).map_err(failed)
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
@@ -425,6 +393,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::records::write::write_parquet;
     use crate::records::{SplitChoice, rows};
 
     /// The records written as Parquet and read again.

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::task::candidate::{CandidateText, ItemTests};
 use crate::task::{Item, Task, TaskPrompt};
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::TestSuite;
@@ -17,7 +18,7 @@ use offshoot_judge::{Judge, JudgeSetup};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
 
 use super::judging::{JudgePool, JudgeQueue};
-use super::worker::Finished;
+use super::outcome::Finished;
 
 /// The judge of a run that samples programs.
 pub struct RunJudge {
@@ -125,8 +126,8 @@ pub fn completions(items: &[Item], finished: &[Finished]) -> Result<String> {
         let Some(tests) = item.and_then(Item::tests) else { continue };
         for sample in &done.outcome.samples {
             let (completion, solution) = (tests.completion(&sample.text), tests.program(&sample.text));
-            let line = serde_json::to_string(&Completion { task_id: &tests.problem.id, completion, solution });
-            lines.push_str(&line.map_err(|error| Error::Internal(format!("a completion is not JSON: {error}")))?);
+            let completion = Completion { task_id: &tests.problem.id, completion, solution };
+            lines.push_str(&json::text("a completion", &completion)?);
             lines.push('\n');
         }
     }

@@ -15,8 +15,9 @@ use offshoot_kv::plan::Planner;
 use offshoot_launch::EngineOptions;
 use offshoot_search::vote::Decided;
 
+use super::outcome::{Finished, RunOutcome};
 use super::resume::Earlier;
-use super::worker::{Finished, ItemRunner, RunOutcome};
+use super::worker::ItemRunner;
 use super::{PreparedRun, RunOptions, dry_run};
 use offshoot_core::out::Progress;
 use offshoot_core::setting::{JSON, OUT, PLAN, RESUME, TREES};

@@ -2,7 +2,7 @@
 //! drivers.
 
 use crate::task::tree_of_thought::ItemTexts;
-use crate::task::{Item, Method, TaskPrompt, ThoughtScoring, Verdicts};
+use crate::task::{Method, TaskPrompt, ThoughtScoring, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_search::scorer::{QuestionFor, ScoreQuestion};
@@ -15,6 +15,7 @@ use offshoot_search::{
 };
 use offshoot_text::{AddSpecial, SharedEncoder};
 
+use super::prompts::question_of;
 use super::{ItemPrompt, PreparedRun};
 
 /// Searches `tree` by the task's method.
@@ -81,16 +82,4 @@ fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> 
         return Err(Error::Internal("a question for a task without one".to_string()));
     };
     question_of(verdicts, prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
-}
-
-/// The question of `verdicts` about a solution of `item`, in tokens.
-pub(super) fn question_of(
-    verdicts: &Verdicts,
-    item: &Item,
-    thoughts: &str,
-    encoder: &mut SharedEncoder,
-) -> Result<ScoreQuestion> {
-    let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
-    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
-    Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

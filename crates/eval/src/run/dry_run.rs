@@ -8,7 +8,7 @@ use offshoot_kv::PromptTree;
 use offshoot_launch::LaunchSizes;
 use offshoot_text::LevelTokens;
 
-use super::{ItemPrompt, PreparedRun, RunOptions, worker};
+use super::{ItemPrompt, PreparedRun, RunOptions};
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let (prompts, left_out) = prepared.encode_all()?;
@@ -23,7 +23,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     // A sample has the pool of one device.
     let pool = each.iter().map(|sizes| sizes.pool).min().unwrap_or(0);
     let states = each.iter().map(|sizes| sizes.states).min().unwrap_or(0);
-    let in_flight = worker::in_flight(prepared, branches);
+    let in_flight = prepared.in_flight(branches);
     let LaunchSizes { page_bytes, pages, .. } = each[0];
     let kv = |pages: usize| bytes((pages * page_bytes) as u64);
     let end = |prompt: &ItemPrompt<'_>| position(prompt.tokens().len());

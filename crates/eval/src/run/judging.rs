@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_judge::{Judgement, Verdict};
 use offshoot_search::{Assess, Assessment, AssessmentRequest, Sample};
 
@@ -117,7 +118,6 @@ impl Assess for JudgeQueue<'_> {
 /// Combines a judgement with the answer found by the grader; the judge decides whether it is right.
 fn with(judgement: Judgement, graded: Assessment) -> Result<Assessment> {
     let judged = Judged::from(judgement);
-    let detail =
-        serde_json::to_value(&judged).map_err(|error| Error::Internal(format!("a judgement is not JSON: {error}")))?;
+    let detail = json::value("a judgement", &judged)?;
     Ok(Assessment { correct: Some(judged.verdict == Verdict::Accepted), detail: Some(detail), ..graded })
 }

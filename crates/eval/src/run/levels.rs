@@ -6,7 +6,7 @@ use crate::report::LevelUse;
 use offshoot_kv::DistinctTokens;
 use offshoot_text::LevelTokens;
 
-use super::worker::Finished;
+use super::outcome::Finished;
 
 /// The tokens of prompts by level, counted one prompt after another.
 #[derive(Default)]

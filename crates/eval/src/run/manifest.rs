@@ -15,6 +15,7 @@ use crate::report::PromptTokens;
 use crate::task::Task;
 use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_engine::EngineFacts;
 
@@ -122,8 +123,7 @@ impl Manifest {
     }
 
     pub fn text(&self) -> Result<String> {
-        let text = serde_json::to_string_pretty(self);
-        text.map(|text| text + "\n").map_err(|error| Error::Internal(format!("the manifest is not JSON: {error}")))
+        json::pretty("the manifest", self).map(|text| text + "\n")
     }
 
     /// Checks that the run of this manifest, in `folder`, can continue with the inputs `now`: the same model, task,

@@ -10,6 +10,8 @@ mod dry_run;
 pub mod judging;
 mod levels;
 mod manifest;
+mod options;
+mod outcome;
 mod prepare;
 mod prompts;
 mod regrade;
@@ -21,53 +23,25 @@ pub mod vote;
 mod worker;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::Value;
 
 use crate::report::Summary;
-use crate::task::Overrides;
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::interrupt::Interrupt;
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::out::Progress;
-use offshoot_judge::JudgeSetup;
-use offshoot_launch::EngineOptions;
 
 use manifest::Process;
+pub use options::RunOptions;
 pub use prepare::{PreparedRun, RenderedTask};
 pub use prompts::ItemPrompt;
 use resume::RunFolder;
 pub use tables::ResultFormat;
 use worker::ItemRunner;
-
-/// The options of `offshoot run`.
-#[derive(Clone, Debug)]
-pub struct RunOptions {
-    /// `None`: the bundled demo.
-    pub task: Option<PathBuf>,
-    /// Changes to the task file.
-    pub overrides: Overrides,
-    pub limit: Option<usize>,
-    pub out: Option<PathBuf>,
-    pub format: ResultFormat,
-    /// The k of pass@k and the like; `None`: powers of two.
-    pub k: Option<Vec<u32>>,
-    /// Continue a run of an earlier process.
-    pub resume: bool,
-    /// Also write each item's sampling tree.
-    pub trees: bool,
-    /// Whether items that exceed the model's context are left out; otherwise they are an error before the run begins.
-    pub skip_too_long: bool,
-    pub dry_run: bool,
-    /// Whether the summary is printed as JSON.
-    pub json: bool,
-    /// Candidates judged at once; `None`: one per core.
-    pub judges: Option<usize>,
-    pub judge: JudgeSetup,
-    pub engine: EngineOptions,
-}
 
 /// Runs a task until it is done or `interrupt` asks to stop.
 pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
@@ -117,7 +91,8 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         true => json_of(&run.summary, place.path()).and_then(out::line),
         false => out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display())),
     };
-    let summed = pretty(&run.summary).and_then(|text| journal.file("summary.json", &text));
+    let summed =
+        json::pretty("the summary", &run.summary).and_then(|text| journal.file("summary.json", &(text + "\n")));
     let noted = place.manifest.text().and_then(|text| journal.file(manifest::NAME, &text));
     let sorted = if run.ended.is_none() { journal.finish() } else { Ok(()) };
     let tabled = match had_tables || options.format == ResultFormat::Parquet {
@@ -126,21 +101,12 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     };
     let written = summed.and(completions).and(noted).and(sorted).and(tabled);
     run.ended.take().map_or(Ok(()), Err).and(written).and(printed)?;
-    run.failure(&prepared, place.path()).map(|()| ExitCode::SUCCESS)
+    run.failure(&prepared.items, options, place.path()).map(|()| ExitCode::SUCCESS)
 }
 
 /// The summary and the folder of the results, for programs.
 fn json_of(summary: &Summary, folder: &Path) -> Result<Value> {
-    let mut object = serde_json::to_value(summary).map_err(not_json)?;
+    let mut object = json::value("the summary", summary)?;
     object["results"] = folder.display().to_string().into();
     Ok(object)
-}
-
-fn not_json(error: serde_json::Error) -> Error {
-    Error::Internal(format!("the summary is not JSON: {error}"))
-}
-
-fn pretty(summary: &Summary) -> Result<String> {
-    let text = serde_json::to_string_pretty(summary);
-    text.map(|text| text + "\n").map_err(not_json)
 }

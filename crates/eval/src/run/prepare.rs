@@ -18,14 +18,18 @@ use offshoot_model::ModelFolder;
 use offshoot_model::check::{Facts, facts};
 use offshoot_text::Tokenizer;
 
+use super::RunOptions;
 use super::assess::RunJudge;
 use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
-use super::{RunOptions, worker};
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
 
 /// Maximum samples of one item: far above any practical number, and low enough for memory.
 const MOST_SAMPLES: u32 = 1_000_000;
+
+/// Maximum number of threads. A waiting thread reserves addresses for its stack, but memory only for the pages it has
+/// touched.
+const MOST_THREADS: usize = 2048;
 
 /// A run, checked as far as possible without a model in memory.
 pub struct PreparedRun {
@@ -156,11 +160,19 @@ impl PreparedRun {
         prompts + 2 * page_tokens * self.items.len() + samples
     }
 
+    /// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so that
+    /// a sample always waits to start.
+    pub fn in_flight(&self, branches: usize) -> usize {
+        let samples = self.task.method.samples_at_once() as usize;
+        let full = branches.div_ceil(samples);
+        (full + full.div_ceil(8)).min(self.items.len()).min(MOST_THREADS)
+    }
+
     /// The inputs for this run's engine. KV memory is unbounded if the method generates prompts during the search.
     pub fn launch(&self, options: &RunOptions) -> Launch<'_> {
         let tokens = |branches, page_tokens| match self.task.method.asks() {
             true => usize::MAX,
-            false => self.most_kv_tokens(worker::in_flight(self, branches), page_tokens),
+            false => self.most_kv_tokens(self.in_flight(branches), page_tokens),
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);

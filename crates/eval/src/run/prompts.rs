@@ -6,16 +6,15 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::task::choose::OfferedAnswer;
-use crate::task::{Choose, Item, Method, Task, TaskPrompt};
+use crate::task::{Choose, Item, Method, Task, TaskPrompt, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_kv::PromptTree;
 use offshoot_launch::TextKey;
 use offshoot_model::ModelFolder;
 use offshoot_search::choose::{Neutral, OfferedChoice};
+use offshoot_search::scorer::ScoreQuestion;
 use offshoot_text::{AddSpecial, LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
-
-use super::drive::question_of;
 
 /// Prompts that may be too long are encoded at the start, longest first, until this many bytes have been encoded. A
 /// later error only fails its item.
@@ -232,4 +231,16 @@ fn offered(
         |(OfferedAnswer { label, bytes, .. }, tokens)| OfferedChoice { label, bytes, tokens, neutral: neutral.next() };
     let choices = offers.into_iter().zip(encoded.continuations).map(choice).collect();
     Ok((encoded.prompt, choices))
+}
+
+/// The question of `verdicts` about a solution of `item`, in tokens.
+pub fn question_of(
+    verdicts: &Verdicts,
+    item: &Item,
+    thoughts: &str,
+    encoder: &mut SharedEncoder,
+) -> Result<ScoreQuestion> {
+    let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
+    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
+    Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

@@ -14,7 +14,8 @@ use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
 
 use super::assess::{self, RunJudge};
-use super::worker::{Failed, Finished, LineWithId};
+use super::outcome::{Failed, Finished};
+use super::worker::LineWithId;
 
 /// The results of a run with new grades.
 pub struct Graded {

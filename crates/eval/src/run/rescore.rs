@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::journal::{Journal, free_path, replace};
-use crate::records::table::write_parquet;
+use crate::records::write::write_parquet;
 use crate::task::{EarlyStop, Method, Overrides, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;

@@ -13,7 +13,7 @@ use offshoot_search::Sample;
 
 use super::levels::LevelCounts;
 use super::manifest::{self, Manifest};
-use super::worker::Finished;
+use super::outcome::Finished;
 use super::{PreparedRun, RunOptions};
 
 /// The results of earlier processes of this run.

@@ -16,7 +16,7 @@ use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
 
 use super::judging::Judged;
 use super::levels::{LevelCounts, levels};
-use super::worker::Finished;
+use super::outcome::Finished;
 use super::{PreparedRun, RunOptions};
 use offshoot_launch::Launched;
 

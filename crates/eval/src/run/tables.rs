@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
-use crate::records::table::{RecordKind, write_parquet};
+use crate::records::table::RecordKind;
+use crate::records::write::write_parquet;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::files::WholeFile;
 

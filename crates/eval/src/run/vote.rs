@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::records::table::{RecordKind, write_parquet};
+use crate::records::table::RecordKind;
+use crate::records::write::write_parquet;
 use crate::records::{FileRecord, Format, records};
 use crate::task::{Item, Overrides, Task};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, write_whole};
@@ -20,8 +22,8 @@ use offshoot_search::Sample;
 use offshoot_search::self_consistency::vote;
 
 use super::assess::{grade, question_of};
+use super::outcome::Finished;
 use super::summary::scores;
-use super::worker::Finished;
 
 /// The options of `offshoot vote`.
 #[derive(Clone, Debug)]
@@ -86,7 +88,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     write(&path, lines)?;
     match options.json {
         true => {
-            let mut object = serde_json::to_value(&scores).map_err(super::not_json)?;
+            let mut object = json::value("the scores", &scores)?;
             object["results"] = path.display().to_string().into();
             out::line(object)
         }

@@ -3,7 +3,6 @@
 //! prompts in advance.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -16,9 +15,8 @@ use crate::journal::Journal;
 use crate::report::Summary;
 use crate::task::{Item, Task};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures::counted;
+use offshoot_core::json;
 use offshoot_core::out::Progress;
-use offshoot_core::setting::RESUME;
 use offshoot_engine::RootOptions;
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
@@ -27,74 +25,10 @@ use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 use super::assess::{answer_of, assessor, grade, question_of};
 use super::drive::drive;
 use super::levels::LevelCounts;
+use super::outcome::{Failed, Finished, RunOutcome};
 use super::resume::Earlier;
 use super::summary::summarise;
 use super::{ItemPrompt, PreparedRun, RunOptions};
-
-/// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so that a
-/// sample always waits to start.
-pub fn in_flight(prepared: &PreparedRun, branches: usize) -> usize {
-    let samples = prepared.task.method.samples_at_once() as usize;
-    let full = branches.div_ceil(samples);
-    (full + full.div_ceil(8)).min(prepared.items.len()).min(MOST_THREADS)
-}
-
-/// Maximum number of threads. A waiting thread reserves addresses for its stack, but memory only for the pages it has
-/// touched.
-const MOST_THREADS: usize = 2048;
-
-/// The outcome of a run.
-pub struct RunOutcome {
-    pub summary: Summary,
-    /// Items by index.
-    pub finished: Vec<Finished>,
-    /// Items by index.
-    pub failed: Vec<Failed>,
-    /// The interrupt or error that ended the run early.
-    pub ended: Option<Error>,
-}
-
-/// An item with a finished search.
-pub struct Finished {
-    pub index: usize,
-    pub outcome: Outcome,
-}
-
-/// An item with a failed search. The other items continue.
-pub struct Failed {
-    pub index: usize,
-    pub id: String,
-    pub error: Error,
-}
-
-impl Failed {
-    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be
-    /// left out.
-    pub fn in_run(&self, failed: usize, items: usize, skip_too_long: bool, folder: &Path) -> Error {
-        let how = match self.error {
-            Error::ContextTooLong { .. } if skip_too_long => "are left out",
-            _ => "failed",
-        };
-        let what =
-            format!("{failed} of {items} items {how}, first `{}`: {} ({RESUME} tries again)", self.id, self.error);
-        Error::format(folder.join("items.jsonl"), what)
-    }
-}
-
-impl RunOutcome {
-    /// The run's error if items failed, or branches of items that continued without them.
-    pub fn failure(&self, prepared: &PreparedRun, folder: &Path) -> Result<()> {
-        if let Some(first) = self.failed.first() {
-            return Err(first.in_run(self.failed.len(), self.summary.items_asked, prepared.skip_too_long, folder));
-        }
-        let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
-        let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };
-        let id = prepared.items.iter().find(|item| item.index == index).map_or("", |item| &item.id);
-        let branches = counted(self.summary.failed_branches as u64, "continuation");
-        let what = format!("{branches} failed, first of item `{id}`: {first} ({RESUME} tries again)");
-        Err(Error::format(folder.join("items.jsonl"), what))
-    }
-}
 
 /// The outcome of searching several items.
 pub struct Searched {
@@ -179,7 +113,7 @@ impl<'a> ItemRunner<'a> {
             let at = std::iter::from_fn(|| order.next_prompt()).find(|&at| !done.contains_key(&items[at].index))?;
             Some(EncodedItem { item: &items[at], home: order.home(at), prompt: guarded(|| encode(&items[at])) })
         };
-        let threads = in_flight(self.prepared, self.launched.engine.facts().max_branches).min(items.len());
+        let threads = self.prepared.in_flight(self.launched.engine.facts().max_branches).min(items.len());
         std::thread::scope(|scope| {
             let encoded = match work_ahead(scope, next) {
                 Ok(encoded) => encoded,
@@ -385,9 +319,7 @@ impl<'a> WorkerContext<'a> {
 
 fn write_tree(journal: &Journal, tree: &SamplingTree, prompt: &ItemPrompt<'_>) -> Result<()> {
     let trace = Trace { level_ends: Some(prompt.levels.level_ends.clone()), ..tree.trace() };
-    let trace = serde_json::to_string(&trace);
-    let trace = trace.map_err(|error| Error::Internal(format!("a sampling tree is not JSON: {error}")))?;
-    journal.file(&format!("trees/{}.json", prompt.item.index), &(trace + "\n"))
+    journal.file(&format!("trees/{}.json", prompt.item.index), &(json::text("a sampling tree", &trace)? + "\n"))
 }
 
 /// A result line that starts with the id of its item.
@@ -431,6 +363,7 @@ fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use super::*;
@@ -502,7 +435,7 @@ mod tests {
                 assert!(Instant::now() < patience, "the engine waits for the last prompt");
             }
             let waiting = encoded - metrics().tokens_sampled as usize;
-            assert!(waiting <= LOOK_AHEAD + in_flight(&prepared, MOST_BRANCHES) + 2, "{waiting} prompts wait");
+            assert!(waiting <= LOOK_AHEAD + prepared.in_flight(MOST_BRANCHES) + 2, "{waiting} prompts wait");
             encoder.encode(item)
         });
         assert!(searched.ended.is_none() && searched.failed.is_empty(), "{:?}", searched.ended);

@@ -5,6 +5,7 @@
 mod doctor;
 mod export;
 mod extract;
+mod options;
 mod pool;
 mod problems;
 mod results;
@@ -20,9 +21,10 @@ use std::time::Instant;
 
 pub use doctor::{DoctorOptions, doctor};
 pub use extract::ExtractMode;
+pub use options::{CandidateSource, ScoreOptions};
 pub use problems::LimitChanges;
 
-use crate::benchmark::{BenchmarkFormat, Malformed};
+use crate::benchmark::Malformed;
 use export::{Export, Scored};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::interrupt::Interrupt;
@@ -30,7 +32,7 @@ use offshoot_core::out;
 use offshoot_core::out::files::check_output;
 use offshoot_core::setting::{OUT, RESUME, SAMPLES};
 use offshoot_judge::problem::Problem;
-use offshoot_judge::{Judge, JudgeSetup, Language};
+use offshoot_judge::{Judge, Language};
 use pool::PoolItem;
 use problems::Problems;
 use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
@@ -39,36 +41,6 @@ use summary::{ScoringSummary, VerdictTally};
 
 /// Default values of k, up to the number of samples.
 const USUAL_KS: [u32; 3] = [1, 10, 100];
-
-/// The candidates to judge.
-#[derive(Clone, Debug)]
-pub enum CandidateSource {
-    Samples(PathBuf),
-    /// The problem file's own solutions.
-    References,
-}
-
-/// The options of `offshoot judge`.
-#[derive(Clone, Debug)]
-pub struct ScoreOptions {
-    pub problems: PathBuf,
-    pub candidates: CandidateSource,
-    pub out: Option<PathBuf>,
-    pub format: Option<BenchmarkFormat>,
-    pub language: Language,
-    pub limits: LimitChanges,
-    /// Threads that judge; `None`: one per core.
-    pub workers: Option<usize>,
-    pub all_tests: bool,
-    /// `None`: the default ks.
-    pub ks: Option<Vec<u32>>,
-    pub extract: ExtractMode,
-    /// Report no numbers unless every problem has a sample.
-    pub all_attempted: bool,
-    pub resume: bool,
-    pub judge: JudgeSetup,
-    pub json: bool,
-}
 
 impl ScoreOptions {
     /// The file or folder next to which results are written.

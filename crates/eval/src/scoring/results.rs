@@ -146,7 +146,7 @@ fn fields(line: &[u8]) -> serde_json::Result<Map<String, Value>> {
 
 fn verdict(value: &Value) -> Option<Verdict> {
     let code = value.as_str()?;
-    Verdict::ALL.into_iter().find(|verdict| verdict.code() == code)
+    Verdict::named(code)
 }
 
 /// Seconds, to the microsecond.

@@ -294,7 +294,7 @@ impl ScoringSummary<'_> {
         all.extend(values);
         all.insert("interval".to_string(), Value::Object(intervals));
         let verdicts =
-            Verdict::ALL.iter().zip(tally.verdicts).map(|(verdict, n)| (verdict.code().to_string(), json!(n)));
+            Verdict::ALL.iter().zip(tally.verdicts).map(|(verdict, n)| (verdict.name().to_string(), json!(n)));
         let rest = json!({
             "samples": tally.total(),
             "judged": tally.judged,

@@ -12,15 +12,12 @@ use crate::records;
 use crate::records::{Format, RecordPlace};
 use crate::source::values::{TaskPath, Texts};
 use crate::source::{Place, read_text};
-use crate::task::items::{columns_of, format_of};
+use crate::task::file_format::{TEXTS, columns_of, format_of};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::describe;
 use offshoot_core::json::names;
 
 type FieldMap = Map<String, Value>;
-
-/// Extensions of text files.
-pub(crate) const TEXTS: [&str; 2] = ["txt", "md"];
 
 /// Whether the path is a folder, but not of Parquet files, or has the extension of a text file.
 pub(crate) fn is_texts(path: &Path) -> bool {

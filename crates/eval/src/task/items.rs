@@ -10,18 +10,19 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::records;
-use crate::records::{FORMATS, FileRecord, Format, RecordPlace, SplitChoice};
+use crate::records::{FileRecord, Format, RecordPlace, SplitChoice};
 use crate::source::Place;
 use crate::source::values::{TaskPath, Texts};
 use crate::task::candidate::ItemTests;
 use crate::task::documents;
-use crate::task::documents::{QuestionSet, QuestionSettings, Questions, TEXTS};
+use crate::task::documents::{QuestionSet, QuestionSettings, Questions};
+use crate::task::file_format::{NO_COLUMNS, columns_of, format_of};
 use crate::task::grade::ExpectedAnswer;
 use crate::task::matched;
 use crate::task::matched::NamePattern;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json::describe;
 use offshoot_core::json::names;
-use offshoot_core::json::{describe, listed};
 
 /// One problem of a task.
 #[derive(Clone, Debug)]
@@ -355,25 +356,4 @@ impl ItemSource {
         });
         expanded.collect()
     }
-}
-
-const NO_COLUMNS: &str = "no column names, which only a CSV file without a header needs";
-
-/// `place`: of the object that names the file.
-pub(crate) fn columns_of(place: &Place<'_>, columns: Option<Texts>, format: Format) -> Result<Option<Vec<String>>> {
-    match columns.is_some() && format != Format::Csv {
-        true => Err(place.key("columns").wrong(NO_COLUMNS)),
-        false => Ok(columns.map(|columns| columns.0)),
-    }
-}
-
-/// `place`: of the object that names the file.
-pub(crate) fn format_of(place: &Place<'_>, path: &Path, named: Option<Format>) -> Result<Format> {
-    named.or_else(|| Format::of(path)).ok_or_else(|| {
-        let known = listed(&FORMATS.map(|(name, _)| name));
-        let is_items = place.field() == "items";
-        let texts = if is_items { format!(", a folder, a text file ({})", listed(&TEXTS)) } else { String::new() };
-        let expected = format!("a file that ends in one of {known} (or .gz behind them){texts}, or `format` beside it");
-        place.key("path").wrong_as(expected, path.display().to_string())
-    })
 }

@@ -4,6 +4,7 @@
 
 pub mod candidate;
 mod documents;
+mod file_format;
 mod grade;
 pub mod help;
 pub(crate) mod items;

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, json};
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::out::files::{check_output, write_whole};
 use offshoot_search::tree::Trace;
@@ -94,11 +95,8 @@ pub fn html_of(trace: Trace) -> Result<String> {
 /// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (about
 /// missing data), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
 pub fn to_json(run: &ShownRun) -> Result<String> {
-    to_text(&json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items })).map(|text| text + "\n")
-}
-
-fn to_text(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| Error::Internal(format!("a tree is not JSON: {error}")))
+    let trees = json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items });
+    json::text("a tree", &trees).map(|text| text + "\n")
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

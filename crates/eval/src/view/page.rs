@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{ShownItem, ShownRun, to_text};
+use super::{ShownItem, ShownRun};
 use offshoot_core::error::Result;
+use offshoot_core::json;
 
 const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -65,7 +66,7 @@ fn listed(item: &ShownItem) -> Value {
 /// A block of data. In JSON, `<` occurs only in strings and can be escaped there, so that neither `</script>` nor
 /// `<!--` occurs.
 fn block(id: &str, value: &impl serde::Serialize) -> Result<String> {
-    let text = to_text(value)?.replace('<', "\\u003c");
+    let text = json::text("a tree", value)?.replace('<', "\\u003c");
     Ok(format!("<script type=\"application/json\" id=\"{id}\">{text}</script>\n"))
 }
 

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::checker::{Checker, Checkers, PATIENCE};
+use super::marshal;
 use super::programs::Programs;
 use super::stream::{self, Patience, StreamRead};
-use super::{Extent, marshal};
 use crate::fair_clock::Deadline;
 use crate::message::last_line;
 use crate::problem::Limits;
@@ -19,6 +19,13 @@ use offshoot_core::error::{Error, Result};
 
 /// The signal of the alarm that the runner sets for a single test.
 const SIGPROF: i32 = 27;
+
+/// Which tests of a candidate are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    FirstFailure,
+    All,
+}
 
 /// The tests of one candidate.
 pub(super) struct CheckedTests<'a> {

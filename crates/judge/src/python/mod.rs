@@ -18,6 +18,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use self::checker::{Checkers, ReferenceError};
+pub use self::judging::Extent;
 use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
 use super::Judgement;
@@ -32,13 +33,6 @@ const KEPT_ANSWERS: usize = 16;
 
 /// A reference may take this many times a candidate's time limit per input.
 const REFERENCE_SLOWER: u32 = 10;
-
-/// Which tests of a candidate are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    FirstFailure,
-    All,
-}
 
 /// EvalPlus's two verdicts on a candidate.
 #[derive(Clone, Debug, PartialEq)]

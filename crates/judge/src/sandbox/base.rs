@@ -1,7 +1,16 @@
-//! The paths that every program may read: the system's programs and libraries, and a few settings. Sources under
+//! What every program finds: its environment, and the paths that it may read: the system's programs and libraries, and a few settings. Sources under
 //! `/usr/src`, homes, accounts and other processes are not among them.
 
 use std::path::{Path, PathBuf};
+
+/// What every program finds in its environment, beside the names of its folder.
+pub(super) const ENVIRONMENT: [(&str, &str); 5] = [
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("LANG", "C.UTF-8"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("MKL_NUM_THREADS", "1"),
+];
 
 /// Files and folders; those that a machine lacks are skipped.
 pub(super) const READABLE: &[&str] = &[

@@ -12,22 +12,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
+use super::base::ENVIRONMENT;
 use super::confinement::{self, Confinement};
 use super::identity::Identity;
 use super::interpreter::Interpreter;
+use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
 use super::{calls, files, processes, signals};
-
-/// A failed step before the start of the program.
-#[derive(Debug)]
-pub(super) struct SetupError {
-    pub doing: String,
-    pub why: io::Error,
-}
-
-pub(super) fn doing<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> SetupError {
-    move |why| SetupError { doing: what.into(), why: why.into() }
-}
 
 /// How a confined process becomes the program.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +66,10 @@ fn confine(
     limit(order, confinement.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
     if confinement.landlock.is_some() {
-        files::confine(order, confinement).map_err(io::Error::other).map_err(doing("confine its files"))?;
+        let Confinement { namespaced, hidden, common_rules, .. } = confinement;
+        files::confine(order, *namespaced, hidden, common_rules.as_ref())
+            .map_err(io::Error::other)
+            .map_err(doing("confine its files"))?;
     }
     confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
     // After the change of user, which resets it.
@@ -127,15 +121,6 @@ fn execute(order: &CandidateSpec) -> Result<Infallible, SetupError> {
 fn c_string(bytes: &[u8]) -> Result<CString, SetupError> {
     CString::new(bytes).map_err(doing("pass it text with a zero byte"))
 }
-
-/// What every program finds in its environment, beside the names of its folder.
-pub(super) const ENVIRONMENT: [(&str, &str); 5] = [
-    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-    ("LANG", "C.UTF-8"),
-    ("OPENBLAS_NUM_THREADS", "1"),
-    ("OMP_NUM_THREADS", "1"),
-    ("MKL_NUM_THREADS", "1"),
-];
 
 /// The environment; overriding settings come first, because programs use the first entry of a name.
 fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {

@@ -9,7 +9,6 @@ use landlock::{
 };
 
 use super::base;
-use super::confinement::Confinement;
 use super::root;
 use super::wire::CandidateSpec;
 
@@ -82,20 +81,24 @@ impl VisibleFiles {
 
 /// Restricts this process to the files in `order`, without the hidden ones, and to shared memory if it has its own
 /// root, in which hidden files are covered already.
-pub(super) fn confine(order: &CandidateSpec, confinement: &Confinement) -> Result<(), RulesetError> {
-    let own_root = confinement.namespaced;
+pub(super) fn confine(
+    order: &CandidateSpec,
+    own_root: bool,
+    hidden: &[PathBuf],
+    common: Option<&CommonRules>,
+) -> Result<(), RulesetError> {
     let read = AccessFs::from_read(NEWEST);
     let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeBlock | AccessFs::MakeChar);
     let shared = own_root.then_some(root::SHARED);
     let extra: Vec<PathBuf> =
         order.readable.iter().chain([&order.program]).flat_map(|path| base::names(path)).collect();
-    let hidden: &[PathBuf] = if own_root { &[] } else { &confinement.hidden };
+    let hidden = if own_root { &[] } else { hidden };
     let mut visible = VisibleFiles::default();
     for path in &extra {
         visible.add(path, hidden);
     }
     let mut devices: &[&str] = &[];
-    let common = confinement.common_rules.as_ref().map_or(&[][..], |common| &common.0);
+    let common = common.map_or(&[][..], |common| &common.0);
     if common.is_empty() {
         for path in base::READABLE.iter().chain(base::FACTS) {
             visible.add(Path::new(path), hidden);

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, getegid, geteuid, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 
-use super::candidate::{SetupError, doing};
+use super::setup_error::{SetupError, doing};
 use super::wire::{CandidateSpec, ProgramFds};
 
 /// capabilities(7).

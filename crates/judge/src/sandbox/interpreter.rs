@@ -11,7 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use super::{WarmInterpreter, candidate};
+use super::WarmInterpreter;
+use super::base::ENVIRONMENT;
 
 /// An object of Python, seen only by its address.
 type Object = *mut c_void;
@@ -124,7 +125,7 @@ pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
             Err(why) => return why.into(),
         }
     }
-    for (name, value) in candidate::ENVIRONMENT {
+    for (name, value) in ENVIRONMENT {
         // SAFETY: this process has one thread.
         unsafe { std::env::set_var(name, value) };
     }

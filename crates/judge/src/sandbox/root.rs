@@ -15,7 +15,7 @@ use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{chdir, pivot_root};
 
 use super::base;
-use super::candidate::{SetupError, doing};
+use super::setup_error::{SetupError, doing};
 use super::tree::{self, CopyError};
 use super::wire::CandidateSpec;
 

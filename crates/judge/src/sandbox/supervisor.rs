@@ -14,12 +14,13 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
-use super::candidate::{self, ProgramStart, SetupError, doing};
+use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
 use super::disk::CandidateFiles;
 use super::groups::Group;
 use super::identity::Identity;
 use super::processes::{self, Among, ProcessMeter, ProcessScope};
+use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{How, Limit, calls};

@@ -6,17 +6,8 @@
 //! span's pages; if there is no room after them, they move to the end of `AttentionPlan::pages` with twice the room. So a
 //! step costs time linear in the new pages, amortised.
 
-use super::{AttentionPlan, KvSpan};
+use super::{AttentionPlan, GrowingSpan, KvSpan};
 use offshoot_core::ids::{GroupIx, PageId};
-
-/// A span that ends at its row and grows with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrowingSpan {
-    /// Index into `AttentionPlan::spans`.
-    pub span: u32,
-    /// Unused entries of `AttentionPlan::pages` after the span's own.
-    pub room: u32,
-}
 
 /// Row `row`, whose page of `group` is full, continues in the first slot of `page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,23 @@
-//! The cost of a plan's parts on a backend. Each backend names its [`CostModel`]; only `balanced` uses it.
+//! What a planner knows of the model and the device, and the cost of a plan's parts on a backend. Each backend names its [`CostModel`]; only `balanced` uses it.
 
-use super::PlanHints;
+use offshoot_core::ids::GroupIx;
+
+/// Facts of the model and the device that a planner needs.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanHints {
+    /// See *Whole tiles* in the docs of `plan`. A multiple of the page size, or 1.
+    pub tile: u32,
+    /// Page group of the layers this plan is for.
+    pub group: GroupIx,
+    /// Sliding window of these layers.
+    pub window: Option<u32>,
+    pub q_heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    /// Bytes of one stored key or value element.
+    pub kv_element_bytes: u32,
+    pub cost: CostModel,
+}
 
 /// Cost of an item, in nanoseconds of the whole device, for one layer: `item + kv bytes * kv_byte + states * state
 /// bytes * state_byte + rows * tokens * (a constant)`. The last term, the multiplications, is the same for every

@@ -4,18 +4,8 @@
 
 use std::ops::Range;
 
-use super::{AttentionPlan, Csr, KvSpan, WorkItem};
+use super::{AttentionPlan, Csr, KvSpan, Member, WorkItem};
 use crate::KvSlot;
-
-/// Device `number` of `of`. It holds positions `[number * page_tokens, (number + 1) * page_tokens)` of every `of *
-/// page_tokens`, which it counts without gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    pub number: u32,
-    pub of: u32,
-    /// Slots of its pages: one `of`th of a page.
-    pub page_tokens: u32,
-}
 
 impl Member {
     /// How many of the positions below `position` it holds: the number that it gives to the first one from `position`

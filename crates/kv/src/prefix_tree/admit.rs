@@ -1,13 +1,10 @@
 //! Registers prompts: matches the longest known prefix and splits segments so that a match ends where a segment ends.
 
-use super::pages::PageLists;
-use super::{PrefixTree, Segment, SegmentState, count};
+use super::page_lists::PageLists;
+use super::{FirstKey, PrefixTree, Segment, SegmentState, count};
 use crate::page_pool::OutOfPages;
 use crate::{PagePool, Reach, Window};
 use offshoot_core::ids::{SegmentId, TokenId};
-
-/// The key by which a segment is found: its parent, its first token, its birth.
-pub(super) type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
 
 /// The longest registered prefix of a prompt.
 #[derive(Clone, Copy, Default)]
@@ -222,7 +219,7 @@ impl PrefixTree {
             self.by_first.remove(&key);
         }
         let (groups, page_tokens) = (self.groups, self.page_tokens);
-        let numbers_between = |first: u32, end: u32| super::pages::numbers_between(page_tokens, first, end);
+        let numbers_between = |first: u32, end: u32| crate::page_counts::numbers_between(page_tokens, first, end);
         let lower = self.at_mut(id);
         debug_assert!(lower.first_position < position && position <= lower.end());
 

@@ -1,11 +1,8 @@
 //! Eviction: the order in which released segments are freed, truncating one at its end, and removing one.
 
-use super::PrefixTree;
+use super::{IdleKey, PrefixTree};
 use crate::{PagePool, Reach};
 use offshoot_core::ids::SegmentId;
-
-/// The order of eviction: false for segments that are of no use to a match, then by last use.
-pub(super) type IdleKey = (bool, u64, SegmentId);
 
 impl PrefixTree {
     /// Frees `pages` pages of childless segments without a lease; parents follow as they become childless. First go

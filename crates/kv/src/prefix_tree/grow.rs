@@ -1,6 +1,6 @@
 //! Reserves slots for the tokens of a segment.
 
-use super::pages::PageLists;
+use super::page_lists::PageLists;
 use super::{PrefixTree, SegmentState, count};
 use crate::page_pool::OutOfPages;
 use crate::{PagePool, Reach};

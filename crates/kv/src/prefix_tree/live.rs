@@ -1,39 +1,11 @@
 //! Orders the rows of a step depth-first and makes the snapshot that planners see. The cost depends on the segments the
 //! step reads, not on what else is cached.
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use super::{PrefixTree, Segment};
 use crate::{Forest, ForestSegment, StepRow};
 use offshoot_core::ids::{GroupIx, PageId, SegmentId};
-
-/// A number for each segment visited in the current round. Starting a round clears all numbers in constant time.
-#[derive(Debug, Default)]
-pub(super) struct Visits {
-    round: Cell<u64>,
-    /// By segment: round of the last visit, and the number given then.
-    notes: Vec<Cell<(u64, u32)>>,
-}
-
-impl Visits {
-    pub fn grow(&mut self) {
-        self.notes.push(Cell::new((0, 0)));
-    }
-
-    pub fn begin(&self) {
-        self.round.set(self.round.get() + 1);
-    }
-
-    pub fn note(&self, id: SegmentId, number: u32) {
-        self.notes[id.ix()].set((self.round.get(), number));
-    }
-
-    pub fn number(&self, id: SegmentId) -> Option<u32> {
-        let (round, number) = self.notes[id.ix()].get();
-        (round == self.round.get()).then_some(number)
-    }
-}
 
 /// A segment on the path of some row.
 struct VisitedSegment {

@@ -60,30 +60,36 @@ mod grow;
 mod integrity;
 mod live;
 mod map;
+mod page_lists;
 mod pages;
 mod path;
 mod pending;
 mod scores;
+mod state_table;
 mod states;
 mod usage;
+mod visits;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use admit::FirstKey;
 pub use admit::PathMark;
-use evict::IdleKey;
-use live::Visits;
 pub use map::MappedSegment;
-use pages::PageLists;
-pub(super) use pages::numbers_between;
+use page_lists::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
+use state_table::{Snapshot, StateTable};
 pub use states::StatePlace;
-use states::{Snapshot, StateTable};
 pub use usage::{Leased, Usage};
+use visits::Visits;
 
 use super::{PageGroups, PagePool, Reach};
 use offshoot_core::ids::{SegmentId, TokenId};
+
+/// The key by which a segment is found: its parent, its first token, its birth.
+type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
+
+/// The order of eviction: false for segments that are of no use to a match, then by last use.
+type IdleKey = (bool, u64, SegmentId);
 
 /// Where a segment is in its life cycle; see the module's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,49 +1,14 @@
 //! The pages of a segment: a list for the groups that hold all positions and one for those with a window. See
 //! *Windows* in the module's head.
 
-use std::ops::{Index, IndexMut, Range};
+use std::ops::Range;
 
+use super::page_lists::PageLists;
 use super::{PrefixTree, Segment};
+use crate::page_counts::numbers_between;
 use crate::page_pool::OutOfPages;
 use crate::{PageCounts, PagePool, Reach, Window};
 use offshoot_core::ids::{PageId, SegmentId};
-
-/// For each reach the pages of its groups: by page number, and of one page number by group.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PageLists {
-    all: Vec<PageId>,
-    window: Vec<PageId>,
-}
-
-impl PageLists {
-    pub fn iter(&self) -> impl Iterator<Item = PageId> {
-        self.all.iter().chain(&self.window).copied()
-    }
-
-    pub fn len(&self) -> usize {
-        self.all.len() + self.window.len()
-    }
-}
-
-impl Index<Reach> for PageLists {
-    type Output = Vec<PageId>;
-
-    fn index(&self, reach: Reach) -> &Vec<PageId> {
-        match reach {
-            Reach::All => &self.all,
-            Reach::Window => &self.window,
-        }
-    }
-}
-
-impl IndexMut<Reach> for PageLists {
-    fn index_mut(&mut self, reach: Reach) -> &mut Vec<PageId> {
-        match reach {
-            Reach::All => &mut self.all,
-            Reach::Window => &mut self.window,
-        }
-    }
-}
 
 impl Segment {
     /// The first position of which it has pages of this reach; its end if it has none.
@@ -66,11 +31,6 @@ impl Segment {
     pub fn lacks_pages(&self) -> bool {
         self.passed > self.first_position
     }
-}
-
-/// The number of page numbers that positions `first .. end` touch; 0 if there are none.
-pub(crate) fn numbers_between(page_tokens: u32, first: u32, end: u32) -> usize {
-    if first >= end { 0 } else { ((end - 1) / page_tokens - first / page_tokens + 1) as usize }
 }
 
 impl PrefixTree {

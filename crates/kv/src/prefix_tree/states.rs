@@ -2,112 +2,15 @@
 //! Keys and values of a path serve any position on it; a state serves the one position up to which it was computed. Where
 //! there is none, rows are computed again from the last one before, or from the start.
 
-use std::collections::BTreeSet;
-
+use super::state_table::{Held, Need, Snapshot, StateTable};
 use super::{PrefixTree, SegmentState};
 use offshoot_core::ids::{SegmentId, StateId};
-
-/// A state at the end of the first tokens of a path, up to `position`. That of position 0 is empty and never kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Snapshot {
-    pub position: u32,
-    pub slot: StateId,
-}
 
 /// The place of a state: after the token before `position`, which `segment` itself has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StatePlace {
     pub segment: SegmentId,
     pub position: u32,
-}
-
-/// Who needs a state. When slots are short, the states of the first kind go first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Need {
-    /// Nobody has a lease on its segment.
-    Cached,
-    /// It was left behind by a branch that went on: others may part there.
-    Checkpoint,
-    /// A branch goes on from it, or forks of what ends there.
-    Continued,
-}
-
-/// What a slot holds.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    segment: SegmentId,
-    need: Need,
-    /// The step that used it last.
-    used: u64,
-}
-
-/// All slots for states.
-#[derive(Debug, Default)]
-pub(super) struct StateTable {
-    /// By slot; `None` if it is free.
-    slots: Vec<Option<Held>>,
-    free: Vec<StateId>,
-    /// Those that hold states, in the order in which they go.
-    by_use: BTreeSet<(Need, u64, StateId)>,
-    /// The number of states of each need.
-    cached: usize,
-    checkpoints: usize,
-    continued: usize,
-    /// The number of the step whose runs are chosen.
-    step: u64,
-}
-
-impl StateTable {
-    fn new(slots: usize) -> Self {
-        let free = (0..slots).rev().map(StateId::new).collect();
-        Self { slots: vec![None; slots], free, ..Self::default() }
-    }
-
-    /// Takes a free slot for a state of `segment`.
-    fn take(&mut self, segment: SegmentId) -> Option<StateId> {
-        let slot = self.free.pop()?;
-        self.list(slot, Held { segment, need: Need::Continued, used: self.step });
-        Some(slot)
-    }
-
-    fn release(&mut self, slot: StateId) {
-        self.unlist(slot);
-        self.free.push(slot);
-    }
-
-    fn list(&mut self, slot: StateId, held: Held) {
-        self.slots[slot.ix()] = Some(held);
-        self.by_use.insert((held.need, held.used, slot));
-        *self.count(held.need) += 1;
-    }
-
-    fn unlist(&mut self, slot: StateId) -> Held {
-        let held = self.slots[slot.ix()].take().expect("only a slot that holds a state is named");
-        self.by_use.remove(&(held.need, held.used, slot));
-        *self.count(held.need) -= 1;
-        held
-    }
-
-    fn count(&mut self, need: Need) -> &mut usize {
-        match need {
-            Need::Cached => &mut self.cached,
-            Need::Checkpoint => &mut self.checkpoints,
-            Need::Continued => &mut self.continued,
-        }
-    }
-
-    fn change(&mut self, slot: StateId, change: impl FnOnce(&mut Held)) {
-        let mut held = self.unlist(slot);
-        change(&mut held);
-        self.list(slot, held);
-    }
-
-    /// The state that goes next, if the current step uses not all, and its segment.
-    fn next_to_go(&self) -> Option<(StateId, SegmentId)> {
-        let before = |need| self.by_use.range((need, 0, StateId(0))..(need, self.step, StateId(0))).next();
-        let &(.., slot) = [Need::Cached, Need::Checkpoint, Need::Continued].into_iter().find_map(before)?;
-        self.slots[slot.ix()].map(|held| (slot, held.segment))
-    }
 }
 
 /// Checkpoints take at most 1/`CHECKPOINT_PART` of the slots, or `FEWEST_CHECKPOINTS` where that is fewer.

@@ -262,7 +262,7 @@ fn drawn_while_pruning(
                 told = true;
                 extension.cancel(pruned);
             }
-            Event::Finished { branch, finish } => {
+            Event::Finished { id: branch, finish } => {
                 let at = branches.iter().position(|&other| other == branch).expect("events are of our branches");
                 if at >= kept.len() {
                     engine.prune(&[branch]);

@@ -147,7 +147,7 @@ fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {
     let mut found: Vec<Option<Finish>> = vec![None; branches.len()];
     let mut extension = engine.start(extends).unwrap();
     while let Some(event) = extension.next() {
-        let ix = branches.iter().position(|&branch| branch == event.branch()).unwrap();
+        let ix = branches.iter().position(|&branch| branch == event.id()).unwrap();
         match event {
             Event::Finished { finish, .. } => found[ix] = Some(finish),
             Event::Failed { error, .. } => panic!("{error}"),

@@ -6,15 +6,19 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::generator::FOREVER;
-use super::{AsRequest, BeginOptions, GenerateEvent, Generator, SampleId};
+use super::{AsRequest, BeginOptions, Generator, RefusedPrompt, SampleId};
 use crate::PromptOrder;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Finish, FinishReason};
+use offshoot_engine::{Event, Finish, FinishReason};
 use offshoot_kv::TokenCosts;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
 /// an error; an error if the whole prompt was refused.
 pub type PromptResult = Result<Vec<Result<Finish>>>;
+
+/// An event of a sample, or the prompt of which there will be none. Each sample of a prompt that is not refused ends
+/// once, finished or failed.
+pub type GenerationEvent = Result<Event<SampleId>, RefusedPrompt>;
 
 /// A running job. Dropping it cancels the samples that have not finished.
 pub struct Generation<R> {
@@ -28,7 +32,7 @@ pub struct Generation<R> {
     is_begun: Vec<bool>,
     cancelled: HashSet<SampleId>,
     /// Events produced here instead of by the engine.
-    ready: VecDeque<GenerateEvent>,
+    ready: VecDeque<GenerationEvent>,
 }
 
 impl<R: AsRequest> Generation<R> {
@@ -52,7 +56,7 @@ impl<R: AsRequest> Generation<R> {
 
     /// Waits for the next event; `None` once every sample of every prompt has ended.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
-    pub fn next(&mut self) -> Option<GenerateEvent> {
+    pub fn next(&mut self) -> Option<GenerationEvent> {
         loop {
             if let Poll::Ready(event) = self.poll(FOREVER) {
                 return event;
@@ -61,17 +65,17 @@ impl<R: AsRequest> Generation<R> {
     }
 
     /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
-    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerationEvent>> {
         self.begin_more();
         if let Some(event) = self.ready.pop_front() {
             return Poll::Ready(Some(event));
         }
         // If nothing is in flight, nothing is left: `begin_more` always starts a prompt when the engine has none.
         let event = self.generator.poll(patience);
-        if let Poll::Ready(Some(GenerateEvent::Finished { sample, finish })) = &event {
-            self.note_length(*sample, finish);
+        if let Poll::Ready(Some(Event::Finished { id, finish })) = &event {
+            self.note_length(*id, finish);
         }
-        event
+        event.map(|event| event.map(Ok))
     }
 
     /// Updates the length estimate with a finished sample of unknown length.
@@ -96,7 +100,7 @@ impl<R: AsRequest> Generation<R> {
         let request = self.requests[prompt].as_request();
         let options = BeginOptions { home: self.order.home(prompt), ..BeginOptions::default() };
         if let Err(error) = self.generator.begin_with(prompt, &request, options) {
-            return self.ready.push_back(GenerateEvent::Refused { prompt, error });
+            return self.ready.push_back(Err(RefusedPrompt { prompt, error }));
         }
         let before = self.before.replace(prompt).map_or(&[][..], |before| self.requests[before].as_request().tokens);
         self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
@@ -119,9 +123,9 @@ impl<R: AsRequest> Generation<R> {
     pub fn cancel_prompt(&mut self, prompt: usize) {
         self.generator.cancel_prompt(prompt);
         if !std::mem::replace(&mut self.is_begun[prompt], true) {
-            let cancelled = |sample| GenerateEvent::Finished {
-                sample: SampleId { prompt, sample },
-                finish: Finish::empty(FinishReason::Cancelled),
+            let cancelled = |sample| {
+                let finish = Finish::empty(FinishReason::Cancelled);
+                Ok(Event::Finished { id: SampleId { prompt, sample }, finish })
             };
             self.ready.extend((0..self.requests[prompt].as_request().results()).map(cancelled));
         }
@@ -157,10 +161,10 @@ impl<R: AsRequest> Generation<R> {
             .collect();
         while let Some(event) = self.next() {
             let (sample, result) = match event {
-                GenerateEvent::Tokens { .. } => continue,
-                GenerateEvent::Finished { sample, finish } => (sample, Ok(finish)),
-                GenerateEvent::Failed { sample, error } => (sample, Err(error)),
-                GenerateEvent::Refused { prompt, error } => {
+                Ok(Event::Tokens { .. }) => continue,
+                Ok(Event::Finished { id, finish }) => (id, Ok(finish)),
+                Ok(Event::Failed { id, error }) => (id, Err(error)),
+                Err(RefusedPrompt { prompt, error }) => {
                     all[prompt] = Err(error);
                     continue;
                 }
@@ -192,9 +196,9 @@ impl<R: AsRequest> Generation<R> {
         let mut sampled = 0;
         while let Some(event) = self.next() {
             match event {
-                GenerateEvent::Tokens { .. } => {}
-                GenerateEvent::Finished { finish, .. } => sampled += finish.tokens.len(),
-                GenerateEvent::Failed { error, .. } | GenerateEvent::Refused { error, .. } => return Err(error),
+                Ok(Event::Tokens { .. }) => {}
+                Ok(Event::Finished { finish, .. }) => sampled += finish.tokens.len(),
+                Ok(Event::Failed { error, .. }) | Err(RefusedPrompt { error, .. }) => return Err(error),
             }
         }
         Ok(sampled)

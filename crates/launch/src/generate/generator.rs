@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, never};
 
-use super::{GenerateEvent, PromptRequest, SampleId};
+use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions};
@@ -186,7 +186,7 @@ impl Generator {
             Error::EngineStopped { why } => why,
             other => other.to_string(),
         };
-        let failed = |branch| Event::Failed { branch, error: Error::EngineStopped { why: why.clone() } };
+        let failed = |branch| Event::Failed { id: branch, error: Error::EngineStopped { why: why.clone() } };
         self.not_started.extend(branches.into_iter().map(failed));
     }
 
@@ -229,7 +229,7 @@ impl Generator {
 
     /// Waits for the next event; `None` once every sample has ended. If the engine stops, each sample fails.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
-    pub fn next(&mut self) -> Option<GenerateEvent> {
+    pub fn next(&mut self) -> Option<Event<SampleId>> {
         loop {
             if let Poll::Ready(event) = self.poll(FOREVER) {
                 return event;
@@ -238,7 +238,7 @@ impl Generator {
     }
 
     /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
-    pub fn poll(&mut self, patience: Duration) -> Poll<Option<GenerateEvent>> {
+    pub fn poll(&mut self, patience: Duration) -> Poll<Option<Event<SampleId>>> {
         self.poll_beside(&never::<()>(), patience).map(|first| match first {
             First::Event(event) => event,
             First::Message(()) => unreachable!("a `never` channel delivers no message"),
@@ -251,7 +251,7 @@ impl Generator {
         &mut self,
         others: &Receiver<M>,
         patience: Duration,
-    ) -> Poll<First<Option<GenerateEvent>, M>> {
+    ) -> Poll<First<Option<Event<SampleId>>, M>> {
         self.start();
         loop {
             if let Some(event) = self.not_started.pop_front().and_then(|event| self.take(event)) {
@@ -270,17 +270,13 @@ impl Generator {
     }
 
     /// Translates an event of a branch to an event of its sample; `None` if the sample was discarded.
-    fn take(&mut self, event: Event) -> Option<GenerateEvent> {
-        let branch = event.branch();
+    fn take(&mut self, event: Event) -> Option<Event<SampleId>> {
+        let branch = event.id();
         let sample = *self.by_branch.get(&branch)?;
         if event.is_end() {
             self.end(branch, sample);
         }
-        Some(match event {
-            Event::Tokens { tokens, text, .. } => GenerateEvent::Tokens { sample, tokens, text },
-            Event::Finished { finish, .. } => GenerateEvent::Finished { sample, finish },
-            Event::Failed { error, .. } => GenerateEvent::Failed { sample, error },
-        })
+        Some(event.with_id(sample))
     }
 
     fn end(&mut self, branch: BranchId, sample: SampleId) {

@@ -9,14 +9,12 @@
 mod generation;
 mod generator;
 
-pub use generation::Generation;
+pub use generation::{Generation, GenerationEvent};
 pub use generator::{BeginOptions, ChoicesRequest, Generator, Release};
 
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{
-    EngineHandle, Finish, Hear, Priority, RootOptions, SampledToken, SamplingParams, Stop, UniformKey,
-};
+use offshoot_engine::{EngineHandle, Hear, Priority, RootOptions, SamplingParams, Stop, UniformKey};
 
 use super::OutputTokens;
 
@@ -75,18 +73,11 @@ pub struct SampleId {
     pub sample: usize,
 }
 
-/// Progress of the samples; the events of one sample are in order. Each sample ends exactly once: with `Finished` or
-/// `Failed`, or with `Refused` for its whole prompt.
+/// A prompt that the engine refused: it is too long, or its parameters are out of range. Its samples have no events.
 #[derive(Debug)]
-pub enum GenerateEvent {
-    /// Tokens were sampled: one, or several if the reader is slow. Only with [`Hear::Tokens`].
-    Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
-    /// The sample is complete, or was cancelled and keeps the tokens so far.
-    Finished { sample: SampleId, finish: Finish },
-    /// The sample failed; the others continue.
-    Failed { sample: SampleId, error: Error },
-    /// The engine refused the prompt: it is too long, or its parameters are out of range.
-    Refused { prompt: usize, error: Error },
+pub struct RefusedPrompt {
+    pub prompt: usize,
+    pub error: Error,
 }
 
 /// Samples `requests`, in the order in which they share the most. Nothing starts before the first call of `next` or

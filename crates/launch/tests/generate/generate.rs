@@ -11,10 +11,11 @@ use offshoot_core::Error;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{
-    EngineHandle, Finish, FinishReason, First, Hear, Metrics, Priority, SamplingParams, ScriptedReply, Stop, UniformKey,
+    EngineHandle, Event, Finish, FinishReason, First, Hear, Metrics, Priority, SamplingParams, ScriptedReply, Stop,
+    UniformKey,
 };
 use offshoot_launch::{
-    GenerateEvent, Generation, Generator, OutputTokens, PromptOrder, PromptRequest, Release, SampleId, generate,
+    AsRequest, Generation, Generator, OutputTokens, PromptOrder, PromptRequest, Release, SampleId, generate,
 };
 
 use crate::bench::{Mode, length, pages, params, prompt, roomy};
@@ -33,11 +34,15 @@ fn sample(prompt: usize, sample: usize) -> SampleId {
     SampleId { prompt, sample }
 }
 
-fn finished(event: Option<GenerateEvent>) -> (SampleId, Finish) {
+fn finished(event: Option<Event<SampleId>>) -> (SampleId, Finish) {
     match event {
-        Some(GenerateEvent::Finished { sample, finish }) => (sample, finish),
+        Some(Event::Finished { id, finish }) => (id, finish),
         other => panic!("a sample finishes, not {other:?}"),
     }
+}
+
+fn next_of(generation: &mut Generation<impl AsRequest>) -> Option<Event<SampleId>> {
+    generation.next().map(|event| event.expect("no prompt is refused"))
 }
 
 /// Prompts with a common header, each with its number of samples.
@@ -58,7 +63,7 @@ fn who_hears_finishes_gets_one_of_each_sample_and_no_token(mode: Mode) {
     let engine = mode.engine(roomy());
     let mut generation = generate(&engine, requests(&job, &params, &stop), Hear::Finishes);
     let mut ended = HashSet::new();
-    while let Some(event) = generation.next() {
+    while let Some(event) = next_of(&mut generation) {
         let (sample, finish) = finished(Some(event));
         assert_eq!(finish.tokens.len(), 20);
         assert!(ended.insert(sample), "{sample:?} finished twice");
@@ -74,9 +79,9 @@ fn who_hears_tokens_gets_all_of_them_before_the_end(mode: Mode) {
     let engine = mode.engine(roomy());
     let mut generation = generate(&engine, requests(&job, &params, &stop), Hear::Tokens);
     let mut heard = HashMap::<SampleId, (Vec<TokenId>, Vec<f32>)>::new();
-    while let Some(event) = generation.next() {
+    while let Some(event) = next_of(&mut generation) {
         match event {
-            GenerateEvent::Tokens { sample, tokens, .. } => {
+            Event::Tokens { id: sample, tokens, .. } => {
                 let (ids, logprobs) = heard.entry(sample).or_default();
                 ids.extend(tokens.iter().map(|sampled| sampled.token));
                 logprobs.extend(tokens.iter().map(|sampled| sampled.logprob));
@@ -141,7 +146,7 @@ fn a_bounded_number_is_in_flight() {
     assert_eq!(in_flight.len(), at_once);
     in_flight[..10].iter().for_each(|&prompt| generation.cancel_prompt(prompt));
     for _ in 0..10 {
-        assert_eq!(finished(generation.next()).1.reason, FinishReason::Cancelled);
+        assert_eq!(finished(next_of(&mut generation)).1.reason, FinishReason::Cancelled);
     }
     assert!(generation.poll(MOMENT).is_pending());
     engine.metrics().unwrap();
@@ -155,18 +160,18 @@ fn one_sample_or_one_prompt_is_cancelled_and_the_others_finish() {
         (tokens_of("!held"), tokens_of("short"), SamplingParams::default(), Stop::default());
     let requests = vec![request(&held, 3, &params, &stop), request(&short, 2, &params, &stop)];
     let mut generation = generate(&engine, requests, Hear::Finishes);
-    let mut whole = [finished(generation.next()), finished(generation.next())].map(|(sample, finish)| {
+    let mut whole = [finished(next_of(&mut generation)), finished(next_of(&mut generation))].map(|(sample, finish)| {
         assert_eq!(finish.text, "done");
         sample
     });
     whole.sort();
     assert_eq!(whole, [sample(1, 0), sample(1, 1)]);
     generation.cancel(&[sample(0, 1)]);
-    let (cancelled, finish) = finished(generation.next());
+    let (cancelled, finish) = finished(next_of(&mut generation));
     assert_eq!((cancelled, finish.reason), (sample(0, 1), FinishReason::Cancelled));
     assert!(generation.poll(MOMENT).is_pending(), "the others go on");
     generation.cancel_prompt(0);
-    let rest: HashSet<SampleId> = (0..2).map(|_| finished(generation.next()).0).collect();
+    let rest: HashSet<SampleId> = (0..2).map(|_| finished(next_of(&mut generation)).0).collect();
     assert_eq!(rest, HashSet::from([sample(0, 0), sample(0, 2)]));
     assert!(generation.next().is_none());
 }
@@ -179,7 +184,7 @@ fn what_is_cancelled_before_it_begins_ends_as_well() {
     let mut generation = generate(&engine, requests, Hear::Finishes);
     generation.cancel_prompt(1);
     generation.cancel(&[sample(0, 1)]);
-    let ended: HashSet<SampleId> = (0..4).map(|_| finished(generation.next()).0).collect();
+    let ended: HashSet<SampleId> = (0..4).map(|_| finished(next_of(&mut generation)).0).collect();
     assert_eq!(ended, HashSet::from([sample(0, 1), sample(1, 0), sample(1, 1), sample(1, 2)]));
     assert!(generation.poll(MOMENT).is_pending());
     assert_eq!(begun.load(Ordering::Relaxed), 2, "the engine never had the second prompt");
@@ -209,7 +214,7 @@ fn a_reader_that_never_reads_costs_others_nothing_and_loses_nothing() {
     let (mut tokens, mut ends) = ([0; 8], 0);
     while let Some(event) = slow.next() {
         match event {
-            GenerateEvent::Tokens { sample, tokens: run, text } => {
+            Event::Tokens { id: sample, tokens: run, text } => {
                 assert_eq!(text.len(), run.len());
                 tokens[sample.sample] += run.len();
             }
@@ -304,7 +309,7 @@ fn what_the_engine_holds_is_given_back(mode: Mode) {
     let engine = mode.engine(roomy());
     let long = length(100);
     let mut generation = generate(&engine, requests(&job, &params, &long), Hear::Tokens);
-    assert!(matches!(generation.next(), Some(GenerateEvent::Tokens { .. })));
+    assert!(matches!(generation.next(), Some(Ok(Event::Tokens { .. }))));
     drop(generation);
     assert_eq!(engine.metrics().unwrap().kv_bytes_held, 0);
 }

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineConfig, Extend, Finish, Hear, Priority};
+use offshoot_engine::{EngineConfig, Event, Extend, Finish, Hear, Priority};
 use offshoot_kv::PromptTree;
-use offshoot_launch::{ChoicesRequest, GenerateEvent, Generator, PromptRequest, Release};
+use offshoot_launch::{ChoicesRequest, Generator, PromptRequest, Release};
 
 use crate::bench::{Mode, finish, in_turn, key, length, params, prompt, roomy};
 
@@ -24,7 +24,7 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 fn finishes(generator: &mut Generator) -> HashMap<(usize, usize), Finish> {
     let mut finishes = HashMap::new();
     while let Some(event) = generator.next() {
-        let GenerateEvent::Finished { sample, finish } = event else { panic!("{event:?}") };
+        let Event::Finished { id: sample, finish } = event else { panic!("{event:?}") };
         finishes.insert((sample.prompt, sample.sample), finish);
     }
     finishes

@@ -10,30 +10,10 @@ use super::input::InputLine;
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
 use super::request::RequestOutline;
-use super::work::{BatchJob, BatchResult};
+use super::work::{AnswerProgress, BatchJob, BatchResult};
 use crate::protocol::{Refusal, RequestReader};
 use offshoot_core::error::Result;
-use offshoot_core::out::Progress;
 use offshoot_engine::EngineHandle;
-
-/// Hears how answering goes on.
-pub trait AnswerProgress: Sync {
-    /// A sample has ended, with so many tokens.
-    fn sample_done(&self, tokens: usize);
-    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
-    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
-}
-
-impl AnswerProgress for Progress {
-    fn sample_done(&self, tokens: usize) {
-        Progress::sample_done(self, tokens);
-    }
-
-    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
-        self.item_done();
-        Ok(())
-    }
-}
 
 /// The lines of the input, and the answers so far.
 pub struct RequestFile {

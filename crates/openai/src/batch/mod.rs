@@ -32,12 +32,13 @@ use offshoot_text::Tokenizer;
 
 use serde_json::json;
 
-pub use file::{AnswerProgress, RequestFile};
+pub use file::RequestFile;
 pub use input::InputLine;
 pub use input::read as read_lines;
 pub use origin::{AnswerOrigin, CacheFormats, system_fingerprint};
 pub use prompts::{BatchPrompt, read_prompts};
 pub use request::reader;
+pub use work::AnswerProgress;
 
 /// The options of `offshoot batch`.
 #[derive(Clone, Debug)]

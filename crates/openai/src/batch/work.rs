@@ -12,14 +12,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
 use crate::protocol::{PromptCandidates, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{EngineFacts, EngineHandle, Finish, FinishReason, First, Hear};
+use offshoot_core::out::Progress;
+use offshoot_engine::{EngineFacts, EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{
-    BeginOptions, GenerateEvent, Generator, PromptOrder, PromptRequest, Release, TextKey, guarded, in_bytes, work_ahead,
+    BeginOptions, Generator, PromptOrder, PromptRequest, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
 };
 
 use super::answer::BatchAnswer;
-use super::file::AnswerProgress;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
@@ -27,6 +27,25 @@ use super::request::{LineRequest, RequestOutline};
 
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Hears how answering goes on.
+pub trait AnswerProgress: Sync {
+    /// A sample has ended, with so many tokens.
+    fn sample_done(&self, tokens: usize);
+    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
+    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
+}
+
+impl AnswerProgress for Progress {
+    fn sample_done(&self, tokens: usize) {
+        Progress::sample_done(self, tokens);
+    }
+
+    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
+        self.item_done();
+        Ok(())
+    }
+}
 
 pub struct BatchJob<'a> {
     pub lines: &'a [InputLine],
@@ -267,10 +286,10 @@ impl AnswerLoop<'_> {
         self.work.progress.request_done(true, bytes)
     }
 
-    fn handle(&mut self, event: GenerateEvent) -> Result<()> {
+    fn handle(&mut self, event: Event<SampleId>) -> Result<()> {
         match event {
-            GenerateEvent::Tokens { .. } => Ok(()),
-            GenerateEvent::Finished { sample, finish } => {
+            Event::Tokens { .. } => Ok(()),
+            Event::Finished { id: sample, finish } => {
                 let is_sampled = finish.reason != FinishReason::Given;
                 if is_sampled {
                     self.tokens += finish.tokens.len();
@@ -295,16 +314,12 @@ impl AnswerLoop<'_> {
                 let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
                 self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, cached, ..PromptCandidates::default() }))
             }
-            GenerateEvent::Failed { sample, error } => {
+            Event::Failed { id: sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.prune(sample.prompt);
                 self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
-            }
-            GenerateEvent::Refused { prompt, error } => {
-                let refusal = request_refusal(error, self.work.engine.facts())?;
-                self.end(prompt, Err(refusal))
             }
         }
     }
@@ -356,7 +371,6 @@ mod tests {
     use super::*;
     use crate::batch::CacheFormats;
     use crate::batch::{input, request};
-    use offshoot_core::out::Progress;
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
     /// start. The line before it is refused when it is encoded.

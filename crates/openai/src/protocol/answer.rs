@@ -96,8 +96,7 @@ impl ProtocolRequest {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Choice<'a> {
-    Completion(CompletionChoice<'a>),
-    Chat(ChatChoice<'a>),
+    Sampled(SampledChoice<'a>),
     Scored(ScoredChoice<'a>),
 }
 
@@ -114,10 +113,11 @@ impl Serialize for EchoedText<'_> {
 }
 
 #[derive(Serialize)]
-struct CompletionChoice<'a> {
+struct SampledChoice<'a> {
     index: usize,
-    text: EchoedText<'a>,
-    logprobs: Option<OwnedLogprobs<'a>>,
+    #[serde(flatten)]
+    text: ChoiceText<'a>,
+    logprobs: Option<ChoiceLogprobs<'a>>,
     finish_reason: &'static str,
     stop_reason: Option<StopReason>,
     #[serde(flatten)]
@@ -129,16 +129,10 @@ struct CompletionChoice<'a> {
 }
 
 #[derive(Serialize)]
-struct ChatChoice<'a> {
-    index: usize,
-    message: ChatMessage<'a>,
-    logprobs: Option<OwnedLogprobs<'a>>,
-    finish_reason: &'static str,
-    stop_reason: Option<StopReason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    branch: Option<&'a str>,
+#[serde(untagged)]
+enum ChoiceText<'a> {
+    Completion { text: EchoedText<'a> },
+    Chat { message: ChatMessage<'a> },
 }
 
 #[derive(Serialize)]
@@ -203,13 +197,13 @@ pub fn finish_word(reason: &FinishReason) -> &'static str {
 }
 
 /// The log-probabilities of a choice.
-struct OwnedLogprobs<'a> {
-    shown: Vec<ShownToken<'a>>,
-    endpoint: Endpoint,
-    tokenizer: &'a Tokenizer,
+pub struct ChoiceLogprobs<'a> {
+    pub shown: Vec<ShownToken<'a>>,
+    pub endpoint: Endpoint,
+    pub tokenizer: &'a Tokenizer,
 }
 
-impl Serialize for OwnedLogprobs<'_> {
+impl Serialize for ChoiceLogprobs<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (shown, tokenizer) = (&*self.shown, self.tokenizer);
         match self.endpoint {
@@ -284,31 +278,20 @@ fn sampled_choices<'a>(
     };
     for (at, drawn) in drawn {
         let sample = ShownSample::new(request, prompt, drawn, tokenizer);
-        let shown = request.logprobs.then(|| {
+        let logprobs = request.logprobs.then(|| {
             let echoed = candidates.scored.as_ref().filter(|_| request.echo);
             let most = request.params.top_logprobs.unwrap_or(0);
             let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
             shown.extend(&sample.tokens);
-            OwnedLogprobs { shown, endpoint: request.endpoint, tokenizer }
+            ChoiceLogprobs { shown, endpoint: request.endpoint, tokenizer }
         });
         let (index, branch) = (choices.len(), kept(at));
         let (finish_reason, stop_reason) = (finish_word(&sample.reason), StopReason::of(&sample.reason));
         let token_ids = request.return_token_ids.then(|| drawn.map_or(&[][..], |drawn| &drawn.tokens));
-        choices.push(match request.endpoint {
+        let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if request.echo { &*prompt.text } else { "" };
-                let text = EchoedText { echoed, own: sample.text };
-                let logprobs = shown;
-                Choice::Completion(CompletionChoice {
-                    index,
-                    text,
-                    logprobs,
-                    finish_reason,
-                    stop_reason,
-                    prompt: fields,
-                    token_ids,
-                    branch,
-                })
+                (ChoiceText::Completion { text: EchoedText { echoed, own: sample.text } }, fields)
             }
             Endpoint::Chat => {
                 let (content, reasoning_content) = match request.reasoning {
@@ -320,10 +303,19 @@ fn sampled_choices<'a>(
                     }
                 };
                 let message = ChatMessage { role: "assistant", content, refusal: None, reasoning_content };
-                let logprobs = shown;
-                Choice::Chat(ChatChoice { index, message, logprobs, finish_reason, stop_reason, token_ids, branch })
+                (ChoiceText::Chat { message }, PromptFields::default())
             }
-        });
+        };
+        choices.push(Choice::Sampled(SampledChoice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+            stop_reason,
+            prompt,
+            token_ids,
+            branch,
+        }));
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::answer::{AnswerHead, StopReason, Usage, finish_word};
+use super::answer::{AnswerHead, ChoiceLogprobs, StopReason, Usage, finish_word};
 use super::endpoint::Endpoint;
-use super::logprobs::{ChatLogprobs, CompletionLogprobs, ShownToken, echoed_tokens};
+use super::logprobs::{ShownToken, echoed_tokens};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::{SampleText, TokenPlace, TokenPlacer};
 use super::sse;
@@ -67,11 +67,11 @@ struct SampleEnd {
 
 /// The choice of a chunk.
 #[derive(Serialize)]
-struct ChunkChoice<'a, T, L> {
+struct ChunkChoice<'a> {
     index: usize,
     #[serde(flatten)]
-    text: T,
-    logprobs: Option<L>,
+    text: ChunkText<'a>,
+    logprobs: Option<ChoiceLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<StopReason>,
@@ -84,13 +84,10 @@ struct ChunkChoice<'a, T, L> {
 }
 
 #[derive(Serialize)]
-struct CompletionText<'a> {
-    text: &'a str,
-}
-
-#[derive(Serialize)]
-struct ChatText<'a> {
-    delta: ChatDelta<'a>,
+#[serde(untagged)]
+enum ChunkText<'a> {
+    Completion { text: &'a str },
+    Chat { delta: ChatDelta<'a> },
 }
 
 #[derive(Serialize)]
@@ -243,33 +240,21 @@ impl ChunkWriter {
         let most = request.params.top_logprobs.unwrap_or(0);
         let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
         shown.extend(tokens[..certain].iter().map(PlacedToken::shown));
-        let has_logprobs = request.logprobs && !shown.is_empty();
-        let shown = &*shown;
-        let finish_reason = end.as_ref().map(|end| finish_word(&end.reason));
-        let stop_reason = end.as_ref().and_then(|end| StopReason::of(&end.reason));
-        let branch = end.as_ref().and_then(|end| end.branch.as_deref());
-        let own_ids = (!token_ids.is_empty()).then_some(&token_ids[..]);
-        match request.endpoint {
+        let logprobs = (request.logprobs && !shown.is_empty()).then_some(ChoiceLogprobs {
+            shown,
+            endpoint: request.endpoint,
+            tokenizer,
+        });
+        let split;
+        let shown_text = match request.endpoint {
             Endpoint::Completions => {
                 if is_first && request.echo {
                     text.insert_str(0, &prompt.text);
                 }
-                sse::write_json(
-                    &ChunkChoice {
-                        index,
-                        text: CompletionText { text },
-                        logprobs: has_logprobs.then_some(CompletionLogprobs { shown, tokenizer }),
-                        finish_reason,
-                        stop_reason,
-                        prompt_token_ids: (is_first && request.return_token_ids).then_some(&prompt.tokens[..]),
-                        token_ids: own_ids,
-                        branch,
-                    },
-                    out,
-                );
+                ChunkText::Completion { text }
             }
             Endpoint::Chat => {
-                let split = stream.splitter.as_mut().map(|splitter| split(splitter, text, end.is_some()));
+                split = stream.splitter.as_mut().map(|splitter| split_text(splitter, text, end.is_some()));
                 let (content, reasoning) = match &split {
                     Some(SplitText { content, reasoning }) => (&**content, &**reasoning),
                     None => (&**text, ""),
@@ -279,21 +264,22 @@ impl ChunkWriter {
                     content: Some(content).filter(|content| !content.is_empty() || (is_first && reasoning.is_empty())),
                     reasoning_content: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
                 };
-                sse::write_json(
-                    &ChunkChoice {
-                        index,
-                        text: ChatText { delta },
-                        logprobs: has_logprobs.then_some(ChatLogprobs { shown, tokenizer }),
-                        finish_reason,
-                        stop_reason,
-                        prompt_token_ids: None,
-                        token_ids: own_ids,
-                        branch,
-                    },
-                    out,
-                );
+                ChunkText::Chat { delta }
             }
-        }
+        };
+        // A chat's are beside its choices.
+        let wants_prompt = is_first && request.return_token_ids && request.endpoint == Endpoint::Completions;
+        let choice = ChunkChoice {
+            index,
+            text: shown_text,
+            logprobs,
+            finish_reason: end.as_ref().map(|end| finish_word(&end.reason)),
+            stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
+            prompt_token_ids: wants_prompt.then_some(&prompt.tokens[..]),
+            token_ids: (!token_ids.is_empty()).then_some(&token_ids[..]),
+            branch: end.as_ref().and_then(|end| end.branch.as_deref()),
+        };
+        sse::write_json(&choice, out);
         text.clear();
         tokens.drain(..certain);
         token_ids.clear();
@@ -339,7 +325,7 @@ impl PlacedToken {
     }
 }
 
-fn split(splitter: &mut ReasoningSplitter, text: &str, is_end: bool) -> SplitText {
+fn split_text(splitter: &mut ReasoningSplitter, text: &str, is_end: bool) -> SplitText {
     let mut split = splitter.push(text);
     if is_end {
         let rest = splitter.finish();

@@ -11,32 +11,12 @@ use crossbeam_channel::Receiver;
 use super::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId};
-use offshoot_engine::{self as engine, EventReceiver, First, SampledToken};
+use offshoot_engine::{Event, EventReceiver, First};
 
-/// An event of one of the nodes being extended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TreeEvent {
-    /// The node grew. The text can be shown now: it is never half a character, never part of a stop string. Only after
-    /// `SamplingTree::hear(Hear::Tokens)`.
-    Tokens {
-        /// The node that grew.
-        node: NodeId,
-        /// Its new tokens.
-        tokens: Vec<SampledToken>,
-        /// Their text.
-        text: String,
-    },
-    /// The node's thought ended; `SamplingTree::node` returns the whole thought.
-    Finished {
-        /// The node that ended.
-        node: NodeId,
-    },
-    /// The node failed and is closed; `SamplingTree::failure` returns the error. The others continue.
-    Failed {
-        /// The node that failed.
-        node: NodeId,
-    },
-}
+/// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
+/// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that failed
+/// and is closed.
+pub type TreeEvent = Event<NodeId, (), ()>;
 
 /// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping
 /// it cancels the running nodes; their last events are lost to the tree.
@@ -48,7 +28,7 @@ pub struct Growth {
 /// An event that the tree does not know yet.
 #[derive(Debug)]
 #[must_use = "the tree learns of it by `Growth::apply`"]
-pub struct UnappliedEvent(engine::Event);
+pub struct UnappliedEvent(Event);
 
 impl Growth {
     pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeId>) -> Self {
@@ -66,19 +46,16 @@ impl Growth {
     ///
     /// `Error::EngineStopped`: no node can continue.
     pub fn apply(&self, tree: &mut SamplingTree, event: UnappliedEvent) -> Result<TreeEvent> {
+        let id = self.node_of(event.0.id())?;
         match event.0 {
-            engine::Event::Tokens { branch, tokens, text } => {
-                Ok(TreeEvent::Tokens { node: self.node_of(branch)?, tokens, text })
+            Event::Tokens { tokens, text, .. } => Ok(Event::Tokens { id, tokens, text }),
+            Event::Finished { finish, .. } => {
+                tree.grow(id, finish);
+                Ok(Event::Finished { id, finish: () })
             }
-            engine::Event::Finished { branch, finish } => {
-                let node = self.node_of(branch)?;
-                tree.grow(node, finish);
-                Ok(TreeEvent::Finished { node })
-            }
-            engine::Event::Failed { branch, error } => {
-                let node = self.node_of(branch)?;
-                tree.fail(node, error)?;
-                Ok(TreeEvent::Failed { node })
+            Event::Failed { error, .. } => {
+                tree.fail(id, error)?;
+                Ok(Event::Failed { id, error: () })
             }
         }
     }
@@ -156,7 +133,7 @@ impl<'tree> Extension<'tree> {
     }
 
     /// Writes an event into the tree.
-    fn take(&mut self, event: engine::Event) -> Result<TreeEvent> {
+    fn take(&mut self, event: Event) -> Result<TreeEvent> {
         self.growth.apply(self.tree, UnappliedEvent(event))
     }
 

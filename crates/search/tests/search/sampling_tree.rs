@@ -22,8 +22,8 @@ fn extend(tree: &mut SamplingTree, nodes: &[NodeId]) {
 /// The next node to finish; `None` once all have.
 fn next_finished(growing: &mut Extension<'_>) -> Option<NodeId> {
     while let Some(event) = growing.next_event().expect("no failure") {
-        if let TreeEvent::Finished { node } = event {
-            return Some(node);
+        if let TreeEvent::Finished { id, .. } = event {
+            return Some(id);
         }
     }
     None
@@ -123,13 +123,13 @@ fn siblings_can_be_stopped_while_others_grow() {
     let mut streamed = String::new();
     loop {
         match growing.next_event().expect("no failure").expect("not all have finished") {
-            TreeEvent::Tokens { node, text, .. } if node == children[0] => streamed.push_str(&text),
+            TreeEvent::Tokens { id, text, .. } if id == children[0] => streamed.push_str(&text),
             TreeEvent::Tokens { .. } => {}
-            TreeEvent::Finished { node } => {
-                assert_eq!(node, children[0]);
+            TreeEvent::Finished { id, .. } => {
+                assert_eq!(id, children[0]);
                 break;
             }
-            TreeEvent::Failed { node } => panic!("{node:?} does not fail"),
+            TreeEvent::Failed { id, .. } => panic!("{id:?} does not fail"),
         }
     }
     growing.cancel(&children[1..2]);

@@ -9,14 +9,11 @@ use offshoot_engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::PromptRequest;
 
 use super::outbox::Outbox;
+use crate::keys::ClientId;
 
 /// Names a job; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
-
-/// Who sends requests: the index of an API key, or 0 where none are asked for. Clients share the engine fairly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub usize);
 
 /// A request, as it is sampled.
 pub struct Job {

@@ -5,6 +5,7 @@
 mod job;
 mod outbox;
 mod queue;
+mod shared;
 mod work;
 
 use std::sync::Arc;
@@ -15,42 +16,15 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::EngineHandle;
-use offshoot_openai::protocol::{Refusal, RefusalKind};
+use offshoot_openai::protocol::Refusal;
 
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
 
-pub use job::{ClientId, Job, JobId, JobPrompt};
+pub use job::{Job, JobId, JobPrompt};
 pub use outbox::{Delivery, JobUsage, Outbox};
-
-/// What may wait to begin.
-#[derive(Clone, Copy, Debug)]
-pub struct QueueLimits {
-    pub jobs: usize,
-    /// Prompt tokens of all jobs that have not ended.
-    pub prompt_tokens: usize,
-}
-
-/// Messages to the dispatcher's thread.
-enum Command {
-    Submit(Job),
-    Cancel(JobId),
-}
-
-/// What the dispatcher and the HTTP tasks both see.
-struct Shared {
-    limits: QueueLimits,
-    /// Jobs that were submitted and have not ended.
-    open: AtomicUsize,
-    /// Those of them that the thread has not taken yet, and those with samples that have not begun.
-    untaken: AtomicUsize,
-    queued: AtomicUsize,
-    prompt_tokens: AtomicUsize,
-    next_job: AtomicU64,
-    /// The engine has stopped.
-    is_dead: AtomicBool,
-    metrics: Arc<ServeMetrics>,
-}
+pub use shared::QueueLimits;
+use shared::{Command, Shared, stopped};
 
 /// The client of the dispatcher's thread; clones share it. The thread ends when the last one is dropped and every job
 /// has ended.
@@ -149,12 +123,6 @@ impl Dispatcher {
     }
 }
 
-impl Shared {
-    fn queued(&self) -> usize {
-        self.queued.load(Ordering::Acquire)
-    }
-}
-
 impl OpenTicket {
     /// What has come since the last call; waits until something has.
     pub async fn take(&mut self) -> Vec<Delivery> {
@@ -176,8 +144,4 @@ impl Drop for OpenTicket {
             drop(self.commands.send(Command::Cancel(self.id)));
         }
     }
-}
-
-fn stopped() -> Refusal {
-    Refusal::of_kind(RefusalKind::Unavailable, "engine_stopped", "the engine has stopped")
 }

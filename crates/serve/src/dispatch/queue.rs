@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{ClientId, Job, JobId};
+use super::job::{Job, JobId};
+use crate::keys::ClientId;
 use offshoot_core::ids::TokenId;
 use offshoot_core::mix::fnv1a;
 

@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::job::{ClientId, Job, JobId};
+use super::job::{Job, JobId};
 use super::outbox::{Delivery, JobUsage, Outbox};
 use super::queue::{JobQueue, Part};
-use super::{Command, Shared};
+use super::shared::{Command, Shared, stopped};
+use crate::keys::ClientId;
 use crate::leases::Leases;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
-use offshoot_launch::{BeginOptions, ChoicesRequest, GenerateEvent, Generator, Release, SampleId, in_bytes};
+use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::Refusal;
 
 /// Longest time between two looks at deadlines and leases.
@@ -231,22 +232,17 @@ impl DispatchLoop {
         Ok(())
     }
 
-    fn handle(&mut self, event: GenerateEvent) {
+    fn handle(&mut self, event: Event<SampleId>) {
         match event {
-            GenerateEvent::Tokens { sample, tokens, text } => {
+            Event::Tokens { id: sample, tokens, text } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
                 let (job, sample) = (part.job, part.sample(sample.sample));
                 part.outbox.put(Delivery::Tokens { sample, tokens, text });
                 self.note_token(job);
             }
-            GenerateEvent::Finished { sample, finish } => self.finish(sample, finish),
-            GenerateEvent::Failed { sample, error } => {
-                if let Some(part) = self.parts.get(&sample.prompt) {
-                    self.refuse(part.job, &error);
-                }
-            }
-            GenerateEvent::Refused { prompt, error } => {
-                if let Some(part) = self.parts.get(&prompt) {
+            Event::Finished { id, finish } => self.finish(id, finish),
+            Event::Failed { id, error } => {
+                if let Some(part) = self.parts.get(&id.prompt) {
                     self.refuse(part.job, &error);
                 }
             }
@@ -400,7 +396,7 @@ impl Drop for DispatchLoop {
             self.shared.is_dead.store(true, Ordering::Relaxed);
         }
         for job in self.jobs.values() {
-            job.outbox.put(Delivery::Refused(super::stopped()));
+            job.outbox.put(Delivery::Refused(stopped()));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
 use super::super::synthetic::RequestLengths;
-use super::{MOST_TOKENS, none};
+use super::bounds::{MOST_TOKENS, none};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 

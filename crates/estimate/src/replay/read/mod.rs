@@ -1,6 +1,7 @@
 //! Reads recorded traces: Mooncake's (one JSON object per line), lengths of prompt and answer (`N,M` per line), lengths
 //! of prompts (a JSON array). Errors name the line and the field.
 
+mod bounds;
 mod lengths;
 mod mooncake;
 
@@ -11,9 +12,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 
 pub use lengths::read_lengths;
-
-/// Longest prompt or answer, in tokens; keeps sums of lengths exact.
-const MOST_TOKENS: u64 = 1 << 24;
 
 /// Reads a trace by its file extension: `.jsonl` is Mooncake's format, `.csv` and `.json` hold lengths. Only Mooncake's
 /// traces have arrival times; the requests of the others arrive all at once.
@@ -27,8 +25,4 @@ pub fn read_trace(path: &Path) -> Result<ReplayJob> {
             Err(Error::value("trace", expected, path.display().to_string()))
         }
     }
-}
-
-fn none(path: &Path) -> Error {
-    Error::format(path, "expected at least one request, found none")
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
-use super::{MOST_TOKENS, none};
+use super::bounds::{MOST_TOKENS, none};
 use offshoot_core::error::{Error, Result};
 
 const HASHED_TOKENS: u64 = 512;

@@ -28,6 +28,7 @@
 //! letters. Other answers, and those with numbers beyond 128 bits, are equal if their tokens are; identities (of
 //! logarithms, trigonometry, nested roots, quotients of polynomials) are not applied.
 
+mod brackets;
 mod names;
 mod numbers;
 #[cfg(test)]
@@ -42,6 +43,7 @@ mod unicode;
 mod units;
 mod written;
 
+use brackets::{command, depth, enclosed, parts};
 use relation::relation;
 pub(crate) use tokens::group;
 use tokens::{Token, tokens, written};
@@ -50,6 +52,7 @@ use units::{AnswerScope, without_units};
 /// Maximum depth of brackets, and maximum number of tokens, of an answer that is parsed.
 const DEEPEST: usize = 32;
 const LONGEST: usize = 1000;
+
 /// The canonical form of an answer: LaTeX that is its own canonical form. `None` if it is empty.
 pub fn canonical(text: &str) -> Option<String> {
     let tokens = tokens(text);
@@ -70,57 +73,6 @@ fn set(mut elements: Vec<String>) -> String {
 fn braced(elements: &mut [String]) -> String {
     elements.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
     format!("\\{{{}\\}}", elements.join(", "))
-}
-
-fn command(token: &Token) -> &str {
-    if let Token::Command(name) = token { name } else { "" }
-}
-
-fn opens(token: &Token) -> bool {
-    matches!(token, Token::Sign('(' | '[' | '{')) || matches!(command(token), "{" | "begin")
-}
-
-fn closes(token: &Token) -> bool {
-    matches!(token, Token::Sign(')' | ']' | '}')) || matches!(command(token), "}" | "end")
-}
-
-fn depth(tokens: &[Token]) -> usize {
-    let deeper = |(depth, most): (usize, usize), token| match (opens(token), closes(token)) {
-        (true, _) => (depth + 1, most.max(depth + 1)),
-        (_, true) => (depth.saturating_sub(1), most),
-        _ => (depth, most),
-    };
-    tokens.iter().fold((0, 0), deeper).1
-}
-
-/// Splits at the separators that are outside all brackets.
-fn parts(tokens: &[Token], separates: impl Fn(&Token) -> bool) -> Vec<&[Token]> {
-    let (mut found, mut start, mut depth) = (Vec::new(), 0, 0_usize);
-    for (at, token) in tokens.iter().enumerate() {
-        if opens(token) {
-            depth += 1;
-        } else if closes(token) {
-            depth = depth.saturating_sub(1);
-        } else if depth == 0 && separates(token) {
-            found.push(&tokens[start..at]);
-            start = at + 1;
-        }
-    }
-    found.push(&tokens[start..]);
-    found
-}
-
-/// The tokens between a bracket at the start and its closing bracket at the end; `None` if there is no such pair.
-fn enclosed(tokens: &[Token]) -> Option<&[Token]> {
-    let [first, inside @ .., _] = tokens else { return None };
-    let mut depth = 1_usize;
-    for (at, token) in tokens.iter().enumerate().skip(1) {
-        depth = if opens(token) { depth + 1 } else { depth - usize::from(closes(token)) };
-        if depth == 0 {
-            return (opens(first) && at + 1 == tokens.len()).then_some(inside);
-        }
-    }
-    None
 }
 
 /// The elements of a list in canonical form. `None` if one cannot be parsed.

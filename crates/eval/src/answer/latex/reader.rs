@@ -1,11 +1,12 @@
 //! Parses tokens to expressions by recursive descent: numbers, symbols, fractions, roots, powers, functions. `None`:
 //! the tokens are not such an expression, or a number overflows. `mod` handles lists, intervals and equations.
 
+use crate::answer::latex::brackets::{closes, opens};
 use crate::answer::latex::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
 use crate::answer::latex::numbers::{binomial, decimal, factorial, is_too_large};
 use crate::answer::latex::sum::Sum;
 use crate::answer::latex::tokens::{Token, written};
-use crate::answer::latex::{closes, opens, units};
+use crate::answer::latex::units;
 use crate::answer::rational::Rational;
 
 /// Maximum depth of nested expressions, to bound the stack.

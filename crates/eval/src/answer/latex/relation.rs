@@ -1,8 +1,9 @@
 //! Equations and inequalities: drops the name of a value (`x=5`) and gives the others a canonical form. The sibling
 //! modules parse their sides.
 
+use crate::answer::latex::brackets::{command, parts};
 use crate::answer::latex::tokens::{Token, tokens, written};
-use crate::answer::latex::{command, names, parts, reader, value};
+use crate::answer::latex::{names, reader, value};
 
 /// The relation of two sides.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use half::f16;
 
 use super::schema::Logical;
-use super::{Why, why};
+use super::why::{Why, why};
 use offshoot_core::figures::{clock, date, timestamp};
 
 /// Writes a value of its `bytes`, which are as many as its type says.

@@ -9,6 +9,7 @@ mod rows;
 mod schema;
 mod thrift;
 mod values;
+mod why;
 mod write;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use rows::Rows;
+use why::Why;
 
 pub(super) use write::Writer;
 
@@ -32,21 +34,6 @@ const BATCH_ROWS: u64 = 16;
 const BATCH_BYTES: usize = 1 << 20;
 /// A file may have this many rows, and one more for each of its bytes: rows without content take none.
 const FREE_ROWS: u64 = 1 << 18;
-
-/// Why a file is not read.
-#[derive(Debug)]
-struct Why(String);
-
-impl Why {
-    /// This reason with the name of the column it concerns.
-    fn of(self, column: &str) -> Why {
-        Why(format!("`{column}`: {}", self.0))
-    }
-}
-
-fn why<T>(what: impl Into<String>) -> Result<T, Why> {
-    Err(Why(what.into()))
-}
 
 /// The rows of Parquet files, one after the other, as JSON lines.
 pub(super) struct RowLines {
@@ -160,7 +147,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::records::table::{Kind, write_records};
+    use crate::records::table::Kind;
+    use crate::records::write::write_records;
 
     const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..", "/tests/data/parquet");
 

@@ -10,7 +10,7 @@ use flate2::read::MultiGzDecoder;
 use super::schema::{Chunk, Leaf};
 use super::thrift::Thrift;
 use super::values::{Dictionary, Levels, Page, Runs, Values};
-use super::{Why, why};
+use super::why::{Why, why};
 
 /// Most bytes of a page's description, which may have its least and its greatest value.
 const MOST_HEAD: usize = 16 << 20;

@@ -5,7 +5,7 @@ use std::fs::File;
 use super::json::write_value;
 use super::pages::Columns;
 use super::schema::{Description, Node, Tree};
-use super::{Why, why};
+use super::why::{Why, why};
 
 /// The rows of a file, from the first on.
 pub(super) struct Rows {

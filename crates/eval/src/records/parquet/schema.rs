@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use super::thrift::Thrift;
-use super::{Why, why};
+use super::why::{Why, why};
 
 /// Most bytes of the description of a file: it takes many times as much memory once it is read.
 const MOST_DESCRIPTION: u64 = 16 << 20;

@@ -1,7 +1,7 @@
 //! Thrift's compact protocol, in which Parquet describes its files and pages: values as a tree, read and written. What
 //! the fields mean is up to `schema` and `pages`.
 
-use super::{Why, why};
+use super::why::{Why, why};
 
 /// Most structs and lists inside each other.
 const MOST_DEPTH: usize = 32;

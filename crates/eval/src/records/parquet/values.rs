@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::schema::Physical;
 use super::thrift::{read_varint, zigzag};
-use super::{Why, why};
+use super::why::{Why, why};
 
 /// An unpacked page, which its decoders share.
 pub(super) type Page = Arc<Vec<u8>>;

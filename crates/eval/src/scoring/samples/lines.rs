@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{Form, ImportedSample, Text, unknown};
+use super::sample::{Form, ImportedSample, Text, unknown};
 use crate::records::{FileRecord, RecordPlace};
 use crate::scoring::problems::Problems;
 use offshoot_core::error::{Error, Result};
@@ -96,7 +96,7 @@ impl SampleParser<'_> {
         let problem = self.problem(fields, "question_id")?;
         let id = &self.problems.list[problem].id;
         let codes = self.texts(fields, "code_list")?.into_iter().enumerate();
-        Ok(codes.map(|(index, code)| super::lists::sample(problem, id, index, code)).collect())
+        Ok(codes.map(|(index, code)| super::ImportedSample::program(problem, id, index, code)).collect())
     }
 
     fn problem(&self, fields: &Map<String, Value>, name: &str) -> Result<usize> {

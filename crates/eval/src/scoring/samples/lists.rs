@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Form, ImportedSample, ImportedSamples, Text, lines, unknown};
+use super::lines;
+use super::sample::{Form, ImportedSample, ImportedSamples, unknown};
 use crate::records::{RecordPlace, inline};
 use crate::scoring::problems::Problems;
 use crate::source::read_text;
@@ -15,15 +16,6 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
-
-/// A complete program, the `index`-th of its problem.
-pub(super) fn sample(problem: usize, id: &str, index: usize, program: String) -> ImportedSample {
-    let mut fields = Map::new();
-    fields.insert("task_id".to_string(), Value::String(id.to_string()));
-    fields.insert("index".to_string(), index.into());
-    fields.insert("solution".to_string(), Value::String(program.clone()));
-    ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
-}
 
 /// Reads a JSON list: of lists of programs, or of objects as in a file of lines.
 pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
@@ -83,7 +75,7 @@ fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value)
     let wrong = |value: &Value| Error::field(path, id, "a list of programs", describe(value));
     let Value::Array(programs) = programs else { return Err(wrong(&programs)) };
     let programs = programs.into_iter().enumerate().map(|(index, program)| match program {
-        Value::String(program) => Ok(sample(problem, id, index, program)),
+        Value::String(program) => Ok(ImportedSample::program(problem, id, index, program)),
         other => Err(wrong(&other)),
     });
     programs.collect()
@@ -107,9 +99,9 @@ pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<Impor
         return Err(Error::format(path, "expected folders of programs (HumanEval_0/0.py), found none"));
     }
     files.sort();
-    let samples = files
-        .into_iter()
-        .map(|(problem, number, file)| Ok(sample(problem, &problems.list[problem].id, number, read_text(&file)?)));
+    let samples = files.into_iter().map(|(problem, number, file)| {
+        Ok(ImportedSample::program(problem, &problems.list[problem].id, number, read_text(&file)?))
+    });
     Ok(ImportedSamples { form: Form::EvalPlus, iter: Box::new(samples) })
 }
 

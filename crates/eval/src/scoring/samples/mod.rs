@@ -16,6 +16,7 @@
 
 mod lines;
 mod lists;
+mod sample;
 
 use std::io::{BufRead, Cursor, Read};
 use std::path::Path;
@@ -27,51 +28,7 @@ use crate::records::{Format, RecordLines, lines_and_texts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input::whole_text;
 use offshoot_core::json;
-use offshoot_core::json::RawJson;
-
-/// The text of a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Text {
-    /// A model's output after the problem's prompt.
-    Completion(String),
-    /// A complete program, even if the benchmark's samples continue a prompt.
-    Program(String),
-}
-
-impl Text {
-    pub fn as_str(&self) -> &str {
-        match self {
-            Text::Completion(text) | Text::Program(text) => text,
-        }
-    }
-}
-
-/// One sample.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ImportedSample {
-    /// Index in the list of problems.
-    pub problem: usize,
-    pub text: Text,
-    /// The fields to copy to its line of results: unchanged, if the sample is an object in its file.
-    pub fields: RawJson,
-}
-
-/// The format of the samples, which determines the format of the results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Lines of human-eval, of a run, or of prompts; or the problems' own solutions.
-    Lines,
-    EvalPlus,
-    BigCode,
-    Apps,
-    LiveCodeBench,
-}
-
-/// The samples in their order.
-pub struct ImportedSamples<'a> {
-    pub form: Form,
-    pub iter: Box<dyn Iterator<Item = Result<ImportedSample>> + 'a>,
-}
+pub use sample::{Form, ImportedSample, ImportedSamples, Text};
 
 /// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
 pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
@@ -113,7 +70,7 @@ pub fn references(problems: &Problems) -> ImportedSamples<'_> {
             .references
             .iter()
             .enumerate()
-            .map(|(index, program)| Ok(lists::sample(ix, &listed.id, index, program.clone())));
+            .map(|(index, program)| Ok(ImportedSample::program(ix, &listed.id, index, program.clone())));
         samples.collect::<Vec<_>>()
     };
     ImportedSamples { form: Form::Lines, iter: Box::new(problems.list.iter().enumerate().flat_map(of_problem)) }
@@ -132,11 +89,4 @@ fn head(path: &Path, reader: &mut dyn BufRead, taken: &mut Vec<u8>) -> Result<St
             return Ok(line.to_string());
         }
     }
-}
-
-/// The error for an id that no problem has.
-fn unknown(path: &Path, field: &str, place: impl std::fmt::Display, id: &str, problems: &Problems) -> Error {
-    let first = problems.list.first().map_or("", |listed| listed.id.as_str());
-    let expected = format!("one of the {} problems (as {first}), at {place}", problems.list.len());
-    Error::field(path, field, expected, format!("\"{}\"", id.chars().take(60).collect::<String>().escape_debug()))
 }

@@ -150,11 +150,11 @@ impl ScriptPlayer {
 
     fn note(&mut self, event: Event, step: u64) -> Result<()> {
         match event {
-            Event::Tokens { branch, tokens, .. } => {
+            Event::Tokens { id: branch, tokens, .. } => {
                 tokens.into_iter().for_each(|sampled| self.note_token(branch, sampled, step));
                 Ok(())
             }
-            Event::Finished { branch, .. } => {
+            Event::Finished { id: branch, .. } => {
                 self.drawing.remove(&branch);
                 Ok(())
             }

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use offshoot_backend::{Dtype, Gate};
 use offshoot_core::error::Result;
+use offshoot_core::listed;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
 use super::modules::{GEMMA, GPT_OSS, LLAMA, MIXTRAL, Modules, PHI, PHI3, QWEN3_5, QWEN3_NEXT};
@@ -53,59 +54,34 @@ pub enum Family {
     GptOss,
 }
 
+// The `model_type`; that of the text model where a wrapper has another.
+listed!(Family {
+    Llama = "llama",
+    Mistral = "mistral",
+    Ministral = "ministral",
+    Ministral3 = "ministral3",
+    Mixtral = "mixtral",
+    Qwen2 = "qwen2",
+    Qwen3 = "qwen3",
+    Qwen3Moe = "qwen3_moe",
+    Qwen3Next = "qwen3_next",
+    Qwen35 = "qwen3_5_text",
+    Qwen35Moe = "qwen3_5_moe_text",
+    Phi = "phi",
+    Phi3 = "phi3",
+    SmolLm3 = "smollm3",
+    Olmo2 = "olmo2",
+    Olmo3 = "olmo3",
+    Gemma2 = "gemma2",
+    Gemma3 = "gemma3_text",
+    Gemma4 = "gemma4_text",
+    GptOss = "gpt_oss",
+});
+
 impl Family {
-    const ALL: [Family; 20] = [
-        Family::Llama,
-        Family::Mistral,
-        Family::Ministral,
-        Family::Ministral3,
-        Family::Mixtral,
-        Family::Qwen2,
-        Family::Qwen3,
-        Family::Qwen3Moe,
-        Family::Qwen3Next,
-        Family::Qwen35,
-        Family::Qwen35Moe,
-        Family::Phi,
-        Family::Phi3,
-        Family::SmolLm3,
-        Family::Olmo2,
-        Family::Olmo3,
-        Family::Gemma2,
-        Family::Gemma3,
-        Family::Gemma4,
-        Family::GptOss,
-    ];
-
-    /// The `model_type`; that of the text model where a wrapper has another.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Ministral => "ministral",
-            Self::Ministral3 => "ministral3",
-            Self::Mixtral => "mixtral",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen3Moe => "qwen3_moe",
-            Self::Qwen3Next => "qwen3_next",
-            Self::Qwen35 => "qwen3_5_text",
-            Self::Qwen35Moe => "qwen3_5_moe_text",
-            Self::Phi => "phi",
-            Self::Phi3 => "phi3",
-            Self::SmolLm3 => "smollm3",
-            Self::Olmo2 => "olmo2",
-            Self::Olmo3 => "olmo3",
-            Self::Gemma2 => "gemma2",
-            Self::Gemma3 => "gemma3_text",
-            Self::Gemma4 => "gemma4_text",
-            Self::GptOss => "gpt_oss",
-        }
-    }
-
     fn by_model_type(name: &str) -> Option<Self> {
         let name = if name == GEMMA4_UNIFIED { Self::Gemma4.name() } else { name };
-        Self::ALL.into_iter().find(|family| family.name() == name)
+        Self::named(name)
     }
 
     /// By `model_type`, or else by the first of `architectures`.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::layout::TensorSpec;
 use offshoot_backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
+use offshoot_core::named;
 use offshoot_core::setting::{ACTIVATIONS, WEIGHTS};
 
 pub use published::{Packing, Published, Scheme};
@@ -85,6 +86,8 @@ impl fmt::Display for WeightChoice {
 
 /// Inputs that share a scale in int4 made at load.
 const MADE_GROUP: u32 = 32;
+
+named!(MadeFormat { Fp8 = "fp8", Int8 = "int8", Int4 = "int4" });
 
 impl MadeFormat {
     /// Of the layers' matrices.
@@ -267,16 +270,5 @@ impl fmt::Display for Quantisation {
                 write!(f, "{} ({})", formats.join(" and "), published.method)
             }
         }
-    }
-}
-
-/// The name on the command line.
-impl fmt::Display for MadeFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            MadeFormat::Fp8 => "fp8",
-            MadeFormat::Int8 => "int8",
-            MadeFormat::Int4 => "int4",
-        })
     }
 }

@@ -1,8 +1,6 @@
 //! Reads the `quantization_config` of a published config.json. Every scheme becomes the same data: a packing, a format,
 //! and the modules it holds for. What is not supported is refused by its name, with what is.
 
-use std::fmt;
-
 use serde_json::Value;
 
 use super::super::fields::{Fields, shown};
@@ -10,6 +8,7 @@ use super::Quantisation;
 use super::patterns::{PatternStyle, Patterns};
 use offshoot_backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
 use offshoot_core::error::Result;
+use offshoot_core::named;
 
 /// How the matrices of a checkpoint are quantised.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,35 +59,15 @@ pub enum Packing {
     Mxfp4,
 }
 
-impl Method {
-    const ALL: [Method; 7] = [
-        Method::Fp8,
-        Method::Fbgemm,
-        Method::ModelOpt,
-        Method::CompressedTensors,
-        Method::Awq,
-        Method::Gptq,
-        Method::Mxfp4,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Method::Fp8 => "fp8",
-            Method::Fbgemm => "fbgemm_fp8",
-            Method::ModelOpt => "modelopt",
-            Method::CompressedTensors => "compressed-tensors",
-            Method::Awq => "awq",
-            Method::Gptq => "gptq",
-            Method::Mxfp4 => "mxfp4",
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+named!(Method {
+    Fp8 = "fp8",
+    Fbgemm = "fbgemm_fp8",
+    ModelOpt = "modelopt",
+    CompressedTensors = "compressed-tensors",
+    Awq = "awq",
+    Gptq = "gptq",
+    Mxfp4 = "mxfp4",
+});
 
 impl Published {
     /// The scheme of a module; `None`: it stays dense.
@@ -129,7 +108,7 @@ pub fn read(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
     const NAME: &str = "quantization_config";
     let Some(quantised) = fields.object(NAME)? else { return Ok(None) };
     let name = quantised.text("quant_method")?;
-    let Some(method) = Method::ALL.into_iter().find(|method| Some(method.name()) == name) else {
+    let Some(method) = name.and_then(Method::named) else {
         let names: Vec<&str> = Method::ALL.iter().map(|method| method.name()).collect();
         let found = name.map_or_else(|| "nothing".to_owned(), |name| format!("\"{name}\""));
         return Err(quantised.error("quant_method", format!("one of {}", names.join(", ")), found));

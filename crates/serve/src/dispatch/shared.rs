@@ -1,0 +1,47 @@
+//! What the dispatcher's thread and its clients share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::job::{Job, JobId};
+use crate::metrics::ServeMetrics;
+use offshoot_openai::protocol::{Refusal, RefusalKind};
+
+/// What may wait to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    pub jobs: usize,
+    /// Prompt tokens of all jobs that have not ended.
+    pub prompt_tokens: usize,
+}
+
+/// Messages to the dispatcher's thread.
+pub enum Command {
+    Submit(Job),
+    Cancel(JobId),
+}
+
+/// What the dispatcher and the HTTP tasks both see.
+pub struct Shared {
+    pub limits: QueueLimits,
+    /// Jobs that were submitted and have not ended.
+    pub open: AtomicUsize,
+    /// Those of them that the thread has not taken yet, and those with samples that have not begun.
+    pub untaken: AtomicUsize,
+    pub queued: AtomicUsize,
+    pub prompt_tokens: AtomicUsize,
+    pub next_job: AtomicU64,
+    /// The engine has stopped.
+    pub is_dead: AtomicBool,
+    pub metrics: Arc<ServeMetrics>,
+}
+
+impl Shared {
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+}
+
+pub fn stopped() -> Refusal {
+    Refusal::of_kind(RefusalKind::Unavailable, "engine_stopped", "the engine has stopped")
+}
