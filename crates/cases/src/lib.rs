@@ -21,6 +21,7 @@ use offshoot_core::error::Result;
 
 pub use deterministic::deterministic;
 pub use levels::levels;
+pub use ops::linear::Destination;
 pub use ops::ops;
 pub use report::{CaseResult, CheckReport, ReportRow, WorstError};
 

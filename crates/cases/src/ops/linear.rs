@@ -62,6 +62,14 @@ pub enum Destination {
 impl Destination {
     pub const ALL: [Destination; 3] = [Destination::Operands, Destination::Sums, Destination::Added];
 
+    /// What the result is stored as.
+    pub fn stores(self, dtype: Dtype) -> ActivationDtype {
+        match self {
+            Destination::Operands => ActivationDtype::Operands(dtype),
+            Destination::Sums | Destination::Added => ActivationDtype::Sums,
+        }
+    }
+
     /// The buffer that the result goes to; `before`: what it is added to, if it is.
     pub fn buffer<B: Backend>(
         self,
@@ -70,11 +78,8 @@ impl Destination {
         [rows, outputs]: [usize; 2],
         before: &[f32],
     ) -> Result<B::Buffer> {
-        match self {
-            Destination::Operands => buffer(backend, ActivationDtype::Operands(dtype), rows, outputs, &[]),
-            Destination::Sums => buffer(backend, ActivationDtype::Sums, rows, outputs, &[]),
-            Destination::Added => buffer(backend, ActivationDtype::Sums, rows, outputs, before),
-        }
+        let before = if self == Destination::Added { before } else { &[] };
+        buffer(backend, self.stores(dtype), rows, outputs, before)
     }
 
     /// Computes a layer of all rows of `x` into such a buffer.
@@ -94,7 +99,7 @@ impl Destination {
 
     /// What two results of about `y` may differ by because they are stored; `added`: the size of what is added to the
     /// sums, which may be stored before.
-    pub fn stored(self, dtype: Dtype, y: f64, added: f64) -> f64 {
+    fn rounding(self, dtype: Dtype, y: f64, added: f64) -> f64 {
         match self {
             Destination::Operands => 2.0 * rounded(dtype, y.abs() + added),
             Destination::Sums => 2.0 * F32 * (y.abs() + added),
@@ -287,7 +292,7 @@ impl OpCase for LinearCase<'_> {
         let &TestLayer { dtype, format, inputs, .. } = self.layer;
         let (row, output) = (at / self.layer.outputs(), at % self.layer.outputs());
         let sums = sum_tolerance(format, inputs, self.layer.sizes[0][row], self.layer.sizes[1][output]);
-        sums + self.into.stored(dtype, y, self.added(at).map(f64::abs).iter().sum())
+        sums + self.into.rounding(dtype, y, self.added(at).map(f64::abs).iter().sum())
     }
 
     fn exact(&self) -> Option<Vec<f64>> {

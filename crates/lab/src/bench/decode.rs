@@ -23,7 +23,7 @@ use offshoot_launch::{
 use offshoot_model::check::facts;
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
 
-use super::tables::print_json;
+use super::tables::{median, print_json};
 
 // The options of `bench decode`.
 #[derive(Clone, Debug, Args)]
@@ -247,13 +247,6 @@ pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case:
     // Each branch's state is read and written once.
     let states = 2.0 * rows * facts.state_bytes as f64 / bandwidth;
     rows / (linear + products.max(reads) + states)
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
 impl std::fmt::Display for MeasuredDecode {

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::FloorArgs;
-use super::tables::{print, rounded};
+use super::tables::{median, print, rounded};
 use super::workload_file::read_jobs;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, STATE_DTYPES, one_of};
@@ -301,9 +301,8 @@ fn measure<B: Timed>(
         // Each op has a step of its own: a graph is known by its step and shape.
         let mut step = backend.step(&[any], dtype, 32)?;
         let shape = backend.load(&mut step, batch(false))?;
-        let mut us = backend.time(&mut step, shape, TIMES, |backend, step| ops(backend, step, op))?;
-        us.sort_by(f64::total_cmp);
-        all.push((op, us[us.len() / 2] / layers as f64));
+        let us = backend.time(&mut step, shape, TIMES, |backend, step| ops(backend, step, op))?;
+        all.push((op, median(us) / layers as f64));
     }
     Ok(all)
 }

@@ -5,6 +5,7 @@
 use rayon::prelude::*;
 
 use super::products::{self, CALLS, LayerTimes, MeasuredLayer, ProductOptions};
+use super::tables::median;
 use offshoot_backend::{
     ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
 };
@@ -141,7 +142,7 @@ impl TimedMixture {
             backend.write(&mut x, rows_of(rows), &numbers[..rows_of(rows) * width])?;
             backend.resize(&mut inner, places(rows))?;
             backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
-            let mut us = backend.time_calls(CALLS, products::TIMES, |backend, call| match op {
+            let us = backend.time_calls(CALLS, products::TIMES, |backend, call| match op {
                 MixtureOp::Route => backend.route(&mut routes[call], &scores, None),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];
@@ -152,8 +153,7 @@ impl TimedMixture {
                 }
                 MixtureOp::Combine => backend.combine_add(&mut out, &x, &routes[call]),
             })?;
-            us.sort_by(f64::total_cmp);
-            all.push(LayerTimes::new(rows, None, us[us.len() / 2], self.floor(op, rows)));
+            all.push(LayerTimes::new(rows, None, median(us), self.floor(op, rows)));
         }
         Ok(all)
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::FloorArgs;
 use super::mixtures;
-use super::tables::{print, rounded};
+use super::tables::{median, print, rounded};
 use super::workload_file::read_jobs;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, one_of};
@@ -21,6 +21,7 @@ use offshoot_backend::{
     ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, Timed, Uniform,
     WeightFormat,
 };
+use offshoot_cases::Destination;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
 use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
@@ -123,16 +124,8 @@ struct LinearLayer {
     outputs: usize,
     inputs: usize,
     count: usize,
-    into: ProductOutput,
+    into: Destination,
     weights: WeightFormat,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ProductOutput {
-    Operands,
-    Sums,
-    /// Added to the residual.
-    Residual,
 }
 
 /// One kind of layer at one number of rows.
@@ -240,22 +233,22 @@ fn layers(config: &ModelConfig, options: &ProductOptions) -> Vec<LinearLayer> {
     let mut all = Vec::new();
     for heads in kinds(config.heads()) {
         let count = config.heads().filter(|other| *other == heads).count();
-        all.push(layer("qkv", heads.qkv_width(), hidden, count, ProductOutput::Operands));
-        all.push(layer("out", hidden, heads.q_width(), count, ProductOutput::Residual));
+        all.push(layer("qkv", heads.qkv_width(), hidden, count, Destination::Operands));
+        all.push(layer("out", hidden, heads.q_width(), count, Destination::Added));
     }
     let dense = || config.layers.iter().filter_map(|layer| layer.feed_forward.dense().copied());
     for kind in kinds(dense()) {
         let count = dense().filter(|other| *other == kind).count();
         let DenseSpec { activation, width, .. } = kind;
-        all.push(layer("up", activation.up_width(width), hidden, count, ProductOutput::Operands));
-        all.push(layer("down", hidden, width, count, ProductOutput::Residual));
+        all.push(layer("up", activation.up_width(width), hidden, count, Destination::Operands));
+        all.push(layer("down", hidden, width, count, Destination::Added));
     }
     let routers = || config.layers.iter().filter_map(|layer| layer.feed_forward.experts().map(|experts| experts.count));
     for outputs in kinds(routers()) {
         let count = routers().filter(|other| *other == outputs).count();
-        all.push(LinearLayer { weights: plain, ..layer("router", outputs, hidden, count, ProductOutput::Sums) });
+        all.push(LinearLayer { weights: plain, ..layer("router", outputs, hidden, count, Destination::Sums) });
     }
-    let head = layer("head", vocab, hidden, 1, ProductOutput::Sums);
+    let head = layer("head", vocab, hidden, 1, Destination::Sums);
     all.push(LinearLayer { weights: options.head_format(), ..head });
     all
 }
@@ -280,10 +273,7 @@ fn measure<B: Timed>(
     });
     let weights = weights.collect::<Result<Vec<_>>>()?;
     let mut x = backend.buffer(inputs, ActivationDtype::Operands(dtype))?;
-    let mut out = backend.buffer(
-        outputs,
-        if into == ProductOutput::Operands { ActivationDtype::Operands(dtype) } else { ActivationDtype::Sums },
-    )?;
+    let mut out = backend.buffer(outputs, into.stores(dtype))?;
     // Random numbers, because zeros are multiplied faster.
     let numbers = Uniform { stream: 1 << 60, centre: 0.0, reach: 1.0 };
     let most = rows.iter().copied().max().unwrap_or(0);
@@ -294,15 +284,10 @@ fn measure<B: Timed>(
         backend.resize(&mut out, rows)?;
         backend.write(&mut x, rows, &drawn[..rows * inputs])?;
         let mut time = |backend: &mut B| -> Result<f64> {
-            let mut us = backend.time_calls(CALLS, TIMES, |backend, call| {
-                let w = &weights[call % copies];
-                match into {
-                    ProductOutput::Residual => backend.linear_add(&mut out, &x, w, None),
-                    ProductOutput::Operands | ProductOutput::Sums => backend.linear(&mut out, &x, w, None),
-                }
+            let us = backend.time_calls(CALLS, TIMES, |backend, call| {
+                into.compute(backend, &mut out, &x, &weights[call % copies], None);
             })?;
-            us.sort_by(f64::total_cmp);
-            Ok(us[us.len() / 2])
+            Ok(median(us))
         };
         let first = if backend.choose_products(None) { Some(time(backend)?) } else { None };
         match options.deterministic {

@@ -26,6 +26,14 @@ pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result
     }
 }
 
+/// The median of these values, of which there is at least one.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+}
+
 /// `x` rounded to `decimals` decimals.
 pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
     let unit = 10f64.powi(decimals);

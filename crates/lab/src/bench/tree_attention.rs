@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::FloorArgs;
-use super::tables::{print_json, rounded};
+use super::tables::{median, print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
 use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
@@ -163,13 +163,12 @@ fn measure<'a, B: Timed>(
     backend.resize(&mut out, shape.rows)?;
     backend.write(&mut qkv, rows, &numbers.queries)?;
     let mut turns = kvs.iter().cycle();
-    let mut us = backend.time(&mut step, shape, TIMES, |backend, step| {
+    let us = backend.time(&mut step, shape, TIMES, |backend, step| {
         let kv = turns.next().expect("a cycle has no end");
         backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, Scoring::scaled(scale));
         Ok(())
     })?;
-    us.sort_by(f64::total_cmp);
-    let (median, least) = (us[us.len() / 2], us[0]);
+    let (least, median) = (us.iter().copied().fold(f64::INFINITY, f64::min), median(us));
     let floor_us = (tree_bytes / rates.bytes_per_s).max(tree.flops() / rates.flops_per_s) * 1e6;
     let found = backend.read(&out, rows)?;
     Ok(MeasuredTree {
