@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
+from offshoot._facts import EngineFacts
 from offshoot._native import (
     Context,
     Engine,
@@ -48,8 +49,6 @@ from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from offshoot._native import EngineFacts
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
 WAIT = 0.1

@@ -1,14 +1,6 @@
 """The compiled module, imported in one place."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from offshoot import _offshoot as native
-
-if TYPE_CHECKING:
-    from offshoot._offshoot import EngineFacts as EngineFacts
-    from offshoot._offshoot import NodeFacts as NodeFacts
 
 version = native.__version__
 Engine = native.Engine

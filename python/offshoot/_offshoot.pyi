@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, final
+
+from offshoot._facts import EngineFacts, NodeFacts
 
 __version__: str
 
@@ -11,35 +13,39 @@ _Path = str | os.PathLike[str]
 def use_helper(command: _Path) -> None:
     """Has the command at this path do what is bounded in memory and time."""
 
+@final
 class Sampling:
     """How a prompt is sampled, in the engine's terms."""
 
-    def __init__(
-        self, *, n: int = 1, temperature: float = 1.0, top_p: float = 1.0, top_k: int | None = None, min_p: float = 0.0,
+    def __new__(
+        cls, *, n: int = 1, temperature: float = 1.0, top_p: float = 1.0, top_k: int | None = None, min_p: float = 0.0,
         repetition_penalty: float = 1.0, frequency_penalty: float = 0.0, presence_penalty: float = 0.0,
-        logit_bias: Sequence[tuple[int, float]] = (), logprobs: int | None = None, prompt_logprobs: int | None = None,
-        max_tokens: int = 256, min_tokens: int = 0, stop: Sequence[str] = (), stop_token_ids: Sequence[int] = (),
+        logit_bias: Sequence[tuple[int, float]] = ..., logprobs: int | None = None, prompt_logprobs: int | None = None,
+        max_tokens: int = 256, min_tokens: int = 0, stop: Sequence[str] = ..., stop_token_ids: Sequence[int] = ...,
         ignore_eos: bool = False, include_stop: bool = False,
-    ) -> None: ...
+    ) -> Sampling: ...
     @property
     def n(self) -> int: ...
 
+@final
 class Request:
     """A prompt to sample; ``seed`` and ``name`` are what its random numbers follow from."""
 
-    def __init__(self, token_ids: list[int], sampling: Sampling, seed: int, name: str) -> None: ...
+    def __new__(cls, token_ids: list[int], sampling: Sampling, seed: int, name: str) -> Request: ...
 
+@final
 class Context:
     """A context and its continuations, in tokens."""
 
-    def __init__(self, token_ids: list[int], continuations: list[list[int]]) -> None: ...
+    def __new__(cls, token_ids: list[int], continuations: list[list[int]]) -> Context: ...
     @property
     def token_ids(self) -> list[int]: ...
     @property
     def continuations(self) -> list[list[int]]: ...
 
+@final
 class Tokenizer:
-    def __init__(self, folder: _Path) -> None: ...
+    def __new__(cls, folder: _Path) -> Tokenizer: ...
     def encode(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]: ...
     def encode_choices(self, context: str, choices: list[str], add_special_tokens: bool) -> Context: ...
     def decode(self, tokens: list[int], *, skip_special_tokens: bool = True, after: list[int] = ...) -> str: ...
@@ -49,32 +55,16 @@ class Tokenizer:
     def vocab_size(self) -> int: ...
     def chat_prompt(self, body: str) -> str: ...
 
-class EngineFacts(TypedDict):
-    """What never changes of an engine."""
-
-    context: int
-    vocab: int
-    bos: int | None
-    eos: list[int]
-    device: str
-    exact: bool
-    page_tokens: int
-    kv_bytes_per_token: int
-    kv_bytes: int
-    max_branches: int
-    replicas: int
-    not_cuda: str | None
-    seconds_loading: float
-
+@final
 class Engine:
-    def __init__(
-        self, model: _Path, *, device: str = "auto", devices: str | None = None, tensor_parallel: int = 1,
+    def __new__(
+        cls, model: _Path, *, device: str = "auto", devices: str | None = None, tensor_parallel: int = 1,
         plan: str = "balanced", kv_dtype: str | None = None, state_dtype: str | None = None, weights: str | None = None,
         activations: str | None = None, memory: float | None = None, gpu_memory: float | None = None,
         kv_memory: int | None = None, swap_memory: int | None = None, max_branches: int | None = None,
         context: int | None = None, deterministic: bool = False, prefix_store: _Path | None = None,
         prefix_store_size: float = 20.0, threads: int | None = None,
-    ) -> None: ...
+    ) -> Engine: ...
     def facts(self) -> EngineFacts: ...
     def metrics(self) -> str: ...
     def close(self) -> None: ...
@@ -83,6 +73,7 @@ class Engine:
     def generate(self, requests: list[Request], *, stream: bool = False, priority: int = 0) -> Generation: ...
     def score(self, contexts: list[Context], tops: int) -> list[list[Finish]]: ...
 
+@final
 class ScoredToken:
     """A token with its log-probability and the likeliest ones in its place."""
 
@@ -93,6 +84,7 @@ class ScoredToken:
     @property
     def top(self) -> list[tuple[int, float]]: ...
 
+@final
 class Finish:
     """What was sampled or scored, whole. ``stop_token``, which ended it, is among neither the tokens nor the text."""
 
@@ -113,6 +105,7 @@ class Finish:
     @property
     def stop_token(self) -> ScoredToken | None: ...
 
+@final
 class SampleTokens:
     """Tokens of a sample, as they are sampled."""
 
@@ -127,6 +120,7 @@ class SampleTokens:
     @property
     def logprobs(self) -> list[float]: ...
 
+@final
 class SampleFinished:
     """A sample has ended."""
 
@@ -137,6 +131,7 @@ class SampleFinished:
     @property
     def finish(self) -> Finish: ...
 
+@final
 class SampleFailed:
     """A sample has failed, or its whole prompt was refused: then ``sample`` is None."""
 
@@ -147,6 +142,7 @@ class SampleFailed:
     @property
     def error(self) -> Exception: ...
 
+@final
 class Generation:
     """Running samples."""
 
@@ -154,25 +150,17 @@ class Generation:
     def next_samples(self, wait: float, into: Samples) -> list[int] | None: ...
     def cancel_prompt(self, prompt: int) -> None: ...
 
+@final
 class Samples:
     """Finished samples as a table."""
 
-    def __init__(self) -> None: ...
+    def __new__(cls) -> Samples: ...
     def __len__(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
-class NodeFacts(TypedDict):
-    """How a node stands."""
-
-    finish_reason: Literal["stop", "length", "abort", "error"] | None
-    stop_reason: int | str | None
-    logprob: float
-    score: float | None
-    state: Literal["open", "closed", "pruned"]
-    error: str | None
-
+@final
 class Tree:
-    def __init__(self, engine: Engine, tokens: list[int], text: str, seed: int, name: str) -> None: ...
+    def __new__(cls, engine: Engine, tokens: list[int], text: str, seed: int, name: str) -> Tree: ...
     def fork(self, at: int, n: int) -> list[int]: ...
     def extend(self, nodes: list[int], sampling: Sampling) -> Growth: ...
     def extend_given(self, given: list[tuple[int, list[int]]], logprobs: bool) -> Growth: ...
@@ -190,12 +178,14 @@ class Tree:
     def facts(self, at: int) -> NodeFacts: ...
     def html(self) -> str: ...
 
+@final
 class NodeFinished:
     """A node has ended."""
 
     @property
     def node(self) -> int: ...
 
+@final
 class NodeFailed:
     """A node has failed."""
 
@@ -204,6 +194,7 @@ class NodeFailed:
     @property
     def error(self) -> Exception: ...
 
+@final
 class Growth:
     """A running extend of nodes."""
 
@@ -211,29 +202,34 @@ class Growth:
     def cancel(self, nodes: list[int]) -> None: ...
     def cancel_all(self) -> None: ...
 
+@final
 class Judge:
-    def __init__(
-        self, helper: _Path, *, python: _Path | None = None, withheld: Sequence[str] = (), sandboxed: bool = True,
+    def __new__(
+        cls, helper: _Path, *, python: _Path | None = None, withheld: Sequence[str] = ..., sandboxed: bool = True,
         all_tests: bool = False,
-    ) -> None: ...
+    ) -> Judge: ...
     def judge(self, problem: str, programs: list[str], language: str) -> list[str]: ...
 
+@final
 class Records:
     """Records of results as a table."""
 
-    def __init__(self, kind: str, *, path: _Path | None = None, lines: str | None = None) -> None: ...
+    def __new__(cls, kind: str, *, path: _Path | None = None, lines: str | None = None) -> Records: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
+@final
 class SearchPrompt:
     """A prompt to search, with the name that its random numbers follow from."""
 
-    def __init__(self, token_ids: list[int], text: str, name: str) -> None: ...
+    def __new__(cls, token_ids: list[int], text: str, name: str) -> SearchPrompt: ...
 
+@final
 class Assessed:
     """What a search is told of a finished text."""
 
-    def __init__(self, answer: str | None, correct: bool | None, score: float | None) -> None: ...
+    def __new__(cls, answer: str | None, correct: bool | None, score: float | None) -> Assessed: ...
 
+@final
 class Found:
     """What became of each prompt: its outcome as JSON or its exception, None if it was not finished; and what ended all
     searches."""
@@ -253,6 +249,7 @@ def search(
 ) -> Found:
     """Searches prompts by one method, several at once."""
 
+@final
 class PromptPart:
     """A part of a job: its prompts by index, their distinct tokens, expected sampled tokens, and work."""
 
@@ -265,6 +262,7 @@ class PromptPart:
     @property
     def work(self) -> int: ...
 
+@final
 class PromptParts:
     """A job in parts."""
 

@@ -7,6 +7,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from offshoot._facts import NodeFacts
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     import numpy
 
     from offshoot._llm import LLM
-    from offshoot._native import NodeFacts
 
 _WAIT = 0.1
 
