@@ -252,7 +252,9 @@ impl SamplingTree {
 
     /// Children in the order of their creation.
     pub fn children(&self, at: NodeId) -> Vec<NodeId> {
-        self.nodes.children(at).to_vec()
+        let mut children: Vec<_> = self.nodes.children(at).collect();
+        children.reverse();
+        children
     }
 
     /// The nodes from the first child of the root (or of the question above `at`) to `at`, without the prompt.
@@ -330,7 +332,7 @@ impl SamplingTree {
     }
 
     fn next_ordinal(&self, kind: ForkKind, at: NodeId) -> u64 {
-        self.nodes.children(at).iter().filter(|&&child| self.nodes[child].kind == kind).count() as u64
+        self.nodes.children(at).filter(|&child| self.nodes[child].kind == kind).count() as u64
     }
 
     fn add(&mut self, kind: ForkKind, at: NodeId, ordinal: u64, branch: BranchId) -> NodeId {
@@ -468,7 +470,7 @@ impl SamplingTree {
                 self.engine.prune(&[branch]);
             }
             self.nodes[node].lease = Lease::Pruned;
-            below.extend(self.nodes.children(node).iter().rev());
+            below.extend(self.nodes.children(node));
         }
     }
 

@@ -3,46 +3,43 @@
 
 use std::ops::{Index, IndexMut};
 
+use petgraph::Direction;
+use petgraph::graph::{DiGraph, NodeIndex};
+
 use super::ThoughtNode;
 use offshoot_core::ids::NodeId;
 
-/// Nodes, parents before children; the first is the root.
-pub(super) struct Nodes(Vec<Placed>);
-
-/// A node and its place in the tree.
-struct Placed {
-    node: ThoughtNode,
-    /// `None` for the root.
-    parent: Option<NodeId>,
-    /// In the order of their creation.
-    children: Vec<NodeId>,
-}
+/// Nodes, parents before children, each with an edge from its parent; the first is the root.
+pub(super) struct Nodes(DiGraph<ThoughtNode, ()>);
 
 impl Nodes {
     pub const ROOT: NodeId = NodeId(0);
 
     pub fn new(root: ThoughtNode) -> Self {
-        Nodes(vec![Placed { node: root, parent: None, children: Vec::new() }])
+        let mut graph = DiGraph::new();
+        graph.add_node(root);
+        Nodes(graph)
     }
 
     /// Adds a child of `parent`.
     pub fn add(&mut self, parent: NodeId, node: ThoughtNode) -> NodeId {
-        let id = NodeId::new(self.0.len());
-        self.0.push(Placed { node, parent: Some(parent), children: Vec::new() });
-        self.0[parent.ix()].children.push(id);
-        id
+        let child = self.0.add_node(node);
+        self.0.add_edge(index(parent), child, ());
+        id(child)
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.node_count()
     }
 
+    /// `None` for the root.
     pub fn parent(&self, at: NodeId) -> Option<NodeId> {
-        self.0[at.ix()].parent
+        self.0.neighbors_directed(index(at), Direction::Incoming).next().map(id)
     }
 
-    pub fn children(&self, at: NodeId) -> &[NodeId] {
-        &self.0[at.ix()].children
+    /// The youngest first.
+    pub fn children(&self, at: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.0.neighbors(index(at)).map(id)
     }
 }
 
@@ -50,12 +47,20 @@ impl Index<NodeId> for Nodes {
     type Output = ThoughtNode;
 
     fn index(&self, at: NodeId) -> &ThoughtNode {
-        &self.0[at.ix()].node
+        &self.0[index(at)]
     }
 }
 
 impl IndexMut<NodeId> for Nodes {
     fn index_mut(&mut self, at: NodeId) -> &mut ThoughtNode {
-        &mut self.0[at.ix()].node
+        &mut self.0[index(at)]
     }
+}
+
+fn index(id: NodeId) -> NodeIndex {
+    NodeIndex::from(id.0)
+}
+
+fn id(index: NodeIndex) -> NodeId {
+    NodeId::new(index.index())
 }
