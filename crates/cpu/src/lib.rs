@@ -51,6 +51,7 @@ pub use isa::Isa;
 pub use kv::KvStore;
 pub use levels::CpuLevelRows;
 pub use memory::free_bytes;
+use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
@@ -74,6 +75,8 @@ pub struct Cpu {
     runs: usize,
     /// Time that threads had no work in steps, in the mean of all threads.
     idle: Duration,
+    /// Among the ranks of a model.
+    place: Option<Place<CpuFabric>>,
 }
 
 impl Cpu {
@@ -97,6 +100,7 @@ impl Cpu {
             fails: |_, _| false,
             runs: 0,
             idle: Duration::ZERO,
+            place: None,
         }
     }
 

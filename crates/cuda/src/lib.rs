@@ -70,9 +70,10 @@ use self::gemm::shared::{SharedChoices, Sharing};
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
+use self::ranks::CudaFabric;
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
-use offshoot_backend::ranks::meeting::Meeting;
+use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
@@ -105,8 +106,8 @@ pub struct Cuda {
     choosing: AlgorithmPolicy,
     /// As a rank of a model: how products are chosen alike, and whether this is the first one.
     sharing: Option<(Arc<SharedChoices>, bool)>,
-    /// As a rank of a model: where the threads of all meet.
-    beside: Option<Arc<Meeting>>,
+    /// Among the ranks of a model.
+    place: Option<Place<CudaFabric>>,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
@@ -154,7 +155,7 @@ impl Cuda {
             chunk_products,
             choosing,
             sharing: None,
-            beside: None,
+            place: None,
             moves,
             skips_attention,
             has_begun: false,
@@ -649,9 +650,9 @@ impl Backend for Cuda {
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
                 let launched = captured.and_then(|graph| {
-                    if let Some(beside) = &self.beside {
+                    if let Some(fabric) = self.place.as_ref().and_then(Place::fabric_of_several) {
                         graph.upload()?;
-                        beside.meet();
+                        fabric.meeting().meet();
                     }
                     graph.launch().map(|()| graph)
                 });

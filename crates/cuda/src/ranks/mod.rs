@@ -30,7 +30,7 @@ use super::step::Step;
 use super::{Cuda, four_bit_of};
 use gathered::Gathered;
 use offshoot_backend::ranks::meeting::Meeting;
-use offshoot_backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
+use offshoot_backend::ranks::{Aborted, Fabric, FailedExchange, PARTS, Place, Ranked, Reduced};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
@@ -52,8 +52,9 @@ const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
 /// What the ranks exchange, and how.
 pub struct CudaFabric {
     count: usize,
+    devices: Vec<Device>,
     exchanges: Exchanges,
-    meeting: Arc<Meeting>,
+    meeting: Meeting,
     choices: Arc<SharedChoices>,
 }
 
@@ -195,6 +196,26 @@ impl CudaFabric {
     }
 }
 
+impl Fabric for CudaFabric {
+    fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    fn abort(&self) {
+        self.exchanges.abort();
+        self.choices.end();
+        self.meeting.abort();
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.exchanges.is_over()
+    }
+
+    fn settle(&self) {
+        self.devices.iter().for_each(Device::settle);
+    }
+}
+
 impl Ranked for Cuda {
     type Fabric = CudaFabric;
 
@@ -206,26 +227,24 @@ impl Ranked for Cuda {
         let fabric = CudaFabric {
             count: devices.len(),
             exchanges: Exchanges::connect(&devices)?,
-            meeting: Arc::new(Meeting::new(devices.len())),
+            meeting: Meeting::new(devices.len()),
             choices: Arc::new(SharedChoices::default()),
+            devices,
         };
-        devices.iter().try_for_each(Device::synchronise)?;
+        fabric.devices.iter().try_for_each(Device::synchronise)?;
         // What all ranks compute must have the same bits, so none chooses algorithms of its own.
         for (rank, cuda) in rank_backends.iter_mut().enumerate() {
             cuda.share_products(&fabric.choices, rank == 0);
-            cuda.beside = (fabric.count > 1).then(|| fabric.meeting.clone());
         }
         Ok(fabric)
     }
 
-    fn abort(fabric: &CudaFabric) {
-        fabric.exchanges.abort();
-        fabric.choices.end();
-        fabric.meeting.abort();
+    fn place(&self) -> &Option<Place<CudaFabric>> {
+        &self.place
     }
 
-    fn is_aborted(fabric: &CudaFabric) -> bool {
-        fabric.exchanges.is_over()
+    fn place_mut(&mut self) -> &mut Option<Place<CudaFabric>> {
+        &mut self.place
     }
 
     /// NCCL merges nothing.
@@ -240,10 +259,6 @@ impl Ranked for Cuda {
         };
         let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
         fabric.exchanges.prepare_sums(self.device(), rank, sums)
-    }
-
-    fn settle(&mut self) {
-        self.device().settle();
     }
 
     fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
@@ -306,16 +321,12 @@ impl Ranked for Cuda {
         Ok(matrix)
     }
 
-    fn repeats(&self, step: &Step, shape: StepShape) -> bool {
-        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves + step.moves)
-    }
-
     fn moves(&self, step: &Step) -> u64 {
-        step.moves
+        self.moves + step.moves
     }
 
     fn set_moves(&mut self, step: &mut Step, moves: u64) {
-        step.moves = moves;
+        step.moves = moves - self.moves;
     }
 
     fn resize_parts(&mut self, parts: &mut [&mut Buffer], rows: usize) -> Result<()> {
