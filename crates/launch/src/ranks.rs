@@ -1,11 +1,15 @@
-//! Starts one engine on several devices that compute the model together (`--tensor-parallel`): `backend::ranks` makes one
-//! backend of them. Everything is checked before anything is loaded.
+//! Starts one engine on several devices that compute the model together (`--tensor-parallel`; `backend::ranks`).
+//! Everything is checked before anything is loaded.
 
-use super::assemble::{Start, size_on};
-use super::device::{OpenRanks, Opened};
-use super::{DeviceChoice, Launch, LaunchSizes, Launched, OnBackend};
+use std::time::Instant;
+
+use super::assemble::{decoder_on, size_on};
+use super::device::{OnRanks, OpenRanks, Opened};
+use super::{DeviceChoice, Launch, LaunchSizes, Launched};
 use offshoot_backend::Backend;
+use offshoot_backend::ranks::{Ranked, Ranks};
 use offshoot_core::error::Result;
+use offshoot_model::LoadedRanks;
 
 impl Launch<'_> {
     pub(super) fn start_ranks(&self, choices: &[DeviceChoice]) -> Result<Launched> {
@@ -26,13 +30,26 @@ impl Launch<'_> {
     }
 }
 
+struct Start<'a>(&'a Launch<'a>);
+
+impl OnRanks for Start<'_> {
+    type Output = Launched;
+
+    fn run<B: Ranked>(self, ranks: Ranks<B>) -> Result<Launched> {
+        let (started, Launch { model, budget, .. }) = (Instant::now(), self.0);
+        let weights = model.weights()?;
+        let model = LoadedRanks::start(ranks, |rank| decoder_on(rank, &weights, budget))?;
+        self.0.start_loaded(model, started)
+    }
+}
+
 struct Size<'a>(&'a Launch<'a>);
 
-impl OnBackend for Size<'_> {
+impl OnRanks for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
-        let device = backend.describe();
-        Ok(LaunchSizes { device, ..size_on(self.0, backend)? })
+    fn run<B: Ranked>(self, mut ranks: Ranks<B>) -> Result<LaunchSizes> {
+        let (device, free) = (ranks.first().describe(), ranks.free_bytes()?);
+        Ok(LaunchSizes { device, ..size_on(self.0, ranks.first_mut(), free)? })
     }
 }

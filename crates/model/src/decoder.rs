@@ -79,6 +79,14 @@ impl ModelWeights {
         Ok(Self { config, dtype, layout, source })
     }
 
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// Random ones of `dtype`, generated from `seed`.
     pub fn random(config: ModelConfig, dtype: Dtype, seed: u64) -> Self {
         let layout = Layout::of(&config);

@@ -288,6 +288,10 @@ impl<B: Ranked> Ranks<B> {
         &self.0[0]
     }
 
+    pub fn first_mut(&mut self) -> &mut Rank<B> {
+        &mut self.0[0]
+    }
+
     /// Whether the ranks can divide keys and values by positions.
     pub fn can_share_positions(&self) -> bool {
         B::divides_positions(&self.first().place().fabric)

@@ -10,7 +10,7 @@ use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
 };
 use offshoot_model::config::Mixer;
-use offshoot_model::{Decoder, ModelConfig};
+use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
 
 use super::bench::{
     CONTEXT, Mode, Shape, draw, finishes, key, length, mislead, model, pages, params, prompt, roomy, sample, tokenizer,
@@ -19,21 +19,21 @@ use super::bench::{
 
 fn engine(mode: Mode, shape: Shape, ranks: usize, config: EngineConfig) -> EngineHandle {
     let cpus = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
-    let mut backend = Ranks::new(cpus, true).unwrap();
-    let decoder = Decoder::random(&mut backend, model(shape, 4 * CONTEXT), Dtype::F32, 7).unwrap();
+    start(mode, Ranks::new(cpus, true).unwrap(), model(shape, 4 * CONTEXT), config)
+}
+
+fn start(mode: Mode, ranks: Ranks<Cpu>, model: ModelConfig, config: EngineConfig) -> EngineHandle {
+    let weights = ModelWeights::random(model, Dtype::F32, 7);
+    let model = LoadedRanks::start(ranks, |rank| Decoder::of(rank, &weights)).unwrap();
     let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
-        .unwrap()
+    Engine::start(model, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 /// An engine of four ranks; `divides`: those that have the same of two key heads divide its positions, or copy it.
 fn four(mode: Mode, shape: Shape, divides: bool, config: EngineConfig) -> EngineHandle {
     let cpus = (0..4).map(|_| Cpu::open().unwrap().on_a_share_of_cores(4)).collect();
-    let mut backend = Ranks::new(cpus, false).unwrap().sharing_positions(if divides { 2 } else { 1 });
-    let decoder = Decoder::random(&mut backend, four_model(shape), Dtype::F32, 7).unwrap();
-    let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
-        .unwrap()
+    let ranks = Ranks::new(cpus, false).unwrap().sharing_positions(if divides { 2 } else { 1 });
+    start(mode, ranks, four_model(shape), config)
 }
 
 /// A model that four ranks divide.
