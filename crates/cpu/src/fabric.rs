@@ -3,13 +3,13 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use super::{Cpu, CpuBuffer, CpuStep, KvStore, attention};
+use super::{Cpu, CpuBuffer, KvStore, attention};
+use offshoot_backend::Scoring;
 use offshoot_backend::ranks::meeting::Meeting;
 use offshoot_backend::ranks::{Fabric, PARTS, Place, Ranked, Reduced, folded};
-use offshoot_backend::{Scoring, StepBatch, StepShape};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
-use offshoot_kv::plan::Member;
+use offshoot_kv::plan::{AttentionPlan, Member};
 
 pub struct CpuFabric {
     /// What each rank has given.
@@ -82,7 +82,7 @@ impl Ranked for Cpu {
     const SHARES_MEMORY: bool = true;
     const DIVIDES_POSITIONS: bool = true;
 
-    fn connect(ranks: &mut [Self]) -> Result<CpuFabric> {
+    fn connect(ranks: &[Self]) -> Result<CpuFabric> {
         Ok(CpuFabric::new(ranks.len()))
     }
 
@@ -127,44 +127,35 @@ impl Ranked for Cpu {
         });
     }
 
-    fn load_member(
-        &mut self,
-        _: &CpuFabric,
-        _: usize,
-        step: &mut CpuStep,
-        batch: StepBatch,
-        member: Member,
-    ) -> Result<StepShape> {
-        self.load_as(step, batch, Some(member))
-    }
-
-    fn tree_attention_of_members(
-        &mut self,
-        fabric: &CpuFabric,
-        rank: usize,
-        out: &mut CpuBuffer,
-        qkv: &CpuBuffer,
-        kv: &KvStore,
-        layer: LayerIx,
-        step: &mut CpuStep,
-        plan: usize,
-        scoring: Scoring<'_, Vec<f32>>,
-    ) {
-        let (plan, heads) = (step.plan(plan), kv.heads(layer));
-        let member = plan.member.expect("a step that was loaded as a member's");
-        let mut states = CpuBuffer::new(out.rows, heads.q_width());
-        let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
-        let (cores, scratch) = (&self.cores, &mut self.attention);
-        attention::tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
-        fabric.merge_members(rank, member.of as usize, out, &states, &lse);
-    }
-
     fn columns(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, first: usize) {
         assert!(out.rows == x.rows && first + out.width <= x.width, "columns: shapes");
         let width = out.width;
         for (row, out) in out.data.chunks_exact_mut(width.max(1)).enumerate() {
             out.copy_from_slice(&x.row(row)[first..first + width]);
         }
+    }
+}
+
+impl Cpu {
+    /// Tree attention to a member's positions, `plan`, merged with what the others of its group find.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    pub(super) fn attend_as(
+        &mut self,
+        member: Member,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        plan: &AttentionPlan,
+        scoring: Scoring<'_, Vec<f32>>,
+    ) {
+        let heads = kv.heads(layer);
+        let mut states = CpuBuffer::new(out.rows, heads.q_width());
+        let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
+        let (cores, scratch) = (&self.cores, &mut self.attention);
+        attention::tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
+        let place = self.place.as_ref().expect("a member has a place");
+        place.fabric().merge_members(place.number(), member.of as usize, out, &states, &lse);
     }
 }
 

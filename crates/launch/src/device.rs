@@ -123,22 +123,6 @@ pub(super) enum OpenRanks {
     Cuda(Ranks<Cuda>),
 }
 
-/// Work on the ranks of one model.
-pub(super) trait OnRanks {
-    type Output;
-
-    fn run<B: Ranked>(self, ranks: Ranks<B>) -> Result<Self::Output>;
-}
-
-impl OpenRanks {
-    pub(super) fn with<W: OnRanks>(self, work: W) -> Result<W::Output> {
-        match self {
-            OpenRanks::Cpu(ranks) => work.run(ranks),
-            OpenRanks::Cuda(ranks) => work.run(ranks),
-        }
-    }
-}
-
 impl Opened {
     /// Connects devices, which have room together for the weights of `model`. `exact`: see [`Ranks::new`].
     ///

@@ -572,7 +572,7 @@ mod tests {
             sim.linear(&mut out, &x, &w, None);
             sim.spent
         };
-        let summed = Share::Summed { parts: ActivationDtype::Sums };
+        let summed = Share::Summed { parts: ActivationDtype::Sums, inputs: Dtype::Bf16 };
         let alone = spent(Sim::new(two.profile.clone()), &Split::Whole, Share::Whole);
         let sum = spent(Sim::new(two.profile.clone()), &Split::Inputs, summed) - alone;
         let gathered = spent(two, &Split::outputs([64]), Share::Gathered) - alone;

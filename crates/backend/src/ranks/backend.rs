@@ -95,6 +95,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn restore_pages(kv: &mut B::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
         fn save_state(kv: &B::Kv, slot: StateId) -> Result<Vec<u8>>;
         fn restore_state(kv: &mut B::Kv, saved: &[u8], slot: StateId) -> Result<()>;
+        fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;
         fn reserve(step: &mut B::Step, shape: StepShape) -> Result<StepShape>;
         fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
         fn collect(step: &mut B::Step) -> Result<Vec<Sampled>>;
@@ -108,6 +109,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn add([out] [x]);
         fn scale([x] [] factor: f32);
         fn softcap([x] [] cap: f32);
+        fn tree_attention([out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>);
         fn gated([out] [x] gate: Gate);
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);
@@ -299,15 +301,6 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.reserve_delta_rule(&heads, dtype, rows)
     }
 
-    fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
-        match self.member() {
-            Some(member) => {
-                self.exchange(|device, fabric, number| device.load_member(fabric, number, step, batch, member))
-            }
-            None => self.0.load(step, batch),
-        }
-    }
-
     /// The ranks meet here, so that none runs a step which another one cannot, and while another one may allocate; and
     /// where one rank has forgotten what it repeats, all do.
     fn agree(&mut self, step: &mut Self::Step, is_loaded: bool) -> bool {
@@ -394,27 +387,6 @@ impl<B: Ranked> Backend for Rank<B> {
     ) {
         let steps = HeadSteps { heads: self.heads_of(qkv, steps.heads), ..*steps };
         self.0.prepare_heads(&mut qkv.own, &steps, kv, step);
-    }
-
-    fn tree_attention(
-        &mut self,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &mut Self::Step,
-        plan: usize,
-        scoring: Scoring<'_, Self::Vector>,
-    ) {
-        let (out, members) = (&mut out.own, self.member().filter(|_| matches!(qkv.share, Share::Heads(_))));
-        let Some(member) = members else {
-            return self.0.tree_attention(out, &qkv.own, kv, layer, step, plan, scoring);
-        };
-        // A sink is one score of a row, which the first member of a group adds.
-        let scoring = Scoring { sinks: scoring.sinks.filter(|_| member.number == 0), ..scoring };
-        self.exchange(|device, fabric, number| {
-            device.tree_attention_of_members(fabric, number, out, &qkv.own, kv, layer, step, plan, scoring);
-        });
     }
 
     fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {

@@ -85,9 +85,15 @@ impl<B: Ranked> Rank<B> {
 
     /// A buffer, and those that its share needs beside it.
     pub(super) fn load_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<RankBuffer<B>> {
-        self.prepare_sums(share, holds)?;
         let (count, parts) = (self.place().count, self.parts());
-        let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
+        let of_parts = match share {
+            Share::Summed { parts, inputs } => {
+                let how = self.reduced(inputs);
+                self.exchange(|device, fabric, number| device.prepare_sums(fabric, number, parts, how))?;
+                parts
+            }
+            _ => holds,
+        };
         let own_width = match share {
             Share::Columns => width / count,
             Share::Heads(heads) => self.heads(heads).qkv_width(),
@@ -107,7 +113,6 @@ impl<B: Ranked> Rank<B> {
         };
         Ok(RankBuffer {
             share,
-            holds,
             own: self.0.buffer(own_width, holds)?,
             parts: (0..number).map(|_| self.0.buffer(other_width, of_parts)).collect::<Result<_>>()?,
             columns,

@@ -66,3 +66,19 @@ impl Meeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_aborted
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_hear_the_largest_number_of_each_time() {
+        let meeting = Meeting::new(3);
+        let agree = |rank: u64| [5, 1, 0].map(|of_time| meeting.agree(of_time * rank));
+        let heard = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || agree(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("nothing panics")).collect::<Vec<_>>()
+        });
+        assert_eq!(heard, [[10, 2, 0]; 3]);
+    }
+}

@@ -24,13 +24,10 @@ use std::sync::Arc;
 
 pub use loading::divides_experts;
 
-use super::{
-    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Scoring, Share, Split, StepBatch, StepShape,
-};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Share, Split};
 use meeting::Meeting;
 use members::Members;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::LayerIx;
 use offshoot_core::setting::TENSOR_PARALLEL;
 use offshoot_kv::plan::Member;
 
@@ -61,11 +58,14 @@ pub trait Ranked: Backend + Sized {
     const SHARES_MEMORY: bool;
 
     /// Whether ranks that have the same key head can divide its keys and values by positions, if their fabric does. If
-    /// not, each has copies, and the ops of members are not called.
+    /// not, each has copies. Those that do are *members* of a group, neighbours ([`Place::member`]): each stores its part
+    /// of the rows of `kv_append`, and attends to it in `tree_attention` with all query heads of the group's key head.
+    /// They merge what they found through its log-sum-exp, in the order of members; `out`, `[R, q_heads * head_dim /
+    /// members]`, becomes that of the rank's share of the heads.
     const DIVIDES_POSITIONS: bool;
 
     /// Connects `ranks`.
-    fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
+    fn connect(ranks: &[Self]) -> Result<Self::Fabric>;
     /// Makes ready to exchange sums of parts that are held as `part`, as `how` says, before a step needs to.
     fn prepare_sums(&mut self, fabric: &Self::Fabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
         let _ = (fabric, rank, part, how);
@@ -122,39 +122,6 @@ pub trait Ranked: Backend + Sized {
     fn linear_of_parts(&mut self, outs: &mut [&mut Self::Buffer], x: &Self::Buffer, w: &[Self::Matrix]) -> bool {
         let _ = (outs, x, w);
         false
-    }
-    /// `load` of the batch of all as `member` of a group. What depends on positions is then its own: the rows that
-    /// `kv_append` stores, and the plans. `advance` advances it as the batch of all.
-    fn load_member(
-        &mut self,
-        fabric: &Self::Fabric,
-        rank: usize,
-        step: &mut Self::Step,
-        batch: StepBatch,
-        member: Member,
-    ) -> Result<StepShape> {
-        let _ = (fabric, rank, step, batch, member);
-        unreachable!("asked of backends that divide positions")
-    }
-    /// `tree_attention` of a step that was loaded as a member of a group, neighbouring ranks: each attends to its
-    /// positions with all query heads of the group's key head, and they merge what they found through its log-sum-exp,
-    /// in the order of members. `out`, `[R, q_heads * head_dim / members]`, becomes that of the rank's share of the
-    /// heads. The first member alone is given sinks: one is one score of a row.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn tree_attention_of_members(
-        &mut self,
-        fabric: &Self::Fabric,
-        rank: usize,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &mut Self::Step,
-        plan: usize,
-        scoring: Scoring<'_, Self::Vector>,
-    ) {
-        let _ = (fabric, rank, out, qkv, kv, layer, step, plan, scoring);
-        unreachable!("asked of backends that divide positions")
     }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
@@ -215,12 +182,23 @@ pub struct Place<F> {
     sharing: usize,
     exact: bool,
     fabric: Arc<F>,
-    /// What parts of sums are held as, and what they are computed from, in the buffers that there are.
-    parts_held: Vec<ActivationDtype>,
-    inputs_held: Vec<ActivationDtype>,
 }
 
 impl<F> Place<F> {
+    /// From 0 on.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The rank's part in its group: the only one, if it has all positions. `page_tokens`: slots of its own pages.
+    pub fn member(&self, page_tokens: u32) -> Member {
+        Member { number: small(self.number % self.sharing), of: small(self.sharing), page_tokens }
+    }
+
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
     /// The fabric; `None` where the device is alone.
     pub fn fabric_of_several(&self) -> Option<&F> {
         (self.count > 1).then_some(&self.fabric)
@@ -237,7 +215,6 @@ pub struct Rank<B: Ranked>(B);
 /// A rank's buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
     share: Share,
-    holds: ActivationDtype,
     /// Of [`Share::Parts`], the first part.
     own: B::Buffer,
     /// Of [`Share::Summed`], as many as parts of a sum; of [`Share::Gathered`], the rank's columns alone; of
@@ -269,15 +246,14 @@ impl<B: Ranked> Ranks<B> {
     /// # Errors
     ///
     /// They are not 1, 2, 4 or 8, or cannot be connected.
-    pub fn new(mut devices: Vec<B>, exact: bool) -> Result<Self> {
+    pub fn new(devices: Vec<B>, exact: bool) -> Result<Self> {
         let count = devices.len();
         if !RANKS.contains(&count) {
             return Err(Error::value(TENSOR_PARALLEL, "1, 2, 4 or 8 devices", count.to_string()));
         }
-        let fabric = Arc::new(B::connect(&mut devices)?);
+        let fabric = Arc::new(B::connect(&devices)?);
         let ranks = devices.into_iter().enumerate().map(|(number, mut device)| {
-            let (fabric, parts_held, inputs_held) = (fabric.clone(), Vec::new(), Vec::new());
-            *device.place_mut() = Some(Place { number, count, sharing: 1, exact, fabric, parts_held, inputs_held });
+            *device.place_mut() = Some(Place { number, count, sharing: 1, exact, fabric: fabric.clone() });
             Rank(device)
         });
         Ok(Self(ranks.collect()))
@@ -371,16 +347,9 @@ impl<B: Ranked> Rank<B> {
         if exact { PARTS / count } else { 1 }
     }
 
-    /// The rank's part in its group; `None` if it has all positions.
-    fn member(&self) -> Option<Member> {
-        let Place { number, sharing, .. } = *self.place();
-        let [number, of] = [number % sharing, sharing].map(small);
-        (sharing > 1).then(|| Member { number, of, page_tokens: self.0.page_tokens() })
-    }
-
     /// Those of a page's slots that it stores, as its own pages have them.
     pub fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
-        self.member().map_or(slots.clone(), |member| member.slots(slots))
+        self.place().member(self.0.page_tokens()).slots(slots)
     }
 
     /// Its heads. Ranks that divide positions have all queries of their key head.
@@ -412,51 +381,26 @@ impl<B: Ranked> Rank<B> {
     }
 
     /// `out` becomes, or is increased by, the sum over all parts of all ranks. `write_parts(device, number, to)` writes
-    /// those of rank `number`. They are rounded as `inputs` are, from which they are computed.
+    /// those of rank `number`.
     fn sum(
         &mut self,
         out: &mut RankBuffer<B>,
-        inputs: ActivationDtype,
         adds: bool,
         write_parts: impl FnOnce(&mut B, usize, &mut [&mut B::Buffer]),
     ) {
-        let is_summed = matches!(out.share, Share::Summed { .. });
-        assert!(is_summed, "a layer whose inputs are divided writes a buffer of sums");
-        let how = self.reduced(inputs, adds);
+        let Share::Summed { inputs, .. } = out.share else {
+            panic!("a layer whose inputs are divided writes a buffer of sums");
+        };
+        let how = Reduced { adds, ..self.reduced(inputs) };
         self.exchange(|device, fabric, number| {
             write_parts(device, number, &mut out.parts.iter_mut().collect::<Vec<_>>());
             device.all_reduce(fabric, number, &mut out.own, &out.parts.iter().collect::<Vec<_>>(), how);
         });
     }
 
-    /// How parts are added up that are computed from `inputs`.
-    fn reduced(&self, inputs: ActivationDtype, adds: bool) -> Reduced {
+    /// How parts are added up that are computed from `inputs`, instead of what is there.
+    fn reduced(&self, inputs: Dtype) -> Reduced {
         let Place { count, exact, .. } = *self.place();
-        let wire = match inputs {
-            ActivationDtype::Operands(dtype) if exact || count > 1 => dtype,
-            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
-        };
-        Reduced { wire, exact, adds }
-    }
-
-    /// Notes a buffer of sums, or of what sums are computed from, and prepares what may be added up with it.
-    fn prepare_sums(&mut self, share: Share, holds: ActivationDtype) -> Result<()> {
-        let place = self.place_mut();
-        let (noted, holds) = match share {
-            Share::Summed { parts } => (&mut place.parts_held, parts),
-            Share::Columns | Share::Parts => (&mut place.inputs_held, holds),
-            Share::Whole | Share::Gathered | Share::Heads(_) => return Ok(()),
-        };
-        if noted.contains(&holds) {
-            return Ok(());
-        }
-        noted.push(holds);
-        for part in self.place().parts_held.clone() {
-            for inputs in self.place().inputs_held.clone() {
-                let how = self.reduced(inputs, false);
-                self.exchange(|device, fabric, number| device.prepare_sums(fabric, number, part, how))?;
-            }
-        }
-        Ok(())
+        Reduced { wire: if exact || count > 1 { inputs } else { Dtype::F32 }, exact, adds: false }
     }
 }

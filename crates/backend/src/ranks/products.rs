@@ -15,7 +15,7 @@ impl<B: Ranked> Rank<B> {
         adds: bool,
     ) {
         match (w.portion, out.share) {
-            (Portion::Inputs, _) => self.sum(out, x.holds, adds, |device, number, parts| {
+            (Portion::Inputs, _) => self.sum(out, adds, |device, number, parts| {
                 // A bias is added once.
                 let bias = bias.filter(|_| number == 0);
                 if parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each) {
@@ -61,7 +61,7 @@ impl<B: Ranked> Rank<B> {
     /// `out = ` the sum of experts' parts by `routes`, or is increased by it.
     pub(super) fn combine_parts(&mut self, out: &mut RankBuffer<B>, x: &RankBuffer<B>, routes: &B::Routes, adds: bool) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
-        self.sum(out, x.holds, adds, |device, _, parts| {
+        self.sum(out, adds, |device, _, parts| {
             for (x, to) in std::iter::once(&x.own).chain(&x.parts).zip(parts) {
                 device.combine(to, x, routes);
             }

@@ -7,7 +7,7 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::Ranks;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
-    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, Finish, Metrics, PoolSize, PrefixStoreOptions,
 };
 use offshoot_model::config::Mixer;
 use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
@@ -154,6 +154,34 @@ fn draws_do_not_depend_on_the_number_of_ranks(mode: Mode) {
     }
 }
 
+/// A step that one rank has no memory for is not begun by the others, and is taken in parts.
+fn a_rank_that_lacks_memory_makes_steps_smaller(mode: Mode) {
+    let (expected, _) = crowd(&engine(mode, Shape::Hybrid, 2, roomy()));
+    for short in [0, 1] {
+        let cpu = |rank| Cpu::open().unwrap().with_most_rows(if rank == short { 9 } else { usize::MAX });
+        let ranks = Ranks::new((0..2).map(cpu).collect(), true).unwrap();
+        let (found, _) = crowd(&start(mode, ranks, model(Shape::Hybrid, 4 * CONTEXT), roomy()));
+        assert_eq!(found, expected, "rank {short}");
+    }
+}
+
+/// Its error ends the others, which wait for it.
+fn a_rank_that_fails_in_a_step_ends_the_engine(mode: Mode) {
+    let cpu = |rank| Cpu::open().unwrap().failing_where(if rank == 1 { |step, _| step == 2 } else { |_, _| false });
+    let ranks = Ranks::new((0..2).map(cpu).collect(), true).unwrap();
+    let engine = start(mode, ranks, model(Shape::Full, 4 * CONTEXT), roomy());
+    let branch = engine.root(prompt(1, 40)).unwrap();
+    let mut extension = engine.start(vec![draw(branch, key("a", 0), params(), unsure(70))]).unwrap();
+    let said = loop {
+        match extension.next() {
+            Some(Event::Failed { error, .. }) => break error.to_string(),
+            Some(Event::Tokens { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(said.contains("end by it"), "{said}");
+}
+
 fn what_ranks_swap_comes_back(mode: Mode) {
     let (expected, roomy_metrics) = crowd(&engine(mode, Shape::Full, 2, roomy()));
     assert_eq!(roomy_metrics.preemptions, 0);
@@ -173,5 +201,7 @@ in_modes! {
     what_members_swap_comes_back,
     prefixes_of_members_are_kept_on_disk,
     draws_do_not_depend_on_the_number_of_ranks,
+    a_rank_that_lacks_memory_makes_steps_smaller,
+    a_rank_that_fails_in_a_step_ends_the_engine,
     what_ranks_swap_comes_back,
 }
