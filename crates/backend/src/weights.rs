@@ -164,8 +164,8 @@ impl<'a> MatrixPart<'a> {
         }
     }
 
-    /// Elements of these columns as little-endian bytes of `dtype`, row-major: for backends that do not multiply the part's
-    /// format.
+    /// Elements of these columns as little-endian bytes of `dtype`, row-major: for backends that do not multiply the
+    /// part's format.
     pub fn dense_bytes(&self, dtype: Dtype, columns: Range<usize>) -> Vec<u8> {
         let cols = self.cols();
         let mut bytes = vec![0; self.rows() * columns.len() * dtype.bytes()];

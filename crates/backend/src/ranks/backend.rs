@@ -109,7 +109,9 @@ impl<B: Ranked> Backend for Rank<B> {
         fn add([out] [x]);
         fn scale([x] [] factor: f32);
         fn softcap([x] [] cap: f32);
-        fn tree_attention([out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>);
+        fn tree_attention(
+            [out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
+        );
         fn gated([out] [x] gate: Gate);
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);

@@ -1,4 +1,4 @@
-//! A rank's part of matrices, vectors and experts, and the buffers of activations. How a layer is cut is `cut`'s to say.
+//! A rank's part of matrices, vectors and experts, and the buffers of activations. How a layer is cut is left to `cut`.
 
 use std::cell::RefCell;
 

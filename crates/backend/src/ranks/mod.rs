@@ -45,8 +45,8 @@ pub trait Fabric: Send + Sync {
     /// for an exchange afterwards panics with [`Aborted`].
     fn abort(&self);
     fn is_aborted(&self) -> bool;
-    /// Waits for what the ranks have enqueued, if anything, also where an error is known; it is ignored, as they are not
-    /// used again.
+    /// Waits for what the ranks have enqueued, if anything, also where an error is known; it is ignored, as they are
+    /// not used again.
     fn settle(&self) {}
 }
 
@@ -58,10 +58,10 @@ pub trait Ranked: Backend + Sized {
     const SHARES_MEMORY: bool;
 
     /// Whether ranks that have the same key head can divide its keys and values by positions, if their fabric does. If
-    /// not, each has copies. Those that do are *members* of a group, neighbours ([`Place::member`]): each stores its part
-    /// of the rows of `kv_append`, and attends to it in `tree_attention` with all query heads of the group's key head.
-    /// They merge what they found through its log-sum-exp, in the order of members; `out`, `[R, q_heads * head_dim /
-    /// members]`, becomes that of the rank's share of the heads.
+    /// not, each has copies. Those that do are *members* of a group, neighbours ([`Place::member`]): each stores its
+    /// part of the rows of `kv_append`, and attends to it in `tree_attention` with all query heads of the group's key
+    /// head. They merge what they found through its log-sum-exp, in the order of members; `out`, `[R, q_heads *
+    /// head_dim / members]`, becomes that of the rank's share of the heads.
     const DIVIDES_POSITIONS: bool;
 
     /// Connects `ranks`.
