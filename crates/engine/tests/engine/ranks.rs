@@ -7,14 +7,14 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::Ranks;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
-    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, Finish, Metrics, PoolSize, PrefixStoreOptions,
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
 };
 use offshoot_model::config::Mixer;
 use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
 
 use super::bench::{
-    CONTEXT, Mode, Shape, draw, finishes, key, length, mislead, model, pages, params, prompt, roomy, sample, tokenizer,
-    unsure,
+    CONTEXT, Mode, Shape, draw, finishes, key, length, mislead, model, outcomes, pages, params, prompt, roomy, sample,
+    tokenizer, unsure,
 };
 
 fn engine(mode: Mode, shape: Shape, ranks: usize, config: EngineConfig) -> EngineHandle {
@@ -171,15 +171,9 @@ fn a_rank_that_fails_in_a_step_ends_the_engine(mode: Mode) {
     let ranks = Ranks::new((0..2).map(cpu).collect(), true).unwrap();
     let engine = start(mode, ranks, model(Shape::Full, 4 * CONTEXT), roomy());
     let branch = engine.root(prompt(1, 40)).unwrap();
-    let mut extension = engine.start(vec![draw(branch, key("a", 0), params(), unsure(70))]).unwrap();
-    let said = loop {
-        match extension.next() {
-            Some(Event::Failed { error, .. }) => break error.to_string(),
-            Some(Event::Tokens { .. }) => {}
-            other => panic!("{other:?}"),
-        }
-    };
-    assert!(said.contains("end by it"), "{said}");
+    let outcome = outcomes(&engine, vec![draw(branch, key("a", 0), params(), unsure(70))]).remove(0);
+    let error = outcome.expect_err("a rank fails").to_string();
+    assert!(error.contains("end by it"), "{error}");
 }
 
 fn what_ranks_swap_comes_back(mode: Mode) {
