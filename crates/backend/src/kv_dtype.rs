@@ -40,6 +40,7 @@ impl KvDtype {
         let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
         match self {
             KvDtype::Model => {}
+            KvDtype::Fp8 if !backend.is_first() => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
             KvDtype::Fp8 => log::warn!(
                 "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \

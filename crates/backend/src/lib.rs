@@ -58,7 +58,8 @@ pub use split::{Segment, Share, Split};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
 pub use weights::{
-    BlockView, Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
+    BlockView, Dtype, HeldPart, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
+    with_dense,
 };
 
 /// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
@@ -255,6 +256,11 @@ pub trait Backend: Send + 'static {
         1
     }
 
+    /// Whether it is the first of them, which alone says what concerns all.
+    fn is_first(&self) -> bool {
+        true
+    }
+
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;
     /// The same of matrices of experts of this width, which is divided among devices that compute together.
@@ -265,9 +271,9 @@ pub trait Backend: Send + 'static {
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype
     /// where the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
-    /// The same of a matrix that ranks divide.
-    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], _split: &Split) -> Result<Self::Matrix> {
-        self.matrix(parts)
+    /// The same of a matrix that ranks divide, before its parts become dense.
+    fn split_matrix(&mut self, parts: &[HeldPart<'_>], _split: &Split) -> Result<Self::Matrix> {
+        with_dense(parts, |parts| self.matrix(parts))
     }
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
@@ -361,6 +367,12 @@ pub trait Backend: Send + 'static {
     /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
     /// request has penalties.
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
+    /// Whether a step that is loaded here, if `is_loaded` says so, is loaded on every device that computes the model: then
+    /// all run it, else none. Asked once behind each load, before `run`.
+    fn agree(&mut self, step: &mut Self::Step, is_loaded: bool) -> bool {
+        let _ = step;
+        is_loaded
+    }
     /// Enqueues the loaded step: calls `ops`, or replays what they enqueued for an earlier step of the same shape. So
     /// `ops` may depend on the shape only, and must use the same buffers each time.
     fn run(

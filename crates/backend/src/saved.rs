@@ -52,7 +52,7 @@ impl SavedPages {
     }
 
     /// What rank number `rank` of `ranks` has of pages: what it saved, or its share of the bytes of all.
-    pub(crate) fn of_rank(&self, rank: usize, ranks: usize) -> Cow<'_, SavedPages> {
+    pub fn of_rank(&self, rank: usize, ranks: usize) -> Cow<'_, SavedPages> {
         match self {
             SavedPages::Ranks(each) => Cow::Borrowed(&each[rank]),
             SavedPages::Bytes(bytes) => {
@@ -64,7 +64,7 @@ impl SavedPages {
     }
 
     /// What each of several devices has saved, to be changed; panics on pages of one device.
-    pub(crate) fn of_ranks_mut(&mut self) -> &mut [SavedPages] {
+    pub fn of_ranks_mut(&mut self) -> &mut [SavedPages] {
         match self {
             SavedPages::Ranks(each) => each,
             SavedPages::Bytes(_) | SavedPages::Simulated { .. } => panic!("these pages are of one device"),

@@ -1,5 +1,7 @@
 //! What an attention score is beyond the product of a query and a key: its factor, a cap, and sinks.
 
+use offshoot_kv::plan::Member;
+
 /// The scores of one layer's attention. `V`: the backend's vectors.
 #[derive(Debug)]
 pub struct Scoring<'a, V> {
@@ -16,6 +18,12 @@ impl<V> Scoring<'_, V> {
     /// Only a factor.
     pub fn scaled(scale: f32) -> Self {
         Self { scale, softcap: None, sinks: None }
+    }
+
+    /// That of one of the devices which divide a row's positions: the first one alone adds sinks.
+    #[must_use]
+    pub fn of_member(self, member: Member) -> Self {
+        Self { sinks: self.sinks.filter(|_| member.number == 0), ..self }
     }
 
     /// The score of a product of a query and a key.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{ActivationDtype, HeadLayout};
+use super::{ActivationDtype, Dtype, HeadLayout};
 
 /// How a matrix, or the bias beside it, is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,8 +84,8 @@ pub enum Share {
     /// All of it, the same numbers in each.
     Whole,
     /// The same; layers whose inputs are divided write it too, or add to it. `parts`: what each rank's part of such a
-    /// sum is held as.
-    Summed { parts: ActivationDtype },
+    /// sum is held as; `inputs`: what it is computed from.
+    Summed { parts: ActivationDtype, inputs: Dtype },
     /// The same; a layer whose outputs are divided writes it.
     Gathered,
     /// The columns of a matrix whose outputs are divided: a share as large as any other rank's.

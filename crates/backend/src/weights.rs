@@ -6,6 +6,7 @@
 //! scales.
 
 use std::fmt;
+use std::ops::Range;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -163,11 +164,12 @@ impl<'a> MatrixPart<'a> {
         }
     }
 
-    /// All elements as little-endian bytes of `dtype`, row-major: for backends that do not multiply the part's format.
-    pub fn dense_bytes(&self, dtype: Dtype) -> Vec<u8> {
+    /// Elements of these columns as little-endian bytes of `dtype`, row-major: for backends that do not multiply the
+    /// part's format.
+    pub fn dense_bytes(&self, dtype: Dtype, columns: Range<usize>) -> Vec<u8> {
         let cols = self.cols();
-        let mut bytes = vec![0; self.rows() * cols * dtype.bytes()];
-        let rows = bytes.par_chunks_exact_mut((cols * dtype.bytes()).max(1)).enumerate();
+        let mut bytes = vec![0; self.rows() * columns.len() * dtype.bytes()];
+        let rows = bytes.par_chunks_exact_mut((columns.len() * dtype.bytes()).max(1)).enumerate();
         rows.for_each_init(
             || (vec![0.0; cols], QuantRow::default()),
             |(numbers, scratch), (row, bytes)| {
@@ -182,7 +184,7 @@ impl<'a> MatrixPart<'a> {
                     MatrixPart::Quantised(view) => view.numbers(row, scratch, numbers),
                     MatrixPart::Blocks(view) => view.numbers(row, numbers),
                 }
-                bytes.copy_from_slice(&dtype.encode(numbers));
+                bytes.copy_from_slice(&dtype.encode(&numbers[columns.clone()]));
             },
         );
         bytes
@@ -222,6 +224,26 @@ impl MatrixPart<'_> {
             WeightFormat::Blocks(_) => panic!("random weights are not made into {format}"),
         }
     }
+}
+
+/// A part of a matrix, and the dtype in which it becomes dense first, where a device does not multiply it as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldPart<'a> {
+    pub part: MatrixPart<'a>,
+    pub becomes: Option<Dtype>,
+}
+
+/// Calls `pack` with these parts, dense where they are to become so.
+pub fn with_dense<T>(parts: &[HeldPart<'_>], pack: impl FnOnce(&[MatrixPart<'_>]) -> T) -> T {
+    let made = |held: &HeldPart<'_>| Some(held.part.dense_bytes(held.becomes?, 0..held.part.cols()));
+    let made: Vec<Option<Vec<u8>>> = parts.iter().map(made).collect();
+    let parts = parts.iter().zip(&made).map(|(&HeldPart { part, becomes }, made)| match (becomes, made) {
+        (Some(dtype), Some(bytes)) => {
+            MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes })
+        }
+        _ => part,
+    });
+    pack(&parts.collect::<Vec<_>>())
 }
 
 /// Calls `pack` with views of dense `parts` in host memory; random parts are generated first. Panics if a part is

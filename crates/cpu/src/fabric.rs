@@ -3,13 +3,13 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use super::{Cpu, CpuBuffer, CpuStep, KvStore, attention};
+use super::{Cpu, CpuBuffer, KvStore, attention};
+use offshoot_backend::Scoring;
 use offshoot_backend::ranks::meeting::Meeting;
-use offshoot_backend::ranks::{PARTS, Ranked, Reduced, folded};
-use offshoot_backend::{Scoring, StepBatch, StepShape};
+use offshoot_backend::ranks::{Fabric, PARTS, Place, Ranked, Reduced, folded};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
-use offshoot_kv::plan::Member;
+use offshoot_kv::plan::{AttentionPlan, Member};
 
 pub struct CpuFabric {
     /// What each rank has given.
@@ -62,22 +62,36 @@ impl CpuFabric {
     }
 }
 
+impl Fabric for CpuFabric {
+    fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    fn abort(&self) {
+        self.meeting.abort();
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.meeting.is_aborted()
+    }
+}
+
 impl Ranked for Cpu {
     type Fabric = CpuFabric;
 
     const SHARES_MEMORY: bool = true;
     const DIVIDES_POSITIONS: bool = true;
 
-    fn connect(ranks: &mut [Self]) -> Result<CpuFabric> {
+    fn connect(ranks: &[Self]) -> Result<CpuFabric> {
         Ok(CpuFabric::new(ranks.len()))
     }
 
-    fn abort(fabric: &CpuFabric) {
-        fabric.meeting.abort();
+    fn place(&self) -> &Option<Place<CpuFabric>> {
+        &self.place
     }
 
-    fn is_aborted(fabric: &CpuFabric) -> bool {
-        fabric.meeting.is_aborted()
+    fn place_mut(&mut self) -> &mut Option<Place<CpuFabric>> {
+        &mut self.place
     }
 
     fn all_reduce(&mut self, fabric: &CpuFabric, rank: usize, out: &mut CpuBuffer, parts: &[&CpuBuffer], how: Reduced) {
@@ -113,44 +127,35 @@ impl Ranked for Cpu {
         });
     }
 
-    fn load_member(
-        &mut self,
-        _: &CpuFabric,
-        _: usize,
-        step: &mut CpuStep,
-        batch: StepBatch,
-        member: Member,
-    ) -> Result<StepShape> {
-        self.load_as(step, batch, Some(member))
-    }
-
-    fn tree_attention_of_members(
-        &mut self,
-        fabric: &CpuFabric,
-        rank: usize,
-        out: &mut CpuBuffer,
-        qkv: &CpuBuffer,
-        kv: &KvStore,
-        layer: LayerIx,
-        step: &mut CpuStep,
-        plan: usize,
-        scoring: Scoring<'_, Vec<f32>>,
-    ) {
-        let (plan, heads) = (step.plan(plan), kv.heads(layer));
-        let member = plan.member.expect("a step that was loaded as a member's");
-        let mut states = CpuBuffer::new(out.rows, heads.q_width());
-        let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
-        let (cores, scratch) = (&self.cores, &mut self.attention);
-        attention::tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
-        fabric.merge_members(rank, member.of as usize, out, &states, &lse);
-    }
-
     fn columns(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, first: usize) {
         assert!(out.rows == x.rows && first + out.width <= x.width, "columns: shapes");
         let width = out.width;
         for (row, out) in out.data.chunks_exact_mut(width.max(1)).enumerate() {
             out.copy_from_slice(&x.row(row)[first..first + width]);
         }
+    }
+}
+
+impl Cpu {
+    /// Tree attention to a member's positions, `plan`, merged with what the others of its group find.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    pub(super) fn attend_as(
+        &mut self,
+        member: Member,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        plan: &AttentionPlan,
+        scoring: Scoring<'_, Vec<f32>>,
+    ) {
+        let heads = kv.heads(layer);
+        let mut states = CpuBuffer::new(out.rows, heads.q_width());
+        let mut lse = CpuBuffer::new(out.rows, heads.q_heads);
+        let (cores, scratch) = (&self.cores, &mut self.attention);
+        attention::tree_attention(cores, scratch, &mut states, qkv, kv, layer, plan, scoring, Some(&mut lse));
+        let place = self.place.as_ref().expect("a member has a place");
+        place.fabric().merge_members(place.number(), member.of as usize, out, &states, &lse);
     }
 }
 
@@ -174,36 +179,36 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
+    use offshoot_backend::Dtype;
     use offshoot_backend::ranks::members::Members;
-    use offshoot_backend::ranks::{FailedExchange, Rank};
-    use offshoot_backend::{Backend, Dtype};
+    use offshoot_backend::ranks::{FailedExchange, Rank, Ranks};
     use offshoot_core::error::Error;
 
-    fn members(ranks: usize) -> Members<Cpu> {
-        let mut cpus: Vec<Cpu> = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
-        let fabric = Cpu::connect(&mut cpus).unwrap();
-        Members::new(cpus, fabric).unwrap()
+    fn members(ranks: usize) -> Members<Rank<Cpu>> {
+        let cpus = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
+        Ranks::new(cpus, false).unwrap().start(Ok).unwrap()
     }
 
     fn one(x: f32) -> CpuBuffer {
         CpuBuffer { rows: 1, width: 1, data: vec![x] }
     }
 
-    fn sum(cpu: &mut Cpu, fabric: &CpuFabric, rank: usize, x: &CpuBuffer) -> CpuBuffer {
-        let mut out = one(f32::NAN);
-        cpu.all_reduce(fabric, rank, &mut out, &[x], Reduced { wire: Dtype::F32, exact: false, adds: false });
-        out
+    /// `out` becomes the sum of all parts, or is increased by it; its number.
+    fn sum_into(rank: &mut Rank<Cpu>, mut out: CpuBuffer, parts: &[&CpuBuffer], how: Reduced) -> f32 {
+        rank.exchange(|cpu, fabric, number| cpu.all_reduce(fabric, number, &mut out, parts, how));
+        out.data[0]
+    }
+
+    fn sum(rank: &mut Rank<Cpu>, x: f32) -> f32 {
+        sum_into(rank, one(f32::NAN), &[&one(x)], Reduced { wire: Dtype::F32, exact: false, adds: false })
     }
 
     #[test]
     fn parts_are_rounded_before_they_are_added_to_what_is_there() {
         let found = members(2).each(|rank| {
-            let mut out = one(10.0);
             // One eighth more than 256: bf16 has steps of 2 there.
-            let x = one(256.125);
             let how = Reduced { wire: Dtype::Bf16, exact: false, adds: true };
-            rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &[&x], how);
-            out.data[0]
+            sum_into(rank, one(10.0), &[&one(256.125)], how)
         });
         assert_eq!(found, [522.0; 2]);
     }
@@ -213,12 +218,9 @@ mod tests {
         // bf16 has steps of 2 from 256 on.
         let sum = |ranks: usize, exact: bool| {
             let found = members(ranks).each(|rank| {
-                let mut out = one(0.5);
-                let x = one(if rank.number == 0 { 256.0 } else { 0.25 });
+                let x = one(if rank.number() == 0 { 256.0 } else { 0.25 });
                 let parts = vec![&x; if exact { PARTS / ranks } else { 1 }];
-                let how = Reduced { wire: Dtype::Bf16, exact, adds: true };
-                rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
-                out.data[0]
+                sum_into(rank, one(0.5), &parts, Reduced { wire: Dtype::Bf16, exact, adds: true })
             });
             assert!(found.iter().all(|&sum| sum == found[0]), "all have the same");
             found[0]
@@ -236,13 +238,10 @@ mod tests {
         for wire in [Dtype::F32, Dtype::Bf16] {
             let sum = |count: usize| {
                 members(count).each(|rank| {
-                    let own: Vec<CpuBuffer> =
-                        numbers.chunks(PARTS / count).nth(rank.number).unwrap().iter().map(|&x| one(x)).collect();
-                    let mut out = one(f32::NAN);
-                    let parts: Vec<&CpuBuffer> = own.iter().collect();
+                    let own = numbers.chunks(PARTS / count).nth(rank.number()).unwrap();
+                    let own: Vec<CpuBuffer> = own.iter().map(|&x| one(x)).collect();
                     let how = Reduced { wire, exact: true, adds: false };
-                    rank.backend.all_reduce(rank.fabric, rank.number, &mut out, &parts, how);
-                    out.data[0].to_bits()
+                    sum_into(rank, one(f32::NAN), &own.iter().collect::<Vec<_>>(), how).to_bits()
                 })
             };
             let expected = sum(1)[0];
@@ -257,16 +256,16 @@ mod tests {
         // Two groups of two members; in each, rows of two heads of two numbers. The second member of the first group
         // has seen nothing.
         let found = members(4).each(|rank| {
-            let n = rank.number as f32;
-            let lse = match rank.number {
+            let n = rank.number() as f32;
+            let lse = match rank.number() {
                 1 => vec![f32::NEG_INFINITY; 2],
                 _ => vec![n * 3.0_f32.ln() / 3.0, 100.0],
             };
-            let data = if rank.number == 1 { vec![0.0; 4] } else { vec![n, n + 1.0, 10.0 * n, 10.0 * n + 4.0] };
+            let data = if rank.number() == 1 { vec![0.0; 4] } else { vec![n, n + 1.0, 10.0 * n, 10.0 * n + 4.0] };
             let states = CpuBuffer { rows: 1, width: 4, data };
             let lse = CpuBuffer { rows: 1, width: 2, data: lse };
             let mut out = CpuBuffer { rows: 1, width: 2, data: vec![f32::NAN; 2] };
-            rank.fabric.merge_members(rank.number, 2, &mut out, &states, &lse);
+            rank.exchange(|_, fabric, number| fabric.merge_members(number, 2, &mut out, &states, &lse));
             out.data
         });
         assert_eq!(found[..2], [vec![0.0, 1.0], vec![0.0, 4.0]]);
@@ -278,16 +277,16 @@ mod tests {
     }
 
     /// All ranks but the third add up numbers, until it fails in the second round.
-    fn rounds(members: &Members<Cpu>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
+    fn rounds(members: &Members<Rank<Cpu>>, fail: impl Fn() -> Result<()> + Sync) -> Result<Vec<f32>> {
         members.try_together(|rank| {
-            let mut x = one((1 << rank.number) as f32);
+            let mut x = (1 << rank.number()) as f32;
             for round in 0..3 {
-                if (rank.number, round) == (2, 1) {
+                if (rank.number(), round) == (2, 1) {
                     fail()?;
                 }
-                x = sum(rank.backend, rank.fabric, rank.number, &x);
+                x = sum(rank, x);
             }
-            rank.backend.read(&x, 1).map(|read| read[0])
+            Ok(x)
         })
     }
 
@@ -309,9 +308,9 @@ mod tests {
     #[test]
     fn a_rank_that_panics_ends_all() {
         let members = members(4);
-        let gone = |rank: Rank<'_, Cpu>| match rank.number {
+        let gone = |rank: &mut Rank<Cpu>| match rank.number() {
             3 => panic!("rank 3 dies"),
-            _ => Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]),
+            _ => Ok(sum(rank, 1.0)),
         };
         catch_unwind(AssertUnwindSafe(|| members.try_together(gone))).unwrap_err();
         // Its thread lives: what comes later is refused, not waited for.
@@ -333,13 +332,13 @@ mod tests {
     fn a_rank_that_fails_by_itself_ends_all_unless_it_lacks_memory() {
         let members = members(2);
         let fail = |short: bool| {
-            members.try_each(|rank| match (rank.number, short) {
+            members.try_each(|rank| match (rank.number(), short) {
                 (1, true) => Err(Error::DeviceMemory { device: "cpu".to_owned(), asked: None, free: 0, total: 0 }),
                 (1, false) => Err(Error::Internal("rank 1 is gone".to_owned())),
                 _ => Ok(()),
             })
         };
-        let add = || members.try_together(|rank| Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0]));
+        let add = || members.try_together(|rank| Ok(sum(rank, 1.0)));
         assert!(fail(true).unwrap_err().is_shortage());
         assert_eq!(add().unwrap(), [2.0, 2.0]);
         assert!(fail(false).unwrap_err().to_string().contains("rank 1 is gone"));
@@ -349,11 +348,11 @@ mod tests {
     #[test]
     fn an_exchange_that_fails_ends_all_with_its_error() {
         let members = members(2);
-        let work = |rank: Rank<'_, Cpu>| {
-            if rank.number == 1 {
+        let work = |rank: &mut Rank<Cpu>| {
+            if rank.number() == 1 {
                 std::panic::panic_any(FailedExchange(Error::Internal("rank 1 cannot send".to_owned())));
             }
-            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
+            Ok(sum(rank, 1.0))
         };
         let failed = members.try_together(work).unwrap_err();
         assert!(failed.to_string().contains("rank 1 cannot send"), "{failed}");
@@ -363,9 +362,9 @@ mod tests {
     #[test]
     fn a_panic_of_a_rank_is_passed_on() {
         let members = members(2);
-        let work = |rank: Rank<'_, Cpu>| {
-            assert_eq!(rank.number, 0, "rank 1 panics");
-            Ok(sum(rank.backend, rank.fabric, rank.number, &one(1.0)).data[0])
+        let work = |rank: &mut Rank<Cpu>| {
+            assert_eq!(rank.number(), 0, "rank 1 panics");
+            Ok(sum(rank, 1.0))
         };
         let panic = catch_unwind(AssertUnwindSafe(|| members.try_together(work))).unwrap_err();
         let said = panic.downcast_ref::<String>().expect("an assertion's message");

@@ -51,6 +51,7 @@ pub use isa::Isa;
 pub use kv::KvStore;
 pub use levels::CpuLevelRows;
 pub use memory::free_bytes;
+use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
@@ -74,6 +75,8 @@ pub struct Cpu {
     runs: usize,
     /// Time that threads had no work in steps, in the mean of all threads.
     idle: Duration,
+    /// Among the ranks of a model.
+    place: Option<Place<CpuFabric>>,
 }
 
 impl Cpu {
@@ -97,6 +100,7 @@ impl Cpu {
             fails: |_, _| false,
             runs: 0,
             idle: Duration::ZERO,
+            place: None,
         }
     }
 
@@ -140,13 +144,10 @@ pub struct CpuBuffer {
 }
 
 impl Cpu {
-    /// `Backend::load`, or `Ranked::load_member`.
-    fn load_as(&mut self, step: &mut CpuStep, batch: StepBatch, member: Option<Member>) -> Result<StepShape> {
-        let rows = batch.tokens.len();
-        if rows > self.most_rows {
-            return Err(shortage_of(rows, self.most_rows));
-        }
-        Ok(step.load(batch, member))
+    /// Its part in a group of ranks that divide positions.
+    fn member(&self) -> Option<Member> {
+        let member = self.place.as_ref()?.member(kv::PAGE_TOKENS);
+        (member.of > 1).then_some(member)
     }
 }
 
@@ -311,7 +312,11 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
-        self.load_as(step, batch, None)
+        let rows = batch.tokens.len();
+        if rows > self.most_rows {
+            return Err(shortage_of(rows, self.most_rows));
+        }
+        Ok(step.load(batch, self.member()))
     }
 
     fn advance(&mut self, step: &mut CpuStep, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
@@ -419,7 +424,12 @@ impl Backend for Cpu {
         scoring: Scoring<'_, Vec<f32>>,
     ) {
         let plan = step.plan(plan);
-        attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring, None);
+        match self.member() {
+            Some(member) => self.attend_as(member, out, qkv, kv, layer, plan, scoring.of_member(member)),
+            None => {
+                attention::tree_attention(&self.cores, &mut self.attention, out, qkv, kv, layer, plan, scoring, None);
+            }
+        }
     }
 
     fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {

@@ -40,7 +40,6 @@ mod timing;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
@@ -51,6 +50,7 @@ pub use self::memory::weights::{Matrix, Vector};
 pub use self::ops::Rope;
 pub use self::step::Step;
 
+use self::attention::device_plan::WHOLE;
 use self::compile::elements::{Fp8Scaling, KvElement};
 use self::compile::four_bit::FourBit;
 use self::delta_rule::{DeltaRuleKernels, chunked};
@@ -66,13 +66,14 @@ use self::gemm::Gemm;
 use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
 use self::gemm::linear_fp8::LinearFp8;
-use self::gemm::shared::{SharedChoices, Sharing};
+use self::gemm::shared::Sharing;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
+use self::ranks::CudaFabric;
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
-use offshoot_backend::ranks::meeting::Meeting;
+use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
@@ -103,10 +104,8 @@ pub struct Cuda {
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
     chunk_products: Option<Memory>,
     choosing: AlgorithmPolicy,
-    /// As a rank of a model: how products are chosen alike, and whether this is the first one.
-    sharing: Option<(Arc<SharedChoices>, bool)>,
-    /// As a rank of a model: where the threads of all meet.
-    beside: Option<Arc<Meeting>>,
+    /// Among the ranks of a model.
+    place: Option<Place<CudaFabric>>,
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
@@ -153,8 +152,7 @@ impl Cuda {
             delta_rule,
             chunk_products,
             choosing,
-            sharing: None,
-            beside: None,
+            place: None,
             moves,
             skips_attention,
             has_begun: false,
@@ -182,17 +180,10 @@ impl Cuda {
         self.fp8.iter_mut().for_each(|fp8| fp8.linear.choose(choosing));
     }
 
-    /// Chooses algorithms of linear layers as other GPUs do from now on: as the first of them does.
-    fn share_products(&mut self, choices: &Arc<SharedChoices>, is_first: bool) {
-        self.moves += 1;
-        let sharing = || Sharing::new(choices.clone(), is_first);
-        self.gemms.values_mut().for_each(|gemm| gemm.share(sharing()));
-        self.fp8.iter_mut().for_each(|fp8| fp8.linear.share(sharing()));
-        self.sharing = Some((choices.clone(), is_first));
-    }
-
+    /// How all ranks of a model choose algorithms of linear layers alike: as the first one does.
     fn sharing(&self) -> Option<Sharing> {
-        self.sharing.as_ref().map(|(choices, is_first)| Sharing::new(choices.clone(), *is_first))
+        let place = self.place.as_ref()?;
+        Some(Sharing::new(place.fabric().choices.clone(), place.number() == 0))
     }
 
     /// Enqueues without autotuning, for shapes that may never recur.
@@ -606,7 +597,10 @@ impl Backend for Cuda {
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Step> {
         let element_of = |heads| self.kv_element(heads, dtype);
-        Step::new(&self.device, heads, dtype, &element_of, vocab, self.deterministic)
+        let member = self.place.as_ref().map_or(WHOLE, |place| place.member(self.page_tokens()));
+        let step = Step::new(&self.device, heads, dtype, &element_of, vocab, self.deterministic, member)?;
+        self.prepare_merges(&step)?;
+        Ok(step)
     }
 
     fn reserve(&mut self, step: &mut Step, shape: StepShape) -> Result<StepShape> {
@@ -649,9 +643,9 @@ impl Backend for Cuda {
                 let captured = device.capture(|| self.without_tuning(|backend| ops(backend, step)));
                 // A graph's memory is taken when it is made and when it is first launched, or uploaded before.
                 let launched = captured.and_then(|graph| {
-                    if let Some(beside) = &self.beside {
+                    if let Some(fabric) = self.place.as_ref().and_then(Place::fabric_of_several) {
                         graph.upload()?;
-                        beside.meet();
+                        fabric.meeting().meet();
                     }
                     graph.launch().map(|()| graph)
                 });
@@ -774,8 +768,12 @@ impl Backend for Cuda {
         scoring: Scoring<'_, Vector>,
     ) {
         self.forget_before(out);
-        if !self.skips_attention {
-            step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring);
+        if self.skips_attention {
+            return;
+        }
+        match step.member() {
+            WHOLE => step.attend(&self.device, Some(out), qkv, (kv, layer), plan, scoring),
+            _ => self.attend_as_member(out, qkv, (kv, layer), step, plan, scoring),
         }
     }
 

@@ -15,7 +15,7 @@ use offshoot_kv::PageCounts;
 use offshoot_kv::plan::Planner;
 use offshoot_model::check::facts;
 use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{Decoder, ModelConfig, ModelFolder, StepRunner};
+use offshoot_model::{Decoder, ModelConfig, ModelFolder, ModelWeights, StepRunner};
 use offshoot_text::Tokenizer;
 
 /// Opens a model folder for sampling, on the first device that can hold it and with the default budgets.
@@ -71,11 +71,15 @@ impl<'a> ModelSource<'a> {
         }
     }
 
-    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+    pub fn weights(&self) -> Result<ModelWeights> {
         match self.folder {
-            Some(folder) => Decoder::load(backend, folder),
-            None => Decoder::random(backend, self.config.clone(), self.dtype, SEED),
+            Some(folder) => ModelWeights::open(folder),
+            None => Ok(ModelWeights::random(self.config.clone(), self.dtype, SEED)),
         }
+    }
+
+    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
+        Decoder::of(backend, &self.weights()?)
     }
 }
 
@@ -182,7 +186,7 @@ impl Launch<'_> {
     }
 
     /// Starts the engine of a loaded model. `started`: when its loading began.
-    fn start_loaded(&self, model: Box<dyn StepRunner>, started: Instant) -> Result<Launched> {
+    pub(super) fn start_loaded(&self, model: Box<dyn StepRunner>, started: Instant) -> Result<Launched> {
         let (engine, handle) = self.build(model)?;
         engine.spawn()?;
         let seconds_loading = started.elapsed().as_secs_f64();
@@ -264,22 +268,23 @@ pub(super) struct Size<'a>(pub &'a Launch<'a>);
 impl OnBackend for Size<'_> {
     type Output = LaunchSizes;
 
-    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
-        size_on(self.0, backend)
+    fn run<B: Backend>(self, mut backend: B) -> Result<LaunchSizes> {
+        let free = backend.free_bytes()?;
+        size_on(self.0, &mut backend, free)
     }
 }
 
-/// The sizes of an engine on an open backend, whose name is left to the caller.
-pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result<LaunchSizes> {
+/// The sizes of an engine on an open backend, which has `free` bytes; its name is left to the caller.
+pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: usize) -> Result<LaunchSizes> {
     let Launch { model, budget, .. } = launch;
-    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
-    let kv_bytes_per_token = model.config.kv_bytes_per_token_on(&backend, model.dtype);
-    let held = model.held_by(&backend);
-    let weights = model.weight_bytes_on(&backend);
+    budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
+    let kv_bytes_per_token = model.config.kv_bytes_per_token_on(backend, model.dtype);
+    let held = model.held_by(backend);
+    let weights = model.weight_bytes_on(backend);
     // What all have is read by all.
     let active_weights = held.weight_bytes_read(1, model.dtype) + weights - held.weight_bytes(model.dtype);
-    let free = backend.free_bytes()?.saturating_sub(weights);
-    let config = launch.engine_config(DeviceKind::of(&backend), free, kv_bytes_per_token)?;
+    let free = free.saturating_sub(weights);
+    let config = launch.engine_config(DeviceKind::of(backend), free, kv_bytes_per_token)?;
     if config.deterministic {
         // It may free pages in other tiles, and takes no memory for chunks.
         backend.set_batch_invariant();
@@ -289,7 +294,7 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, mut backend: B) -> Result
     let free = free.saturating_sub(model.config.delta_heads().map(of_heads).max().unwrap_or(0));
     let state_bytes = model.config.state_bytes(budget.states);
     let PoolParts { pages: pool, states, branches } = config.pool.divide(free, state_bytes, config.max_branches)?;
-    let groups = model.config.page_groups(&backend);
+    let groups = model.config.page_groups(backend);
     let pages = EngineConfig { max_branches: branches, ..config }.page_counts(backend.page_tokens(), groups);
     Ok(LaunchSizes {
         device: String::new(),
@@ -321,13 +326,23 @@ pub(super) fn load_on<B: Backend>(
     model: ModelSource<'_>,
     budget: &EngineBudget,
 ) -> Result<Box<dyn StepRunner>> {
-    budget.kv.set_on(&mut backend, model.config.stored_heads(), model.dtype);
-    let mut decoder = model.load(&mut backend)?;
-    if decoder.config().state_dtype(budget.states) != budget.states {
+    let decoder = decoder_on(&mut backend, &model.weights()?, budget)?;
+    Ok(decoder.on(backend))
+}
+
+/// The same without an engine, on one of several devices, too.
+pub(super) fn decoder_on<B: Backend>(
+    backend: &mut B,
+    weights: &ModelWeights,
+    budget: &EngineBudget,
+) -> Result<Decoder<B>> {
+    budget.kv.set_on(backend, weights.config().stored_heads(), weights.dtype());
+    let mut decoder = Decoder::of(backend, weights)?;
+    if backend.is_first() && decoder.config().state_dtype(budget.states) != budget.states {
         log::warn!("{STATE_DTYPE} {}: the model has no states of delta-rule layers", budget.states);
     }
     decoder.set_state_dtype(budget.states);
-    Ok(decoder.on(backend))
+    Ok(decoder)
 }
 
 /// Rewrites an out-of-pages error as the memory options that set the number of pages, in MiB.

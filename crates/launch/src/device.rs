@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use offshoot_backend::ranks::{Ranked, Ranks};
+use offshoot_backend::ranks::{Rank, Ranked, Ranks};
 use offshoot_backend::{AttentionLevels, Backend, Timed};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -96,11 +96,11 @@ impl Opened {
     }
 
     /// Runs `work` on the device as an engine uses it. `exact`: a GPU adds up as several that compute one model
-    /// together would, so that results do not depend on their number (`Ranks`).
+    /// together would, so that results do not depend on their number ([`Rank::alone`]).
     pub fn with_engine<W: OnBackend>(self, exact: bool, work: W) -> Result<W::Output> {
         match self.backend {
             OpenBackend::Cpu(cpu) => work.run(*cpu),
-            OpenBackend::Cuda(cuda) if exact => work.run(Ranks::new(vec![*cuda], true)?),
+            OpenBackend::Cuda(cuda) if exact => work.run(Rank::alone(*cuda)?),
             OpenBackend::Cuda(cuda) => work.run(*cuda),
         }
     }
@@ -121,15 +121,6 @@ pub trait OnBackend {
 pub(super) enum OpenRanks {
     Cpu(Ranks<Cpu>),
     Cuda(Ranks<Cuda>),
-}
-
-impl OpenRanks {
-    pub(super) fn with<W: OnBackend>(self, work: W) -> Result<W::Output> {
-        match self {
-            OpenRanks::Cpu(ranks) => work.run(ranks),
-            OpenRanks::Cuda(ranks) => work.run(ranks),
-        }
-    }
 }
 
 impl Opened {
@@ -160,14 +151,15 @@ impl Opened {
 /// Connects devices, and says how they hold what several of them have of the model's keys and values.
 fn join_ranks<B: Ranked>(devices: Vec<B>, exact: bool, model: ModelSource<'_>) -> Result<Ranks<B>> {
     let ranks = Ranks::new(devices, exact)?;
-    let shared = model.config.shared_keys(ranks.count(), exact, ranks.can_share_positions());
+    let count = ranks.first().devices();
+    let shared = model.config.shared_keys(count, exact, ranks.can_share_positions());
     match shared {
         SharedKeys::Nothing => {}
         SharedKeys::Divided { .. } | SharedKeys::Copied { why: WhyCopied::Deterministic, .. } => log::info!("{shared}"),
         SharedKeys::Copied { .. } => log::warn!("{TENSOR_PARALLEL}: {shared}"),
     }
     let ranks = ranks.sharing_positions(shared.members());
-    can_hold(&ranks, 1, Some(model))?;
+    can_hold(ranks.first(), ranks.free_bytes()?, 1, Some(model))?;
     Ok(ranks)
 }
 
@@ -217,14 +209,14 @@ fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyN
         log::warn!("using the CPU instead: {why}");
     }
     let cpu = Cpu::open()?.on_a_share_of_cores(replicas);
-    can_hold(&cpu, replicas, model)?;
+    can_hold(&cpu, cpu.free_bytes()?, replicas, model)?;
     let name = cpu.describe();
     Ok(Opened { backend: OpenBackend::Cpu(Box::new(cpu)), name, not_cuda })
 }
 
 fn on_cuda(ordinal: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
     let cuda = gpu::open(ordinal)?;
-    can_hold(&cuda, 1, model)?;
+    can_hold(&cuda, cuda.free_bytes()?, 1, model)?;
     let name = cuda.describe();
     Ok(Opened { backend: OpenBackend::Cuda(Box::new(cuda)), name, not_cuda: None })
 }
@@ -242,11 +234,10 @@ fn first_gpu(model: Option<ModelSource<'_>>) -> Result<Opened, WhyNotCuda> {
     Err(WhyNotCuda::Unusable(reason.expect("a list without an error has a GPU")))
 }
 
-/// Whether the device has room for the model's weights, `copies` times.
-fn can_hold<B: Backend>(backend: &B, copies: usize, model: Option<ModelSource<'_>>) -> Result<()> {
+/// Whether the device, which has `free` bytes, has room for the model's weights, `copies` times.
+fn can_hold<B: Backend>(backend: &B, free: usize, copies: usize, model: Option<ModelSource<'_>>) -> Result<()> {
     let Some(model) = model else { return Ok(()) };
     let weights = model.weight_bytes_on(backend).saturating_mul(copies);
-    let free = backend.free_bytes()?;
     if weights > free {
         let what = format!("free memory of {}", backend.describe());
         let of_all = if copies > 1 { format!(" of {copies} replicas") } else { String::new() };

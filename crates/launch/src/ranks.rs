@@ -1,22 +1,32 @@
-//! Starts one engine on several devices that compute the model together (`--tensor-parallel`): `backend::ranks` makes one
-//! backend of them. Everything is checked before anything is loaded.
+//! Starts one engine on several devices that compute the model together (`--tensor-parallel`; `backend::ranks`).
+//! Everything is checked before anything is loaded.
 
-use super::assemble::{Start, size_on};
+use std::time::Instant;
+
+use super::assemble::{decoder_on, size_on};
 use super::device::{OpenRanks, Opened};
-use super::{DeviceChoice, Launch, LaunchSizes, Launched, OnBackend};
+use super::{DeviceChoice, Launch, LaunchSizes, Launched};
 use offshoot_backend::Backend;
+use offshoot_backend::ranks::{Ranked, Ranks};
 use offshoot_core::error::Result;
+use offshoot_model::LoadedRanks;
 
 impl Launch<'_> {
     pub(super) fn start_ranks(&self, choices: &[DeviceChoice]) -> Result<Launched> {
-        self.open_ranks(choices)?.with(Start(self))
+        match self.open_ranks(choices)? {
+            OpenRanks::Cpu(ranks) => self.start_on_ranks(ranks),
+            OpenRanks::Cuda(ranks) => self.start_on_ranks(ranks),
+        }
     }
 
     pub(super) fn size_of_ranks(&self, choices: &[DeviceChoice]) -> Result<LaunchSizes> {
-        self.open_ranks(choices)?.with(Size(self))
+        match self.open_ranks(choices)? {
+            OpenRanks::Cpu(ranks) => self.size_on_ranks(ranks),
+            OpenRanks::Cuda(ranks) => self.size_on_ranks(ranks),
+        }
     }
 
-    /// The devices as one, if they divide the model and have room for their shares of its weights.
+    /// The devices, connected, if they divide the model and have room for their shares of its weights.
     fn open_ranks(&self, choices: &[DeviceChoice]) -> Result<OpenRanks> {
         // Sums do not depend on the number of ranks where results must not.
         let exact = self.budget.deterministic;
@@ -24,15 +34,15 @@ impl Launch<'_> {
         let opened = choices.iter().map(|choice| choice.open_as_one_of(choices.len(), None));
         Opened::join(opened.collect::<Result<_>>()?, exact, self.model)
     }
-}
 
-struct Size<'a>(&'a Launch<'a>);
+    fn start_on_ranks<B: Ranked>(&self, ranks: Ranks<B>) -> Result<Launched> {
+        let (started, budget, weights) = (Instant::now(), self.budget, self.model.weights()?);
+        let model = LoadedRanks::start(ranks, |rank| decoder_on(rank, &weights, &budget))?;
+        self.start_loaded(model, started)
+    }
 
-impl OnBackend for Size<'_> {
-    type Output = LaunchSizes;
-
-    fn run<B: Backend>(self, backend: B) -> Result<LaunchSizes> {
-        let device = backend.describe();
-        Ok(LaunchSizes { device, ..size_on(self.0, backend)? })
+    fn size_on_ranks<B: Ranked>(&self, mut ranks: Ranks<B>) -> Result<LaunchSizes> {
+        let (device, free) = (ranks.first().describe(), ranks.free_bytes()?);
+        Ok(LaunchSizes { device, ..size_on(self, ranks.first_mut(), free)? })
     }
 }

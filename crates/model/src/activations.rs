@@ -235,7 +235,8 @@ impl<B: Backend> StreamBuffers<B> {
         let normed = backend.buffer(config.hidden, ActivationDtype::Operands(dtype))?;
         // What experts compute is combined in f32.
         let parts = if config.has_experts() { ActivationDtype::Sums } else { ActivationDtype::Operands(dtype) };
-        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, Share::Summed { parts });
+        let summed = Share::Summed { parts, inputs: dtype };
+        let mut sums = || backend.shared_buffer(config.hidden, ActivationDtype::Sums, summed);
         let residual = sums()?;
         let blocks = match keeps_blocks(config) {
             true => Some(BlockBuffers { block: sums()?, sum: sums()? }),

@@ -56,10 +56,18 @@ pub struct LoadedRope<B: Backend> {
     is_current: bool,
 }
 
-impl<B: Backend> Decoder<B> {
-    /// Loads the weights of a folder by memory map. All tensors are checked against config.json before the first one is
-    /// packed.
-    pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
+/// The weights of a model, from which decoders are loaded.
+pub struct ModelWeights {
+    config: ModelConfig,
+    /// The compute dtype.
+    dtype: Dtype,
+    layout: Layout,
+    source: WeightSource,
+}
+
+impl ModelWeights {
+    /// Those of a folder, by memory map. All tensors are checked against config.json.
+    pub fn open(folder: &ModelFolder) -> Result<Self> {
         let checkpoint = ModelFiles::open(folder)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
@@ -68,31 +76,51 @@ impl<B: Backend> Decoder<B> {
         let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
         let converts = config.compute.is_some();
         let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
-        Self::build(backend, config, dtype, &layout, &source)
+        Ok(Self { config, dtype, layout, source })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Random ones of `dtype`, generated from `seed`.
+    pub fn random(config: ModelConfig, dtype: Dtype, seed: u64) -> Self {
+        let layout = Layout::of(&config);
+        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
+        Self { config, dtype, layout, source }
+    }
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Loads a folder's model.
+    pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
+        Self::of(backend, &ModelWeights::open(folder)?)
     }
 
     /// A model with random weights of `dtype`, generated from `seed`.
     pub fn random(backend: &mut B, config: ModelConfig, dtype: Dtype, seed: u64) -> Result<Self> {
-        let layout = Layout::of(&config);
-        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
-        Self::build(backend, config, dtype, &layout, &source)
+        Self::of(backend, &ModelWeights::random(config, dtype, seed))
     }
 
-    fn build(
-        backend: &mut B,
-        config: ModelConfig,
-        dtype: Dtype,
-        layout: &Layout,
-        source: &WeightSource,
-    ) -> Result<Self> {
-        note_made_dense(backend, &config, dtype);
+    /// Loads what a backend has of these weights.
+    pub fn of(backend: &mut B, weights: &ModelWeights) -> Result<Self> {
+        let ModelWeights { config, dtype, layout, source } = weights;
+        let (config, dtype) = (config.clone(), *dtype);
+        if backend.is_first() {
+            note_made_dense(backend, &config, dtype);
+        }
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
         let activations = Activations::new(backend, &config, dtype)?;
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
-        let stage = Stage::new("layers of the model", layout.layers.len());
+        let stage = backend.is_first().then(|| Stage::new("layers of the model", layout.layers.len()));
         let layers = tensors.map(|(ix, (tensors, buffers))| {
-            Layer::load(backend, source, tensors, &config, ix, &kinds, buffers).inspect(|_| stage.step())
+            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers);
+            layer.inspect(|_| stage.iter().for_each(Stage::step))
         });
         let layers = layers.collect::<Result<_>>()?;
         let one = std::slice::from_ref;
@@ -236,11 +264,11 @@ impl<B: Backend> Decoder<B> {
 
     /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
     pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
-        self.check(&batch)?;
-        self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
-        let shape = backend.load(step, batch)?;
-        self.make_room(backend, shape)?;
-        Ok(shape)
+        let loaded = self.check(&batch).and_then(|()| {
+            self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
+            backend.load(step, batch)
+        });
+        self.make_room(backend, step, loaded)
     }
 
     /// Advances the loaded step by one token per row (see `StepBatch::advance`) and enqueues it.
@@ -265,9 +293,8 @@ impl<B: Backend> Decoder<B> {
         new_pages: &[NewPage],
     ) -> Result<StepShape> {
         self.last_position += 1;
-        let shape = backend.advance(step, uniforms, new_pages)?;
-        self.make_room(backend, shape)?;
-        Ok(shape)
+        let loaded = backend.advance(step, uniforms, new_pages);
+        self.make_room(backend, step, loaded)
     }
 
     /// The second half of `forward` and `advance`: enqueues the step of that shape which is loaded. After an error any of
@@ -286,12 +313,18 @@ impl<B: Backend> Decoder<B> {
         Ok(&self.activations.logits)
     }
 
-    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position.
-    fn make_room(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
-        for rope in &mut self.ropes {
-            rope.cover(backend, self.last_position as usize + 1)?;
+    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position. Then all devices
+    /// that compute the model run it, or none does.
+    fn make_room(&mut self, backend: &mut B, step: &mut B::Step, loaded: Result<StepShape>) -> Result<StepShape> {
+        let loaded = loaded.and_then(|shape| {
+            self.ropes.iter_mut().try_for_each(|rope| rope.cover(backend, self.last_position as usize + 1))?;
+            self.activations.resize(backend, shape)?;
+            Ok(shape)
+        });
+        match (backend.agree(step, loaded.is_ok()), loaded) {
+            (false, Ok(_)) => Err(Error::Internal("another device of the model cannot load the step".to_owned())),
+            (_, loaded) => loaded,
         }
-        self.activations.resize(backend, shape)
     }
 
     fn ops(

@@ -1,7 +1,8 @@
 //! Floor 4: one decoder for all model families, loaded from Hugging Face folders. `config` parses config.json, `layout`
 //! lists the tensors a config requires, `weights` loads them or generates random ones, and `decoder` runs the forward
 //! pass over a `Backend`. Families differ by data only. `runner` defines the steps that an engine asks of a model,
-//! `loaded` implements them on any backend. The engine decides which tokens run when and how tokens are sampled.
+//! `loaded` implements them on any backend, `loaded_ranks` on several devices together. The engine decides which tokens
+//! run when and how tokens are sampled.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -17,6 +18,7 @@ mod inputs;
 mod layer;
 mod layout;
 mod loaded;
+mod loaded_ranks;
 mod parts;
 mod rope;
 mod runner;
@@ -27,7 +29,8 @@ pub use attribution::Attribution;
 pub use config::{
     ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
 };
-pub use decoder::Decoder;
+pub use decoder::{Decoder, ModelWeights};
 pub use loaded::Loaded;
+pub use loaded_ranks::LoadedRanks;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;

@@ -28,11 +28,20 @@ const ALLOCATED: &str = "an engine allocates its model's pages before it uses on
 impl<B: Backend> Decoder<B> {
     /// The decoder with the backend on which it was loaded, for an engine.
     pub fn on(self, backend: B) -> Box<dyn StepRunner> {
-        Box::new(Loaded { step: None, backend, decoder: self, kv: None })
+        Box::new(Loaded::new(backend, self))
     }
 }
 
 impl<B: Backend> Loaded<B> {
+    /// `decoder` was loaded on this backend.
+    pub(super) fn new(backend: B, decoder: Decoder<B>) -> Self {
+        Loaded { step: None, backend, decoder, kv: None }
+    }
+
+    pub(super) fn backend(&self) -> &B {
+        &self.backend
+    }
+
     /// Enqueues the loaded step.
     fn enqueue(&mut self, shape: StepShape) -> Result<(), StepFailure> {
         let Loaded { step, backend, decoder, kv } = self;

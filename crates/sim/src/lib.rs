@@ -32,8 +32,8 @@ pub use step::SimStep;
 
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Segment, Share, Split, StackShape,
-    StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    HeldPart, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Segment, Share, Split,
+    StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -241,7 +241,7 @@ impl Backend for Sim {
         Ok(matrix)
     }
 
-    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<SimMatrix> {
+    fn split_matrix(&mut self, parts: &[HeldPart<'_>], split: &Split) -> Result<SimMatrix> {
         let devices = self.profile.devices;
         let is_divided = |segments: &[Segment]| segments.iter().all(|segment| segment.share(0, devices, 1).is_some());
         let split = match split {
@@ -249,7 +249,7 @@ impl Backend for Sim {
             Split::Inputs => [true, false],
             Split::Outputs(segments) => [false, is_divided(segments)],
         };
-        Ok(SimMatrix { split, ..self.matrix(parts)? })
+        Ok(SimMatrix { split, ..with_dense(parts, |parts| self.matrix(parts))? })
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<()> {
@@ -564,7 +564,7 @@ mod tests {
             let operands = ActivationDtype::Operands(Dtype::Bf16);
             let matrix = vec![0; 2 * 64 * 64];
             let part = MatrixPart::Dense(WeightView { dtype: Dtype::Bf16, rows: 64, cols: 64, bytes: &matrix });
-            let w = sim.split_matrix(&[part], split).unwrap();
+            let w = sim.split_matrix(&[HeldPart { part, becomes: None }], split).unwrap();
             let mut out = sim.shared_buffer(64, ActivationDtype::Sums, share).unwrap();
             let mut x = sim.shared_buffer(64, operands, Share::Columns).unwrap();
             sim.resize(&mut out, 8).unwrap();
@@ -572,7 +572,7 @@ mod tests {
             sim.linear(&mut out, &x, &w, None);
             sim.spent
         };
-        let summed = Share::Summed { parts: ActivationDtype::Sums };
+        let summed = Share::Summed { parts: ActivationDtype::Sums, inputs: Dtype::Bf16 };
         let alone = spent(Sim::new(two.profile.clone()), &Split::Whole, Share::Whole);
         let sum = spent(Sim::new(two.profile.clone()), &Split::Inputs, summed) - alone;
         let gathered = spent(two, &Split::outputs([64]), Share::Gathered) - alone;

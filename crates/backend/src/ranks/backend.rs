@@ -1,33 +1,23 @@
-//! Each op of [`Backend`] on all ranks. What is the same on all is asked of the first.
+//! A rank as a [`Backend`]: ops pass to its device, with the buffers, heads and matrices that it has of their operands.
+//! Bytes and pages are those of all ranks.
 
 use std::ops::Range;
 
-use super::loading::shared;
-use super::members::lock;
-use super::{
-    Op, PARTS, RankBuffer, RankExperts, RankKv, RankMatrix, RankRope, RankRoutes, RankStep, RankVector, Ranked, Ranks,
-    small,
-};
+use super::{PARTS, Place, Rank, RankBuffer, RankShare, Ranked, divides_experts, small};
 use crate::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Share, Split, StateShape,
-    StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Share, Split,
+    StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
 };
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
-use offshoot_kv::plan::{CostModel, Member, NewPage};
+use offshoot_kv::plan::{CostModel, NewPage};
 
-/// Whether the inputs of experts of this width are divided into so many parts where they are stored as `format`.
-pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool {
-    match format {
-        WeightFormat::Dense(_) => true,
-        WeightFormat::Quantised(format) => width.is_multiple_of(parts * format.group.map_or(1, |group| group as usize)),
-        WeightFormat::Blocks(_) => false,
-    }
-}
+/// What `Rank::agree` brings of a rank that has not loaded a step.
+const NOT_LOADED: u64 = u64::MAX;
 
-impl<B: Ranked> Ranks<B> {
-    /// The memory of one rank's share of keys, values and states.
+impl<B: Ranked> Rank<B> {
+    /// The memory of its share of keys, values and states.
     fn kv_shape(&self, shape: &KvShape) -> KvShape {
         let states = shape.states.heads.iter().map(|&heads| self.delta_heads(heads)).collect();
         KvShape {
@@ -37,141 +27,195 @@ impl<B: Ranked> Ranks<B> {
         }
     }
 
-    /// An op that changes `out` by what is in `x`, each rank by itself.
-    pub(super) fn map(
-        &mut self,
-        out: &RankBuffer<B>,
-        x: &RankBuffer<B>,
-        op: impl Fn(&mut B, &mut B::Buffer, &B::Buffer, usize) + Send + Sync + 'static,
-    ) {
-        let (out, x) = (out.own.clone(), x.own.clone());
-        self.op(move |rank| {
-            let at = rank.number;
-            op(rank.backend, &mut lock(&out[at]), &lock(&x[at]), at);
-        });
+    /// The tile of all members together: each one's part of a tile is a tile of its own.
+    fn of_sharing(&self, tile: u32) -> u32 {
+        match tile {
+            1 => 1,
+            tile => small(self.place().sharing) * tile,
+        }
     }
 
-    /// An op that changes `x`, each rank by itself.
-    fn change(&mut self, x: &RankBuffer<B>, op: impl Fn(&mut B, &mut B::Buffer, usize) + Send + Sync + 'static) {
-        let x = x.own.clone();
-        self.op(move |rank| op(rank.backend, &mut lock(&x[rank.number]), rank.number));
+    /// The heads in its `qkv`: its share of them, or all where every rank has all columns.
+    fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
+        if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
     }
 }
 
-impl<B: Ranked> Backend for Ranks<B> {
+impl<M> RankShare<M> {
+    /// What a rank multiplies at once; `None` if these are several parts, whose inputs are copies.
+    fn single(&self) -> Option<&M> {
+        match &self.each[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+/// Calls that pass to the device as they are.
+macro_rules! passed_on {
+    ($(fn $call:ident($($arg:ident: $kind:ty),*) -> $given:ty;)*) => {$(
+        fn $call(&mut self, $($arg: $kind),*) -> $given {
+            self.0.$call($($arg),*)
+        }
+    )*};
+}
+
+/// Ops that pass to the device with the rank's own buffers: first those that an op changes, then those that it reads.
+macro_rules! on_own_buffers {
+    ($(fn $op:ident([$($out:ident),*] [$($x:ident),*] $($arg:ident: $kind:ty),*);)*) => {$(
+        fn $op(&mut self, $($out: &mut RankBuffer<B>,)* $($x: &RankBuffer<B>,)* $($arg: $kind),*) {
+            self.0.$op($(&mut $out.own,)* $(&$x.own,)* $($arg),*);
+        }
+    )*};
+}
+
+impl<B: Ranked> Backend for Rank<B> {
     type Buffer = RankBuffer<B>;
-    type Matrix = RankMatrix<B>;
-    type Vector = RankVector<B>;
-    type Experts = RankExperts<B>;
-    type Routes = RankRoutes<B>;
-    type Kv = RankKv<B>;
-    type Rope = RankRope<B>;
-    type Step = RankStep<B>;
+    type Matrix = RankShare<B::Matrix>;
+    type Vector = B::Vector;
+    type Experts = RankShare<B::Experts>;
+    type Routes = B::Routes;
+    type Kv = B::Kv;
+    type Rope = B::Rope;
+    type Step = B::Step;
 
     const IS_ASYNC: bool = B::IS_ASYNC;
     /// Shares of inputs are neighbours.
     const ORDERS_INPUTS: bool = false;
     const MIXES_DTYPES: bool = B::MIXES_DTYPES;
 
+    passed_on! {
+        fn set_batch_invariant() -> ();
+        fn set_kv_dtype(kv: KvDtype) -> ();
+        fn vector(parts: &[WeightView<'_>]) -> Result<B::Vector>;
+        fn rope_table(table: &RopeTable) -> Result<B::Rope>;
+        fn routes(experts: usize, router: Router) -> Result<B::Routes>;
+        fn resize_routes(routes: &mut B::Routes, rows: usize) -> Result<()>;
+        fn save_pages(kv: &B::Kv, pages: &[PageId]) -> Result<SavedPages>;
+        fn restore_pages(kv: &mut B::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
+        fn save_state(kv: &B::Kv, slot: StateId) -> Result<Vec<u8>>;
+        fn restore_state(kv: &mut B::Kv, saved: &[u8], slot: StateId) -> Result<()>;
+        fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;
+        fn reserve(step: &mut B::Step, shape: StepShape) -> Result<StepShape>;
+        fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
+        fn collect(step: &mut B::Step) -> Result<Vec<Sampled>>;
+    }
+
+    on_own_buffers! {
+        fn rms_norm([out] [x] weight: &B::Vector, eps: f32);
+        fn layer_norm([out] [x] weight: &B::Vector, bias: &B::Vector, eps: f32);
+        fn rms_norm_add([out] [x] weight: &B::Vector, eps: f32);
+        fn round([out] [x]);
+        fn add([out] [x]);
+        fn scale([x] [] factor: f32);
+        fn softcap([x] [] cap: f32);
+        fn tree_attention(
+            [out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
+        );
+        fn gated([out] [x] gate: Gate);
+        fn gelu_times([x] [y] from: usize);
+        fn gelu([x] []);
+        fn sigmoid_times([x] [y]);
+        fn causal_conv([out] [x] weight: &B::Vector, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
+        fn delta_rule([out] [qkv, ba] gates: DeltaGates<'_, B::Vector>, kv: &mut B::Kv, layer: LayerIx, step: &B::Step);
+        fn gated_rms_norm([x] [gate] weight: &B::Vector, eps: f32);
+        fn select_rows([out] [x] step: &B::Step);
+        fn sample([] [logits] step: &mut B::Step);
+    }
+
+    fn is_first(&self) -> bool {
+        self.place().number == 0
+    }
+
     /// Where ranks divide positions, a page is cut into as many pages as there are members.
     fn page_tokens(&self) -> u32 {
-        small(self.sharing) * self.members.first().page_tokens()
+        small(self.place().sharing) * self.0.page_tokens()
     }
 
     /// Of several ranks some may have begun what another one could not.
     fn has_begun(&self) -> bool {
-        self.count() > 1 || self.members.first().has_begun()
+        self.devices() > 1 || self.0.has_begun()
     }
 
     fn describe(&self) -> String {
-        match self.count() {
-            1 => self.members.first().describe(),
-            ranks => format!("{ranks} x {}", self.members.first().describe()),
+        match self.devices() {
+            1 => self.0.describe(),
+            ranks => format!("{ranks} x {}", self.0.describe()),
         }
     }
 
     /// Exact sums do not depend on the number of ranks.
     fn arithmetic(&self) -> String {
-        let own = self.members.first().arithmetic();
-        let sums = match self.parts * self.count() {
-            PARTS if self.parts > 1 || self.count() == PARTS => format!("{own}, sums of {PARTS} parts"),
-            ranks => format!("{own}, sums of {ranks} ranks"),
+        let Place { count, sharing, exact, .. } = *self.place();
+        let own = self.0.arithmetic();
+        let sums = match exact || count == PARTS {
+            true => format!("{own}, sums of {PARTS} parts"),
+            false => format!("{own}, sums of {count} ranks"),
         };
-        match self.sharing {
+        match sharing {
             1 => sums,
             members => format!("{sums}, attention of {members}"),
         }
     }
 
     fn page_layout(&self) -> String {
-        let of_all = format!("{} ranks of {}", self.count(), self.members.first().page_layout());
-        match self.sharing {
+        let of_all = format!("{} ranks of {}", self.devices(), self.0.page_layout());
+        match self.sharing() {
             1 => of_all,
             members => format!("{of_all}, pages cut in {members}"),
         }
     }
 
     fn cost_model(&self) -> CostModel {
-        self.members.first().cost_model()
+        self.0.cost_model()
     }
 
     fn tile(&self) -> u32 {
-        self.of_sharing(self.members.first().tile())
+        self.of_sharing(self.0.tile())
     }
 
     fn attention_tile(&self, heads: HeadLayout, dtype: Dtype, window: Option<u32>) -> u32 {
-        self.of_sharing(self.members.first().attention_tile(heads, dtype, window))
-    }
-
-    fn set_batch_invariant(&mut self) {
-        self.members.each(|rank| rank.backend.set_batch_invariant());
-    }
-
-    fn set_kv_dtype(&mut self, kv: KvDtype) {
-        self.members.each(|rank| rank.backend.set_kv_dtype(kv));
+        self.of_sharing(self.0.attention_tile(heads, dtype, window))
     }
 
     fn swap_rates(&self) -> SwapRates {
-        let SwapRates { host_bytes, flops } = self.members.first().swap_rates();
-        let times = if B::SHARES_MEMORY { 1.0 } else { self.count() as f64 };
+        let SwapRates { host_bytes, flops } = self.0.swap_rates();
+        let times = if B::SHARES_MEMORY { 1.0 } else { self.devices() as f64 };
         SwapRates { host_bytes: times * host_bytes, flops: times * flops }
     }
 
+    /// As if all had as many.
     fn free_bytes(&self) -> Result<usize> {
-        let free = self.members.try_in_turn(|rank| rank.backend.free_bytes())?;
-        let least = free.into_iter().min().unwrap_or(0);
-        Ok(if B::SHARES_MEMORY { least } else { least * self.count() })
+        let free = self.0.free_bytes()?;
+        Ok(if B::SHARES_MEMORY { free } else { free * self.devices() })
     }
 
     fn devices(&self) -> usize {
-        self.count()
+        self.place().count
     }
 
     fn sharing(&self) -> usize {
-        self.sharing
+        self.place().sharing
     }
 
     /// Blocks of GGUF files are not divided by inputs.
     fn multiplies(&self, format: WeightFormat) -> bool {
-        !matches!(format, WeightFormat::Blocks(_)) && self.members.first().multiplies(format)
+        !matches!(format, WeightFormat::Blocks(_)) && self.0.multiplies(format)
     }
 
     /// Nor are codes of experts whose inputs would be cut within groups: experts are narrow, and become dense instead.
     fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
-        let parts = self.parts * self.count();
-        divides_experts(format, width, parts) && self.members.first().multiplies_experts(format, width / parts)
+        let parts = self.parts() * self.devices();
+        divides_experts(format, width, parts) && self.0.multiplies_experts(format, width / parts)
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix> {
-        self.split_matrix(parts, &Split::Whole)
+        let parts: Vec<_> = parts.iter().map(|&part| HeldPart { part, becomes: None }).collect();
+        self.split_matrix(&parts, &Split::Whole)
     }
 
-    fn split_matrix(&mut self, parts: &[MatrixPart<'_>], split: &Split) -> Result<Self::Matrix> {
+    fn split_matrix(&mut self, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
         self.load_matrix(parts, split)
-    }
-
-    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector> {
-        self.split_vector(parts, &Split::Whole)
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
@@ -187,10 +231,6 @@ impl<B: Ranked> Backend for Ranks<B> {
         self.load_experts(matrices, biases, kind)
     }
 
-    fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope> {
-        Ok(RankRope(shared(self.members.try_each(|rank| rank.backend.rope_table(table))?)))
-    }
-
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer> {
         self.shared_buffer(width, holds, Share::Whole)
     }
@@ -200,90 +240,42 @@ impl<B: Ranked> Backend for Ranks<B> {
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
-        self.members.try_in_turn(|rank| {
-            let at = rank.number;
-            let mut singles = [&buffer.own].into_iter().chain(&buffer.columns);
-            singles.try_for_each(|each| rank.backend.resize(&mut lock(&each[at]), rows))?;
-            let mut parts: Vec<_> = buffer.parts.iter().map(|part| lock(&part[at])).collect();
-            let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
-            rank.backend.resize_parts(&mut parts, rows)
-        })?;
-        Ok(())
-    }
-
-    fn routes(&mut self, experts: usize, router: Router) -> Result<Self::Routes> {
-        Ok(RankRoutes(shared(self.members.try_each(|rank| rank.backend.routes(experts, router))?)))
-    }
-
-    fn resize_routes(&mut self, routes: &mut Self::Routes, rows: usize) -> Result<()> {
-        self.members.try_in_turn(|rank| rank.backend.resize_routes(&mut lock(&routes.0[rank.number]), rows))?;
-        Ok(())
+        self.0.resize(&mut buffer.own, rows)?;
+        if let Some(columns) = &mut buffer.columns {
+            self.0.resize(columns.get_mut(), rows)?;
+        }
+        self.0.resize_parts(&mut buffer.parts.iter_mut().collect::<Vec<_>>(), rows)
     }
 
     fn write(&mut self, buffer: &mut Self::Buffer, rows: usize, values: &[f32]) -> Result<()> {
         assert!(is_whole(buffer.share), "a share of a buffer is not written by the host");
-        self.members.try_each(|rank| rank.backend.write(&mut lock(&buffer.own[rank.number]), rows, values))?;
-        Ok(())
+        self.0.write(&mut buffer.own, rows, values)
     }
 
     fn read(&mut self, buffer: &Self::Buffer, rows: usize) -> Result<Vec<f32>> {
         assert!(is_whole(buffer.share), "a share of a buffer is not read by the host");
-        let read = self.members.try_together(|rank| match rank.number {
-            0 => rank.backend.read(&lock(&buffer.own[0]), rows),
-            _ => Ok(Vec::new()),
-        });
-        Ok(read?.swap_remove(0))
+        self.0.read(&buffer.own, rows)
     }
 
     fn kv_element_bytes(&self, heads: HeadLayout, dtype: Dtype) -> usize {
-        self.members.first().kv_element_bytes(self.heads(heads), dtype)
+        self.0.kv_element_bytes(self.heads(heads), dtype)
     }
 
     fn kv_copies(&self, heads: HeadLayout) -> usize {
-        heads.copies(self.count()) / self.sharing
+        heads.copies(self.devices()) / self.sharing()
     }
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
-        self.count() * self.members.first().page_bytes(&self.kv_shape(shape))
+        self.devices() * self.0.page_bytes(&self.kv_shape(shape))
     }
 
     fn kv_overhead_bytes(&self, shape: &KvShape) -> usize {
-        self.count() * self.members.first().kv_overhead_bytes(&self.kv_shape(shape))
+        self.devices() * self.0.kv_overhead_bytes(&self.kv_shape(shape))
     }
 
     fn kv(&mut self, shape: &KvShape) -> Result<Self::Kv> {
         let shape = self.kv_shape(shape);
-        let each = shared(self.members.try_each(|rank| rank.backend.kv(&shape))?);
-        Ok(RankKv { each, members: (0..self.count()).map(|rank| self.member(rank)).collect() })
-    }
-
-    fn save_pages(&mut self, kv: &Self::Kv, pages: &[PageId]) -> Result<SavedPages> {
-        let each = self.members.try_each(|rank| rank.backend.save_pages(&lock(&kv.each[rank.number]), pages))?;
-        Ok(SavedPages::Ranks(each))
-    }
-
-    fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
-        let ranks = self.count();
-        let restored = self.members.try_each(|rank| {
-            let saved = saved.of_rank(rank.number, ranks);
-            rank.backend.restore_pages(&mut lock(&kv.each[rank.number]), &saved, pages)
-        });
-        restored.map(drop)
-    }
-
-    /// One rank's share after the other's.
-    fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>> {
-        let each = self.members.try_each(|rank| rank.backend.save_state(&lock(&kv.each[rank.number]), slot))?;
-        Ok(each.concat())
-    }
-
-    fn restore_state(&mut self, kv: &mut Self::Kv, saved: &[u8], slot: StateId) -> Result<()> {
-        let share = saved.len() / self.count();
-        let restored = self.members.try_each(|rank| {
-            let own = &saved[rank.number * share..][..share];
-            rank.backend.restore_state(&mut lock(&kv.each[rank.number]), own, slot)
-        });
-        restored.map(|_| ())
+        self.0.kv(&shape)
     }
 
     fn join_saved(
@@ -294,48 +286,33 @@ impl<B: Ranked> Backend for Ranks<B> {
         from: usize,
         slots: Range<u32>,
     ) {
-        let ranks = kv.each.len();
-        for (rank, saved) in saved.of_ranks_mut().iter_mut().enumerate() {
-            let own = kv.members[rank].map_or(slots.clone(), |member| member.slots(slots.clone()));
-            if !own.is_empty() {
-                B::join_saved(&lock(&kv.each[rank]), saved, page, &others.of_rank(rank, ranks), from, own);
-            }
-        }
+        B::join_saved(kv, saved, page, others, from, slots);
     }
 
     fn step(&mut self, heads: &[HeadLayout], dtype: Dtype, vocab: usize) -> Result<Self::Step> {
         let heads: Vec<HeadLayout> = heads.iter().map(|&heads| self.heads(heads)).collect();
-        Ok(RankStep(shared(self.members.try_each(|rank| rank.backend.step(&heads, dtype, vocab))?)))
+        self.0.step(&heads, dtype, vocab)
     }
 
     fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
-        self.count() * self.members.first().delta_rule_bytes(self.delta_heads(heads), dtype, rows)
+        self.devices() * self.0.delta_rule_bytes(self.delta_heads(heads), dtype, rows)
     }
 
     fn reserve_delta_rule(&mut self, heads: &[DeltaHeads], dtype: Dtype, rows: usize) -> Result<()> {
         let heads: Vec<DeltaHeads> = heads.iter().map(|&heads| self.delta_heads(heads)).collect();
-        self.members.try_each(|rank| rank.backend.reserve_delta_rule(&heads, dtype, rows)).map(drop)
+        self.0.reserve_delta_rule(&heads, dtype, rows)
     }
 
-    fn reserve(&mut self, step: &mut Self::Step, shape: StepShape) -> Result<StepShape> {
-        same(self.members.try_in_turn(|rank| rank.backend.reserve(&mut lock(&step.0[rank.number]), shape)))
-    }
-
-    fn load(&mut self, step: &mut Self::Step, batch: StepBatch) -> Result<StepShape> {
-        let members: Vec<Option<Member>> = (0..self.count()).map(|rank| self.member(rank)).collect();
-        same(self.members.try_each(|rank| {
-            let (at, step, batch) = (rank.number, &mut *lock(&step.0[rank.number]), batch.clone());
-            match members[at] {
-                Some(member) => rank.backend.load_member(rank.fabric, at, step, batch, member),
-                None => rank.backend.load(step, batch),
-            }
-        }))
-    }
-
-    fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
-        let advance =
-            |rank: super::Rank<'_, B>| rank.backend.advance(&mut lock(&step.0[rank.number]), uniforms, new_pages);
-        same(self.members.try_each(advance))
+    /// The ranks meet here, so that none runs a step which another one cannot, and while another one may allocate; and
+    /// where one rank has forgotten what it repeats, all do.
+    fn agree(&mut self, step: &mut Self::Step, is_loaded: bool) -> bool {
+        let own = if is_loaded { self.0.moves(step) } else { NOT_LOADED };
+        let most = self.exchange(|_, fabric, _| super::Fabric::meeting(fabric).agree(own));
+        if most == NOT_LOADED {
+            return false;
+        }
+        self.0.set_moves(step, most);
+        true
     }
 
     fn run(
@@ -344,19 +321,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()> {
-        self.level_moves(step)?;
-        // What all would repeat anyway is not recorded: that takes the host longer than to repeat it.
-        let repeats = self.members.first().repeats(&lock(&step.0[0]), shape);
-        let ops = if repeats { Vec::new() } else { self.record(step, ops)? };
-        self.members.try_together(|rank| {
-            let (number, fabric) = (rank.number, rank.fabric);
-            let step = &mut *lock(&step.0[number]);
-            rank.backend.run(step, shape, |backend, step| match repeats {
-                true => Err(Error::Internal(format!("rank {number} does not repeat a step that the first one does"))),
-                false => play(&ops, number, backend, fabric, step),
-            })
-        })?;
-        Ok(())
+        self.0.run(step, shape, |device, step| ops(Self::of(device), step))
     }
 
     fn run_once(
@@ -365,38 +330,11 @@ impl<B: Ranked> Backend for Ranks<B> {
         shape: StepShape,
         ops: impl FnOnce(&mut Self, &mut Self::Step) -> Result<()>,
     ) -> Result<()> {
-        let ops = self.record(step, ops)?;
-        self.members.try_together(|rank| {
-            let (number, fabric) = (rank.number, rank.fabric);
-            let step = &mut *lock(&step.0[number]);
-            rank.backend.run_once(step, shape, |backend, step| play(&ops, number, backend, fabric, step))
-        })?;
-        Ok(())
-    }
-
-    /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
-    /// would be those of different texts from here on.
-    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>> {
-        let mut each = self.members.try_together(|rank| rank.backend.collect(&mut lock(&step.0[rank.number])))?;
-        let first = each.swap_remove(0);
-        let tokens = |samples: &[Sampled]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
-        match each.iter().all(|other| tokens(other) == tokens(&first)) {
-            true => Ok(first),
-            false => Err(Error::Internal(format!("the {} devices of one model drew different tokens", self.count()))),
-        }
+        self.0.run_once(step, shape, |device, step| ops(Self::of(device), step))
     }
 
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step) {
-        let (out, table) = (out.own.clone(), table.each.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            rank.backend.embed(&mut lock(&out[at]), &table[at][0], step);
-        });
-    }
-
-    fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32) {
-        let weight = weight.0.clone();
-        self.map(out, x, move |backend, out, x, at| backend.rms_norm(out, x, &weight[at], eps));
+        self.0.embed(&mut out.own, &table.each[0], step);
     }
 
     fn rms_norm_for(
@@ -407,44 +345,10 @@ impl<B: Ranked> Backend for Ranks<B> {
         eps: f32,
         next: &Self::Matrix,
     ) {
-        if next.is_cut() {
-            return self.rms_norm(out, x, weight, eps);
+        match next.single() {
+            Some(next) => self.0.rms_norm_for(&mut out.own, &x.own, weight, eps, next),
+            None => self.0.rms_norm(&mut out.own, &x.own, weight, eps),
         }
-        let (weight, each) = (weight.0.clone(), next.each.clone());
-        self.map(out, x, move |backend, out, x, at| backend.rms_norm_for(out, x, &weight[at], eps, &each[at][0]));
-    }
-
-    fn layer_norm(
-        &mut self,
-        out: &mut Self::Buffer,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        bias: &Self::Vector,
-        eps: f32,
-    ) {
-        let (weight, bias) = (weight.0.clone(), bias.0.clone());
-        self.map(out, x, move |backend, out, x, at| backend.layer_norm(out, x, &weight[at], &bias[at], eps));
-    }
-
-    fn rms_norm_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32) {
-        let weight = weight.0.clone();
-        self.map(out, x, move |backend, out, x, at| backend.rms_norm_add(out, x, &weight[at], eps));
-    }
-
-    fn round(&mut self, out: &mut Self::Buffer, x: &Self::Buffer) {
-        self.map(out, x, |backend, out, x, _| backend.round(out, x));
-    }
-
-    fn add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer) {
-        self.map(out, x, |backend, out, x, _| backend.add(out, x));
-    }
-
-    fn scale(&mut self, x: &mut Self::Buffer, factor: f32) {
-        self.change(x, move |backend, x, _| backend.scale(x, factor));
-    }
-
-    fn softcap(&mut self, x: &mut Self::Buffer, cap: f32) {
-        self.change(x, move |backend, x, _| backend.softcap(x, cap));
     }
 
     fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>) {
@@ -463,24 +367,17 @@ impl<B: Ranked> Backend for Ranks<B> {
         weight: &Self::Vector,
         eps: f32,
     ) {
-        let (heads, weight) = (self.heads_of(qkv, heads), weight.0.clone());
-        self.change(qkv, move |backend, qkv, at| backend.head_norm(qkv, heads, kind, &weight[at], eps));
+        let heads = self.heads_of(qkv, heads);
+        self.0.head_norm(&mut qkv.own, heads, kind, weight, eps);
     }
 
     fn rope(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, table: &Self::Rope, step: &Self::Step) {
-        let (heads, qkv, table) = (self.heads_of(qkv, heads), qkv.own.clone(), table.0.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            rank.backend.rope(&mut lock(&qkv[at]), heads, &lock(&table[at]), step);
-        });
+        let heads = self.heads_of(qkv, heads);
+        self.0.rope(&mut qkv.own, heads, table, step);
     }
 
     fn kv_append(&mut self, kv: &mut Self::Kv, layer: LayerIx, qkv: &Self::Buffer, step: &Self::Step) {
-        let (kv, qkv) = (kv.each.clone(), qkv.own.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            rank.backend.kv_append(&mut lock(&kv[at]), layer, &lock(&qkv[at]), step);
-        });
+        self.0.kv_append(kv, layer, &qkv.own, step);
     }
 
     fn prepare_heads(
@@ -490,125 +387,19 @@ impl<B: Ranked> Backend for Ranks<B> {
         kv: &mut Self::Kv,
         step: &Self::Step,
     ) {
-        let HeadSteps { norms, eps, layer, stores, .. } = *steps;
-        let heads = self.heads_of(qkv, steps.heads);
-        let norms = norms.map(|weight| weight.map(|weight| weight.0.clone()));
-        let ropes = steps.ropes.map(|rope| rope.map(|rope| rope.0.clone()));
-        let (qkv, kv) = (qkv.own.clone(), kv.each.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            let tables = ropes.each_ref().map(|rope| rope.as_ref().map(|rope| lock(&rope[at])));
-            let ropes = tables.each_ref().map(|table| table.as_deref());
-            let norms = norms.each_ref().map(|weight| weight.as_ref().map(|weight| &weight[at]));
-            let steps = HeadSteps { heads, norms, eps, ropes, layer, stores };
-            rank.backend.prepare_heads(&mut lock(&qkv[at]), &steps, &mut lock(&kv[at]), step);
-        });
-    }
-
-    fn tree_attention(
-        &mut self,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &mut Self::Step,
-        plan: usize,
-        scoring: Scoring<'_, Self::Vector>,
-    ) {
-        let members = if matches!(qkv.share, Share::Heads(_)) { self.sharing } else { 1 };
-        let Scoring { scale, softcap, sinks } = scoring;
-        let (out, qkv, kv) = (out.own.clone(), qkv.own.clone(), kv.each.clone());
-        let sinks = sinks.map(|sinks| sinks.0.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            // A sink is one score of a row, which the first member of a group adds.
-            let sinks = sinks.as_ref().filter(|_| at.is_multiple_of(members)).map(|sinks| &sinks[at]);
-            let scoring = Scoring { scale, softcap, sinks };
-            let (out, qkv, kv) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&kv[at]));
-            match members {
-                1 => rank.backend.tree_attention(out, qkv, kv, layer, step, plan, scoring),
-                _ => {
-                    let (backend, fabric) = (&mut *rank.backend, rank.fabric);
-                    backend.tree_attention_of_members(fabric, at, out, qkv, kv, layer, step, plan, scoring);
-                }
-            }
-        });
-    }
-
-    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate) {
-        self.map(out, x, move |backend, out, x, _| backend.gated(out, x, gate));
+        let steps = HeadSteps { heads: self.heads_of(qkv, steps.heads), ..*steps };
+        self.0.prepare_heads(&mut qkv.own, &steps, kv, step);
     }
 
     fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
-        if next.is_cut() {
-            return self.gated(out, x, gate);
+        match next.single() {
+            Some(next) => self.0.gated_for(&mut out.own, &x.own, gate, next),
+            None => self.0.gated(&mut out.own, &x.own, gate),
         }
-        let each = next.each.clone();
-        self.map(out, x, move |backend, out, x, at| backend.gated_for(out, x, gate, &each[at][0]));
-    }
-
-    fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize) {
-        self.map(x, y, move |backend, x, y, _| backend.gelu_times(x, y, from));
-    }
-
-    fn gelu(&mut self, x: &mut Self::Buffer) {
-        self.change(x, |backend, x, _| backend.gelu(x));
-    }
-
-    fn sigmoid_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer) {
-        self.map(x, y, |backend, x, y, _| backend.sigmoid_times(x, y));
-    }
-
-    fn causal_conv(
-        &mut self,
-        out: &mut Self::Buffer,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        kv: &mut Self::Kv,
-        layer: LayerIx,
-        step: &Self::Step,
-    ) {
-        let (out, x, weight, kv) = (out.own.clone(), x.own.clone(), weight.0.clone(), kv.each.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            let (out, x, kv) = (&mut *lock(&out[at]), &*lock(&x[at]), &mut *lock(&kv[at]));
-            rank.backend.causal_conv(out, x, &weight[at], kv, layer, step);
-        });
-    }
-
-    fn delta_rule(
-        &mut self,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        ba: &Self::Buffer,
-        gates: DeltaGates<'_, Self::Vector>,
-        kv: &mut Self::Kv,
-        layer: LayerIx,
-        step: &Self::Step,
-    ) {
-        let (rate, dt) = (gates.rate.0.clone(), gates.dt.0.clone());
-        let (out, qkv, ba, kv) = (out.own.clone(), qkv.own.clone(), ba.own.clone(), kv.each.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            let gates = DeltaGates { rate: &rate[at], dt: &dt[at] };
-            let (out, qkv, ba) = (&mut *lock(&out[at]), &*lock(&qkv[at]), &*lock(&ba[at]));
-            rank.backend.delta_rule(out, qkv, ba, gates, &mut lock(&kv[at]), layer, step);
-        });
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer, weight: &Self::Vector, eps: f32) {
-        let weight = weight.0.clone();
-        self.map(x, gate, move |backend, x, gate, at| backend.gated_rms_norm(x, gate, &weight[at], eps));
     }
 
     fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>) {
-        let (routes, scores, factors) =
-            (routes.0.clone(), scores.own.clone(), factors.map(|factors| factors.0.clone()));
-        self.op(move |rank| {
-            let at = rank.number;
-            let factors = factors.as_ref().map(|factors| &factors[at]);
-            rank.backend.route(&mut lock(&routes[at]), &lock(&scores[at]), factors);
-        });
+        self.0.route(routes, &scores.own, factors);
     }
 
     fn expert_linear(
@@ -631,10 +422,7 @@ impl<B: Ranked> Backend for Ranks<B> {
         routes: &Self::Routes,
         gate: Gate,
     ) {
-        let (each, routes, inner) = (experts.each.clone(), routes.0.clone(), inner.own.clone());
-        self.map(out, x, move |backend, out, x, at| {
-            backend.expert_gated(out, &mut lock(&inner[at]), x, &each[at][0], &lock(&routes[at]), gate);
-        });
+        self.0.expert_gated(&mut out.own, &mut inner.own, &x.own, &experts.each[0], routes, gate);
     }
 
     fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
@@ -644,88 +432,9 @@ impl<B: Ranked> Backend for Ranks<B> {
     fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
         self.combine_parts(out, x, routes, true);
     }
-
-    fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step) {
-        let (out, x) = (out.own.clone(), x.own.clone());
-        self.op_on(step, move |rank, step| {
-            let at = rank.number;
-            rank.backend.select_rows(&mut lock(&out[at]), &lock(&x[at]), step);
-        });
-    }
-
-    fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step) {
-        let logits = logits.own.clone();
-        self.op_on(step, move |rank, step| rank.backend.sample(&lock(&logits[rank.number]), step));
-    }
-}
-
-impl<B: Ranked> Ranks<B> {
-    /// The tile of all members together: each one's part of a tile is a tile of its own.
-    fn of_sharing(&self, tile: u32) -> u32 {
-        match tile {
-            1 => 1,
-            tile => small(self.sharing) * tile,
-        }
-    }
-
-    /// The heads of one rank's `qkv`: its share of them, or all where every rank has all columns.
-    fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
-        if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
-    }
-
-    /// Where one rank has forgotten what it repeats, all do.
-    fn level_moves(&self, step: &RankStep<B>) -> Result<()> {
-        if self.sharing == 1 {
-            return Ok(());
-        }
-        let each = self.members.try_in_turn(|rank| Ok(rank.backend.moves(&lock(&step.0[rank.number]))))?;
-        let most = each.into_iter().max().unwrap_or(0);
-        let set = |rank: super::Rank<'_, B>| {
-            rank.backend.set_moves(&mut lock(&step.0[rank.number]), most);
-            Ok(())
-        };
-        self.members.try_in_turn(set).map(drop)
-    }
-
-    /// The ops of a step.
-    fn record(
-        &mut self,
-        step: &mut RankStep<B>,
-        ops: impl FnOnce(&mut Self, &mut RankStep<B>) -> Result<()>,
-    ) -> Result<Vec<Op<B>>> {
-        self.recorded = Some(Vec::new());
-        let ended = ops(self, step);
-        let recorded = self.recorded.take().expect("no step is run inside of another");
-        ended.map(|()| recorded)
-    }
-}
-
-/// Carries out the ops of a step on rank `number`.
-fn play<B: Ranked>(
-    ops: &[Op<B>],
-    number: usize,
-    backend: &mut B,
-    fabric: &B::Fabric,
-    step: &mut B::Step,
-) -> Result<()> {
-    let mut rank = super::Rank { number, backend, fabric };
-    for op in ops {
-        match op {
-            Op::Plain(op) => op(&mut rank),
-            Op::OnStep(op) => op(&mut rank, step),
-        }
-    }
-    Ok(())
 }
 
 /// Whether every rank has the same numbers.
 fn is_whole(share: Share) -> bool {
     matches!(share, Share::Whole | Share::Summed { .. } | Share::Gathered)
-}
-
-/// What all ranks found, which is the same.
-fn same<T: PartialEq + std::fmt::Debug>(each: Result<Vec<T>>) -> Result<T> {
-    let mut each = each?;
-    debug_assert!(each.windows(2).all(|pair| pair[0] == pair[1]), "ranks differ: {each:?}");
-    Ok(each.swap_remove(0))
 }

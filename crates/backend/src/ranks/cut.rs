@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::{BlockView, Dtype, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
+use crate::{BlockView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
 
@@ -16,14 +16,15 @@ pub fn shares(segments: &[Segment], rank: usize, ranks: usize, sharing: usize) -
         *first += segment.width;
         let own = segment
             .share(rank, ranks, sharing)
-            .expect("`Ranks::portion` divides segments that have a share for each rank");
+            .expect("`Rank::portion` divides segments that have a share for each rank");
         Some(begin + own.start..begin + own.end)
     })
 }
 
 /// These rows of a stack of parts.
-pub fn rows<'a>(parts: &[MatrixPart<'a>], ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<MatrixPart<'a>> {
-    cut(parts, MatrixPart::rows, ranges, |part, rows| rows_of(part, rows))
+pub fn rows<'a>(parts: &[HeldPart<'a>], ranges: impl IntoIterator<Item = Range<usize>>) -> Vec<HeldPart<'a>> {
+    let of = |held: &HeldPart<'a>, rows| HeldPart { part: rows_of(&held.part, rows), ..*held };
+    cut(parts, |held| held.part.rows(), ranges, of)
 }
 
 /// These elements of concatenated vectors.
@@ -79,27 +80,27 @@ fn rows_of<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> MatrixPart<'a> {
     }
 }
 
-/// These columns of a part: dense ones as bytes of their own, codes as a view of the same source.
+/// These columns of a part: dense ones, and those of a part that becomes dense, as bytes of their own; codes as a view
+/// of the same source.
 ///
 /// # Errors
 ///
 /// Inputs that share a scale would be divided.
-pub fn columns<'a>(part: &MatrixPart<'a>, range: Range<usize>) -> Result<ColumnsOf<'a>> {
-    Ok(match *part {
+pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf<'a>> {
+    let HeldPart { part, becomes } = *held;
+    let dense = |dtype, bytes| ColumnsOf::Dense { dtype, rows: part.rows(), cols: range.len(), bytes };
+    if let Some(dtype) = becomes {
+        return Ok(dense(dtype, part.dense_bytes(dtype, range.clone())));
+    }
+    Ok(match part {
         MatrixPart::Dense(view) => {
             let size = view.dtype.bytes();
-            let own = bytes_of_rows(view.rows, range.len() * size, |row, own| {
+            let bytes = bytes_of_rows(view.rows, range.len() * size, |row, own| {
                 own.copy_from_slice(&view.bytes[(row * view.cols + range.start) * size..][..own.len()]);
             });
-            ColumnsOf::Dense { dtype: view.dtype, rows: view.rows, cols: range.len(), bytes: own }
+            dense(view.dtype, bytes)
         }
-        MatrixPart::Random(random) => {
-            let bytes = bytes_of_rows(random.rows, range.len() * random.dtype.bytes(), |row, own| {
-                let numbers: Vec<f32> = range.clone().map(|col| random.numbers.at(row * random.cols + col)).collect();
-                own.copy_from_slice(&random.dtype.encode(&numbers));
-            });
-            ColumnsOf::Dense { dtype: random.dtype, rows: random.rows, cols: range.len(), bytes }
-        }
+        MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
         MatrixPart::Quantised(view) => {
             assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
             let group = view.format.group.map_or(1, |group| group as usize);
@@ -126,13 +127,14 @@ pub enum ColumnsOf<'a> {
 }
 
 impl ColumnsOf<'_> {
-    pub fn part(&self) -> MatrixPart<'_> {
-        match self {
+    pub fn part(&self) -> HeldPart<'_> {
+        let part = match self {
             ColumnsOf::Dense { dtype, rows, cols, bytes } => {
                 MatrixPart::Dense(WeightView { dtype: *dtype, rows: *rows, cols: *cols, bytes })
             }
             ColumnsOf::Quantised(view) => MatrixPart::Quantised(*view),
-        }
+        };
+        HeldPart { part, becomes: None }
     }
 }
 

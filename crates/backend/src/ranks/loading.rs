@@ -1,131 +1,127 @@
-//! What is loaded once on all ranks: each rank's part of matrices, vectors and experts, and the buffers of activations.
-//! How a layer is cut is `cut`'s to say.
+//! A rank's part of matrices, vectors and experts, and the buffers of activations. How a layer is cut is left to `cut`.
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
 
 use super::cut::{self, ColumnsOf};
-use super::members::lock;
-use super::{Each, Portion, RankBuffer, RankExperts, RankMatrix, RankVector, Ranked, Ranks};
-use crate::{ActivationDtype, ExpertKind, MatrixPart, Share, Split, WeightView};
+use super::{Place, Portion, Rank, RankBuffer, RankShare, Ranked};
+use crate::{ActivationDtype, ExpertKind, HeldPart, Share, Split, WeightFormat, WeightView, with_dense};
 use offshoot_core::error::Result;
 
-/// As each rank's thread changes it.
-pub(super) fn shared<T>(each: Vec<T>) -> Each<T> {
-    Arc::new(each.into_iter().map(Mutex::new).collect())
+/// Whether the inputs of experts of this width are divided into so many parts where they are stored as `format`.
+pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool {
+    match format {
+        WeightFormat::Dense(_) => true,
+        WeightFormat::Quantised(format) => width.is_multiple_of(parts * format.group.map_or(1, |group| group as usize)),
+        WeightFormat::Blocks(_) => false,
+    }
 }
 
-impl<B: Ranked> Ranks<B> {
-    fn each_buffer(&self, width: usize, holds: ActivationDtype) -> Result<Each<B::Buffer>> {
-        Ok(shared(self.members.try_each(|rank| rank.backend.buffer(width, holds))?))
-    }
-
-    /// Each rank's part of a matrix.
-    pub(super) fn load_matrix(&self, parts: &[MatrixPart<'_>], split: &Split) -> Result<RankMatrix<B>> {
-        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
+impl<B: Ranked> Rank<B> {
+    /// Its part of a matrix.
+    pub(super) fn load_matrix(&mut self, parts: &[HeldPart<'_>], split: &Split) -> Result<RankShare<B::Matrix>> {
+        let Place { number, count, sharing, .. } = *self.place();
+        let (portion, of_sum) = (self.portion(split), self.parts());
+        let device = &mut self.0;
         let each = match (portion, split) {
-            (Portion::Outputs, Split::Outputs(segments)) => self.members.try_each(|rank| {
-                let own = cut::rows(parts, cut::shares(segments, rank.number, count, sharing));
-                let outputs = parts.iter().map(MatrixPart::rows).sum();
-                Ok(vec![rank.backend.matrix_of_outputs(&own, outputs)?])
-            })?,
-            (Portion::Inputs, _) => {
-                let width = parts[0].cols() / (count * self.parts);
-                self.members.try_each(|rank| {
-                    let matrix = |part: usize| {
-                        let first = (rank.number * self.parts + part) * width;
-                        let columns = parts.iter().map(|part| cut::columns(part, first..first + width));
-                        let columns = columns.collect::<Result<Vec<_>>>()?;
-                        rank.backend.matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
-                    };
-                    let mut matrices = (0..self.parts).map(matrix).collect::<Result<Vec<_>>>()?;
-                    rank.backend.join_parts(&mut matrices)?;
-                    Ok(matrices)
-                })?
-            }
-            _ => self.members.try_each(|rank| Ok(vec![rank.backend.matrix(parts)?]))?,
-        };
-        Ok(RankMatrix { each: Arc::new(each), portion })
-    }
-
-    /// Each rank's part of a vector.
-    pub(super) fn load_vector(&self, parts: &[WeightView<'_>], split: &Split) -> Result<RankVector<B>> {
-        let (count, sharing, portion) = (self.count(), self.sharing, self.portion(split));
-        let each = self.members.try_each(|rank| match (portion, split) {
             (Portion::Outputs, Split::Outputs(segments)) => {
-                rank.backend.vector(&cut::elements(parts, cut::shares(segments, rank.number, count, sharing)))
+                let outputs = parts.iter().map(|held| held.part.rows()).sum();
+                let own = cut::rows(parts, cut::shares(segments, number, count, sharing));
+                vec![with_dense(&own, |own| device.matrix_of_outputs(own, outputs))?]
             }
-            _ => rank.backend.vector(parts),
-        })?;
-        Ok(RankVector(Arc::new(each)))
+            (Portion::Inputs, _) => {
+                let width = parts[0].part.cols() / count;
+                let own = columns(parts, number * width, width)?;
+                let own: Vec<_> = own.iter().map(ColumnsOf::part).collect();
+                let mut matrix = |own: &[HeldPart<'_>]| with_dense(own, |own| device.matrix(own));
+                let mut matrices = match of_sum {
+                    1 => vec![matrix(&own)?],
+                    of_sum => {
+                        let width = width / of_sum;
+                        let part = |part: usize| {
+                            let columns = columns(&own, part * width, width)?;
+                            matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
+                        };
+                        (0..of_sum).map(part).collect::<Result<_>>()?
+                    }
+                };
+                device.join_parts(&mut matrices)?;
+                matrices
+            }
+            _ => vec![with_dense(parts, |parts| device.matrix(parts))?],
+        };
+        Ok(RankShare { each, portion })
     }
 
-    /// Each rank's part of experts.
+    /// Its part of a vector.
+    pub(super) fn load_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<B::Vector> {
+        let Place { number, count, sharing, .. } = *self.place();
+        match (self.portion(split), split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                self.0.vector(&cut::elements(parts, cut::shares(segments, number, count, sharing)))
+            }
+            _ => self.0.vector(parts),
+        }
+    }
+
+    /// Its part of experts.
     pub(super) fn load_experts(
-        &self,
-        matrices: Vec<RankMatrix<B>>,
-        biases: Vec<RankVector<B>>,
+        &mut self,
+        matrices: Vec<RankShare<B::Matrix>>,
+        biases: Vec<B::Vector>,
         kind: ExpertKind,
-    ) -> Result<RankExperts<B>> {
+    ) -> Result<RankShare<B::Experts>> {
         let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
-        let mut of_ranks: Vec<Vec<Vec<B::Matrix>>> = (0..self.count()).map(|_| Vec::new()).collect();
+        let mut of_parts: Vec<Vec<B::Matrix>> = Vec::new();
         for matrix in matrices {
-            let each = Arc::into_inner(matrix.each).expect("a matrix that no op has used has one owner");
-            for (rank, parts) in each.into_iter().enumerate() {
-                of_ranks[rank].resize_with(parts.len(), Vec::new);
-                of_ranks[rank].iter_mut().zip(parts).for_each(|(own, matrix)| own.push(matrix));
-            }
+            of_parts.resize_with(matrix.each.len(), Vec::new);
+            of_parts.iter_mut().zip(matrix.each).for_each(|(experts, matrix)| experts.push(matrix));
         }
-        let mut of_biases: Vec<Vec<B::Vector>> = (0..self.count()).map(|_| Vec::new()).collect();
-        for bias in biases {
-            let each = Arc::into_inner(bias.0).expect("a vector that no op has used has one owner");
-            of_biases.iter_mut().zip(each).for_each(|(own, bias)| own.push(bias));
-        }
-        let given: Vec<_> = of_ranks.into_iter().zip(of_biases).map(|given| Mutex::new(Some(given))).collect();
-        let each = self.members.try_each(|rank| {
-            let (parts, biases) = lock(&given[rank.number]).take().expect("each rank takes its own once");
-            let mut biases = Some(biases);
-            let experts = |(part, matrices)| {
-                // Of divided inputs a bias is added once.
-                let is_biased = portion != Portion::Inputs || (rank.number == 0 && part == 0);
-                let biases = if is_biased { biases.take().unwrap_or_default() } else { Vec::new() };
-                rank.backend.experts(matrices, biases, kind)
-            };
-            parts.into_iter().enumerate().map(experts).collect()
-        })?;
-        Ok(RankExperts { each: Arc::new(each), portion })
+        // Of divided inputs a bias is added once, by the first part.
+        let is_biased = portion != Portion::Inputs || self.place().number == 0;
+        let mut biases = if is_biased { biases } else { Vec::new() };
+        let experts = |matrices| self.0.experts(matrices, std::mem::take(&mut biases), kind);
+        Ok(RankShare { each: of_parts.into_iter().map(experts).collect::<Result<_>>()?, portion })
     }
 
-    /// A buffer of all ranks, and those that its share needs beside it.
+    /// A buffer, and those that its share needs beside it.
     pub(super) fn load_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<RankBuffer<B>> {
-        self.prepare_sums(share, holds)?;
-        let (count, parts) = (self.count(), self.parts);
-        let of_parts = if let Share::Summed { parts } = share { parts } else { holds };
-        let buffers = |number: usize, width: usize| {
-            (0..number).map(|_| self.each_buffer(width, of_parts)).collect::<Result<Vec<_>>>()
+        let (count, parts) = (self.place().count, self.parts());
+        let of_parts = match share {
+            Share::Summed { parts, inputs } => {
+                let how = self.reduced(inputs);
+                self.exchange(|device, fabric, number| device.prepare_sums(fabric, number, parts, how))?;
+                parts
+            }
+            _ => holds,
         };
         let own_width = match share {
             Share::Columns => width / count,
             Share::Heads(heads) => self.heads(heads).qkv_width(),
             Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => width,
         };
-        let others = match share {
-            Share::Whole | Share::Columns | Share::Heads(_) => Vec::new(),
-            Share::Summed { .. } => buffers(parts, width)?,
+        let (number, other_width) = match share {
+            Share::Whole | Share::Columns | Share::Heads(_) => (0, 0),
+            Share::Summed { .. } => (parts, width),
             // A width that the ranks do not divide is that of matrices which all have whole.
-            Share::Gathered => buffers(usize::from(width.is_multiple_of(count)), width / count)?,
-            Share::Parts => buffers(parts - 1, width)?,
+            Share::Gathered => (usize::from(width.is_multiple_of(count)), width / count),
+            Share::Parts => (parts - 1, width),
         };
+        let part_width = own_width / parts;
         let columns = match share {
-            Share::Columns if parts > 1 => Some(self.each_buffer(own_width / parts, holds)?),
+            Share::Columns if parts > 1 => Some(RefCell::new(self.0.buffer(part_width, holds)?)),
             _ => None,
         };
         Ok(RankBuffer {
             share,
-            holds,
-            width: own_width,
-            own: self.each_buffer(own_width, holds)?,
-            parts: others,
+            own: self.0.buffer(own_width, holds)?,
+            parts: (0..number).map(|_| self.0.buffer(other_width, of_parts)).collect::<Result<_>>()?,
             columns,
+            part_width,
         })
     }
+}
+
+/// `width` columns of each part.
+fn columns<'a>(parts: &[HeldPart<'a>], first: usize, width: usize) -> Result<Vec<ColumnsOf<'a>>> {
+    parts.iter().map(|part| cut::columns(part, first..first + width)).collect()
 }

@@ -17,6 +17,9 @@ pub struct Meeting {
 struct State {
     number: u64,
     came: usize,
+    /// The largest number of those who have come, and of the last time.
+    largest: u64,
+    agreed: u64,
     is_aborted: bool,
 }
 
@@ -27,21 +30,30 @@ impl Meeting {
 
     /// Returns when all ranks have called it. Panics with [`Aborted`] if one has failed.
     pub fn meet(&self) {
+        self.agree(0);
+    }
+
+    /// The same, with the largest number that a rank has brought.
+    pub fn agree(&self, own: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.number;
         state.came += 1;
+        state.largest = state.largest.max(own);
         if state.came == self.ranks {
             (state.number, state.came) = (number + 1, 0);
+            state.agreed = std::mem::take(&mut state.largest);
             self.woken.notify_all();
         }
         while state.number == number && !state.is_aborted {
             state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let is_aborted = state.is_aborted;
+        // The next one ends when this rank has come, too.
+        let (is_aborted, agreed) = (state.is_aborted, state.agreed);
         drop(state);
         if is_aborted {
             resume_unwind(Box::new(Aborted));
         }
+        agreed
     }
 
     /// Wakes all that wait, now and later.
@@ -52,5 +64,21 @@ impl Meeting {
 
     pub fn is_aborted(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_aborted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_hear_the_largest_number_of_each_time() {
+        let meeting = Meeting::new(3);
+        let agree = |rank: u64| [5, 1, 0].map(|of_time| meeting.agree(of_time * rank));
+        let heard = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || agree(rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("nothing panics")).collect::<Vec<_>>()
+        });
+        assert_eq!(heard, [[10, 2, 0]; 3]);
     }
 }

@@ -1,19 +1,26 @@
-//! The ranks' backends, each with a thread that lasts as long as they do; the first rank's is the caller's. A call
+//! What each rank of a model has, with a thread that lasts as long as it does; the first rank's is the caller's. A call
 //! returns when all have answered. A rank that fails or panics wakes those that wait for it, so no call waits for ever.
 
 use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::{Aborted, FailedExchange, Rank, Ranked};
+use super::{Aborted, Fabric, FailedExchange};
 use offshoot_core::error::{Error, Result};
 
-pub struct Members<B: Ranked> {
-    backends: Vec<Mutex<B>>,
-    fabric: B::Fabric,
+/// A `T` of each rank, and the threads that work on them.
+pub struct Members<T> {
+    /// Dropped before what the ranks have.
+    crew: Crew,
+    each: Vec<Mutex<T>>,
+}
+
+/// The threads of all ranks.
+struct Crew {
+    fabric: Arc<dyn Fabric>,
     /// Of all ranks but the first.
     workers: Vec<Worker>,
 }
@@ -80,31 +87,33 @@ impl Drop for Worker {
     }
 }
 
-impl<B: Ranked> Members<B> {
-    /// # Errors
-    ///
-    /// No thread can be started.
-    pub fn new(backends: Vec<B>, fabric: B::Fabric) -> Result<Self> {
-        let workers = (1..backends.len()).map(Worker::start).collect::<Result<_>>()?;
-        Ok(Self { backends: backends.into_iter().map(Mutex::new).collect(), fabric, workers })
+impl<T: Send> Members<T> {
+    /// Starts a thread for each of `ranks`, on which `make` makes what it has from now on.
+    pub(super) fn start<R: Send>(
+        ranks: Vec<R>,
+        fabric: Arc<dyn Fabric>,
+        make: impl Fn(R) -> Result<T> + Sync,
+    ) -> Result<Self> {
+        let workers = (1..ranks.len()).map(Worker::start).collect::<Result<_>>()?;
+        let crew = Crew { fabric, workers };
+        let given: Vec<_> = ranks.into_iter().map(|rank| Mutex::new(Some(rank))).collect();
+        let make = |number: usize| make(lock(&given[number]).take().expect("each rank is taken once"));
+        let made = passed_on(crew.ended(|number| crew.fatal(make(number))))?;
+        Ok(Self { crew, each: made.into_iter().map(Mutex::new).collect() })
     }
 
     pub fn count(&self) -> usize {
-        self.backends.len()
+        self.each.len()
     }
 
-    pub fn fabric(&self) -> &B::Fabric {
-        &self.fabric
-    }
-
-    /// The first rank's backend, for what is the same on all.
-    pub fn first(&self) -> MutexGuard<'_, B> {
-        lock(&self.backends[0])
+    /// What rank `number` has.
+    pub fn of(&self, number: usize) -> MutexGuard<'_, T> {
+        lock(&self.each[number])
     }
 
     /// What `work` gives on each rank.
-    pub fn each<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> T + Sync) -> Vec<T> {
-        passed_on(self.ended(|rank| Ok(work(rank)))).expect("`work` gives no error")
+    pub fn each<G: Send>(&self, work: impl Fn(&mut T) -> G + Sync) -> Vec<G> {
+        passed_on(self.crew.ended(|number| Ok(work(&mut self.of(number))))).expect("`work` gives no error")
     }
 
     /// The same of work in which ranks do not wait for each other.
@@ -113,24 +122,13 @@ impl<B: Ranked> Members<B> {
     ///
     /// The first rank's that has one. A shortage of memory leaves all as they were; any other error ends them all, for
     /// good.
-    pub fn try_each<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
-        let is_fatal = |error: &Error| !error.is_shortage();
-        passed_on(self.ended(|rank| work(rank).inspect_err(|error| self.abort_if(is_fatal(error)))))
-    }
-
-    /// The same, one rank after the other on this thread: for work that takes less time than to wake another thread.
-    ///
-    /// # Errors
-    ///
-    /// Those of `try_each`.
-    pub fn try_in_turn<T>(&self, work: impl Fn(Rank<'_, B>) -> Result<T>) -> Result<Vec<T>> {
-        let work = |rank: Rank<'_, B>| work(rank).inspect_err(|error| self.abort_if(!error.is_shortage()));
-        passed_on((0..self.count()).map(|number| self.on(number, work)).collect())
+    pub fn try_each<G: Send>(&self, work: impl Fn(&mut T) -> Result<G> + Sync) -> Result<Vec<G>> {
+        passed_on(self.crew.ended(|number| self.crew.fatal(work(&mut self.of(number)))))
     }
 
     /// The same of work in which they do: any error on one ends them all, also a shortage, which is then no longer one
     /// that a smaller step would mend.
-    pub fn try_together<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Result<Vec<T>> {
+    pub fn try_together<G: Send>(&self, work: impl Fn(&mut T) -> Result<G> + Sync) -> Result<Vec<G>> {
         if self.count() == 1 {
             // Nobody waits for it, and a smaller step may be taken.
             return self.try_each(work);
@@ -139,31 +137,30 @@ impl<B: Ranked> Members<B> {
             true => Error::Internal(format!("{error}; devices that compute one model together end by it")),
             false => error,
         };
-        let all = passed_on(self.ended(|rank| work(rank).inspect_err(|_| self.abort_if(true)))).map_err(lasting)?;
-        match B::is_aborted(&self.fabric) {
+        let fabric = &self.crew.fabric;
+        let ended = self.crew.ended(|number| work(&mut self.of(number)).inspect_err(|_| fabric.abort()));
+        let all = passed_on(ended).map_err(lasting)?;
+        match fabric.is_aborted() {
             // What they have computed since may have missed what the failed one had to give.
             true => Err(another_failed()),
             false => Ok(all),
         }
     }
+}
 
-    fn abort_if(&self, is_fatal: bool) {
-        if is_fatal {
-            B::abort(&self.fabric);
-        }
+impl Crew {
+    /// Any error but a shortage of memory ends all ranks.
+    fn fatal<G>(&self, result: Result<G>) -> Result<G> {
+        result.inspect_err(|error| {
+            if !error.is_shortage() {
+                self.fabric.abort();
+            }
+        })
     }
 
-    /// `work` on one rank.
-    fn on<T>(&self, number: usize, work: impl FnOnce(Rank<'_, B>) -> T) -> Ended<T> {
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            let backend = &mut *lock(&self.backends[number]);
-            work(Rank { number, backend, fabric: &self.fabric })
-        }));
-        ended.inspect_err(|_| B::abort(&self.fabric))
-    }
-
-    fn ended<T: Send>(&self, work: impl Fn(Rank<'_, B>) -> Result<T> + Sync) -> Vec<Ended<Result<T>>> {
-        let on = |number: usize| self.on(number, &work);
+    /// What `work(number)` ends with on the thread of each rank.
+    fn ended<G: Send>(&self, work: impl Fn(usize) -> Result<G> + Sync) -> Vec<Ended<Result<G>>> {
+        let on = |number: usize| catch_unwind(AssertUnwindSafe(|| work(number))).inspect_err(|_| self.fabric.abort());
         let (on, others) = (&on, Mutex::new(Vec::with_capacity(self.workers.len())));
         let give = |number: usize, worker| {
             let others = &others;
@@ -210,14 +207,14 @@ fn another_failed() -> Error {
 }
 
 /// Nobody waits any more, and nobody reads the others' memory when it goes.
-impl<B: Ranked> Drop for Members<B> {
+impl Drop for Crew {
     fn drop(&mut self) {
-        B::abort(&self.fabric);
-        self.backends.iter().for_each(|backend| lock(backend).settle());
+        self.fabric.abort();
+        self.fabric.settle();
     }
 }
 
 /// What a rank that panicked has left is not used again: every later call ends with `Aborted`.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,8 @@
-//! Tensor parallelism: [`Ranks`] is a [`Backend`] of several devices that compute one model together.
-//! Every op is passed on to all ranks, with what each has of its operands (`Split`, `Share`); sums over ranks go
-//! through a [`Ranked`] backend's fabric. Page ids, plans and uniforms name no device, so all ranks do the same step
-//! and draw the same tokens, and nothing but partial sums and shares of logits passes between them.
+//! Tensor parallelism: [`Ranks`] are several devices that compute one model together. Each is a [`Rank`], a [`Backend`]
+//! that has its share of all operands (`Split`, `Share`); it does what one device would do, on a thread of its own
+//! ([`members`]), and meets the others inside of ops alone, where sums over ranks go through a [`Ranked`] backend's
+//! fabric. Page ids, plans and uniforms name no device, so all ranks do the same step and draw the same tokens, and
+//! nothing but partial sums and shares of logits passes between them.
 //!
 //! # Exact sums
 //! An exact sum over inputs has [`PARTS`] parts, neighbouring inputs each, folded pair by pair as a balanced tree. Each
@@ -17,16 +18,16 @@ pub mod meeting;
 pub mod members;
 mod products;
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
 
-pub use backend::divides_experts;
+pub use loading::divides_experts;
 
-use super::{
-    ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Scoring, Share, Split, StepBatch, StepShape,
-};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Share, Split};
+use meeting::Meeting;
 use members::Members;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::LayerIx;
 use offshoot_core::setting::TENSOR_PARALLEL;
 use offshoot_kv::plan::Member;
 
@@ -36,37 +37,48 @@ pub const PARTS: usize = 8;
 /// How many ranks a model may have: such as divide the parts.
 pub const RANKS: [usize; 4] = [1, 2, 4, PARTS];
 
+/// Through which ranks exchange buffers. Their calls meet in the order in which each rank makes them.
+pub trait Fabric: Send + Sync {
+    /// Where the threads of all ranks meet.
+    fn meeting(&self) -> &Meeting;
+    /// Wakes all ranks that wait for others, now and later: what they computed since then is void. A rank that asks
+    /// for an exchange afterwards panics with [`Aborted`].
+    fn abort(&self);
+    fn is_aborted(&self) -> bool;
+    /// Waits for what the ranks have enqueued, if anything, also where an error is known; it is ignored, as they are
+    /// not used again.
+    fn settle(&self) {}
+}
+
 /// A backend several of which can be the ranks of one model.
 pub trait Ranked: Backend + Sized {
-    /// Through which the ranks exchange buffers. Their calls meet in the order in which each rank makes them.
-    type Fabric: Send + Sync + 'static;
+    type Fabric: Fabric + 'static;
 
     /// Whether all ranks have one memory, so that free bytes of one are those of all.
     const SHARES_MEMORY: bool;
 
     /// Whether ranks that have the same key head can divide its keys and values by positions, if their fabric does. If
-    /// not, each has copies, and the ops of members are not called.
+    /// not, each has copies. Those that do are *members* of a group, neighbours ([`Place::member`]): each stores its
+    /// part of the rows of `kv_append`, and attends to it in `tree_attention` with all query heads of the group's key
+    /// head. They merge what they found through its log-sum-exp, in the order of members; `out`, `[R, q_heads *
+    /// head_dim / members]`, becomes that of the rank's share of the heads.
     const DIVIDES_POSITIONS: bool;
 
     /// Connects `ranks`.
-    fn connect(ranks: &mut [Self]) -> Result<Self::Fabric>;
+    fn connect(ranks: &[Self]) -> Result<Self::Fabric>;
     /// Makes ready to exchange sums of parts that are held as `part`, as `how` says, before a step needs to.
     fn prepare_sums(&mut self, fabric: &Self::Fabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
         let _ = (fabric, rank, part, how);
         Ok(())
     }
-    /// Wakes all ranks that wait for others, now and later: what they computed since then is void. A rank that asks
-    /// for an exchange afterwards panics with [`Aborted`].
-    fn abort(fabric: &Self::Fabric);
-    fn is_aborted(fabric: &Self::Fabric) -> bool;
+    /// Where the device is told its place among the ranks of a model.
+    fn place(&self) -> &Option<Place<Self::Fabric>>;
+    fn place_mut(&mut self) -> &mut Option<Place<Self::Fabric>>;
     /// Whether the ranks of this fabric can divide positions.
     fn divides_positions(fabric: &Self::Fabric) -> bool {
         let _ = fabric;
         Self::DIVIDES_POSITIONS
     }
-    /// Waits for what was enqueued, if anything was, also where an error is known; it is ignored, as the backend is not
-    /// used again.
-    fn settle(&mut self) {}
     /// `out`, a buffer of sums, becomes the sum of all parts of all ranks, or is increased by it. Parts are rounded to
     /// `wire`, and folded pair by pair as a balanced tree: those of a rank, a power of two, then the ranks in order. So
     /// all have the same bits.
@@ -84,13 +96,8 @@ pub trait Ranked: Backend + Sized {
         let _ = outputs;
         self.matrix(parts)
     }
-    /// Whether `run` will repeat a step of this shape without asking for its ops: the same on all ranks.
-    fn repeats(&self, step: &Self::Step, shape: StepShape) -> bool {
-        let _ = (step, shape);
-        false
-    }
-    /// How often `step` has forgotten what it repeats, as addresses have changed. Members' plans differ in size, so those
-    /// of one may change alone; but all ranks repeat a step, or none.
+    /// How often what `run` repeats of `step` was forgotten, as addresses have changed. Ranks may differ in it, but all
+    /// repeat a step, or none.
     fn moves(&self, step: &Self::Step) -> u64 {
         let _ = step;
         0
@@ -115,39 +122,6 @@ pub trait Ranked: Backend + Sized {
     fn linear_of_parts(&mut self, outs: &mut [&mut Self::Buffer], x: &Self::Buffer, w: &[Self::Matrix]) -> bool {
         let _ = (outs, x, w);
         false
-    }
-    /// `load` of the batch of all as `member` of a group. What depends on positions is then its own: the rows that
-    /// `kv_append` stores, and the plans. `advance` advances it as the batch of all.
-    fn load_member(
-        &mut self,
-        fabric: &Self::Fabric,
-        rank: usize,
-        step: &mut Self::Step,
-        batch: StepBatch,
-        member: Member,
-    ) -> Result<StepShape> {
-        let _ = (fabric, rank, step, batch, member);
-        unreachable!("asked of backends that divide positions")
-    }
-    /// `tree_attention` of a step that was loaded as a member of a group, neighbouring ranks: each attends to its
-    /// positions with all query heads of the group's key head, and they merge what they found through its log-sum-exp,
-    /// in the order of members. `out`, `[R, q_heads * head_dim / members]`, becomes that of the rank's share of the
-    /// heads. The first member alone is given sinks: one is one score of a row.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    fn tree_attention_of_members(
-        &mut self,
-        fabric: &Self::Fabric,
-        rank: usize,
-        out: &mut Self::Buffer,
-        qkv: &Self::Buffer,
-        kv: &Self::Kv,
-        layer: LayerIx,
-        step: &mut Self::Step,
-        plan: usize,
-        scoring: Scoring<'_, Self::Vector>,
-    ) {
-        let _ = (fabric, rank, out, qkv, kv, layer, step, plan, scoring);
-        unreachable!("asked of backends that divide positions")
     }
     /// `out[r][i] = x[r][first + i]`; both hold the same.
     fn columns(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, first: usize);
@@ -199,56 +173,57 @@ pub struct Aborted;
 #[derive(Debug)]
 pub struct FailedExchange(pub Error);
 
-/// Something of each rank, which the rank's thread changes.
-type Each<T> = Arc<Vec<Mutex<T>>>;
-
-/// The ranks of one model, as one backend.
-pub struct Ranks<B: Ranked> {
-    members: Members<B>,
-    exact: bool,
+/// A device's place among the ranks of a model.
+pub struct Place<F> {
+    number: usize,
+    count: usize,
     /// How many neighbouring ranks have the same key head, and divide its keys and values by positions; 1 if each has
     /// all of its own.
     sharing: usize,
-    /// Parts of an exact sum that one rank computes; 1 if sums are not exact.
-    parts: usize,
-    /// Ops of the step that `run` collects, to be passed on together.
-    recorded: Option<Vec<Op<B>>>,
-    /// What parts of sums are held as, and what they are computed from, in the buffers that there are.
-    parts_held: Vec<ActivationDtype>,
-    inputs_held: Vec<ActivationDtype>,
+    exact: bool,
+    fabric: Arc<F>,
 }
 
-/// One rank, as ops see it.
-pub struct Rank<'a, B: Ranked> {
-    pub number: usize,
-    pub backend: &'a mut B,
-    pub fabric: &'a B::Fabric,
+impl<F> Place<F> {
+    /// From 0 on.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// The rank's part in its group: the only one, if it has all positions. `page_tokens`: slots of its own pages.
+    pub fn member(&self, page_tokens: u32) -> Member {
+        Member { number: small(self.number % self.sharing), of: small(self.sharing), page_tokens }
+    }
+
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The fabric; `None` where the device is alone.
+    pub fn fabric_of_several(&self) -> Option<&F> {
+        (self.count > 1).then_some(&self.fabric)
+    }
 }
 
-/// An op, which every rank carries out.
-enum Op<B: Ranked> {
-    Plain(PlainOp<B>),
-    OnStep(StepOp<B>),
-}
+/// The devices of one model, connected; none has loaded anything.
+pub struct Ranks<B: Ranked>(Vec<Rank<B>>);
 
-type PlainOp<B> = Box<dyn Fn(&mut Rank<'_, B>) + Send + Sync>;
+/// One of the devices of a model, as a backend of its share.
+#[repr(transparent)]
+pub struct Rank<B: Ranked>(B);
 
-/// One that also reads the loaded step.
-type StepOp<B> = Box<dyn Fn(&mut Rank<'_, B>, &mut <B as Backend>::Step) + Send + Sync>;
-
-/// A buffer, as `share` says.
+/// A rank's buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
     share: Share,
-    holds: ActivationDtype,
-    /// Columns of `own`.
-    width: usize,
     /// Of [`Share::Parts`], the first part.
-    own: Each<B::Buffer>,
+    own: B::Buffer,
     /// Of [`Share::Summed`], as many as parts of a sum; of [`Share::Gathered`], the rank's columns alone; of
     /// [`Share::Parts`], all but the first.
-    parts: Vec<Each<B::Buffer>>,
+    parts: Vec<B::Buffer>,
     /// Of [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
-    columns: Option<Each<B::Buffer>>,
+    columns: Option<RefCell<B::Buffer>>,
+    /// Columns of one of them.
+    part_width: usize,
 }
 
 /// What of a matrix a rank has.
@@ -259,39 +234,11 @@ enum Portion {
     Inputs,
 }
 
-/// The matrices of every rank: one, or one for each part of a sum over inputs.
-pub struct RankMatrix<B: Backend> {
-    each: Arc<Vec<Vec<B::Matrix>>>,
+/// A rank's share of a matrix, or of a mixture's experts: one, or one for each part of a sum over inputs.
+pub struct RankShare<M> {
+    each: Vec<M>,
     portion: Portion,
 }
-
-impl<B: Backend> RankMatrix<B> {
-    /// Whether a rank multiplies its share in several parts, whose inputs are copies.
-    fn is_cut(&self) -> bool {
-        self.each.iter().any(|parts| parts.len() > 1)
-    }
-}
-
-/// As [`RankMatrix`].
-pub struct RankExperts<B: Backend> {
-    each: Arc<Vec<Vec<B::Experts>>>,
-    portion: Portion,
-}
-
-/// Every rank's share of a vector, or all of it.
-pub struct RankVector<B: Backend>(Arc<Vec<B::Vector>>);
-
-pub struct RankRoutes<B: Backend>(Each<B::Routes>);
-
-pub struct RankKv<B: Backend> {
-    each: Each<B::Kv>,
-    /// Which positions each has; `None`: all.
-    members: Vec<Option<Member>>,
-}
-
-pub struct RankRope<B: Backend>(Each<B::Rope>);
-
-pub struct RankStep<B: Backend>(Each<B::Step>);
 
 impl<B: Ranked> Ranks<B> {
     /// `exact`: whether sums over inputs have the same bits for every number of ranks.
@@ -299,152 +246,161 @@ impl<B: Ranked> Ranks<B> {
     /// # Errors
     ///
     /// They are not 1, 2, 4 or 8, or cannot be connected.
-    pub fn new(mut ranks: Vec<B>, exact: bool) -> Result<Self> {
-        let count = ranks.len();
+    pub fn new(devices: Vec<B>, exact: bool) -> Result<Self> {
+        let count = devices.len();
         if !RANKS.contains(&count) {
             return Err(Error::value(TENSOR_PARALLEL, "1, 2, 4 or 8 devices", count.to_string()));
         }
-        let fabric = B::connect(&mut ranks)?;
-        let parts = if exact { PARTS / count } else { 1 };
-        let (parts_held, inputs_held) = (Vec::new(), Vec::new());
-        let sharing = 1;
-        Ok(Self {
-            members: Members::new(ranks, fabric)?,
-            exact,
-            sharing,
-            parts,
-            recorded: None,
-            parts_held,
-            inputs_held,
-        })
+        let fabric = Arc::new(B::connect(&devices)?);
+        let ranks = devices.into_iter().enumerate().map(|(number, mut device)| {
+            *device.place_mut() = Some(Place { number, count, sharing: 1, exact, fabric: fabric.clone() });
+            Rank(device)
+        });
+        Ok(Self(ranks.collect()))
+    }
+
+    /// The first, which speaks for all.
+    pub fn first(&self) -> &Rank<B> {
+        &self.0[0]
+    }
+
+    pub fn first_mut(&mut self) -> &mut Rank<B> {
+        &mut self.0[0]
     }
 
     /// Whether the ranks can divide keys and values by positions.
     pub fn can_share_positions(&self) -> bool {
-        B::divides_positions(self.members.fabric())
+        B::divides_positions(&self.first().place().fabric)
     }
 
-    /// The same, for a model whose key heads are on `members` ranks each: these divide keys and values by positions. It
-    /// is said before anything is loaded. Panics if the ranks cannot, or sums are exact: where partial results are
-    /// merged would depend on the number of ranks.
+    /// The same, for a model whose key heads are on `members` ranks each: these divide keys and values by positions.
+    /// Panics if the ranks cannot, or sums are exact: where partial results are merged would depend on the number of
+    /// ranks.
     #[must_use]
-    pub fn sharing_positions(self, members: usize) -> Self {
-        let can = self.can_share_positions() && !self.exact && self.count().is_multiple_of(members);
-        assert!(members == 1 || can, "{members} members of {} ranks divide positions", self.count());
-        Self { sharing: members, ..self }
+    pub fn sharing_positions(mut self, members: usize) -> Self {
+        let Place { count, exact, .. } = *self.first().place();
+        let can = self.can_share_positions() && !exact && count.is_multiple_of(members);
+        assert!(members == 1 || can, "{members} members of {count} ranks divide positions");
+        self.0.iter_mut().for_each(|rank| rank.place_mut().sharing = members);
+        self
     }
 
-    /// The rank's part in its group; `None` if it has all positions.
-    fn member(&self, rank: usize) -> Option<Member> {
-        let page_tokens = self.members.first().page_tokens();
-        let [number, of] = [rank % self.sharing, self.sharing].map(small);
-        (self.sharing > 1).then_some(Member { number, of, page_tokens })
+    /// Bytes that can still be allocated on all together.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot say.
+    pub fn free_bytes(&self) -> Result<usize> {
+        let free = self.0.iter().map(Rank::free_bytes).collect::<Result<Vec<_>>>()?;
+        Ok(free.into_iter().min().expect("there is a rank"))
     }
 
-    /// The number of ranks.
-    pub fn count(&self) -> usize {
-        self.members.count()
+    /// What `make` makes of each rank, on the thread that it has from now on.
+    ///
+    /// # Errors
+    ///
+    /// The first rank's that has one, or no thread can be started.
+    pub fn start<T: Send>(self, make: impl Fn(Rank<B>) -> Result<T> + Sync) -> Result<Members<T>> {
+        let fabric = self.first().place().fabric.clone();
+        Members::start(self.0, fabric, make)
+    }
+}
+
+impl<B: Ranked> Rank<B> {
+    /// One device that adds up as several would, so that results do not depend on their number.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be connected to itself.
+    pub fn alone(device: B) -> Result<Self> {
+        Ok(Ranks::new(vec![device], true)?.0.remove(0))
     }
 
-    /// The heads of one rank. Those that divide positions have all queries of their key head.
+    /// A device that has a place.
+    fn of(device: &mut B) -> &mut Self {
+        // SAFETY: `Rank` is transparent, so both have one layout, and it adds nothing that has to hold.
+        unsafe { &mut *std::ptr::from_mut(device).cast::<Self>() }
+    }
+
+    fn place(&self) -> &Place<B::Fabric> {
+        self.0.place().as_ref().expect("`Ranks::new` gives each device its place")
+    }
+
+    fn place_mut(&mut self) -> &mut Place<B::Fabric> {
+        self.0.place_mut().as_mut().expect("`Ranks::new` gives each device its place")
+    }
+
+    /// From 0 on.
+    pub fn number(&self) -> usize {
+        self.place().number
+    }
+
+    /// Calls `work` with the device, the fabric and the rank's number.
+    pub fn exchange<T>(&mut self, work: impl FnOnce(&mut B, &B::Fabric, usize) -> T) -> T {
+        let (fabric, number) = (self.place().fabric.clone(), self.number());
+        work(&mut self.0, &fabric, number)
+    }
+
+    /// Parts of a sum that one rank computes; 1 if sums are not exact.
+    fn parts(&self) -> usize {
+        let Place { count, exact, .. } = *self.place();
+        if exact { PARTS / count } else { 1 }
+    }
+
+    /// Those of a page's slots that it stores, as its own pages have them.
+    pub fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
+        self.place().member(self.0.page_tokens()).slots(slots)
+    }
+
+    /// Its heads. Ranks that divide positions have all queries of their key head.
     fn heads(&self, heads: HeadLayout) -> HeadLayout {
-        let count = self.count();
+        let Place { count, sharing, .. } = *self.place();
         // Layers that read another one's keys have none of their own.
-        let shares = self.sharing == 1 || heads.kv_heads == 0 || heads.copies(count) == self.sharing;
-        assert!(shares, "{heads} heads on {count} ranks, of which {} share a key head", self.sharing);
-        let own = heads.of_rank(count).map(|own| HeadLayout { q_heads: self.sharing * own.q_heads, ..own });
+        let shares = sharing == 1 || heads.kv_heads == 0 || heads.copies(count) == sharing;
+        assert!(shares, "{heads} heads on {count} ranks, of which {sharing} share a key head");
+        let own = heads.of_rank(count).map(|own| HeadLayout { q_heads: sharing * own.q_heads, ..own });
         own.unwrap_or_else(|| panic!("{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
     /// The same of a delta-rule layer.
     fn delta_heads(&self, heads: DeltaHeads) -> DeltaHeads {
-        let count = self.count();
+        let count = self.place().count;
         let divides = heads.key_heads.is_multiple_of(count) && heads.value_heads.is_multiple_of(count);
         assert!(divides, "{heads} on {count} ranks, which `ModelConfig::check_ranks` refuses");
         DeltaHeads { key_heads: heads.key_heads / count, value_heads: heads.value_heads / count, ..heads }
     }
 
-    /// What of a matrix that is divided so every rank has.
+    /// What it has of a matrix that is divided so.
     fn portion(&self, split: &Split) -> Portion {
+        let count = self.place().count;
         match split {
-            Split::Outputs(segments) if segments.iter().all(|one| one.share(0, self.count(), 1).is_some()) => {
-                Portion::Outputs
-            }
+            Split::Outputs(segments) if segments.iter().all(|one| one.share(0, count, 1).is_some()) => Portion::Outputs,
             Split::Whole | Split::Outputs(_) => Portion::Whole,
             Split::Inputs => Portion::Inputs,
         }
     }
 
-    /// Carries out an op, or keeps it for the step that is recorded.
-    fn op(&mut self, op: impl Fn(&mut Rank<'_, B>) + Send + Sync + 'static) {
-        match &mut self.recorded {
-            Some(recorded) => recorded.push(Op::Plain(Box::new(op))),
-            None => drop(self.members.each(|mut rank| op(&mut rank))),
-        }
-    }
-
-    /// The same of an op that reads the step.
-    fn op_on(&mut self, step: &RankStep<B>, op: impl Fn(&mut Rank<'_, B>, &mut B::Step) + Send + Sync + 'static) {
-        match &mut self.recorded {
-            Some(recorded) => recorded.push(Op::OnStep(Box::new(op))),
-            None => drop(self.members.each(|mut rank| {
-                let step = &mut *members::lock(&step.0[rank.number]);
-                op(&mut rank, step);
-            })),
-        }
-    }
-
-    /// `out` becomes, or is increased by, the sum over all parts of all ranks. `write_parts(rank, to)` writes those of
-    /// the rank. They are rounded as `inputs` are, from which they are computed.
+    /// `out` becomes, or is increased by, the sum over all parts of all ranks. `write_parts(device, number, to)` writes
+    /// those of rank `number`.
     fn sum(
         &mut self,
-        out: &RankBuffer<B>,
-        inputs: ActivationDtype,
+        out: &mut RankBuffer<B>,
         adds: bool,
-        write_parts: impl Fn(&mut Rank<'_, B>, &mut [&mut B::Buffer]) + Send + Sync + 'static,
+        write_parts: impl FnOnce(&mut B, usize, &mut [&mut B::Buffer]),
     ) {
-        let is_summed = matches!(out.share, Share::Summed { .. });
-        assert!(is_summed, "a layer whose inputs are divided writes a buffer of sums");
-        let (own, parts) = (out.own.clone(), out.parts.clone());
-        let how = self.reduced(inputs, adds);
-        self.op(move |rank| {
-            let at = rank.number;
-            let mut own = members::lock(&own[at]);
-            let mut parts: Vec<_> = parts.iter().map(|part| members::lock(&part[at])).collect();
-            let mut parts: Vec<&mut B::Buffer> = parts.iter_mut().map(|part| &mut **part).collect();
-            write_parts(rank, &mut parts);
-            let parts: Vec<&B::Buffer> = parts.iter().map(|part| &**part).collect();
-            rank.backend.all_reduce(rank.fabric, at, &mut own, &parts, how);
+        let Share::Summed { inputs, .. } = out.share else {
+            panic!("a layer whose inputs are divided writes a buffer of sums");
+        };
+        let how = Reduced { adds, ..self.reduced(inputs) };
+        self.exchange(|device, fabric, number| {
+            write_parts(device, number, &mut out.parts.iter_mut().collect::<Vec<_>>());
+            device.all_reduce(fabric, number, &mut out.own, &out.parts.iter().collect::<Vec<_>>(), how);
         });
     }
 
-    /// How parts are added up that are computed from `inputs`.
-    fn reduced(&self, inputs: ActivationDtype, adds: bool) -> Reduced {
-        let (exact, is_sent) = (self.exact, self.exact || self.count() > 1);
-        let wire = match inputs {
-            ActivationDtype::Operands(dtype) if is_sent => dtype,
-            ActivationDtype::Operands(_) | ActivationDtype::Sums => Dtype::F32,
-        };
-        Reduced { wire, exact, adds }
-    }
-
-    /// Notes a buffer of sums, or of what sums are computed from, and prepares what may be added up with it.
-    fn prepare_sums(&mut self, share: Share, holds: ActivationDtype) -> Result<()> {
-        let (noted, holds) = match share {
-            Share::Summed { parts } => (&mut self.parts_held, parts),
-            Share::Columns | Share::Parts => (&mut self.inputs_held, holds),
-            Share::Whole | Share::Gathered | Share::Heads(_) => return Ok(()),
-        };
-        if noted.contains(&holds) {
-            return Ok(());
-        }
-        noted.push(holds);
-        for &part in &self.parts_held {
-            for &inputs in &self.inputs_held {
-                let how = self.reduced(inputs, false);
-                self.members.try_each(|rank| rank.backend.prepare_sums(rank.fabric, rank.number, part, how))?;
-            }
-        }
-        Ok(())
+    /// How parts are added up that are computed from `inputs`, instead of what is there.
+    fn reduced(&self, inputs: Dtype) -> Reduced {
+        let Place { count, exact, .. } = *self.place();
+        Reduced { wire: if exact || count > 1 { inputs } else { Dtype::F32 }, exact, adds: false }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::nccl::Nccl;
 use super::ways::{self, SumPiece, Way};
-use super::{BLOCKS, SumBuffers, THREADS};
+use super::{BLOCKS, CudaFabric, SumBuffers, THREADS};
 use crate::Cuda;
 use crate::compile::units::{self, ExchangedSums};
 use crate::driver::args::Args;
@@ -11,7 +11,7 @@ use crate::driver::device::Device;
 use crate::driver::grid::small;
 use crate::memory::buffer::Buffer;
 use offshoot_backend::ranks::members::Members;
-use offshoot_backend::ranks::{Rank, Ranked};
+use offshoot_backend::ranks::{Rank, Ranks};
 use offshoot_backend::{ActivationDtype, Backend, Dtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -42,7 +42,7 @@ pub enum Exchange {
 pub struct MeasuredRanks {
     /// Ends before the GPUs are given back.
     nccl: Result<Nccl>,
-    members: Members<Cuda>,
+    members: Members<Rank<Cuda>>,
     count: usize,
 }
 
@@ -77,17 +77,17 @@ impl MeasuredRanks {
     ///
     /// One sentence.
     pub fn open(ordinals: &[usize]) -> Result<Self> {
-        let mut gpus = ordinals.iter().map(|&ordinal| Cuda::open(ordinal)).collect::<Result<Vec<_>>>()?;
+        let gpus = ordinals.iter().map(|&ordinal| Cuda::open(ordinal)).collect::<Result<Vec<_>>>()?;
         if ![2, 4, 8].contains(&gpus.len()) {
             return Err(Error::value(TENSOR_PARALLEL, "2, 4 or 8 GPUs", gpus.len().to_string()));
         }
         let devices: Vec<Device> = gpus.iter().map(|gpu| gpu.device().clone()).collect();
-        let fabric = Cuda::connect(&mut gpus)?;
-        Ok(Self { count: gpus.len(), nccl: Nccl::open(&devices), members: Members::new(gpus, fabric)? })
+        let ranks = Ranks::new(gpus, false)?;
+        Ok(Self { count: devices.len(), nccl: Nccl::open(&devices), members: ranks.start(Ok)? })
     }
 
     pub fn describe(&self) -> String {
-        format!("{} x {}", self.count, self.members.first().describe())
+        self.members.of(0).describe()
     }
 
     /// The library's version, or why there is none.
@@ -101,28 +101,31 @@ impl MeasuredRanks {
     }
 
     pub fn limits(&self) -> Result<LinkLimits> {
-        let round_trip = |rank: Rank<'_, Cuda>, begin: u32| -> Result<f64> {
-            let (device, fabric) = (rank.backend.device(), rank.fabric);
+        let round_trip = |gpu: &Cuda, fabric: &CudaFabric, number: usize, begin: u32| -> Result<f64> {
+            let device = gpu.device();
             let peers = fabric.peers()?;
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
             before.record()?;
-            peers.launch_round_trip(device, rank.number, begin, TURNS);
+            peers.launch_round_trip(device, number, begin, TURNS);
             after.record()?;
             after.wait()?;
             Ok(before.elapsed_us(&after)? / f64::from(TURNS))
         };
         // The first one loads the kernel.
-        let trips = (0..3u32).map(|time| self.members.try_together(|rank| round_trip(rank, time * TURNS)));
+        let trips = (0..3u32).map(|time| {
+            let trip = |gpu: &mut Cuda, fabric: &_, number| round_trip(gpu, fabric, number, time * TURNS);
+            self.members.try_together(|rank| rank.exchange(trip))
+        });
         let trips = trips.collect::<Result<Vec<_>>>()?;
-        let memories = self.members.try_each(|rank| rank.backend.device().alloc(COPIED))?;
-        let copy = |rank: Rank<'_, Cuda>| -> Result<f64> {
-            let device = rank.backend.device();
-            let (to, from) = (device.alloc(COPIED)?, &memories[(rank.number + 1) % self.count]);
+        let memories = self.members.try_each(|rank| rank.exchange(|gpu, _, _| gpu.device().alloc(COPIED)))?;
+        let copy = |gpu: &mut Cuda, fabric: &CudaFabric, number: usize| -> Result<f64> {
+            let device = gpu.device();
+            let (to, from) = (device.alloc(COPIED)?, &memories[(number + 1) % self.count]);
             let mut least = f64::INFINITY;
             for _ in 0..COPIES {
                 let (before, after) = (device.event()?, device.event()?);
-                rank.fabric.meeting.meet();
+                fabric.meeting.meet();
                 before.record()?;
                 device.copy_of_peer(&to, from, COPIED)?;
                 after.record()?;
@@ -131,7 +134,7 @@ impl MeasuredRanks {
             }
             Ok(least)
         };
-        let copies = self.members.try_together(copy)?;
+        let copies = self.members.try_together(|rank| rank.exchange(copy))?;
         let slowest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
         Ok(LinkLimits {
             round_trip_us: trips[1..].iter().map(|times| slowest(&times[..2])).fold(f64::INFINITY, f64::min),
@@ -159,7 +162,8 @@ impl MeasuredRanks {
         }
         let times = self.members.try_together(|rank| {
             let ending = EndsNccl(self.nccl.as_ref().ok());
-            let time = self.time_on(rank, &pieces, exchange, count, wire)?;
+            let time = rank
+                .exchange(|gpu, fabric, number| self.time_on((gpu, fabric, number), &pieces, exchange, count, wire))?;
             ending.disarm();
             Ok(time)
         })?;
@@ -168,13 +172,12 @@ impl MeasuredRanks {
 
     fn time_on(
         &self,
-        rank: Rank<'_, Cuda>,
+        (backend, fabric, number): (&mut Cuda, &CudaFabric, usize),
         pieces: &[SumPiece],
         exchange: Exchange,
         count: usize,
         wire: Dtype,
     ) -> Result<f64> {
-        let Rank { number, backend, fabric } = rank;
         let device = backend.device().clone();
         let operands = ActivationDtype::Operands(wire);
         let (mut x, mut out) = (backend.buffer(count, operands)?, backend.buffer(count, ActivationDtype::Sums)?);

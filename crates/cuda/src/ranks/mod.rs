@@ -19,6 +19,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::attention::device_plan::WHOLE;
 use super::compile::units::ExchangedSums;
 use super::driver::device::Device;
 use super::driver::memory::{ALIGNED, Memory};
@@ -30,12 +31,11 @@ use super::step::Step;
 use super::{Cuda, four_bit_of};
 use gathered::Gathered;
 use offshoot_backend::ranks::meeting::Meeting;
-use offshoot_backend::ranks::{Aborted, FailedExchange, PARTS, Ranked, Reduced};
-use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring, StepBatch, StepShape};
+use offshoot_backend::ranks::{Aborted, Fabric, FailedExchange, PARTS, Place, Ranked, Reduced};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 use offshoot_core::setting::TENSOR_PARALLEL;
-use offshoot_kv::plan::Member;
 use peers::Peers;
 use ways::ChunkedPiece;
 
@@ -52,9 +52,10 @@ const PEER_MEMORY: &str = "OFFSHOOT_PEER_MEMORY";
 /// What the ranks exchange, and how.
 pub struct CudaFabric {
     count: usize,
+    devices: Vec<Device>,
     exchanges: Exchanges,
-    meeting: Arc<Meeting>,
-    choices: Arc<SharedChoices>,
+    meeting: Meeting,
+    pub(super) choices: Arc<SharedChoices>,
 }
 
 enum Exchanges {
@@ -195,37 +196,51 @@ impl CudaFabric {
     }
 }
 
+impl Fabric for CudaFabric {
+    fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    fn abort(&self) {
+        self.exchanges.abort();
+        self.choices.end();
+        self.meeting.abort();
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.exchanges.is_over()
+    }
+
+    fn settle(&self) {
+        self.devices.iter().for_each(Device::settle);
+    }
+}
+
 impl Ranked for Cuda {
     type Fabric = CudaFabric;
 
     const SHARES_MEMORY: bool = false;
     const DIVIDES_POSITIONS: bool = true;
 
-    fn connect(rank_backends: &mut [Self]) -> Result<CudaFabric> {
-        let devices: Vec<Device> = rank_backends.iter().map(|cuda| cuda.device().clone()).collect();
+    fn connect(ranks: &[Self]) -> Result<CudaFabric> {
+        let devices: Vec<Device> = ranks.iter().map(|cuda| cuda.device().clone()).collect();
         let fabric = CudaFabric {
             count: devices.len(),
             exchanges: Exchanges::connect(&devices)?,
-            meeting: Arc::new(Meeting::new(devices.len())),
+            meeting: Meeting::new(devices.len()),
             choices: Arc::new(SharedChoices::default()),
+            devices,
         };
-        devices.iter().try_for_each(Device::synchronise)?;
-        // What all ranks compute must have the same bits, so none chooses algorithms of its own.
-        for (rank, cuda) in rank_backends.iter_mut().enumerate() {
-            cuda.share_products(&fabric.choices, rank == 0);
-            cuda.beside = (fabric.count > 1).then(|| fabric.meeting.clone());
-        }
+        fabric.devices.iter().try_for_each(Device::synchronise)?;
         Ok(fabric)
     }
 
-    fn abort(fabric: &CudaFabric) {
-        fabric.exchanges.abort();
-        fabric.choices.end();
-        fabric.meeting.abort();
+    fn place(&self) -> &Option<Place<CudaFabric>> {
+        &self.place
     }
 
-    fn is_aborted(fabric: &CudaFabric) -> bool {
-        fabric.exchanges.is_over()
+    fn place_mut(&mut self) -> &mut Option<Place<CudaFabric>> {
+        &mut self.place
     }
 
     /// NCCL merges nothing.
@@ -240,10 +255,6 @@ impl Ranked for Cuda {
         };
         let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
         fabric.exchanges.prepare_sums(self.device(), rank, sums)
-    }
-
-    fn settle(&mut self) {
-        self.device().settle();
     }
 
     fn all_reduce(&mut self, fabric: &CudaFabric, rank: usize, out: &mut Buffer, parts: &[&Buffer], how: Reduced) {
@@ -306,16 +317,12 @@ impl Ranked for Cuda {
         Ok(matrix)
     }
 
-    fn repeats(&self, step: &Step, shape: StepShape) -> bool {
-        step.repeats() && step.graphs.will_replay(shape, step.is_advanced(), self.moves + step.moves)
-    }
-
     fn moves(&self, step: &Step) -> u64 {
-        step.moves
+        self.moves + step.moves
     }
 
     fn set_moves(&mut self, step: &mut Step, moves: u64) {
-        step.moves = moves;
+        step.moves = moves - self.moves;
     }
 
     fn resize_parts(&mut self, parts: &mut [&mut Buffer], rows: usize) -> Result<()> {
@@ -353,60 +360,50 @@ impl Ranked for Cuda {
         self.gemms.get_mut(&w[0].format).is_some_and(|gemm| gemm.linear_of_parts(&outs, x, w))
     }
 
-    fn load_member(
-        &mut self,
-        fabric: &CudaFabric,
-        rank: usize,
-        step: &mut Step,
-        batch: StepBatch,
-        member: Member,
-    ) -> Result<StepShape> {
-        step.become_member(member);
-        let peers = fabric.peers()?;
-        for states in step.member_states(fabric.count) {
-            peers.merge_kernel(self.device(), rank, states)?;
-        }
-        self.load(step, batch)
+    fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {
+        self.ops(out.element, out).columns(out, x, first);
+    }
+}
+
+impl Cuda {
+    /// Loads what merges partial results of the step, if it has some of a group's positions.
+    pub(super) fn prepare_merges(&self, step: &Step) -> Result<()> {
+        let Some(place) = self.place.as_ref().filter(|_| step.member() != WHOLE) else { return Ok(()) };
+        let (fabric, peers) = (place.fabric(), place.fabric().peers()?);
+        let mut all = step.member_states(fabric.count);
+        all.try_for_each(|states| peers.merge_kernel(self.device(), place.number(), states).map(drop))
     }
 
-    fn tree_attention_of_members(
-        &mut self,
-        fabric: &CudaFabric,
-        rank: usize,
+    /// Tree attention to a member's positions, merged with what the others of its group find.
+    pub(super) fn attend_as_member(
+        &self,
         out: &mut Buffer,
         qkv: &Buffer,
-        kv: &Kv,
-        layer: LayerIx,
+        (kv, layer): (&Kv, LayerIx),
         step: &mut Step,
         plan: usize,
         scoring: Scoring<'_, Vector>,
     ) {
-        self.forget_before(out);
-        if self.skips_attention {
-            return;
-        }
-        let device = self.device().clone();
+        let scoring = scoring.of_member(step.member());
+        let place = self.place.as_ref().expect("a member has a place");
+        let (device, fabric, rank) = (self.device(), place.fabric(), place.number());
         let (heads, states) = (kv.heads(layer), step.states_of(plan, fabric.count));
         let shape = (out.rows, out.width * states.members, out.element);
-        assert_eq!(shape, (qkv.rows, heads.q_width(), states.element), "tree_attention_of_members: shapes");
+        assert_eq!(shape, (qkv.rows, heads.q_width(), states.element), "tree_attention of members: shapes");
         let sinks = scoring.sinks.map(|sinks| &sinks.memory);
-        step.attend(&device, None, qkv, (kv, layer), plan, scoring);
-        let merge = match fabric.peers().and_then(|peers| Ok((peers, peers.merge_kernel(&device, rank, states)?))) {
+        step.attend(device, None, qkv, (kv, layer), plan, scoring);
+        let merge = match fabric.peers().and_then(|peers| Ok((peers, peers.merge_kernel(device, rank, states)?))) {
             Ok(merge) => merge,
-            Err(error) => return fabric.fail(&device, error),
+            Err(error) => return fabric.fail(device, error),
         };
         let (words, partials) = step.partial_states(plan);
         let of = MergedStates { out, words, partials, sinks, q_heads: heads.q_heads };
-        fabric.exchange(&device, || {
+        fabric.exchange(device, || {
             let units = of.out.rows * heads.q_heads / states.members;
             let pieces = ways::pieces_of_merge(fabric.count, units, heads.head_dim + 2);
-            pieces.for_each(|piece| merge.0.launch_merge(&device, rank, &merge.1, piece, &of));
+            pieces.for_each(|piece| merge.0.launch_merge(device, rank, &merge.1, piece, &of));
             Ok(())
         });
-    }
-
-    fn columns(&mut self, out: &mut Buffer, x: &Buffer, first: usize) {
-        self.ops(out.element, out).columns(out, x, first);
     }
 }
 
@@ -421,11 +418,11 @@ mod tests {
     /// launch, which was lost, and the step's results were wrong.
     #[test]
     fn an_exchange_of_one_leaves_the_error_of_an_earlier_launch_to_be_reported() {
-        let mut cuda = match Cuda::open(0) {
+        let cuda = match Cuda::open(0) {
             Ok(cuda) => cuda,
             Err(why) => return crate::skip::skipped(why),
         };
-        let fabric = Cuda::connect(std::slice::from_mut(&mut cuda)).expect("a GPU reaches itself");
+        let fabric = Cuda::connect(std::slice::from_ref(&cuda)).expect("a GPU reaches itself");
         let device = cuda.device().clone();
         device.keep(Error::Internal("a launch failed".to_owned()));
         fabric.exchange(&device, || Ok(()));

@@ -88,15 +88,6 @@ impl Graphs {
         }
     }
 
-    /// Whether `way` would say to replay.
-    pub fn will_replay(&self, shape: StepShape, is_advanced: bool, moves: u64) -> bool {
-        let seen = self.shapes.get(&shape).filter(|_| self.moves == moves);
-        seen.is_some_and(|seen| {
-            let is_to_tune = !seen.was_tuned && (is_advanced || seen.times.saturating_add(1) >= OFTEN);
-            seen.cached.is_some() && !is_to_tune
-        })
-    }
-
     /// Captures no graph of `shape` from now on, for lack of memory.
     pub fn do_without(&mut self, shape: StepShape) {
         self.shapes.entry(shape).or_default().does_without = true;

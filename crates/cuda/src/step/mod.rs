@@ -12,7 +12,7 @@ use self::graphs::Graphs;
 pub use self::graphs::LaunchMode;
 use self::staging_slots::StagingSlots;
 use self::token_word::token_word;
-use crate::attention::device_plan::{DevicePlan, Tiling, WHOLE};
+use crate::attention::device_plan::{DevicePlan, Tiling};
 use crate::attention::{AttentionKernels, AttentionOperands};
 use crate::compile::units::{self, MemberStates};
 use crate::delta_rule::LoadedRuns;
@@ -101,7 +101,7 @@ struct UploadedPlan {
 
 impl Step {
     /// `heads`: for each plan, those of its layers. If `deterministic`, attention gives a row the same bits whatever
-    /// the other rows are.
+    /// the other rows are. It stores rows and sees positions as `member` alone.
     pub fn new(
         device: &Device,
         heads: &[HeadLayout],
@@ -109,6 +109,7 @@ impl Step {
         element_of: ElementOf<'_>,
         vocab: usize,
         deterministic: bool,
+        member: Member,
     ) -> Result<Self> {
         let staged = || Staged::new(device, SMALLEST);
         let mut distinct: Vec<HeadLayout> = Vec::new();
@@ -121,7 +122,7 @@ impl Step {
         let index = |heads: &HeadLayout| distinct.iter().position(|known| known == heads).expect("all are among them");
         Ok(Self {
             vocab,
-            member: WHOLE,
+            member,
             advance: device.function(&units::advance(), "advance")?,
             attention: distinct.iter().map(load).collect::<Result<_>>()?,
             kernels_of: heads.iter().map(index).collect(),
@@ -143,6 +144,10 @@ impl Step {
             moves: 0,
             staging_slots: StagingSlots::new(device, SMALLEST)?,
         })
+    }
+
+    pub fn member(&self) -> Member {
+        self.member
     }
 
     /// The kernels of plan number `plan`.
@@ -180,15 +185,6 @@ impl Step {
         reserve(device, &mut self.partials, usual)?;
         self.moves += 1;
         Ok(shape)
-    }
-
-    /// Stores rows and sees positions as `member` alone, in steps that are loaded from now on.
-    pub fn become_member(&mut self, member: Member) {
-        if self.member != member {
-            // Neither words nor launches of another one serve.
-            (self.member, self.loaded) = (member, None);
-            self.moves += 1;
-        }
     }
 
     /// Also after an error no graph keeps an address that has changed.

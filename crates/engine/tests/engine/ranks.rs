@@ -10,30 +10,30 @@ use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
 };
 use offshoot_model::config::Mixer;
-use offshoot_model::{Decoder, ModelConfig};
+use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
 
 use super::bench::{
-    CONTEXT, Mode, Shape, draw, finishes, key, length, mislead, model, pages, params, prompt, roomy, sample, tokenizer,
-    unsure,
+    CONTEXT, Mode, Shape, draw, finishes, key, length, mislead, model, outcomes, pages, params, prompt, roomy, sample,
+    tokenizer, unsure,
 };
 
 fn engine(mode: Mode, shape: Shape, ranks: usize, config: EngineConfig) -> EngineHandle {
     let cpus = (0..ranks).map(|_| Cpu::open().unwrap().on_a_share_of_cores(ranks)).collect();
-    let mut backend = Ranks::new(cpus, true).unwrap();
-    let decoder = Decoder::random(&mut backend, model(shape, 4 * CONTEXT), Dtype::F32, 7).unwrap();
+    start(mode, Ranks::new(cpus, true).unwrap(), model(shape, 4 * CONTEXT), config)
+}
+
+fn start(mode: Mode, ranks: Ranks<Cpu>, model: ModelConfig, config: EngineConfig) -> EngineHandle {
+    let weights = ModelWeights::random(model, Dtype::F32, 7);
+    let model = LoadedRanks::start(ranks, |rank| Decoder::of(rank, &weights)).unwrap();
     let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
-        .unwrap()
+    Engine::start(model, Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config }).unwrap()
 }
 
 /// An engine of four ranks; `divides`: those that have the same of two key heads divide its positions, or copy it.
 fn four(mode: Mode, shape: Shape, divides: bool, config: EngineConfig) -> EngineHandle {
     let cpus = (0..4).map(|_| Cpu::open().unwrap().on_a_share_of_cores(4)).collect();
-    let mut backend = Ranks::new(cpus, false).unwrap().sharing_positions(if divides { 2 } else { 1 });
-    let decoder = Decoder::random(&mut backend, four_model(shape), Dtype::F32, 7).unwrap();
-    let run_ahead = config.run_ahead || mode.run_ahead;
-    Engine::start(decoder.on(backend), Some(tokenizer()), EngineConfig { check_plans: true, run_ahead, ..config })
-        .unwrap()
+    let ranks = Ranks::new(cpus, false).unwrap().sharing_positions(if divides { 2 } else { 1 });
+    start(mode, ranks, four_model(shape), config)
 }
 
 /// A model that four ranks divide.
@@ -154,6 +154,28 @@ fn draws_do_not_depend_on_the_number_of_ranks(mode: Mode) {
     }
 }
 
+/// A step that one rank has no memory for is not begun by the others, and is taken in parts.
+fn a_rank_that_lacks_memory_makes_steps_smaller(mode: Mode) {
+    let (expected, _) = crowd(&engine(mode, Shape::Hybrid, 2, roomy()));
+    for short in [0, 1] {
+        let cpu = |rank| Cpu::open().unwrap().with_most_rows(if rank == short { 9 } else { usize::MAX });
+        let ranks = Ranks::new((0..2).map(cpu).collect(), true).unwrap();
+        let (found, _) = crowd(&start(mode, ranks, model(Shape::Hybrid, 4 * CONTEXT), roomy()));
+        assert_eq!(found, expected, "rank {short}");
+    }
+}
+
+/// Its error ends the others, which wait for it.
+fn a_rank_that_fails_in_a_step_ends_the_engine(mode: Mode) {
+    let cpu = |rank| Cpu::open().unwrap().failing_where(if rank == 1 { |step, _| step == 2 } else { |_, _| false });
+    let ranks = Ranks::new((0..2).map(cpu).collect(), true).unwrap();
+    let engine = start(mode, ranks, model(Shape::Full, 4 * CONTEXT), roomy());
+    let branch = engine.root(prompt(1, 40)).unwrap();
+    let outcome = outcomes(&engine, vec![draw(branch, key("a", 0), params(), unsure(70))]).remove(0);
+    let error = outcome.expect_err("a rank fails").to_string();
+    assert!(error.contains("end by it"), "{error}");
+}
+
 fn what_ranks_swap_comes_back(mode: Mode) {
     let (expected, roomy_metrics) = crowd(&engine(mode, Shape::Full, 2, roomy()));
     assert_eq!(roomy_metrics.preemptions, 0);
@@ -173,5 +195,7 @@ in_modes! {
     what_members_swap_comes_back,
     prefixes_of_members_are_kept_on_disk,
     draws_do_not_depend_on_the_number_of_ranks,
+    a_rank_that_lacks_memory_makes_steps_smaller,
+    a_rank_that_fails_in_a_step_ends_the_engine,
     what_ranks_swap_comes_back,
 }

@@ -12,7 +12,7 @@ use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, Finish, ForkKind, PoolSize, SamplingParams, Stop,
     UniformKey,
 };
-use offshoot_model::{Decoder, ModelConfig, Sequence};
+use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights, Sequence, StepRunner};
 use serde_json::{Value, json};
 
 const VOCAB: u32 = 512;
@@ -121,9 +121,8 @@ fn members_compute_what_one_gpu_computes() {
         let config = case.config();
         let mut alone = None;
         for count in [2, 4, 8].into_iter().filter(|&count| count > config.attention().next().unwrap().heads.kv_heads) {
-            let Some(mut ranks) = members(count, &config) else { break };
-            let found = logits(&mut ranks, &case);
-            drop(ranks);
+            let Some(ranks) = members(count, &config) else { break };
+            let found = ranks.start(Ok).unwrap().try_together(|rank| Ok(logits(rank, &case))).unwrap().swap_remove(0);
             let alone = alone.get_or_insert_with(|| logits(&mut Cuda::open(0).unwrap(), &case));
             let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
             let worst = found.iter().zip(&*alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -134,12 +133,11 @@ fn members_compute_what_one_gpu_computes() {
     }
 }
 
-fn engine<B: Backend>(mut backend: B, case: &Case, pages: Option<usize>) -> EngineHandle {
-    let decoder = Decoder::random(&mut backend, case.config(), case.dtype, 3).unwrap();
-    let page_bytes = backend.page_bytes(&decoder.kv_shape(1));
+fn engine(model: Box<dyn StepRunner>, pages: Option<usize>) -> EngineHandle {
+    let page_bytes = model.facts().page_bytes;
     let pool = PoolSize::Bytes(pages.unwrap_or(2000) * page_bytes);
     let config = EngineConfig { pool, swap_bytes: 2000 * page_bytes, check_plans: true, ..EngineConfig::default() };
-    Engine::start(decoder.on(backend), None, config).unwrap()
+    Engine::start(model, None, config).unwrap()
 }
 
 fn outcomes(engine: &EngineHandle, extends: Vec<Extend>) -> Vec<Finish> {
@@ -200,12 +198,15 @@ fn branches_of_members_go_on_as_on_one_gpu() {
             // Room for all, and so little that branches are swapped.
             for pages in [None, Some(16)] {
                 let Some(ranks) = members(count, &config) else { break };
-                let engine_of_members = engine(ranks, &case, pages);
+                let weights = ModelWeights::random(case.config(), case.dtype, 3);
+                let ranks = LoadedRanks::start(ranks, |rank| Decoder::of(rank, &weights)).unwrap();
+                let engine_of_members = engine(ranks, pages);
                 mislead(&engine_of_members);
                 let drawn = drawn(&engine_of_members);
                 let metrics = engine_of_members.metrics().unwrap();
                 drop(engine_of_members);
-                let judge = engine(Cuda::open(0).unwrap(), &case, None);
+                let mut alone = Cuda::open(0).unwrap();
+                let judge = engine(Decoder::of(&mut alone, &weights).unwrap().on(alone), None);
                 let mut worst = 0.0f32;
                 for (text, finish) in &drawn {
                     let branch = judge.root(text.clone()).unwrap();

@@ -12,7 +12,7 @@ use super::super::config::ModelFolder;
 use super::super::decoder::Decoder;
 use super::super::layout::{Layout, TensorSpec};
 use super::super::sequence::Sequence;
-use super::super::weights::ModelFiles;
+use super::super::weights::{Check, ModelFiles};
 use super::golden::{likeliest, logprob};
 
 /// Tokens per step.
@@ -142,8 +142,8 @@ impl Files {
 
     /// The elements as little-endian f32.
     fn numbers(&self, spec: &TensorSpec) -> Result<Vec<u8>> {
-        let numbers = |parts: &[MatrixPart<'_>]| Ok(parts[0].dense_bytes(Dtype::F32));
-        self.files.parts(std::slice::from_ref(spec), Dtype::F32, numbers)
+        let numbers = |parts: &[MatrixPart<'_>]| Ok(parts[0].dense_bytes(Dtype::F32, 0..spec.cols()));
+        self.files.parts(std::slice::from_ref(spec), Dtype::F32, Check::Values, numbers)
     }
 }
 

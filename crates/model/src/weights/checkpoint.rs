@@ -163,8 +163,13 @@ impl Checkpoint {
     }
 
     /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
-    pub fn parts<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>) -> Result<T> {
-        let stored = specs.iter().map(|spec| self.matrix(spec, Check::Values)).collect::<Result<Vec<_>>>()?;
+    pub fn parts<T>(
+        &self,
+        specs: &[TensorSpec],
+        check: Check,
+        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
+    ) -> Result<T> {
+        let stored = specs.iter().map(|spec| self.matrix(spec, check)).collect::<Result<Vec<_>>>()?;
         let packed = pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
         stored.iter().for_each(StoredMatrix::release);
         Ok(packed)

@@ -6,6 +6,7 @@ use offshoot_backend::{Backend, MatrixPart, QuantSource, QuantView, Split, Weigh
 use offshoot_core::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
+use super::quantised::Check;
 use super::{RandomWeights, WeightSource, multiplies_experts, split_vector_of};
 
 impl WeightSource {
@@ -32,7 +33,7 @@ impl WeightSource {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
                 checkpoint.packed(specs, |views| {
-                    if made.is_some() {
+                    if made.is_some() && backend.is_first() {
                         checkpoint.refuse_nan(&views[0], tensor)?;
                     }
                     let experts = (0..tensor.shape[0].size).map(|expert| {
@@ -76,7 +77,7 @@ impl WeightSource {
         let count = tensor.shape[0].size;
         match self {
             WeightSource::Checkpoint { checkpoint, .. } => {
-                let stored = checkpoint.mxfp4(tensor)?;
+                let stored = checkpoint.mxfp4(tensor, Check::on(backend))?;
                 let specs = [tensor.clone(), tensor.clone()];
                 let matrices = (0..count).map(|expert| {
                     let parts = stored.expert(expert, count, alternating);

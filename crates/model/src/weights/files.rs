@@ -57,9 +57,9 @@ impl ModelFiles {
     }
 
     /// Experts in OpenAI's MXFP4.
-    pub fn mxfp4(&self, spec: &TensorSpec) -> Result<StoredMatrix<'_>> {
+    pub fn mxfp4(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
         match self {
-            Self::Safetensors(folder) => folder.mxfp4(spec, Check::Values),
+            Self::Safetensors(folder) => folder.mxfp4(spec, check),
             Self::Gguf(_) => unreachable!("the layout of a GGUF model has no such experts"),
         }
     }
@@ -134,10 +134,11 @@ impl ModelFiles {
         &self,
         specs: &[TensorSpec],
         dtype: Dtype,
+        check: Check,
         pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
     ) -> Result<T> {
         match self {
-            Self::Safetensors(folder) => folder.parts(specs, pack),
+            Self::Safetensors(folder) => folder.parts(specs, check, pack),
             Self::Gguf(model) => model.parts(specs, dtype, pack),
         }
     }

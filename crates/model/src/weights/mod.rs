@@ -13,8 +13,8 @@ mod safetensors_file;
 use std::ops::Range;
 
 use offshoot_backend::{
-    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape, WeightFormat, WeightView,
-    with_bytes,
+    Backend, Dtype, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape, WeightFormat,
+    WeightView, with_bytes,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
@@ -24,6 +24,7 @@ use super::layout::TensorSpec;
 pub use checkpoint::{IndexFacts, compare_index};
 pub use files::ModelFiles;
 pub use gguf::GgufModel;
+pub use quantised::Check;
 pub use random::RandomWeights;
 
 /// Where weights come from.
@@ -69,7 +70,9 @@ impl WeightSource {
     ) -> Result<B::Matrix> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                checkpoint.parts(specs, *dtype, |parts| self.matrix_of(backend, specs, parts, split, &multiplies))
+                let check = Check::on(backend);
+                checkpoint
+                    .parts(specs, *dtype, check, |parts| self.matrix_of(backend, specs, parts, split, &multiplies))
             }
             WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), split, multiplies),
         }
@@ -83,13 +86,14 @@ impl WeightSource {
         rows: &[Range<usize>],
         split: &Split,
     ) -> Result<B::Matrix> {
+        let check = Check::on(backend);
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
             let dense = StackShape::of(parts).dense;
-            if dense.is_none() && made.is_none() {
+            if dense.is_none() && made.is_none() && backend.is_first() {
                 log::warn!("tensor `{}` becomes dense: its rows are put in another order", specs[0].name);
             }
             let (dtype, cols) = (dense.unwrap_or(self.compute().0), parts[0].cols());
-            let stack: Vec<u8> = parts.iter().flat_map(|part| part.dense_bytes(dtype)).collect();
+            let stack: Vec<u8> = parts.iter().flat_map(|part| part.dense_bytes(dtype, 0..cols)).collect();
             let row = cols * dtype.bytes();
             let bytes: Vec<u8> =
                 rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
@@ -104,9 +108,11 @@ impl WeightSource {
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
-                None => checkpoint.parts(specs, *dtype, |parts| select(parts, None)),
+                None => checkpoint.parts(specs, *dtype, check, |parts| select(parts, None)),
                 made => checkpoint.packed(specs, |views| {
-                    views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
+                    if check == Check::Values {
+                        views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
+                    }
                     select(&views.iter().copied().map(MatrixPart::Dense).collect::<Vec<_>>(), made)
                 }),
             },
@@ -176,8 +182,10 @@ impl WeightSource {
             WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
             format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && multiplies(backend, format),
         };
-        if parts.iter().all(is_kept) {
-            return backend.split_matrix(parts, split);
+        let held = parts.iter().map(|&part| HeldPart { part, becomes: (!is_kept(&part)).then_some(dtype) });
+        let held: Vec<_> = held.collect();
+        if held.iter().all(|held| held.becomes.is_none()) {
+            return backend.split_matrix(&held, split);
         }
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
@@ -192,17 +200,12 @@ impl WeightSource {
             return Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found));
         }
         // Of quantised matrices `Decoder` says it once for all.
-        let dense = |part: &MatrixPart<'_>| part.format().dense().filter(|_| !is_kept(part));
-        for (spec, other) in specs.iter().zip(parts).filter_map(|(spec, part)| Some((spec, dense(part)?))) {
+        let dense = |held: &HeldPart<'_>| held.part.format().dense().filter(|_| held.becomes.is_some());
+        let changed = specs.iter().zip(&held).filter(|_| backend.is_first());
+        for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
             log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
-        let bytes: Vec<Vec<u8>> =
-            parts.iter().map(|part| if is_kept(part) { Vec::new() } else { part.dense_bytes(dtype) }).collect();
-        let parts = parts.iter().zip(&bytes).map(|(part, bytes)| match is_kept(part) {
-            true => *part,
-            false => MatrixPart::Dense(WeightView { dtype, rows: part.rows(), cols: part.cols(), bytes }),
-        });
-        backend.split_matrix(&parts.collect::<Vec<_>>(), split)
+        backend.split_matrix(&held, split)
     }
 }
 

@@ -12,7 +12,7 @@ use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
 use super::safetensors_file::SafetensorsFile;
 use offshoot_backend::{
-    Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
     quantised::{ActivationScale, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
@@ -121,8 +121,17 @@ pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
 pub enum Check {
     /// Its tensors' names, types and shapes.
     Shapes,
-    /// And its scales, groups and codes, which reads them.
+    /// And its groups: enough to multiply it, if its values are checked elsewhere.
+    Groups,
+    /// And its scales and codes, which reads them.
     Values,
+}
+
+impl Check {
+    /// That of a device which loads the matrix: of several that load a model together, the first checks values for all.
+    pub fn on<B: Backend>(device: &B) -> Self {
+        if device.is_first() { Check::Values } else { Check::Groups }
+    }
 }
 
 impl Checkpoint {

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use offshoot_backend::ranks::{Ranked, Ranks};
+use offshoot_backend::ranks::{Rank, Ranked, Ranks};
 use offshoot_backend::{Backend, Dtype, KvDtype};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
 use offshoot_model::check;
-use offshoot_model::{Decoder, MadeFormat, ModelConfig, ModelFolder, Sequence, WeightChoice};
+use offshoot_model::{Decoder, MadeFormat, ModelConfig, ModelFolder, ModelWeights, Sequence, WeightChoice};
 use serde_json::{Value, json};
 
 fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
@@ -21,20 +21,30 @@ fn ranks_of(isa: Isa, count: usize, exact: bool, config: &ModelConfig) -> Ranks<
     ranks(isa, count, exact).sharing_positions(shared.members())
 }
 
+/// What all ranks find, each by `work` on its own thread: the same.
+fn same_on<T: Send + PartialEq>(ranks: Ranks<Cpu>, work: impl Fn(&mut Rank<Cpu>) -> T + Sync) -> T {
+    let members = ranks.start(Ok).unwrap();
+    let mut found = members.try_together(|rank| Ok(work(rank))).unwrap();
+    assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "ranks find the same");
+    found.swap_remove(0)
+}
+
 /// Compares a golden model with transformers' results; the number of ranks that divided it.
 fn hold_golden(golden: &Path) -> Vec<usize> {
     let folder = super::goldens::in_style(golden, "rope_parameters");
     let opened = ModelFolder::open(folder.path()).unwrap();
+    let weights = ModelWeights::open(&opened).unwrap();
     let mut counts = Vec::new();
     for (count, exact) in [(1, true), (2, false), (2, true), (4, false)] {
         if opened.config.check_ranks(count, exact).is_err() {
             continue;
         }
         for isa in [Isa::Portable, *Isa::available().last().unwrap()] {
-            let mut backend = ranks_of(isa, count, exact, &opened.config);
-            let mut model = Decoder::load(&mut backend, &opened).unwrap();
-            let report = check::golden(&mut backend, &mut model, &folder.path().join("golden.json")).unwrap();
-            assert!(report.passes(), "{} on {count} ranks, exact: {exact}, {isa}\n{report}", golden.display());
+            same_on(ranks_of(isa, count, exact, &opened.config), |rank| {
+                let mut model = Decoder::of(rank, &weights).unwrap();
+                let report = check::golden(rank, &mut model, &folder.path().join("golden.json")).unwrap();
+                assert!(report.passes(), "{} on {count} ranks, exact: {exact}, {isa}\n{report}", golden.display());
+            });
         }
         counts.push(count);
     }
@@ -101,12 +111,19 @@ fn models() -> Vec<ModelConfig> {
 
 /// The logits of all rows of a text, computed in two steps.
 fn logits(count: usize, exact: bool, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
-    let mut backend = ranks_of(*Isa::available().last().unwrap(), count, exact, config);
-    logits_on(&mut backend, config, dtype)
+    logits_of(ranks_of(*Isa::available().last().unwrap(), count, exact, config), config, dtype)
 }
 
-fn logits_on<B: Backend>(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
-    let mut decoder = Decoder::random(backend, config.clone(), dtype, 3).unwrap();
+fn logits_of(ranks: Ranks<Cpu>, config: &ModelConfig, dtype: Dtype) -> Vec<f32> {
+    let weights = ModelWeights::random(config.clone(), dtype, 3);
+    same_on(ranks, |rank| logits_on(rank, &weights).into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        .into_iter()
+        .map(f32::from_bits)
+        .collect()
+}
+
+fn logits_on<B: Backend>(backend: &mut B, weights: &ModelWeights) -> Vec<f32> {
+    let mut decoder = Decoder::of(backend, weights).unwrap();
     let tokens: Vec<TokenId> = (0..70u32).map(|i| TokenId((i * i + 31 * i) % 97)).collect();
     let mut sequence = Sequence::new(backend, &mut decoder, tokens.len()).unwrap();
     let (first, second) = tokens.split_at(45);
@@ -180,8 +197,9 @@ fn quantised_layers_are_divided_by_whole_groups() {
         let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst <= 1e-4 * largest, "{count}: {worst}");
     }
-    let mut two = ranks(Isa::Portable, 2, false);
-    let cut = Decoder::random(&mut two, quantised(MadeFormat::Int4, 272), Dtype::F32, 3).err().unwrap().to_string();
+    let weights = ModelWeights::random(quantised(MadeFormat::Int4, 272), Dtype::F32, 3);
+    let cut = ranks(Isa::Portable, 2, false).start(|mut rank| Decoder::of(&mut rank, &weights).map(drop));
+    let cut = cut.err().unwrap().to_string();
     assert!(cut.contains("whole groups of 32 inputs") && cut.contains("136 of 272"), "{cut}");
 }
 
@@ -227,7 +245,7 @@ fn quantised_experts_are_divided_as_dense_ones_are() {
     for config in mixtures {
         config.check_ranks(8, true).unwrap();
         let (one, eight) = (ranks(Isa::Portable, 1, true), ranks(Isa::Portable, 8, true));
-        let held = |backend| config.held_where(|format| config.is_multiplied(backend, format));
+        let held = |ranks: &Ranks<Cpu>| config.held_where(|format| config.is_multiplied(ranks.first(), format));
         assert_eq!(held(&one).weight_bytes(Dtype::F32), config.weight_bytes(Dtype::F32), "{} stays so", config.family);
         assert_eq!(
             held(&eight).weight_bytes(Dtype::F32),
@@ -261,7 +279,7 @@ fn experts_that_would_be_cut_within_groups_become_dense() {
     let config = mxfp4_mixture(96);
     let held = |count, exact| {
         let backend = ranks(Isa::Portable, count, exact);
-        config.held_where(|format| config.is_multiplied(&backend, format)).quantisation.is_some()
+        config.held_where(|format| config.is_multiplied(backend.first(), format)).quantisation.is_some()
     };
     assert!(held(1, false) && !held(2, false) && !held(1, true));
     let bits = |count| logits(count, true, &config, Dtype::F32).into_iter().map(f32::to_bits).collect::<Vec<_>>();
@@ -300,10 +318,10 @@ fn positions_that_ranks_divide_give_what_one_device_gives() {
     assert_eq!(few_keys.len(), 4);
     for config in few_keys {
         for isa in Isa::available() {
-            let alone = logits_on(&mut Cpu::with_isa(isa), &config, Dtype::F32);
+            let alone = logits_on(&mut Cpu::with_isa(isa), &ModelWeights::random(config.clone(), Dtype::F32, 3));
             let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
             for count in [2, 4, 8] {
-                let found = logits_on(&mut ranks_of(isa, count, false, &config), &config, Dtype::F32);
+                let found = logits_of(ranks_of(isa, count, false, &config), &config, Dtype::F32);
                 let worst = found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(worst <= 1e-4 * largest, "{} on {count} ranks, {isa}: {worst} of {largest}", config.family);
             }
@@ -315,16 +333,18 @@ fn positions_that_ranks_divide_give_what_one_device_gives() {
 #[test]
 fn fp8_keys_that_ranks_divide_are_those_of_one_device() {
     let config = config(&json!({ "model_type": "qwen2", "num_key_value_heads": 1, "num_hidden_layers": 1 }));
+    let weights = ModelWeights::random(config.clone(), Dtype::F32, 3);
     let mut cpu = Cpu::open().unwrap();
     cpu.set_kv_dtype(KvDtype::Fp8);
-    let alone = logits_on(&mut cpu, &config, Dtype::F32);
-    let unrounded = logits_on(&mut Cpu::open().unwrap(), &config, Dtype::F32);
+    let alone = logits_on(&mut cpu, &weights);
+    let unrounded = logits_on(&mut Cpu::open().unwrap(), &weights);
     let largest = alone.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     let worst = |found: &[f32]| found.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     for count in [2, 4, 8] {
-        let mut backend = ranks_of(Isa::Portable, count, false, &config);
-        backend.set_kv_dtype(KvDtype::Fp8);
-        let found = worst(&logits_on(&mut backend, &config, Dtype::F32));
+        let found = same_on(ranks_of(Isa::Portable, count, false, &config), |rank| {
+            rank.set_kv_dtype(KvDtype::Fp8);
+            worst(&logits_on(rank, &weights))
+        });
         assert!(found <= 1e-4 * largest && worst(&unrounded) > 1e-4 * largest, "{count} ranks: {found} of {largest}");
     }
 }
@@ -335,23 +355,25 @@ fn positions_that_ranks_divide_take_memory_once() {
     for kv_heads in [1, 2] {
         let config = config(&json!({ "model_type": "llama", "num_key_value_heads": kv_heads }));
         let heads = config.attention().next().unwrap().heads;
-        let token = |backend: &Ranks<Cpu>| {
+        let token = |ranks: &Ranks<Cpu>| {
+            let backend = ranks.first();
             let page = backend.page_bytes(&config.kv_shape(Dtype::F32, 1));
             (page.is_multiple_of(backend.page_tokens() as usize)).then_some(page / backend.page_tokens() as usize)
         };
         let one = token(&ranks(Isa::Portable, 1, false)).unwrap();
         for count in [1, 2, 4, 8] {
-            let backend = ranks_of(Isa::Portable, count, false, &config);
+            let ranks_of_model = ranks_of(Isa::Portable, count, false, &config);
+            let backend = ranks_of_model.first();
             let members = count.div_ceil(kv_heads);
             assert_eq!(backend.sharing(), members);
-            assert_eq!(token(&backend), Some(one), "{kv_heads} key heads on {count} ranks");
+            assert_eq!(token(&ranks_of_model), Some(one), "{kv_heads} key heads on {count} ranks");
             assert_eq!(backend.page_tokens() as usize, 16 * members);
             // Attention sums over whole tiles of each member.
             assert_eq!(backend.tile() as usize, 64 * members);
             assert_eq!(backend.kv_copies(heads), 1);
             assert_eq!(
-                config.kv_bytes_per_token_on(&backend, Dtype::F32),
-                config.kv_bytes_per_token_on(&ranks(Isa::Portable, 1, false), Dtype::F32)
+                config.kv_bytes_per_token_on(backend, Dtype::F32),
+                config.kv_bytes_per_token_on(ranks(Isa::Portable, 1, false).first(), Dtype::F32)
             );
         }
     }
@@ -362,12 +384,13 @@ fn positions_that_ranks_divide_take_memory_once() {
 fn key_heads_that_several_ranks_have_take_memory_on_each() {
     let config = config(&json!({ "model_type": "llama", "num_key_value_heads": 2 }));
     let heads = config.attention().next().unwrap().heads;
-    let page = |count: usize| ranks(Isa::Portable, count, false).page_bytes(&config.kv_shape(Dtype::F32, 1));
+    let page = |count: usize| ranks(Isa::Portable, count, false).first().page_bytes(&config.kv_shape(Dtype::F32, 1));
     assert_eq!([page(2), page(4), page(8)], [page(1), 2 * page(1), 4 * page(1)]);
     for (count, copies) in [(1, 1), (2, 1), (4, 2), (8, 4)] {
-        let backend = ranks(Isa::Portable, count, false);
+        let ranks = ranks(Isa::Portable, count, false);
+        let backend = ranks.first();
         assert_eq!(backend.kv_copies(heads), copies);
         // Keys and values of two heads of 8, in two layers.
-        assert_eq!(config.kv_bytes_per_token_on(&backend, Dtype::F32), copies * 2 * (2 * 2 * 8) * 4);
+        assert_eq!(config.kv_bytes_per_token_on(backend, Dtype::F32), copies * 2 * (2 * 2 * 8) * 4);
     }
 }

@@ -1,0 +1,153 @@
+//! A model that several devices compute together ([`LoadedRanks`]): each has its share loaded, and every call of
+//! [`StepRunner`] is one for each of them, on its own thread.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::config::ModelConfig;
+use super::decoder::Decoder;
+use super::loaded::Loaded;
+use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+use offshoot_backend::ranks::members::Members;
+use offshoot_backend::ranks::{Rank, Ranked, Ranks};
+use offshoot_backend::{Sampled, SavedPages, StepBatch};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{PageId, StateId};
+use offshoot_kv::plan::NewPage;
+
+/// A model that was loaded on each of its ranks.
+pub struct LoadedRanks<B: Ranked> {
+    config: ModelConfig,
+    members: Members<Loaded<Rank<B>>>,
+}
+
+impl<B: Ranked> LoadedRanks<B> {
+    /// Loads a model's shares, each by `load`, for an engine.
+    ///
+    /// # Errors
+    ///
+    /// Those of `load`, or no thread can be started.
+    pub fn start(
+        ranks: Ranks<B>,
+        load: impl Fn(&mut Rank<B>) -> Result<Decoder<Rank<B>>> + Sync,
+    ) -> Result<Box<dyn StepRunner>> {
+        let members = ranks.start(|mut rank| {
+            let decoder = load(&mut rank)?;
+            Ok(Loaded::new(rank, decoder))
+        })?;
+        let config = members.of(0).config().clone();
+        Ok(Box::new(Self { config, members }))
+    }
+
+    /// The least that a rank has.
+    fn least(&self, bytes: impl Fn(&Loaded<Rank<B>>) -> Result<usize>) -> Result<usize> {
+        let each = (0..self.members.count()).map(|rank| bytes(&self.members.of(rank))).collect::<Result<Vec<_>>>()?;
+        Ok(each.into_iter().min().expect("there is a rank"))
+    }
+
+    /// Each rank submits, or none does. An error of one that has begun ends them all: others wait for it.
+    fn submit_each(
+        &self,
+        submit: impl Fn(&mut Loaded<Rank<B>>) -> Result<(), StepFailure> + Sync,
+    ) -> Result<(), StepFailure> {
+        let submitted = self.members.try_together(|loaded| match submit(loaded) {
+            Err(StepFailure { error, has_begun: true }) => Err(error),
+            submitted => Ok(submitted.err().map(|failure| failure.error)),
+        });
+        let failed = submitted.map_err(|error| StepFailure { error, has_begun: true })?.into_iter().flatten();
+        // The reason, not what those say which wait for another one.
+        match failed.min_by_key(|error| matches!(error, Error::Internal(_))) {
+            Some(error) => Err(StepFailure::before(error)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<B: Ranked> StepRunner for LoadedRanks<B> {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn facts(&self) -> RunnerFacts {
+        self.members.of(0).facts()
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        self.least(Loaded::free_bytes)
+    }
+
+    fn kv_room(&self) -> Result<usize> {
+        self.least(Loaded::kv_room)
+    }
+
+    fn prepare(&mut self, limits: StepLimits) -> Result<()> {
+        self.members.try_each(|loaded| loaded.prepare(limits)).map(drop)
+    }
+
+    fn allocate(&mut self, pages: usize, states: usize) -> Result<()> {
+        self.members.try_each(|loaded| loaded.allocate(pages, states)).map(drop)
+    }
+
+    fn clear(&mut self) {
+        self.members.each(Loaded::clear);
+    }
+
+    fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {
+        self.submit_each(|loaded| loaded.submit(batch.clone()))
+    }
+
+    fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {
+        self.submit_each(|loaded| loaded.submit_advanced(uniforms, new_pages))
+    }
+
+    /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
+    /// would be those of different texts from here on.
+    fn collect(&mut self) -> Result<Vec<Sampled>> {
+        let mut each = self.members.try_together(Loaded::collect)?;
+        let first = each.swap_remove(0);
+        let tokens = |samples: &[Sampled]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
+        match each.iter().all(|other| tokens(other) == tokens(&first)) {
+            true => Ok(first),
+            false => {
+                let count = self.members.count();
+                Err(Error::Internal(format!("the {count} devices of one model drew different tokens")))
+            }
+        }
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        None
+    }
+
+    fn save_pages(&mut self, pages: &[PageId]) -> Result<SavedPages> {
+        Ok(SavedPages::Ranks(self.members.try_each(|loaded| loaded.save_pages(pages))?))
+    }
+
+    fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        let count = self.members.count();
+        self.members
+            .try_each(|loaded| loaded.restore_pages(&saved.of_rank(loaded.backend().number(), count), pages))
+            .map(drop)
+    }
+
+    fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
+        for (rank, saved) in saved.of_ranks_mut().iter_mut().enumerate() {
+            let loaded = self.members.of(rank);
+            let own = loaded.backend().own_slots(slots.clone());
+            if !own.is_empty() {
+                loaded.join_pages(saved, page, &others.of_rank(rank, self.members.count()), from, own);
+            }
+        }
+    }
+
+    /// One rank's share after the other's.
+    fn save_state(&mut self, slot: StateId) -> Result<Vec<u8>> {
+        Ok(self.members.try_each(|loaded| loaded.save_state(slot))?.concat())
+    }
+
+    fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()> {
+        let share = saved.len() / self.members.count();
+        let own = |rank: usize| &saved[rank * share..][..share];
+        self.members.try_each(|loaded| loaded.restore_state(own(loaded.backend().number()), slot)).map(drop)
+    }
+}
