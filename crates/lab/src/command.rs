@@ -23,7 +23,7 @@ enum LabCommand {
     /// Check the device's arithmetic against the CPU's definition. With --kernels: compile the CUDA kernels
     Check(DeviceCheck),
     /// Measure: decode steps, matrix products, attention, the machine itself
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
 }
 
 impl Lab {

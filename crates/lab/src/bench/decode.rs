@@ -190,7 +190,7 @@ fn measure(
         case,
         prompt_rate: median(runs.iter().map(|run| case.prompt_rate(run))),
         decode_rate: median(runs.iter().map(|run| case.decode_rate(run))),
-        idle: runs.iter().map(|run| run.idle).collect::<Option<Vec<_>>>().map(|idle| median(idle.into_iter())),
+        idle: runs.iter().map(|run| run.idle).collect::<Option<Vec<_>>>().map(median),
         floor_rate: floor_rate(held, *dtype, engine.facts(), case, &machine),
         runs,
         machine,
