@@ -1,6 +1,11 @@
-//! What `offshoot-lab` refuses: values, options that a command would ignore, devices that are not there.
+//! What `offshoot-lab` refuses: values, options that a command would ignore, devices that are not there; and that the
+//! commands that documents show are none of it.
 
+use std::path::Path;
+
+use clap::Parser;
 use offshoot_cpu::Isa;
+use offshoot_lab::command::Lab;
 
 use crate::lab::{lab, refuses, succeeds};
 
@@ -66,4 +71,23 @@ fn a_gpu_that_is_asked_for_and_not_there_is_one_sentence() {
     let ran = lab(&["check", "--quick", "--deterministic"]).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("CUDA cannot be used: "), "{said}");
+}
+
+/// Lines that begin with one, and those in the table of benches.
+#[test]
+fn commands_of_the_documents_are_known() {
+    let mut checked = 0;
+    for document in ["CONTRIBUTING.md", "docs/gpus.md", "docs/performance.md", "benches/README.md"] {
+        let text = std::fs::read_to_string(Path::new(offshoot_fixtures::REPOSITORY).join(document)).unwrap();
+        let is_table = document.starts_with("benches");
+        let spans = text.split('`').filter(|_| is_table);
+        for command in text.lines().chain(spans).filter(|command| command.starts_with("offshoot-lab ")) {
+            checked += 1;
+            let words = command.split('#').next().unwrap_or_default().split_whitespace();
+            if let Err(error) = Lab::try_parse_from(words) {
+                panic!("{document}: {command}\n{error}");
+            }
+        }
+    }
+    assert!(checked > 15, "only {checked} commands were found: the scan no longer reads what it should");
 }
