@@ -55,7 +55,7 @@ pub struct AttentionPlan {
     /// For each row that is alone in its leaf segment and newest there: the span that ends with it and grows with it
     /// (see `advance`). In the order of rows.
     pub growing: Vec<GrowingSpan>,
-    /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`].
+    /// Tokens whose keys and values a plan without sharing would read; see [`PlanStats`](super::PlanStats).
     pub flat_kv_tokens: u64,
 }
 
