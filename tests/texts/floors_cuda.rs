@@ -21,7 +21,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("sampling", &["driver", "compile"]),
     ("step", &["attention", "delta_rule", "sampling", "memory", "driver", "compile"]),
     // Each an `impl` of its own for `Cuda`, beside mod.rs, which routes to all.
-    ("ranks", &["step", "gemm", "memory", "driver", "compile", "discovery"]),
+    ("ranks", &["step", "attention", "gemm", "memory", "driver", "compile", "discovery"]),
     ("timing", &["step", "gemm", "driver"]),
 ];
 

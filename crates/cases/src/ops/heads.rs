@@ -299,6 +299,6 @@ impl fmt::Display for PrepareHeadsCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds: Vec<HeadKind> = self.norms.iter().map(|norm| norm.0).collect();
         let (rotary, kv) = (self.table.rotary, self.kv);
-        write!(f, "{} rows, {}, norms of {kinds:?}, {rotary} rotated, --kv-dtype {kv}", self.rows, self.heads)
+        write!(f, "{} rows, {}, norms of {kinds:?}, {rotary} rotated, kv dtype {kv}", self.rows, self.heads)
     }
 }

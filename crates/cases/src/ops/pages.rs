@@ -140,6 +140,6 @@ impl OpCase for PagesCase {
 impl fmt::Display for PagesCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c] = self.layers;
-        write!(f, "{} rows, layers of {a}, {b} and {c}, --kv-dtype {}", self.rows, self.kv)
+        write!(f, "{} rows, layers of {a}, {b} and {c}, kv dtype {}", self.rows, self.kv)
     }
 }
