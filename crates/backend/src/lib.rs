@@ -263,7 +263,8 @@ pub trait Backend: Send + 'static {
 
     /// Whether matrices of this format are multiplied as they are stored. Others must be made dense before `matrix`.
     fn multiplies(&self, format: WeightFormat) -> bool;
-    /// The same of matrices of experts of this width, which is divided among devices that compute together.
+    /// Whether experts' matrices of this format and of `width` inputs are multiplied as they are stored, also where
+    /// devices that compute together divide the inputs.
     fn multiplies_experts(&self, format: WeightFormat, width: usize) -> bool {
         let _ = width;
         self.multiplies(format)
@@ -271,13 +272,14 @@ pub trait Backend: Send + 'static {
     /// Stacks `parts` (each `[out_i, in]`, equal `in`) into one matrix `[sum out_i, in]`. Dense parts have one dtype
     /// where the backend does not mix dtypes.
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Self::Matrix>;
-    /// The same of a matrix that ranks divide, before its parts become dense.
+    /// Stacks `parts` as `matrix` does, of which a rank keeps what `split` gives it: parts that must become dense are
+    /// cut first.
     fn split_matrix(&mut self, parts: &[HeldPart<'_>], _split: &Split) -> Result<Self::Matrix> {
         with_dense(parts, |parts| self.matrix(parts))
     }
     /// Concatenates `parts` into one f32 vector.
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Vector>;
-    /// The same of one beside a matrix that ranks divide.
+    /// Concatenates `parts` as `vector` does, of which a rank keeps what `split` gives it.
     fn split_vector(&mut self, parts: &[WeightView<'_>], _split: &Split) -> Result<Self::Vector> {
         self.vector(parts)
     }
@@ -292,7 +294,7 @@ pub trait Backend: Send + 'static {
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
-    /// The same of one that ranks may divide.
+    /// A buffer with no rows, of which a rank has the share that `_share` says.
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, _share: Share) -> Result<Self::Buffer> {
         self.buffer(width, holds)
     }

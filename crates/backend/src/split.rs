@@ -83,10 +83,10 @@ impl HeadLayout {
 pub enum Share {
     /// All of it, the same numbers in each.
     Whole,
-    /// The same; layers whose inputs are divided write it too, or add to it. `parts`: what each rank's part of such a
-    /// sum is held as; `inputs`: what it is computed from.
+    /// All of it, the same numbers in each: also a sum over all ranks, which a layer with divided inputs writes or adds.
+    /// `parts`: what each rank's part of the sum is held as; `inputs`: what the part is computed from.
     Summed { parts: ActivationDtype, inputs: Dtype },
-    /// The same; a layer whose outputs are divided writes it.
+    /// All of it, the same numbers in each: every rank writes the columns that it computes, and receives the others.
     Gathered,
     /// The columns of a matrix whose outputs are divided: a share as large as any other rank's.
     Columns,

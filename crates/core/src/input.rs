@@ -45,7 +45,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     whole(path, open(path)?)
 }
 
-/// The same as text, without a byte order mark.
+/// The input `path` as text, without a byte order mark; bounded like [`bytes`].
 pub fn text(path: &Path) -> Result<String> {
     whole_text(path, open(path)?)
 }
@@ -61,7 +61,7 @@ pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
 }
 
-/// The same as bytes.
+/// The rest of the input `path`, opened and perhaps unpacked; bounded like [`bytes`].
 pub fn whole(path: &Path, reader: impl Read) -> Result<Vec<u8>> {
     let most = MOST_OF_RECORD as u64;
     let too_long =

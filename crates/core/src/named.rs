@@ -4,7 +4,6 @@
 #[macro_export]
 macro_rules! listed {
     ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {
-        #[allow(dead_code, reason = "not every enum of words is listed, or read by name")]
         impl $type {
             /// All values, in the order of their table.
             pub const ALL: [$type; [$($name),+].len()] = [$($type::$value),+];

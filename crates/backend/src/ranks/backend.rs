@@ -42,7 +42,7 @@ impl<B: Ranked> Rank<B> {
 }
 
 impl<M> RankShare<M> {
-    /// What a rank multiplies at once; `None` if these are several parts, whose inputs are copies.
+    /// The one matrix that a rank has of a layer; `None` if it has several, one for each part of an exact sum.
     fn single(&self) -> Option<&M> {
         match &self.each[..] {
             [one] => Some(one),

@@ -33,7 +33,7 @@ impl Meeting {
         self.agree(0);
     }
 
-    /// The same, with the largest number that a rank has brought.
+    /// Returns the largest `own` of all ranks, when all have called it. Panics with [`Aborted`] if one has failed.
     pub fn agree(&self, own: u64) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.number;

@@ -116,7 +116,7 @@ impl<T: Send> Members<T> {
         passed_on(self.crew.ended(|number| Ok(work(&mut self.of(number))))).expect("`work` gives no error")
     }
 
-    /// The same of work in which ranks do not wait for each other.
+    /// What `work` gives on each rank; no rank may wait for another in it.
     ///
     /// # Errors
     ///
@@ -126,8 +126,8 @@ impl<T: Send> Members<T> {
         passed_on(self.crew.ended(|number| self.crew.fatal(work(&mut self.of(number)))))
     }
 
-    /// The same of work in which they do: any error on one ends them all, also a shortage, which is then no longer one
-    /// that a smaller step would mend.
+    /// What `work` gives on each rank; ranks may wait for each other in it. Any error on one ends them all, also a
+    /// shortage, which is then no longer one that a smaller step would mend.
     pub fn try_together<G: Send>(&self, work: impl Fn(&mut T) -> Result<G> + Sync) -> Result<Vec<G>> {
         if self.count() == 1 {
             // Nobody waits for it, and a smaller step may be taken.

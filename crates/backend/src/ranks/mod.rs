@@ -273,7 +273,7 @@ impl<B: Ranked> Ranks<B> {
         B::divides_positions(&self.first().place().fabric)
     }
 
-    /// The same, for a model whose key heads are on `members` ranks each: these divide keys and values by positions.
+    /// The ranks of a model of which every key head is on `members` ranks: these divide its keys and values by positions.
     /// Panics if the ranks cannot, or sums are exact: where partial results are merged would depend on the number of
     /// ranks.
     #[must_use]
