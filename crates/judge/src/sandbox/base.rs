@@ -1,5 +1,5 @@
-//! What every program finds: its environment, and the paths that it may read: the system's programs and libraries, and a few settings. Sources under
-//! `/usr/src`, homes, accounts and other processes are not among them.
+//! What every program finds: its environment, and the paths that it may read: the system's programs and libraries, and
+//! a few settings. Sources under `/usr/src`, homes, accounts and other processes are not among them.
 
 use std::path::{Path, PathBuf};
 
