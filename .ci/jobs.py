@@ -1,4 +1,5 @@
-"""Runs commands side by side: as many at once as there are cores, in the order given.
+"""Runs commands side by side, in the order given: as many at once as there are cores, each on one. Threads of a program
+that wait for each other would wait for other programs' as well. A command that is to use all cores asks for them (`taskset`).
 
     jobs.py FOLDER < JOBS
 
@@ -24,7 +25,7 @@ def main():
             jobs.put(line.rstrip("\n").split("\t", 1))
     began, printing, failed = time.monotonic(), threading.Lock(), []
 
-    def work():
+    def work(core):
         while True:
             try:
                 name, command = jobs.get_nowait()
@@ -32,20 +33,25 @@ def main():
                 return
             log, start = folder / f"{name}.log", time.monotonic()
             with open(log, "wb") as output:
-                end = subprocess.run(["bash", "-euo", "pipefail", "-c", command], stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=subprocess.STDOUT)
+                process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", command], stdin=subprocess.DEVNULL,
+                                           stdout=output, stderr=subprocess.STDOUT,
+                                           preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+                # Also tells what the command and all that it waited for used of the processor.
+                _, status, used = os.wait4(process.pid, 0)
+            code = process.returncode = os.waitstatus_to_exitcode(status)
             text, now = log.read_text(errors="replace"), time.monotonic()
             with printing:
-                verdict = "passed" if end.returncode == 0 else f"FAILED with {end.returncode}"
-                print(f"-- {name}: {verdict}, {now - start:.0f} s, from {start - began:.0f} s on", flush=True)
-                if end.returncode != 0:
+                verdict = "passed" if code == 0 else f"FAILED with {code}"
+                print(f"-- {name}: {verdict}, {now - start:.0f} s ({used.ru_utime + used.ru_stime:.0f} s of a core), "
+                      f"from {start - began:.0f} s on", flush=True)
+                if code != 0:
                     failed.append(name)
                     print(text, flush=True)
                 else:
                     results = [line for line in text.splitlines() if line.startswith("test result:")]
                     print("\n".join(results or text.splitlines()[-1:]), flush=True)
 
-    workers = [threading.Thread(target=work) for _ in range(os.cpu_count() or 1)]
+    workers = [threading.Thread(target=work, args=(core,)) for core in sorted(os.sched_getaffinity(0))]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -3,13 +3,16 @@
     programs.py MESSAGES NAME...          a line for each program, those of these names first, in this order
     programs.py --path NAME MESSAGES      the path of one
 
-Each runs where `cargo test` would run it: in the folder of its package.
+Each runs where `cargo test` would run it: in the folder of its package. Those of ON_ALL_CORES use all.
 """
 
 import json
 import os
 import shlex
 import sys
+
+# The judge's candidates mostly wait for their limits; the threads of an engine must meet.
+ON_ALL_CORES = ["judge", "engine-engine", "cpu-arithmetic"]
 
 
 def programs(messages):
@@ -37,7 +40,8 @@ def main():
     found, first = programs(sys.argv[1]), sys.argv[2:]
     for name in sorted(found, key=lambda name: (first.index(name) if name in first else len(first), name)):
         program, folder = found[name]
-        print(f"{name}\tcd {shlex.quote(folder)} && CARGO_MANIFEST_DIR={shlex.quote(folder)} {shlex.quote(program)}")
+        cores = f"taskset -c 0-{os.cpu_count() - 1} " if name in ON_ALL_CORES else ""
+        print(f"{name}\tcd {shlex.quote(folder)} && CARGO_MANIFEST_DIR={shlex.quote(folder)} {cores}{shlex.quote(program)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value, json};
 
 use super::chat::ChatTemplates;
-use super::load::{MOST_IDS, pieces};
+use super::load::{MOST_IDS, parsed, pieces};
 use super::pre_tokenizers::WordSplit;
 use super::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
@@ -39,8 +39,8 @@ pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
         "gpt2" => byte_level(&metadata, &vocabulary)?,
         _ => (sentencepiece(gguf, &metadata, &vocabulary)?, true),
     };
-    let text = serde_json::to_vec(&described).map_err(|fault| Error::Internal(format!("tokenizer: {fault}")))?;
-    let mut inner = tokenizers::Tokenizer::from_bytes(text)
+    let text = serde_json::to_string(&described).map_err(|fault| Error::Internal(format!("tokenizer: {fault}")))?;
+    let mut inner = parsed(&text)
         .map_err(|fault| Error::format(path, format!("its metadata describe no tokenizer: {fault}")))?;
     inner.with_padding(None);
     let bos = vocabulary.special(&metadata, "bos")?;

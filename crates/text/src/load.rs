@@ -47,7 +47,14 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = input::model_file(path)?;
-    tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| Error::format(path, format!("not a tokenizer: {e}")))
+    let not_one = |e: &dyn std::fmt::Display| Error::format(path, format!("not a tokenizer: {e}"));
+    parsed(std::str::from_utf8(&bytes).map_err(|e| not_one(&e))?).map_err(|e| not_one(&e))
+}
+
+/// The tokenizer that a text in the form of tokenizer.json describes. `from_bytes` and `from_file` are generic, and would
+/// compile all that reads these files a second time, here.
+pub(super) fn parsed(text: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
+    text.parse()
 }
 
 /// Byte-level BPE from vocab.json and merges.txt; texts are split into words like GPT-2's, or like Qwen2's if the
