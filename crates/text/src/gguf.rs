@@ -40,8 +40,8 @@ pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
         _ => (sentencepiece(gguf, &metadata, &vocabulary)?, true),
     };
     let text = serde_json::to_string(&described).map_err(|fault| Error::Internal(format!("tokenizer: {fault}")))?;
-    let mut inner = parsed(&text)
-        .map_err(|fault| Error::format(path, format!("its metadata describe no tokenizer: {fault}")))?;
+    let mut inner =
+        parsed(&text).map_err(|fault| Error::format(path, format!("its metadata describe no tokenizer: {fault}")))?;
     inner.with_padding(None);
     let bos = vocabulary.special(&metadata, "bos")?;
     let eos = vocabulary.special(&metadata, "eos")?;
