@@ -11,8 +11,8 @@ import os
 import shlex
 import sys
 
-# The judge's candidates mostly wait for their limits; the threads of an engine must meet.
-ON_ALL_CORES = ["judge", "engine-engine", "cpu-arithmetic"]
+# Candidates of the judge mostly wait for their limits; the threads of an engine must meet.
+ON_ALL_CORES = ["judge", "judge-sandbox", "engine-engine", "cpu-arithmetic"]
 
 
 def programs(messages):
