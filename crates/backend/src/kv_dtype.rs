@@ -5,8 +5,7 @@
 use float8::F8E4M3;
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, Dtype, HeadLayout};
-
+use super::weights::Dtype;
 use offshoot_core::named;
 
 /// The dtype of all keys and values.
@@ -30,23 +29,6 @@ impl KvDtype {
         match self {
             KvDtype::Model => dtype.round(x),
             KvDtype::Fp8 => e4m3(x),
-        }
-    }
-
-    /// Sets the KV dtype of `backend` for a model with these heads (of each layer) and this compute dtype. Logs a
-    /// warning if fp8 saves no memory there.
-    pub fn set_on<B: Backend>(self, backend: &mut B, heads: impl Iterator<Item = HeadLayout>, dtype: Dtype) {
-        backend.set_kv_dtype(self);
-        let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
-        match self {
-            KvDtype::Model => {}
-            KvDtype::Fp8 if !backend.is_first() => {}
-            KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
-            KvDtype::Fp8 => log::warn!(
-                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \
-                 memory, in f16 and bf16 models with heads of 64 or 128",
-                backend.describe()
-            ),
         }
     }
 }

@@ -29,38 +29,39 @@ mod delta_rule;
 mod experts;
 mod kv_dtype;
 mod levels;
+mod matrix;
 pub mod quantised;
 pub mod ranks;
+mod sampling;
 mod saved;
 mod scoring;
 mod shapes;
 mod split;
 mod step;
 mod timed;
-pub mod weights;
+mod weights;
 
 use std::ops::Range;
 use std::time::Duration;
 
 use offshoot_core::error::Result;
-use offshoot_core::ids::{LayerIx, PageId, StateId, TokenId};
+use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
+pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, Sampled, SeenToken};
 pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
 pub use split::{Segment, Share, Split};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{
-    BlockView, Dtype, HeldPart, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView, with_bytes,
-    with_dense,
-};
+pub use weights::{ActivationDtype, Dtype, RandomWeight, Uniform, WeightView};
 
 /// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
 /// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
@@ -74,15 +75,6 @@ pub struct RopeTable {
     pub sin: Vec<f32>,
 }
 
-/// What an activation buffer holds, and so the precision a backend must store it with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActivationDtype {
-    /// Sums that many layers add to, and logits: f32.
-    Sums,
-    /// Operands of dot products and results of linear layers: f32, or the compute dtype (given).
-    Operands(Dtype),
-}
-
 /// Estimated rates to choose how preempted keys and values are restored: by a copy from host memory, or by recomputing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwapRates {
@@ -90,100 +82,6 @@ pub struct SwapRates {
     pub host_bytes: f64,
     /// Floating-point operations per second of linear layers with many rows.
     pub flops: f64,
-}
-
-/// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
-pub const MOST_TOP: usize = 2048;
-
-/// The most sampled tokens a loaded step counts by itself: if its requests have penalties, it can be advanced this many
-/// times before it must be loaded again with all tokens seen so far.
-pub const MOST_COUNTED: usize = 128;
-
-/// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p,
-/// min-p, then the inverse of the cumulative distribution in vocabulary order at `uniform`.
-#[derive(Clone, Debug)]
-pub struct SampleRequest {
-    pub pick: Pick,
-    /// Tokens that penalties apply to.
-    pub seen: Vec<SeenToken>,
-    /// Index of the previous step's request that samples this branch's newest token: penalties apply to that token too,
-    /// beside `seen` ([`StepBatch::count_unseen`]).
-    pub unseen: Option<u32>,
-    pub repetition_penalty: f32,
-    pub frequency_penalty: f32,
-    pub presence_penalty: f32,
-    /// Added to the logits of these tokens, before penalties.
-    pub logit_bias: Vec<(TokenId, f32)>,
-    /// Tokens never sampled (e.g. end-of-text below the minimal length).
-    pub banned: Vec<TokenId>,
-    /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`].
-    pub top_logprobs: usize,
-}
-
-impl SampleRequest {
-    /// A request without bias, penalties or banned tokens.
-    pub fn of(pick: Pick) -> Self {
-        Self {
-            pick,
-            seen: Vec::new(),
-            unseen: None,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: Vec::new(),
-            banned: Vec::new(),
-            top_logprobs: 0,
-        }
-    }
-
-    /// The request's uniform; 0 if it takes none.
-    pub fn uniform(&self) -> f64 {
-        match self.pick {
-            Pick::Random { uniform, .. } => uniform,
-            Pick::Greedy | Pick::Given(_) => 0.0,
-        }
-    }
-
-    /// Whether seen tokens change the scores.
-    pub fn has_penalties(&self) -> bool {
-        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
-    }
-
-    /// Replaces the request's uniform, if it takes one.
-    pub fn set_uniform(&mut self, new: f64) {
-        if let Pick::Random { uniform, .. } = &mut self.pick {
-            *uniform = new;
-        }
-    }
-}
-
-/// A token that occurred in a branch's context.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SeenToken {
-    pub token: TokenId,
-    /// Its count in the sampled text.
-    pub sampled: u32,
-    pub in_prompt: bool,
-}
-
-/// How a token is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pick {
-    /// The largest logit after penalties; on ties the smallest token id.
-    Greedy,
-    /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
-    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
-    /// The token is given; only its log-probability is computed.
-    Given(TokenId),
-}
-
-/// A sampled token. Log-probabilities are natural and those of the model itself: log-softmax of the unmodified logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampled {
-    pub token: TokenId,
-    pub logprob: f32,
-    /// The likeliest tokens with their log-probabilities, falling.
-    pub top: Vec<(TokenId, f32)>,
 }
 
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
@@ -553,6 +451,25 @@ pub trait Backend: Send + 'static {
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]
     /// specifies.
     fn sample(&mut self, logits: &Self::Buffer, step: &mut Self::Step);
+}
+
+impl KvDtype {
+    /// Sets the KV dtype of `backend` for a model with these heads (of each layer) and this compute dtype. Logs a
+    /// warning if fp8 saves no memory there.
+    pub fn set_on<B: Backend>(self, backend: &mut B, heads: impl Iterator<Item = HeadLayout>, dtype: Dtype) {
+        backend.set_kv_dtype(self);
+        let bytes = heads.map(|heads| backend.kv_element_bytes(heads, dtype)).max().unwrap_or(dtype.bytes());
+        match self {
+            KvDtype::Model => {}
+            KvDtype::Fp8 if !backend.is_first() => {}
+            KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
+            KvDtype::Fp8 => log::warn!(
+                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \
+                 memory, in f16 and bf16 models with heads of 64 or 128",
+                backend.describe()
+            ),
+        }
+    }
 }
 
 /// The definition of [`Backend::prepare_heads`].

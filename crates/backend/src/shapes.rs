@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use super::{Dtype, StateShape};
+use super::delta_rule::StateShape;
+use super::weights::Dtype;
 use offshoot_core::ids::{GroupIx, LayerIx};
 use offshoot_kv::LayerPlace;
 

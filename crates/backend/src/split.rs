@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::{ActivationDtype, Dtype, HeadLayout};
+use super::shapes::HeadLayout;
+use super::weights::{ActivationDtype, Dtype};
 
 /// How a matrix, or the bias beside it, is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]

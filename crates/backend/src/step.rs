@@ -5,7 +5,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_kv::plan::{AttentionPlan, NewPage};
 use offshoot_kv::{KvSlot, StateRun};
 
-use super::{SampleRequest, SeenToken};
+use super::sampling::{SampleRequest, SeenToken};
 
 /// The token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 
 use rayon::prelude::*;
 
-use crate::CheckEffort;
-use crate::case::{ANY_VOCAB, buffer, rows_at, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, buffer, rows_at, vector};
 use crate::dense::relative_error;
 use crate::report::{CaseResult, CheckReport, WorstError};
 use crate::setting::{Setting, hints};

@@ -1,4 +1,4 @@
-//! One op with its inputs, run on any backend. `compare` runs it twice on the device and once on the backend that defines
+//! One op with its inputs, run on any backend, and how many cases there are of each. `compare` runs it twice on the device and once on the backend that defines
 //! the result, whose numbers are compared with f64 where a case computes that.
 
 use std::fmt::Display;
@@ -9,6 +9,14 @@ use offshoot_core::ids::TokenId;
 
 use crate::report::{CaseResult, WorstError};
 use offshoot_core::dice::Dice;
+
+/// How many cases are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckEffort {
+    /// Every op and code path, with few and small cases.
+    Quick,
+    Full,
+}
 
 /// One rounding to f32, relative.
 pub const F32: f64 = Dtype::F32.rounding();

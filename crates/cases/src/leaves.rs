@@ -4,9 +4,8 @@
 
 use rayon::prelude::*;
 
-use crate::CheckEffort;
 use crate::attention::{LAYER, compared, filled};
-use crate::case::{ANY_VOCAB, buffer, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, buffer, vector};
 use crate::report::CheckReport;
 use crate::setting::{Setting, hints};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
@@ -100,7 +99,7 @@ impl Leaves {
             logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             state_runs: Vec::new(),
-            requests: vec![greedy(); rows],
+            requests: vec![SampleRequest::of(Pick::Greedy); rows],
         }
     }
 
@@ -183,9 +182,4 @@ impl Leaves {
         };
         (0..self.contexts.len()).into_par_iter().flat_map_iter(row).collect()
     }
-}
-
-/// A greedy sample request, which depends only on the logits.
-pub fn greedy() -> SampleRequest {
-    SampleRequest::of(Pick::Greedy)
 }

@@ -5,9 +5,8 @@ use std::fmt::Display;
 
 use rayon::prelude::*;
 
-use crate::CheckEffort;
 use crate::attention::{LAYER, StoredForest};
-use crate::case::{ANY_VOCAB, F32, buffer};
+use crate::case::{ANY_VOCAB, CheckEffort, F32, buffer};
 use crate::leaves::{Leaves, STEPS};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use crate::setting::{Setting, hints};

@@ -19,19 +19,12 @@ pub mod setting;
 use offshoot_backend::{AttentionLevels, Backend};
 use offshoot_core::error::Result;
 
+pub use case::CheckEffort;
 pub use deterministic::deterministic;
 pub use levels::levels;
 pub use ops::linear::Destination;
 pub use ops::ops;
 pub use report::{CaseResult, CheckReport, ReportRow, WorstError};
-
-/// How many cases are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckEffort {
-    /// Every op and code path, with few and small cases.
-    Quick,
-    Full,
-}
 
 /// Runs all cases but those that compare bits: `definition` is the backend whose results define the ops. `done` gets
 /// the rows of each part of the report when they are complete.

@@ -1,9 +1,7 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
 //! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
 
-use crate::CheckEffort;
-use crate::case::{ANY_HEADS, F32, buffer, rows_at};
-use crate::leaves::greedy;
+use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use offshoot_core::dice::Dice;
@@ -63,7 +61,7 @@ impl SampleCases {
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
             let logit_rows = (0..asks as u32).collect();
@@ -88,7 +86,7 @@ impl SampleCases {
     fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest { pick: Pick::Given(token), ..greedy() }).collect();
+        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
         let logit_rows: Vec<u32> = (0..asks as u32).collect();
         let batch = |requests| {
@@ -237,7 +235,7 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
             uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
         },
     };
-    let mut request = SampleRequest { pick, top_logprobs: dice.pick(&[0, 1, 5, 20]), ..greedy() };
+    let mut request = SampleRequest { top_logprobs: dice.pick(&[0, 1, 5, 20]), ..SampleRequest::of(pick) };
     if dice.one_in(2) {
         request.repetition_penalty = dice.pick(&[1.0, 1.3, 0.8]);
         request.frequency_penalty = dice.pick(&[0.0, 0.4, -0.3]);

@@ -4,8 +4,7 @@
 use super::QuantFormat;
 use super::codes::{CodeFormat, E2M1, e4m3_code};
 use super::rounding::nonzero;
-use super::view::QuantRow;
-use crate::{RandomWeight, WeightView};
+use crate::weights::{RandomWeight, WeightView};
 
 /// Where codes, scales and zero points are. `out`, `in`: outputs and inputs of the stored matrix.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +37,17 @@ pub struct ScaleSource<'a> {
     /// Outputs that share a scale; all of them with scales for the whole tensor.
     pub block_rows: usize,
     pub block_cols: usize,
+}
+
+/// One output of a quantised matrix.
+#[derive(Clone, Debug, Default)]
+pub struct QuantRow {
+    /// One for each input, in the order of the view.
+    pub codes: Vec<u8>,
+    /// One for each group.
+    pub scales: Vec<f32>,
+    /// One for each group, or none.
+    pub zeros: Vec<u8>,
 }
 
 fn word(words: &[u8], at: usize) -> u32 {

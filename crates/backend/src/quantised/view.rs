@@ -2,7 +2,7 @@
 
 use super::QuantFormat;
 use super::rounding::ActivationScale;
-use super::source::QuantSource;
+use super::source::{QuantRow, QuantSource};
 
 /// A quantised matrix `[rows, cols]` (outputs, inputs), as stored or to be made.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +22,6 @@ pub struct QuantView<'a> {
     /// read in this order, and activations must be put into it.
     pub order: Option<&'a [u32]>,
     pub activations: ActivationScale,
-}
-
-/// One output of a quantised matrix.
-#[derive(Clone, Debug, Default)]
-pub struct QuantRow {
-    /// One for each input, in the order of the view.
-    pub codes: Vec<u8>,
-    /// One for each group.
-    pub scales: Vec<f32>,
-    /// One for each group, or none.
-    pub zeros: Vec<u8>,
 }
 
 impl<'a> QuantView<'a> {

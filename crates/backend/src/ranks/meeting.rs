@@ -3,7 +3,9 @@
 use std::panic::resume_unwind;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use super::Aborted;
+/// The panic of a rank that waited for one that has failed.
+#[derive(Debug)]
+pub struct Aborted;
 
 /// A barrier that can be ended for good.
 pub struct Meeting {

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::{Aborted, Fabric, FailedExchange};
+use super::fabric::{Fabric, FailedExchange};
+use super::meeting::Aborted;
 use offshoot_core::error::{Error, Result};
 
 /// A `T` of each rank, and the threads that work on them.

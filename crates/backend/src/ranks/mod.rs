@@ -13,6 +13,7 @@
 
 mod backend;
 mod cut;
+mod fabric;
 mod loading;
 pub mod meeting;
 pub mod members;
@@ -22,10 +23,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use fabric::{Fabric, FailedExchange};
 pub use loading::divides_experts;
+pub use meeting::Aborted;
 
 use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Share, Split};
-use meeting::Meeting;
 use members::Members;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -36,19 +38,6 @@ pub const PARTS: usize = 8;
 
 /// How many ranks a model may have: such as divide the parts.
 pub const RANKS: [usize; 4] = [1, 2, 4, PARTS];
-
-/// Through which ranks exchange buffers. Their calls meet in the order in which each rank makes them.
-pub trait Fabric: Send + Sync {
-    /// Where the threads of all ranks meet.
-    fn meeting(&self) -> &Meeting;
-    /// Wakes all ranks that wait for others, now and later: what they computed since then is void. A rank that asks
-    /// for an exchange afterwards panics with [`Aborted`].
-    fn abort(&self);
-    fn is_aborted(&self) -> bool;
-    /// Waits for what the ranks have enqueued, if anything, also where an error is known; it is ignored, as they are
-    /// not used again.
-    fn settle(&self) {}
-}
 
 /// A backend several of which can be the ranks of one model.
 pub trait Ranked: Backend + Sized {
@@ -164,14 +153,6 @@ pub fn folded<T: Copy>(parts: &mut [T], mut add: impl FnMut(T, T, usize) -> T) -
 fn small(ranks: usize) -> u32 {
     u32::try_from(ranks).expect("there are few ranks")
 }
-
-/// The panic of a rank that waited for one that has failed.
-#[derive(Debug)]
-pub struct Aborted;
-
-/// The panic of a rank that cannot do its part of an exchange, for which the others wait.
-#[derive(Debug)]
-pub struct FailedExchange(pub Error);
 
 /// A device's place among the ranks of a model.
 pub struct Place<F> {

@@ -1,8 +1,8 @@
 //! Attention of the rows of a forest: all together, some of them, and one alone, with every planner.
 
-use super::Differences;
-use crate::CheckEffort;
+use super::differences::Differences;
 use crate::attention::{StoredForest, attend};
+use crate::case::CheckEffort;
 use crate::report::CheckReport;
 use crate::setting::{ScoreTerms, Setting, hints, sharpness};
 use offshoot_backend::{Backend, Dtype, HeadLayout, KvDtype};

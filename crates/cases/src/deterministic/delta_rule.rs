@@ -4,9 +4,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::Differences;
-use crate::CheckEffort;
-use crate::case::{ANY_HEADS, ANY_VOCAB, buffer, numbers, rows_at, vector};
+use super::differences::Differences;
+use crate::case::{ANY_HEADS, ANY_VOCAB, CheckEffort, buffer, numbers, rows_at, vector};
 use crate::report::CheckReport;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, KvShape, StateDtype, StateShape, StepBatch,

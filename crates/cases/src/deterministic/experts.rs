@@ -3,9 +3,8 @@
 
 use std::fmt;
 
-use super::{Rows, alone};
-use crate::CheckEffort;
-use crate::case::{buffer, numbers};
+use super::differences::{Rows, alone};
+use crate::case::{CheckEffort, buffer, numbers};
 use crate::report::CheckReport;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use super::{Rows, alone};
-use crate::CheckEffort;
-use crate::case::{buffer, numbers, vector};
+use super::differences::{Rows, alone};
+use crate::case::{CheckEffort, buffer, numbers, vector};
 use crate::ops::linear::Destination;
 use crate::ops::quantised::{FORMATS, is_cut};
 use crate::report::CheckReport;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::OpSuite;
+use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, rounded};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Gate};
 use offshoot_core::dice::Dice;

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::OpSuite;
 use super::activations::{gate_tolerance, sigmoid, silu};
-use crate::CheckEffort;
-use crate::case::{ANY_HEADS, ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
+use super::suite::OpSuite;
+use crate::case::{
+    ANY_HEADS, ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector,
+};
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Gate, KvShape, Pick, SampleRequest, StateDtype,
     StateShape, StepBatch,

@@ -3,12 +3,11 @@
 
 use std::fmt;
 
-use super::OpSuite;
 use super::activations::{gate_tolerance, gated, sigmoid};
 use super::linear::{RowSize, made_of, sum_tolerance};
 use super::quantised::{FORMATS, is_cut};
-use crate::CheckEffort;
-use crate::case::{F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
+use super::suite::OpSuite;
+use crate::case::{CheckEffort, F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, Rounding, Router,
     RouterScores, WeightFormat,

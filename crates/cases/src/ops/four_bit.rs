@@ -1,11 +1,10 @@
 //! Linear layers and experts whose weights are codes, in every weight-only format that the device multiplies as it is
 //! stored. Codes are made of random numbers, so both backends read the same ones.
 
-use super::OpSuite;
 use super::experts::{GroupedCase, GroupedOutput, Routed};
 use super::linear::TestLayer;
-use crate::CheckEffort;
-use crate::case::numbers;
+use super::suite::OpSuite;
+use crate::case::{CheckEffort, numbers};
 use offshoot_backend::{Backend, CodeFormat, ExpertInput, QuantFormat, Rounding, Router, RouterScores, WeightFormat};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;

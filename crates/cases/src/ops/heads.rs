@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use super::OpSuite;
-use crate::CheckEffort;
+use super::suite::OpSuite;
 use crate::attention::solitary;
-use crate::case::{ANY_VOCAB, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
 use crate::setting::hints;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::OpSuite;
-use super::quantised::e4m3_tolerance;
-use crate::CheckEffort;
-use crate::case::{F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
+use super::suite::OpSuite;
+use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
 use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, MatrixPart, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView,
@@ -162,6 +160,18 @@ pub fn sum_tolerance(format: Option<QuantFormat>, inputs: usize, x: RowSize, w: 
         Some(_) => return e4m3_tolerance(inputs, x.largest * w.largest, x.length * w.length),
     };
     2.0 * (steps * (inputs as f64).sqrt() + 4.0) * F32 * x.length * w.length
+}
+
+/// What numbers that were rounded to e4m3 may differ from others: three bits follow the first.
+const E4M3: f64 = 1.0 + 1.0 / 16.0;
+
+/// The difference of two sums over `inputs` products of e4m3, of which none is larger than `largest`. A tensor core
+/// adds 32 of them at a time to a sum of at most 128, each cut to 13 bits below the largest (DeepSeek-V3, section
+/// 3.3.2, says 14 bits in all): errors of random sign, which add up like a random walk, 8 times its mean length at
+/// most. `size`: the product of the lengths; sums in f32 differ as those of `linear`.
+fn e4m3_tolerance(inputs: usize, largest: f64, size: f64) -> f64 {
+    let walk = 8.0 * (inputs as f64).sqrt();
+    E4M3 * E4M3 * (walk * 2f64.powi(-13) * largest + 2.0 * (walk + 4.0) * F32 * size)
 }
 
 /// Codes of this format, of numbers in `bytes` (f32), `cols` of them a row.

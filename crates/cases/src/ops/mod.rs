@@ -13,13 +13,14 @@ mod norms;
 mod pages;
 pub(crate) mod quantised;
 mod rows;
+mod suite;
 
 use offshoot_backend::{Backend, Dtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 
-use crate::CheckEffort;
-use crate::case::{OpCase, compare};
+use self::suite::OpSuite;
+use crate::case::CheckEffort;
 use crate::report::{CheckReport, ReportRow};
 
 /// Checks ops of one kind.
@@ -60,40 +61,4 @@ pub fn ops<B: Backend, D: Backend>(
         }
     }
     Ok(())
-}
-
-/// Runs cases of one dtype and adds them to the report.
-pub(crate) struct OpSuite<'a, B: Backend, D: Backend> {
-    backend: &'a mut B,
-    definition: &'a mut D,
-    report: &'a mut CheckReport,
-    dtype: Dtype,
-    effort: CheckEffort,
-}
-
-impl<B: Backend, D: Backend> OpSuite<'_, B, D> {
-    fn hold(&mut self, op: &'static str, case: &impl OpCase) -> Result<()> {
-        let found = compare(self.backend, self.definition, case)?;
-        self.report.see(op, Some(self.dtype), case, found);
-        Ok(())
-    }
-
-    /// Rows and widths of plain rows: tiny, odd, no multiple of a vector, large.
-    fn shapes(&self) -> &'static [(usize, usize)] {
-        match self.effort {
-            CheckEffort::Quick => &[(1, 33), (5, 64)],
-            CheckEffort::Full => &[
-                (1, 1),
-                (1, 64),
-                (3, 37),
-                (2, 172),
-                (9, 105),
-                (17, 768),
-                (64, 1000),
-                (5, 4096),
-                (300, 130),
-                (2, 14336),
-            ],
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::OpSuite;
+use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
 use offshoot_backend::{ActivationDtype, Backend, Dtype};
 use offshoot_core::dice::Dice;

@@ -5,10 +5,9 @@
 
 use std::fmt;
 
-use super::OpSuite;
-use crate::CheckEffort;
+use super::suite::OpSuite;
 use crate::attention::solitary;
-use crate::case::{ANY_VOCAB, OpCase, buffer, numbers, rounded, rows_at};
+use crate::case::{ANY_VOCAB, CheckEffort, OpCase, buffer, numbers, rounded, rows_at};
 use crate::setting::hints;
 use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Scoring, StepBatch};
 use offshoot_core::dice::Dice;

@@ -4,10 +4,9 @@
 
 use std::fmt;
 
-use super::OpSuite;
 use super::linear::{SCALES, TestLayer, weights};
-use crate::CheckEffort;
-use crate::case::{F32, OpCase, buffer, vector};
+use super::suite::OpSuite;
+use crate::case::{CheckEffort, OpCase, buffer, vector};
 use offshoot_backend::{
     ActivationDtype, Backend, CodeFormat, Dtype, Gate, QuantFormat, Rounding, RoundingKind, WeightFormat,
 };
@@ -67,18 +66,6 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
 /// Whether the format's groups divide the inputs.
 pub fn is_cut(format: QuantFormat, inputs: usize) -> bool {
     format.group.is_none_or(|group| inputs.is_multiple_of(group as usize))
-}
-
-/// What numbers that were rounded to e4m3 may differ from others: three bits follow the first.
-const E4M3: f64 = 1.0 + 1.0 / 16.0;
-
-/// The difference of two sums over `inputs` products of e4m3, of which none is larger than `largest`. A tensor core
-/// adds 32 of them at a time to a sum of at most 128, each cut to 13 bits below the largest (DeepSeek-V3, section
-/// 3.3.2, says 14 bits in all): errors of random sign, which add up like a random walk, 8 times its mean length at
-/// most. `size`: the product of the lengths; sums in f32 differ as those of `linear`.
-pub fn e4m3_tolerance(inputs: usize, largest: f64, size: f64) -> f64 {
-    let walk = 8.0 * (inputs as f64).sqrt();
-    E4M3 * E4M3 * (walk * 2f64.powi(-13) * largest + 2.0 * (walk + 4.0) * F32 * size)
 }
 
 /// What makes the inputs of a product.

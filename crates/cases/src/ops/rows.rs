@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::OpSuite;
+use super::suite::OpSuite;
 use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
 use offshoot_core::dice::Dice;
