@@ -70,7 +70,7 @@ use self::gemm::shared::Sharing;
 use self::memory::kv;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
-use self::ranks::CudaFabric;
+use self::ranks::fabric::CudaFabric;
 use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};

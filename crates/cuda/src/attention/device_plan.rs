@@ -1,91 +1,16 @@
-//! An attention plan as the kernels read it: flat words, built on the host when the tree changes (`tiling`, `encode`)
-//! and valid while every row moves one token a step. While pages have room, no word changes; for a row that starts a
-//! new page a few reserved words are filled in place, so addresses and grids stay. `kernels/attention/plan.cuh` defines
-//! the kernels' side of the layout; `attention` owns buffers and launches.
+//! An attention plan as the kernels read it: flat words (`layout`), built on the host when the tree changes (`tiling`,
+//! `encode`) and valid while every row moves one token a step. While pages have room, no word changes; for a row that
+//! starts a new page a few reserved words are filled in place, so addresses and grids stay. `attention` owns buffers and
+//! launches.
 
 use std::ops::Range;
 
-use super::tiling::{self, TilingScratch};
-use offshoot_backend::HeadLayout;
+use super::layout::{
+    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, TILE_COUNT, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, base_of, first_seen,
+    kv_block_words,
+};
+use super::tiles::TilingScratch;
 use offshoot_kv::plan::{AttentionPlan, Member, NewPage};
-
-/// Slots of a page. A KV block is the part of one page that an item reads.
-pub const KV_BLOCK_TOKENS: u32 = 32;
-/// Words of the header, of which some are unused so that what follows begins at a cache line, of a tile and of a KV block.
-pub const HEADER_WORDS: usize = 32;
-pub const TILE_WORDS: usize = 16;
-pub const KV_BLOCK_WORDS: usize = 2;
-/// Words of a tile before its first KV blocks, and how many KV blocks are inlined there to save a lookup.
-pub const TILE_FIELDS: usize = 8;
-pub const TILE_KV_BLOCKS: usize = (TILE_WORDS - TILE_FIELDS) / KV_BLOCK_WORDS;
-
-/// Words of the header, by index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanWord {
-    WideTiles,
-    NarrowTiles,
-    WideAt,
-    NarrowAt,
-    KvBlocksAt,
-    MergeAt,
-    StatesAt,
-    PartialSlots,
-    Window,
-    WideTicket,
-    NarrowTicket,
-    EndedBlocks,
-    LeftBlocks,
-    Rows,
-    NarrowHeads,
-    FirstPosition,
-    OpeningRows,
-    OpenedRows,
-}
-
-/// The tile sizes of a device's kernels, and the workers that compute tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tiling {
-    /// Most packed rows of a narrow tile.
-    pub narrow_rows: usize,
-    /// Most packed rows of a wide tile; `None` if all tiles are narrow.
-    pub wide_rows: Option<usize>,
-    pub workers: Workers,
-    /// Most partial slots of a plan: if more would be filled, long items are split less. The plan may still fill more,
-    /// because items are never joined.
-    pub most_slots: usize,
-    /// Openings are made if they spare each worker of wide tiles as many steps (`tiling`); `None`: never. Needs kernels
-    /// that have no narrow tiles.
-    pub openings_spare: Option<usize>,
-}
-
-/// The workers that compute tiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workers {
-    /// This many resident blocks; each computes wide tiles, then narrow ones.
-    Blocks(usize),
-    /// This many blocks, which compute wide tiles, while [`DECODE_WARPS`] warps of each compute narrow tiles only. The
-    /// other warps help once no wide tile is left.
-    BlocksAndDecodeWarps(usize),
-    /// This many blocks compute wide tiles; then so many teams of warps of each compute narrow ones.
-    BlocksThenTeams { blocks: usize, teams: usize },
-}
-
-/// As in kernels/attention/stream.cuh.
-pub const DECODE_WARPS: usize = 4;
-/// Warps of a block that compute narrow tiles, helpers included: HELPERS of
-/// kernels/attention/tree_attention_wgmma.cu.
-pub const NARROW_WARPS: usize = DECODE_WARPS + 8;
-
-impl Tiling {
-    /// Whether a tile of `rows` packed rows is wide.
-    pub(super) fn is_wide(&self, packed: usize) -> bool {
-        self.wide_rows.is_some() && packed > self.narrow_rows
-    }
-
-    pub(super) fn most_rows(&self) -> usize {
-        self.wide_rows.unwrap_or(self.narrow_rows)
-    }
-}
 
 /// Who has all positions.
 pub const WHOLE: Member = Member { number: 0, of: 1, page_tokens: KV_BLOCK_TOKENS };
@@ -104,8 +29,8 @@ pub struct DevicePlan {
     pub(super) tiles_a_row: usize,
     /// Positions per tile of a deterministic plan. A row then has one state per tile, whatever the other rows are, and
     /// a page shared by segments is one KV block, so that the row's bits never change.
-    undivided: Option<u32>,
-    scratch: TilingScratch,
+    pub(super) undivided: Option<u32>,
+    pub(super) scratch: TilingScratch,
 }
 
 /// The KV blocks of an item that ends with a row.
@@ -142,25 +67,6 @@ impl DevicePlan {
     /// Whether states are merged with those of other devices.
     pub(super) fn is_of_member(&self) -> bool {
         self.member.of > 1
-    }
-
-    /// The words of `plan` for `rows_padded` rows; padded rows get an empty merge list. Panics if the plan's pages do
-    /// not have [`KV_BLOCK_TOKENS`] slots, for each member.
-    pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
-        let mut output = DevicePlan::default();
-        output.rebuild(plan, heads, rows_padded, tiling);
-        output
-    }
-
-    /// The same, reusing the memory of an earlier plan.
-    pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
-        assert_eq!(plan.page_tokens, self.member.of * KV_BLOCK_TOKENS, "pages of a device plan");
-        assert!(plan.tile == 1 || !self.is_of_member(), "where members divide a tile, bits would depend on them");
-        assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
-        self.undivided = (plan.tile > 1).then_some(plan.tile);
-        let mut scratch = std::mem::take(&mut self.scratch);
-        tiling::build(self, &mut scratch, plan, heads, rows_padded, tiling);
-        self.scratch = scratch;
     }
 
     /// The words; their device address must be a multiple of 16 bytes.
@@ -221,30 +127,4 @@ impl DevicePlan {
         }
         Some(changed.unwrap_or(0..0))
     }
-}
-
-/// The word of a tile that counts its KV blocks.
-const TILE_COUNT: usize = 3;
-
-/// The words of a KV block: `slots` of a page, which hold the positions `base ..`.
-fn kv_block_words(page: u32, base: u32, slots: Range<u32>) -> [u32; KV_BLOCK_WORDS] {
-    [page, place_word(base, slots)]
-}
-
-/// The second word of a KV block.
-pub(super) fn place_word(base: u32, slots: Range<u32>) -> u32 {
-    (base / KV_BLOCK_TOKENS) << 12 | slots.start << 6 | slots.end
-}
-
-/// Difference between the second words of two consecutive KV blocks with the same slots.
-pub(super) const NEXT_PLACE: u32 = 1 << 12;
-
-/// The first position that a row at `at` sees.
-pub(super) fn first_seen(at: u32, window: u32) -> u32 {
-    (at + 1).saturating_sub(window)
-}
-
-/// The position of slot 0, from the second word of a KV block.
-pub(super) fn base_of(kv_block: u32) -> u32 {
-    (kv_block >> 12) * KV_BLOCK_TOKENS
 }

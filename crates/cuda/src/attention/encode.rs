@@ -1,14 +1,15 @@
 //! Encodes KV blocks and row tiles as the words of a plan: the order of tiles, their partial slots, and each row's list
-//! of states. `device_plan` defines the words.
+//! of states. `layout` defines the words.
 
 use std::ops::Range;
 
-use super::device_plan::{
-    DECODE_WARPS, DevicePlan, HEADER_WORDS, KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NARROW_WARPS, PlanWord, TILE_FIELDS,
-    TILE_KV_BLOCKS, TILE_WORDS, Workers, base_of, first_seen,
+use super::builder::PlanBuilder;
+use super::device_plan::DevicePlan;
+use super::layout::{
+    DECODE_WARPS, HEADER_WORDS, KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NARROW_WARPS, PlanWord, SHARED_KV_BLOCK, TILE_FIELDS,
+    TILE_KV_BLOCKS, TILE_WORDS, Workers, base_of, first_seen, kv_block_at, make_room, word,
 };
-use super::tiles::{AttentionTile, RowTile, SplitLimit, for_each_tile};
-use super::tiling::{PlanBuilder, SHARED_KV_BLOCK, SharedKvBlock, TilingScratch, kv_block_at, make_room, word};
+use super::tiles::{AttentionTile, RowTile, SharedKvBlock, SplitLimit, TilingScratch, for_each_tile};
 
 /// Number of states of a tile's rows, as `RowStates` of kernels/attention/plan.cuh.
 const SEVERAL: u32 = 0;

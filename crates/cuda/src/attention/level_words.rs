@@ -1,7 +1,7 @@
 //! An attention plan in the words that kernels/attention/level_lse.cu reads: the items of a row, their spans and pages,
 //! as [`AttentionPlan`] lists them. `kernels/attention/level_words.cuh` defines the kernel's side of the layout.
 
-use super::device_plan::KV_BLOCK_TOKENS;
+use super::layout::KV_BLOCK_TOKENS;
 use offshoot_kv::plan::AttentionPlan;
 
 const HEADER_WORDS: usize = 8;

@@ -1,8 +1,10 @@
 //! Launches tree attention: chooses the kernel by element type and head width, its tiles and shared memory, and passes
 //! the arguments of `tree_attention` and `merge_states`. `device_plan` encodes plans; the backend owns the buffers.
 
+mod builder;
 pub mod device_plan;
 mod encode;
+pub mod layout;
 pub mod level_words;
 pub mod levels;
 mod openings;
@@ -10,7 +12,7 @@ mod split_kv;
 mod tiles;
 mod tiling;
 
-use self::device_plan::{DECODE_WARPS, Tiling, Workers};
+use self::layout::{DECODE_WARPS, Tiling, Workers};
 use crate::compile::elements::{HopperKernel, KvElement, PageLayout};
 use crate::compile::units::{self, MemberStates};
 use crate::discovery::probe::DeviceFacts;

@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 
-use super::device_plan::{KV_BLOCK_TOKENS, Workers};
-use super::tiling::{PlanBuilder, STEP_KV_BLOCKS, word};
+use super::builder::PlanBuilder;
+use super::layout::{KV_BLOCK_TOKENS, STEP_KV_BLOCKS, Workers, word};
+use super::tiles::Opening;
 use offshoot_kv::plan::WorkItem;
 
 /// What the tiles of an opening cost beside their steps, in steps: loading queries and first keys, writing states, and
@@ -15,15 +16,6 @@ const OPENING_COST: usize = 4;
 
 /// Positions of a step.
 const STEP_TOKENS: u32 = STEP_KV_BLOCKS as u32 * KV_BLOCK_TOKENS;
-
-/// The first steps of the tiles with which some neighbouring items begin.
-pub(super) struct Opening {
-    pub items: Range<usize>,
-    /// Of all the items.
-    pub rows: Range<u32>,
-    /// Number of KV blocks, in whole steps.
-    pub kv_blocks: u32,
-}
 
 impl PlanBuilder<'_> {
     /// Lists the openings of the plan, if they spare more than waiting for them takes.

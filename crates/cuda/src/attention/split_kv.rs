@@ -1,9 +1,9 @@
 //! Chooses how finely long items are split over KV, so that all blocks end at about the same time: tries a few limits
-//! on a model of how blocks take tiles, and keeps the best. `device_plan` defines tiles and KV blocks.
+//! on a model of how blocks take tiles, and keeps the best. `layout` defines tiles and KV blocks.
 
 use std::collections::VecDeque;
 
-use super::device_plan::{DECODE_WARPS, NARROW_WARPS, Workers};
+use super::layout::{DECODE_WARPS, NARROW_WARPS, Workers};
 
 /// Fixed cost of a tile, in KV blocks: looking it up, loading queries and first keys, writing states and reading them
 /// again.

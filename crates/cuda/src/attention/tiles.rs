@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::tiling::word;
+use super::layout::{KV_BLOCK_WORDS, word};
 
 /// Facts shared by the row tiles of one item.
 #[derive(Clone)]
@@ -127,4 +127,42 @@ pub fn for_each_tile<'a>(row_tiles: &'a [RowTile], limit: SplitLimit, mut emit: 
             from = to;
         }
     }
+}
+
+/// The first steps of the tiles with which some neighbouring items begin.
+pub(super) struct Opening {
+    pub items: Range<usize>,
+    /// Of all the items.
+    pub rows: Range<u32>,
+    /// Number of KV blocks, in whole steps.
+    pub kv_blocks: u32,
+}
+
+/// Memory for building a plan, reused by the next one.
+#[derive(Default)]
+pub(super) struct TilingScratch {
+    /// By item, then row.
+    pub row_tiles: Vec<RowTile>,
+    /// For each row the difference of its number of tiles to the row before it (wrapping); later the offset of its list
+    /// of states, and the end of the last list.
+    pub merge: Vec<u32>,
+    /// For each row the offset of its next state to write.
+    pub next_state: Vec<u32>,
+    /// For each row the number of leading states that its window has passed.
+    pub unseen: Vec<u32>,
+    /// For openings, other wide tiles and narrow ones the number of tiles by KV blocks; later the index of the next tile
+    /// of each length.
+    pub places: [Vec<u32>; 3],
+    /// In the order of items.
+    pub openings: Vec<Opening>,
+    /// In the order of their KV blocks.
+    pub shared: Vec<SharedKvBlock>,
+}
+
+/// A KV block of several pages.
+pub(super) struct SharedKvBlock {
+    /// Offset of its words.
+    pub kv_block: usize,
+    /// The words of each sub-block, by rising slots.
+    pub sub_blocks: Vec<[u32; KV_BLOCK_WORDS]>,
 }

@@ -1,97 +1,59 @@
 //! Turns the items of a plan into KV blocks and row tiles: rows are packed (row x query head of the group) and divided
 //! into the tiles that a thread block computes at a time. Long items are then split over KV so that all multiprocessors
-//! have work (`tiles`, `split_kv`), and the words are written (`encode`) as `device_plan` defines them.
+//! have work (`tiles`, `split_kv`), and the words are written (`encode`) as `layout` defines them.
 //!
 //! Most items are leaves of one row each, by the thousand: their path is short, and its memory is reused from plan to
 //! plan.
 
 use std::ops::Range;
 
-use super::device_plan::{
-    AppendPoint, DevicePlan, HEADER_WORDS, KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NEXT_PLACE, Tiling, base_of, place_word,
+use super::builder::PlanBuilder;
+use super::device_plan::{AppendPoint, DevicePlan};
+use super::layout::{
+    KV_BLOCK_TOKENS, KV_BLOCK_WORDS, NEXT_PLACE, SHARED_KV_BLOCK, STEP_KV_BLOCKS, Tiling, base_of, kv_block_at,
+    make_room, place_word, word,
 };
-use super::openings::Opening;
 use super::split_kv::TileWorkload;
-use super::tiles::{RowTile, SplitItem, SplitLimit, TilePart};
+use super::tiles::{RowTile, SharedKvBlock, SplitItem, SplitLimit, TilePart};
 use offshoot_backend::HeadLayout;
 use offshoot_kv::plan::{AttentionPlan, KvSpan};
-
-/// Marks the first word of a KV block of several pages; its other bits are the offset of the list of its sub-blocks.
-pub(super) const SHARED_KV_BLOCK: u32 = 1 << 31;
 
 /// KV blocks reserved after those of an item that ends with a row, for pages that the row will start.
 const SPARE_KV_BLOCKS: usize = 2;
 
-/// KV blocks per step of kernels/attention/ring.cuh; an item begins with a step of its own.
-pub(super) const STEP_KV_BLOCKS: usize = 2;
+impl DevicePlan {
+    /// The words of `plan` for `rows_padded` rows; padded rows get an empty merge list. Panics if the plan's pages do
+    /// not have [`KV_BLOCK_TOKENS`] slots, for each member.
+    pub fn build(plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) -> DevicePlan {
+        let mut output = DevicePlan::default();
+        output.rebuild(plan, heads, rows_padded, tiling);
+        output
+    }
 
-/// Memory for building a plan, reused by the next one.
-#[derive(Default)]
-pub(super) struct TilingScratch {
-    /// By item, then row.
-    pub row_tiles: Vec<RowTile>,
-    /// For each row the difference of its number of tiles to the row before it (wrapping); later the offset of its list
-    /// of states, and the end of the last list.
-    pub merge: Vec<u32>,
-    /// For each row the offset of its next state to write.
-    pub next_state: Vec<u32>,
-    /// For each row the number of leading states that its window has passed.
-    pub unseen: Vec<u32>,
-    /// For openings, other wide tiles and narrow ones the number of tiles by KV blocks; later the index of the next tile
-    /// of each length.
-    pub places: [Vec<u32>; 3],
-    /// In the order of items.
-    pub openings: Vec<Opening>,
-    /// In the order of their KV blocks.
-    pub shared: Vec<SharedKvBlock>,
-}
-
-/// A KV block of several pages.
-pub(super) struct SharedKvBlock {
-    /// Offset of its words.
-    pub kv_block: usize,
-    /// The words of each sub-block, by rising slots.
-    pub sub_blocks: Vec<[u32; KV_BLOCK_WORDS]>,
-}
-
-pub(super) struct PlanBuilder<'a> {
-    pub plan: &'a AttentionPlan,
-    pub heads: HeadLayout,
-    pub tiling: &'a Tiling,
-    pub scratch: &'a mut TilingScratch,
-    pub output: &'a mut DevicePlan,
-    /// Packed rows per row, and most whole rows of a tile: one, or a part of one, if a group fills a tile.
-    pub group: u32,
-    pub rows_a_tile: u32,
-    /// Whether each tile of the plan (`AttentionPlan::tile`) makes exactly one state of a row.
-    pub keeps_tiles: bool,
-    /// Number of KV blocks listed so far.
-    pub kv_blocks: u32,
-}
-
-/// See `DevicePlan::rebuild`.
-pub(super) fn build(
-    output: &mut DevicePlan,
-    scratch: &mut TilingScratch,
-    plan: &AttentionPlan,
-    heads: HeadLayout,
-    rows_padded: usize,
-    tiling: &Tiling,
-) {
-    let group = word(heads.group());
-    let rows_a_tile = (word(tiling.most_rows()) / group).max(1);
-    let keeps_tiles = plan.tile > 1;
-    let mut builder =
-        PlanBuilder { plan, heads, tiling, scratch, output, group, rows_a_tile, keeps_tiles, kv_blocks: 0 };
-    let workload = builder.tile_items();
-    let limit = match keeps_tiles {
-        true => SplitLimit::Tiles((plan.tile / KV_BLOCK_TOKENS) as usize),
-        false => {
-            let narrow = workload.most_narrow_kv_blocks();
-            SplitLimit::KvBlocks { wide: workload.most_wide_kv_blocks(narrow), narrow }
-        }
-    };
-    builder.write(limit, rows_padded);
+    /// The same, reusing the memory of an earlier plan.
+    pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
+        assert_eq!(plan.page_tokens, self.member.of * KV_BLOCK_TOKENS, "pages of a device plan");
+        assert!(plan.tile == 1 || !self.is_of_member(), "where members divide a tile, bits would depend on them");
+        assert!(rows_padded >= plan.row_positions.len(), "{rows_padded} rows do not hold the plan's");
+        self.undivided = (plan.tile > 1).then_some(plan.tile);
+        let mut taken = std::mem::take(&mut self.scratch);
+        let group = word(heads.group());
+        let rows_a_tile = (word(tiling.most_rows()) / group).max(1);
+        let keeps_tiles = plan.tile > 1;
+        let (scratch, output) = (&mut taken, &mut *self);
+        let mut builder =
+            PlanBuilder { plan, heads, tiling, scratch, output, group, rows_a_tile, keeps_tiles, kv_blocks: 0 };
+        let workload = builder.tile_items();
+        let limit = match keeps_tiles {
+            true => SplitLimit::Tiles((plan.tile / KV_BLOCK_TOKENS) as usize),
+            false => {
+                let narrow = workload.most_narrow_kv_blocks();
+                SplitLimit::KvBlocks { wide: workload.most_wide_kv_blocks(narrow), narrow }
+            }
+        };
+        builder.write(limit, rows_padded);
+        self.scratch = taken;
+    }
 }
 
 impl PlanBuilder<'_> {
@@ -329,20 +291,4 @@ fn outermost(positions: &[u32]) -> (u32, u32) {
         return (only, only);
     }
     positions.iter().fold((u32::MAX, 0), |(lowest, highest), &at| (lowest.min(at), highest.max(at)))
-}
-
-/// Grows `words` to at least `len`. Old contents are not cleared: every word is written afterwards.
-pub(super) fn make_room(words: &mut Vec<u32>, len: usize) {
-    if words.len() < len {
-        words.resize(len, 0);
-    }
-}
-
-/// Offset of the words of a KV block.
-pub(super) fn kv_block_at(kv_block: u32) -> usize {
-    HEADER_WORDS + kv_block as usize * KV_BLOCK_WORDS
-}
-
-pub(super) fn word(number: usize) -> u32 {
-    u32::try_from(number).expect("a step has fewer than 2^32 packed rows, KV blocks and states")
 }

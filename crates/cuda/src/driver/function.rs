@@ -1,10 +1,8 @@
 //! Kernels on the device: units are compiled, or read from the cache, and loaded once; kernels are looked up in them by
 //! name.
 
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt;
-use std::sync::Mutex;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule, CUresult};
@@ -13,7 +11,6 @@ use rayon::prelude::*;
 use super::args::Args;
 use super::device::Device;
 use crate::compile::unit::Unit;
-use crate::discovery::probe;
 use offshoot_core::error::{Error, Result};
 
 /// A kernel ready to launch.
@@ -54,31 +51,6 @@ impl Function {
     }
 }
 
-/// The modules loaded in a device's context.
-#[derive(Default)]
-pub(super) struct Modules(Mutex<HashMap<Unit, CUmodule>>);
-
-impl Modules {
-    fn get(&self, unit: &Unit) -> Option<CUmodule> {
-        self.0.lock().expect(UNPOISONED).get(unit).copied()
-    }
-
-    /// Unloads all, with the context current.
-    ///
-    /// # Safety
-    /// No function of a module is used afterwards.
-    pub(super) unsafe fn unload(&self) {
-        for (unit, module) in self.0.lock().expect(UNPOISONED).drain() {
-            // SAFETY: loaded in `load`, unloaded once; the caller promises the rest.
-            if let Err(error) = unsafe { result::module::unload(module) } {
-                log::warn!("cannot unload {unit}: {}", probe::describe(error));
-            }
-        }
-    }
-}
-
-const UNPOISONED: &str = "nothing panics while it holds this lock";
-
 impl Device {
     /// The kernel `name` of `unit`, which is compiled and loaded on first use. It may use all of a block's shared
     /// memory.
@@ -114,7 +86,7 @@ impl Device {
         }
         // Not under the lock: `prepare` compiles on several threads.
         let cubin = self.compiler().cubin(unit, &self.facts().arch)?.bytes;
-        let mut loaded = self.modules().0.lock().expect(UNPOISONED);
+        let mut loaded = self.modules().lock();
         if let Some(&module) = loaded.get(unit) {
             return Ok(module);
         }

@@ -7,5 +7,7 @@ pub mod event;
 pub mod function;
 pub mod graph;
 pub mod grid;
+mod launch;
 pub mod memory;
+mod modules;
 pub mod tensor_map;

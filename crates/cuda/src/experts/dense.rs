@@ -1,8 +1,9 @@
 //! Experts of dense weights: their matrices in one piece of memory, as rows or as panels, and the launchers of their
 //! grouped products.
 
+use super::biases::stacked;
 use super::kernels::ExpertKernels;
-use super::routes::Routes;
+use super::routes::{Routes, check_count};
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::grid::small;
@@ -66,7 +67,7 @@ impl DenseExperts {
         kind: ExpertKind,
     ) -> Result<Self> {
         let count = matrices.len();
-        super::check_count(count)?;
+        check_count(count)?;
         let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].element());
         let layout = ExpertLayout::of(element, outputs, inner, kind);
         let bytes = layout.bytes(element, outputs, inner);
@@ -84,7 +85,7 @@ impl DenseExperts {
             }
         }
         device.check()?;
-        let biases = if biases.is_empty() { None } else { Some(super::stack(device, &biases, count, outputs)?) };
+        let biases = stacked(device, &biases, count, outputs)?;
         Ok(Self { weights, biases, count, outputs, inner, element, kind, layout })
     }
 

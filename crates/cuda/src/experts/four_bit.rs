@@ -1,6 +1,7 @@
 //! Experts of 4-bit weights: their panels (kernels/four_bit/panels.cuh) in one piece of memory.
 
-use super::routes::Routes;
+use super::biases::stacked;
+use super::routes::{Routes, check_count};
 use crate::compile::four_bit::FourBit;
 use crate::driver::device::Device;
 use crate::driver::memory::Memory;
@@ -25,7 +26,7 @@ impl FourBitExperts {
     /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
     pub fn load(device: &Device, format: FourBit, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
-        super::check_count(count)?;
+        check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
         let bytes = format.bytes(outputs, inner);
         let weights = device.alloc(count * bytes)?;
@@ -34,7 +35,7 @@ impl FourBitExperts {
             device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?;
         }
         device.check()?;
-        let biases = if biases.is_empty() { None } else { Some(super::stack(device, biases, count, outputs)?) };
+        let biases = stacked(device, biases, count, outputs)?;
         Ok(Self { weights, biases, count, outputs, inner, format })
     }
 

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::routes::Routes;
+use super::biases::stacked;
+use super::routes::{Routes, check_count};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -12,8 +13,8 @@ use crate::driver::function::Function;
 use crate::driver::grid::small;
 use crate::driver::memory::Memory;
 use crate::memory::buffer::Buffer;
-use crate::memory::fp8::{Fp8Part, Fp8Scales, stride};
-use crate::memory::weights::{Matrix, Vector};
+use crate::memory::fp8::stride;
+use crate::memory::weights::{Fp8Part, Fp8Scales, Matrix, Vector};
 use crate::rounding::{self, RowRounder};
 use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{Dtype, ExpertInput};
@@ -64,7 +65,7 @@ impl Fp8Experts {
     /// format; an error if their activations are not rounded alike.
     pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
-        super::check_count(count)?;
+        check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
         let Fp8Scales { scaling, parts, memory, .. } = scales_of(&matrices[0])?;
         let (scaling, parts) = (*scaling, parts.clone());
@@ -81,7 +82,7 @@ impl Fp8Experts {
             device.copy(&scales, expert * scale_bytes, &own.memory, 0..scale_bytes)?;
         }
         device.check()?;
-        let biases = if biases.is_empty() { None } else { Some(super::stack(device, biases, count, outputs)?) };
+        let biases = stacked(device, biases, count, outputs)?;
         Ok(Self { codes, scales, scaling, activations, biases, count, outputs, inner })
     }
 

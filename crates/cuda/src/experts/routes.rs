@@ -1,7 +1,6 @@
 //! The experts chosen for the rows of a step, on the device: who chose whom, with which weight, and the places sorted by
 //! expert. The host knows only how many there are.
 
-use super::check_count;
 use crate::compile::unit::Unit;
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -13,6 +12,9 @@ use crate::memory::buffer::Buffer;
 use crate::memory::weights::Vector;
 use offshoot_backend::{Dtype, Router, RouterScores};
 use offshoot_core::error::{Error, Result};
+
+/// The most experts of a mixture: as many as a block's table of tiles has, as in kernels/experts/tile.cuh.
+const MOST_EXPERTS: usize = 1024;
 
 /// Experts that a row can choose: a lane of a warp holds one, as in kernels/experts/route_choose.cu.
 const MOST_CHOSEN: usize = 32;
@@ -171,6 +173,14 @@ impl Drop for Routes {
             }
             Err(error) => log::debug!("how many experts had rows is not known: {error}"),
         }
+    }
+}
+
+/// An error if there are more experts than the kernels' tables hold.
+pub fn check_count(experts: usize) -> Result<()> {
+    match experts {
+        1..=MOST_EXPERTS => Ok(()),
+        _ => Err(Error::value("the number of experts", format!("1 to {MOST_EXPERTS} on a GPU"), experts.to_string())),
     }
 }
 

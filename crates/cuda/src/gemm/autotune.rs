@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::algorithm::{Algorithm, AlgorithmCandidate};
+use super::algorithm::Algorithm;
+use super::candidates::AlgorithmCandidate;
 use super::cublaslt::{Description, GemmOperands, GemmShape, Library};
 use super::ranking::{agree, near, ranking, splits_worth_trying};
 use super::tune_cache::TunedAlgorithm;

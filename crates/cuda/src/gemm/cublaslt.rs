@@ -1,5 +1,5 @@
 //! cuBLASLt in a thin safe layer: a product of one shape is described once and then enqueued any number of times, also
-//! while a graph is captured. `algorithm` lists its algorithms; `gemm` defines the products.
+//! while a graph is captured. `candidates` lists its algorithms; `gemm` defines the products.
 //!
 //! The library is column-major: a row-major `[rows, width]` matrix is its `[width, rows]`. So it computes
 //! `out[N, R] = w[K, N]^T x[K, R]`, which is the row-major `out[R, N] = x[R, K] w[N, K]^T`.
@@ -233,7 +233,7 @@ impl Description {
         Raw { operation: self.operation.0, w: self.w.0, x: self.x.0, out: self.out.0 }
     }
 
-    /// Enqueues it with an algorithm that `algorithm` found valid for it. Panics if an operand's memory is too small.
+    /// Enqueues it with an algorithm that `candidates` found valid for it. Panics if an operand's memory is too small.
     /// Of several products, weights and output are those of the first: that those of the others lie as the layout says
     /// is left to the caller.
     pub fn enqueue(&self, library: &Library, algorithm: &Algorithm, operands: &GemmOperands<'_>) -> Result<()> {

@@ -5,6 +5,7 @@
 pub mod algorithm;
 mod autotune;
 mod batch_invariant;
+mod candidates;
 pub mod chooser;
 pub mod cublaslt;
 pub mod linear_fp8;

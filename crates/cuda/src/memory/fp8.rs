@@ -1,45 +1,15 @@
-//! Matrices of e4m3 on the device: row-major codes, their scales, and how the activations of each output are rounded.
-//! Which formats are held so is decided here; `gemm` and `experts` multiply them.
+//! Matrices of e4m3 are made on the device: row-major codes, their scales, and how the activations of each output are
+//! rounded. Which formats are held so is decided here; `gemm` and `experts` multiply them.
 
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::weights::{Matrix, WeightLoader};
+use super::weights::{Fp8Part, Fp8Scales, Matrix, WeightLoader};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::driver::memory::Memory;
-use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{CodeFormat, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
-
-/// What a matrix of e4m3 codes has beside them.
-pub struct Fp8Scales {
-    pub scaling: Fp8Scaling,
-    /// f32 `[outputs]`, or by blocks `[ceil(inner / 128), outputs]`.
-    pub memory: Memory,
-    /// By blocks, where all of each 128 outputs have the same: f32 `[ceil(outputs / 128)]` rows of `ceil(inner / 128)`,
-    /// rounded up to 4. So cuBLASLt reads them.
-    pub compact: Option<Memory>,
-    /// In the order of the outputs.
-    pub parts: Vec<Fp8Part>,
-}
-
-impl Fp8Scales {
-    /// How activations are rounded, if they are rounded alike for all outputs.
-    pub fn rounding_of_all(&self) -> Option<(Fp8Scaling, ActivationScale)> {
-        let first = self.parts.first()?;
-        let alike = self.parts.iter().all(|part| part.activations == first.activations);
-        alike.then_some((self.scaling, first.activations))
-    }
-}
-
-/// Neighbouring outputs whose activations are rounded alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fp8Part {
-    /// The output behind the last.
-    pub end: usize,
-    pub activations: ActivationScale,
-}
 
 impl Fp8Scaling {
     /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3,

@@ -1,15 +1,16 @@
 //! Weights on the device: matrices in the format and row-major order of their file, and vectors as f32. Their
 //! bytes go from the memory map through page-locked halves to the device, or are generated from a seed where they will
-//! be used. `fp8` has what matrices of e4m3 have beside their codes.
+//! be used. `fp8` makes matrices of e4m3.
 
 use std::sync::Arc;
 
-use super::fp8::Fp8Scales;
 use super::staging::Staging;
+use crate::compile::elements::Fp8Scaling;
 use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::memory::Memory;
+use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
 use offshoot_core::error::Result;
 
@@ -21,6 +22,35 @@ pub struct Matrix {
     pub format: WeightFormat,
     /// Those of a matrix of e4m3, whose rows of codes are a multiple of 16 bytes apart.
     pub fp8: Option<Fp8Scales>,
+}
+
+/// What a matrix of e4m3 codes has beside them.
+pub struct Fp8Scales {
+    pub scaling: Fp8Scaling,
+    /// f32 `[outputs]`, or by blocks `[ceil(inner / 128), outputs]`.
+    pub memory: Memory,
+    /// By blocks, where all of each 128 outputs have the same: f32 `[ceil(outputs / 128)]` rows of `ceil(inner / 128)`,
+    /// rounded up to 4. So cuBLASLt reads them.
+    pub compact: Option<Memory>,
+    /// In the order of the outputs.
+    pub parts: Vec<Fp8Part>,
+}
+
+impl Fp8Scales {
+    /// How activations are rounded, if they are rounded alike for all outputs.
+    pub fn rounding_of_all(&self) -> Option<(Fp8Scaling, ActivationScale)> {
+        let first = self.parts.first()?;
+        let alike = self.parts.iter().all(|part| part.activations == first.activations);
+        alike.then_some((self.scaling, first.activations))
+    }
+}
+
+/// Neighbouring outputs whose activations are rounded alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fp8Part {
+    /// The output behind the last.
+    pub end: usize,
+    pub activations: ActivationScale,
 }
 
 /// f32 elements, and beside them those of the file where it has fewer bytes: the library adds a bias in the dtype of

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::nccl::Nccl;
-use super::{BLOCKS, SumBuffers, THREADS};
+use super::ways::{BLOCKS, SumBuffers, THREADS};
 use crate::compile::units::{self, ExchangedSums};
 use crate::driver::args::Args;
 use crate::driver::device::Device;

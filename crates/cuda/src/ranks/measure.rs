@@ -1,9 +1,10 @@
 //! How long exchanges between GPUs take, by each way, beside what the link allows: a word that goes to another GPU and
 //! back, and the rate of a large copy while all GPUs copy. For `bench allreduce`.
 
+use super::fabric::CudaFabric;
 use super::nccl::Nccl;
 use super::ways::{self, SumPiece, Way};
-use super::{BLOCKS, CudaFabric, SumBuffers, THREADS};
+use super::ways::{BLOCKS, SumBuffers, THREADS};
 use crate::Cuda;
 use crate::compile::units::{self, ExchangedSums};
 use crate::driver::args::Args;

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
-use super::ways::{self, ChunkedPiece, MOST_BLOCKS, MOST_CHUNKS, SUM_THREADS, SumPiece, Way};
-use super::{MergedStates, SumBuffers, THREADS};
+use super::ways::{
+    self, ChunkedPiece, MOST_BLOCKS, MOST_CHUNKS, MergedStates, SUM_THREADS, SumBuffers, SumPiece, THREADS, Way,
+};
 use crate::compile::unit::Unit;
 use crate::compile::units::{self, ExchangedSums, MemberStates};
 use crate::driver::args::Args;

@@ -1,4 +1,4 @@
-//! How a buffer is exchanged: by which kernel of kernels/ranks, in how many launches and blocks. All ranks find the
+//! What is exchanged of a buffer, and how: by which kernel of kernels/ranks, in how many launches and blocks. All ranks find the
 //! same.
 //!
 //! The limit between the ways was measured on four H200s, and not tried on eight: of more than two ranks, one shot sends
@@ -6,6 +6,33 @@
 //! NVLink. `bench allreduce` prints both.
 
 use crate::compile::units::ExchangedSums;
+use crate::driver::memory::Memory;
+use crate::memory::buffer::Buffer;
+
+/// Threads of a block of every exchange but sums in lines.
+pub(super) const THREADS: u32 = 512;
+
+/// Blocks of a launch that exchanges nothing.
+pub(super) const BLOCKS: u32 = 128;
+
+/// A rank's parts of sums, and where the sums go, or are added.
+pub(super) struct SumBuffers<'a> {
+    pub out: &'a Buffer,
+    pub parts: &'a [&'a Buffer],
+    pub adds: bool,
+}
+
+/// A member's partial states, and where the results of its heads go.
+pub(super) struct MergedStates<'a> {
+    pub out: &'a Buffer,
+    /// Of the plan, and what it says the places of.
+    pub words: &'a Memory,
+    pub partials: &'a Memory,
+    /// Of the first member.
+    pub sinks: Option<&'a Memory>,
+    /// Of the states.
+    pub q_heads: usize,
+}
 
 /// As in kernels/ranks/exchange.cuh.
 pub const MOST_BLOCKS: usize = 512;
@@ -34,7 +61,7 @@ const CHUNK_STEP: usize = 512 * 8;
 const MOST_CHUNK: usize = 4 * CHUNK_STEP;
 
 /// Units of a chunk where members merge: one for each warp of a block, and several where there are many.
-const UNITS: usize = super::THREADS as usize / 32;
+const UNITS: usize = THREADS as usize / 32;
 const MOST_UNITS: usize = 16 * UNITS;
 
 /// Bytes on the link up to which one shot is used of more than two ranks, all receivers together; exact sums send more

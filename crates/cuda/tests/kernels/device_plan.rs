@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use offshoot_backend::HeadLayout;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, SegmentId, TokenId};
-use offshoot_cuda::attention::device_plan::{
-    DevicePlan, KV_BLOCK_TOKENS, PlanWord, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
+use offshoot_cuda::attention::device_plan::DevicePlan;
+use offshoot_cuda::attention::layout::{
+    KV_BLOCK_TOKENS, PlanWord, TILE_FIELDS, TILE_KV_BLOCKS, TILE_WORDS, Tiling, Workers,
 };
 use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, NewPage, PlanHints, Planner};

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use offshoot_backend::Dtype;
 use offshoot_backend::ranks::PARTS;
 use offshoot_core::dice::Dice;
-use offshoot_cuda::attention::device_plan::{HEADER_WORDS, PlanWord};
+use offshoot_cuda::attention::layout::{HEADER_WORDS, PlanWord};
 use offshoot_cuda::compile::units::{self, ExchangedSums, MemberStates};
 use offshoot_cuda::ranks::ways::{MOST_BLOCKS, MOST_CHUNKS};
 
