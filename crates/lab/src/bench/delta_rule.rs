@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::FloorArgs;
+use super::floor::FloorArgs;
 use super::tables::{median, print, rounded};
 use super::workload_file::read_jobs;
 use offshoot_args::whole;
@@ -22,7 +22,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, StateId, TokenId};
 use offshoot_core::out;
 use offshoot_kv::StateRun;
-use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
+use offshoot_launch::{DeviceBackend, OnDevice};
 use offshoot_model::config::kinds;
 
 // The options of `bench delta-rule`.
@@ -148,17 +148,11 @@ impl fmt::Display for MeasuredOp<'_> {
 }
 
 /// Prints each result as soon as it is known.
-pub fn main(device: DeviceChoice, options: &DeltaRuleOptions) -> Result<()> {
-    device.open(None)?.with(MeasureDeltaRule(options))
-}
-
-struct MeasureDeltaRule<'a>(&'a DeltaRuleOptions);
-
-impl OnDevice for MeasureDeltaRule<'_> {
+impl OnDevice for &DeltaRuleOptions {
     type Output = ();
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
-        let options = self.0;
+        let options = self;
         let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
         let rates = options.floor.rates(&mut backend, options.dtype, WeightFormat::Dense(options.dtype))?;
         if options.deterministic {

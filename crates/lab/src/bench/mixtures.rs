@@ -4,7 +4,7 @@
 
 use rayon::prelude::*;
 
-use super::products::{self, CALLS, LayerTimes, MeasuredLayer, ProductOptions};
+use super::layers::{CALLS, LayerTimes, MeasuredLayer, ProductOptions, TIMES};
 use super::tables::median;
 use offshoot_backend::{
     ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
@@ -142,7 +142,7 @@ impl TimedMixture {
             backend.write(&mut x, rows_of(rows), &numbers[..rows_of(rows) * width])?;
             backend.resize(&mut inner, places(rows))?;
             backend.resize(&mut out, if is_product { places(rows) } else { rows })?;
-            let us = backend.time_calls(CALLS, products::TIMES, |backend, call| match op {
+            let us = backend.time_calls(CALLS, TIMES, |backend, call| match op {
                 MixtureOp::Route => backend.route(&mut routes[call], &scores, None),
                 MixtureOp::Up => {
                     let w = &weights[call % COPIES];

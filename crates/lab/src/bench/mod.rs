@@ -1,10 +1,12 @@
 //! The measurements of `offshoot-lab bench`, each compared with the machine's limit, which is measured in the same run. Each
-//! module has the options of its command, and `main`, which runs it.
+//! module has the options of its command, and runs it.
 
 pub mod allreduce;
 pub mod batches;
 pub mod decode;
 pub mod delta_rule;
+mod floor;
+mod layers;
 mod mixtures;
 pub mod products;
 pub mod tables;
@@ -19,11 +21,9 @@ use self::allreduce::AllreduceOptions;
 use self::batches::BatchesOptions;
 use self::decode::DecodeOptions;
 use self::delta_rule::DeltaRuleOptions;
-use self::products::ProductOptions;
+use self::layers::ProductOptions;
 use self::tree_attention::TreeOptions;
 use self::workloads::WorkloadOptions;
-use offshoot_args::rate;
-use offshoot_backend::{Dtype, Rates, Timed, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_launch::{DeviceChoice, Devices};
 
@@ -51,32 +51,6 @@ pub enum Bench {
     Batches(BatchesOptions),
     /// Peak multiply rates and read bandwidth
     Machine(JsonArgs),
-}
-
-#[derive(Clone, Copy, Debug, Args)]
-pub struct FloorArgs {
-    /// Memory bandwidth for the lower bound, in bytes per second (default: measured)
-    #[arg(long, value_name = "B", value_parser = rate)]
-    pub floor_bandwidth: Option<f64>,
-    /// Compute rate for the lower bound, in operations per second (default: measured)
-    #[arg(long, value_name = "F", value_parser = rate)]
-    pub floor_flops: Option<f64>,
-}
-
-impl FloorArgs {
-    /// The given rates, with measured ones in place of missing ones.
-    fn rates<B: Timed>(self, backend: &mut B, dtype: Dtype, weights: WeightFormat) -> Result<Rates> {
-        let FloorArgs { floor_bandwidth, floor_flops } = self;
-        if let (Some(bytes_per_s), Some(flops_per_s)) = (floor_bandwidth, floor_flops) {
-            return Ok(Rates { bytes_per_s, flops_per_s });
-        }
-        let measured = backend.rates(dtype, weights)?;
-        log::info!("{measured:?}");
-        Ok(Rates {
-            bytes_per_s: floor_bandwidth.unwrap_or(measured.bytes_per_s),
-            flops_per_s: floor_flops.unwrap_or(measured.flops_per_s),
-        })
-    }
 }
 
 #[derive(Debug, Args)]
@@ -110,14 +84,14 @@ impl BenchArgs {
     pub fn run(&self, device: DeviceChoice, devices: &Devices) -> Result<()> {
         match &self.what {
             Bench::Decode(options) => decode::main(device, options),
-            Bench::Gemm(options) => products::main(device, options),
-            Bench::Attention(options) => tree_attention::main(device, options),
-            Bench::DeltaRule(options) => delta_rule::main(device, options),
+            Bench::Gemm(options) => device.open(None)?.with(options),
+            Bench::Attention(options) => device.open(None)?.with(options),
+            Bench::DeltaRule(options) => device.open(None)?.with(options),
             Bench::Allreduce(options) => allreduce::main(devices, options),
             Bench::Workloads(options) => workloads::main(devices, options),
             Bench::Batches(options) => match &options.simulated {
                 Some(profile) => on_the_cpu(device).and_then(|()| batches::simulated(profile, options)),
-                None => batches::measured(device, options),
+                None => device.open(None)?.with(options),
             },
             Bench::Machine(options) => on_the_cpu(device).and_then(|()| tables::machine(options.json)),
         }

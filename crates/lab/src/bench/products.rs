@@ -4,115 +4,26 @@
 //! step.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::FloorArgs;
+use super::layers::{CALLS, LayerTimes, MeasuredLayer, ProductOptions, TIMES};
 use super::mixtures;
-use super::tables::{median, print, rounded};
+use super::tables::{median, print};
 use super::workload_file::read_jobs;
-use offshoot_args::whole;
-use offshoot_args::words::{DTYPES, one_of};
-use offshoot_backend::{
-    ActivationDtype, CodeFormat, Dtype, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, Timed, Uniform,
-    WeightFormat,
-};
+use offshoot_backend::{ActivationDtype, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat};
 use offshoot_cases::Destination;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
-use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
+use offshoot_launch::{DeviceBackend, OnDevice};
+use offshoot_model::ModelConfig;
 use offshoot_model::config::{DenseSpec, kinds};
-use offshoot_model::{MadeFormat, ModelConfig};
-
-/// Formats of layers that can be measured: those made at load, and published ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum LayerForm {
-    /// As `run --weights fp8`
-    Fp8,
-    /// As `run --weights int8`
-    Int8,
-    /// As `run --weights int4`: a scale for 32 inputs of an output
-    Int4,
-    /// As AWQ and GPTQ checkpoints: int4 with a scale and a zero point for 128 inputs. The output layer is dense
-    Awq,
-    /// As gpt-oss' experts: e2m1 with a power of two for 32 inputs. The output layer is dense
-    Mxfp4,
-}
-
-impl LayerForm {
-    /// Of the layers, and of the output layer; `None`: it is dense.
-    fn formats(self) -> (QuantFormat, Option<QuantFormat>) {
-        let made = |format: MadeFormat| (format.of_layers(), format.of_head(false));
-        let published =
-            |codes, group, zeros| (QuantFormat { codes, group: Some(group), zeros, rounding: Rounding::Exact }, None);
-        match self {
-            LayerForm::Fp8 => made(MadeFormat::Fp8),
-            LayerForm::Int8 => made(MadeFormat::Int8),
-            LayerForm::Int4 => made(MadeFormat::Int4),
-            LayerForm::Awq => published(CodeFormat::Int4, 128, true),
-            LayerForm::Mxfp4 => published(CodeFormat::Fp4, 32, false),
-        }
-    }
-}
-
-// The options of `bench gemm --shape`.
-#[derive(Clone, Debug, Args)]
-pub struct ProductOptions {
-    /// One JSON object per line instead of a table
-    #[arg(long)]
-    pub json: bool,
-    /// Shape of a model: llama3-8b, codellama-7b, llama-134m, or one of the file's
-    #[arg(long, value_name = "NAME")]
-    pub shape: String,
-    /// Shapes, instead of the built-in ones
-    #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Numbers of rows
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        value_parser = whole::<usize>(1..),
-        default_value = "1,8,16,32,64,128,256,512,1024,2048,2560"
-    )]
-    pub rows: Vec<usize>,
-    /// Dtype of the random weights
-    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
-    pub dtype: Dtype,
-    /// Format of the layers' weights (default: dense)
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub weights: Option<LayerForm>,
-    #[command(flatten)]
-    pub floor: FloorArgs,
-    /// Compare the library's recommended algorithms with batch-invariant ones instead of with the fastest
-    #[arg(long)]
-    pub deterministic: bool,
-}
-
-impl ProductOptions {
-    /// Of the layers' weights.
-    pub fn layer_format(&self) -> WeightFormat {
-        let made = self.weights.map(|form| form.formats().0);
-        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
-    }
-
-    /// Of the output layer's.
-    fn head_format(&self) -> WeightFormat {
-        let made = self.weights.and_then(|form| form.formats().1);
-        made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
-    }
-}
 
 /// Total size in bytes, and number, of the copies of the weights.
 const WEIGHT_BYTES: usize = 512 << 20;
 const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
-/// Consecutive calls that are timed together, and number of such timings, of which the median counts.
-pub const CALLS: usize = 8;
-pub const TIMES: usize = 10;
 /// Budget of autotuning; one layer at one number of rows takes at most a tenth of it.
 const MEASURING: Duration = Duration::from_secs(12);
 /// More rows than any step has.
@@ -128,19 +39,6 @@ struct LinearLayer {
     weights: WeightFormat,
 }
 
-/// One kind of layer at one number of rows.
-#[derive(Debug, Serialize)]
-pub struct MeasuredLayer<'a> {
-    pub shape: &'a str,
-    pub layer: &'static str,
-    pub outputs: usize,
-    pub inputs: usize,
-    pub count: usize,
-    pub deterministic: bool,
-    #[serde(flatten)]
-    pub times: LayerTimes,
-}
-
 /// All linear layers of a decode step.
 #[derive(Debug, Serialize)]
 struct MeasuredStep<'a> {
@@ -151,78 +49,65 @@ struct MeasuredStep<'a> {
     times: LayerTimes,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct LayerTimes {
-    rows: usize,
-    /// Time of the recommended algorithm; `None` if the backend has only one algorithm.
-    first_us: Option<f64>,
-    us: f64,
-    floor_us: f64,
-    ratio: f64,
-}
-
 /// Measures every layer at every number of rows, printing each result as soon as it is known, then the sums.
-pub fn main(device: DeviceChoice, options: &ProductOptions) -> Result<()> {
-    device.open(None)?.with(MeasureProducts(options))
-}
-
-struct MeasureProducts<'a>(&'a ProductOptions);
-
-impl OnDevice for MeasureProducts<'_> {
+impl OnDevice for &ProductOptions {
     type Output = ();
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
-        measure_all(backend, self.0)
-    }
-}
-
-fn measure_all<B: Timed>(mut backend: B, options: &ProductOptions) -> Result<()> {
-    if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
-        return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
-    }
-    let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
-    let format = options.layer_format();
-    if !config.is_multiplied(&backend, format) {
-        let found = format!("{format} on {}", backend.describe());
-        return Err(Error::value("--weights", "a format that the device multiplies", found));
-    }
-    let plain = WeightFormat::Dense(options.dtype);
-    let rates = options.floor.rates(&mut backend, options.dtype, format)?;
-    let dense_rates = if format == plain { rates } else { options.floor.rates(&mut backend, options.dtype, plain)? };
-    if !options.json {
-        out::line(format_args!("{}: {rates}", backend.describe()))?;
-        out::line(format_args!(
-            "{:<12} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6}",
-            "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
-        ))?;
-    }
-    let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
-    let mut step: Vec<LayerTimes> = options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
-    for (at, layer) in layers(&config, options).into_iter().enumerate() {
-        // An output layer may have a format that the device does not multiply, unlike the other layers'.
-        let format = if backend.multiplies(layer.weights) { layer.weights } else { plain };
-        let rates = if format == plain { dense_rates } else { rates };
-        let times = measure(&mut backend, &layer, format, options, rates)?;
-        for (sum, times) in step.iter_mut().zip(times) {
-            let LinearLayer { name, outputs, inputs, count, .. } = layer;
-            print(options.json, &MeasuredLayer { shape, layer: name, outputs, inputs, count, deterministic, times })?;
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
+        let options = self;
+        if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
+            return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
+        }
+        let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
+        let format = options.layer_format();
+        if !config.is_multiplied(&backend, format) {
+            let found = format!("{format} on {}", backend.describe());
+            return Err(Error::value("--weights", "a format that the device multiplies", found));
+        }
+        let plain = WeightFormat::Dense(options.dtype);
+        let rates = options.floor.rates(&mut backend, options.dtype, format)?;
+        let dense_rates =
+            if format == plain { rates } else { options.floor.rates(&mut backend, options.dtype, plain)? };
+        if !options.json {
+            out::line(format_args!("{}: {rates}", backend.describe()))?;
+            out::line(format_args!(
+                "{:<12} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6}",
+                "layer", "outputs", "inputs", "rows", "first us", "us", "floor us", "ratio"
+            ))?;
+        }
+        let (shape, deterministic) = (options.shape.as_str(), options.deterministic);
+        let mut step: Vec<LayerTimes> =
+            options.rows.iter().map(|&rows| LayerTimes::new(rows, None, 0.0, 0.0)).collect();
+        for (at, layer) in layers(&config, options).into_iter().enumerate() {
+            // An output layer may have a format that the device does not multiply, unlike the other layers'.
+            let format = if backend.multiplies(layer.weights) { layer.weights } else { plain };
+            let rates = if format == plain { dense_rates } else { rates };
+            let times = measure(&mut backend, &layer, format, options, rates)?;
+            for (sum, times) in step.iter_mut().zip(times) {
+                let LinearLayer { name, outputs, inputs, count, .. } = layer;
+                print(
+                    options.json,
+                    &MeasuredLayer { shape, layer: name, outputs, inputs, count, deterministic, times },
+                )?;
+                let more = count as f64;
+                let first =
+                    times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
+                *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
+            }
+        }
+        mixtures::measure(&mut backend, &config, options, rates, |measured| {
+            print(options.json, &measured)?;
+            let MeasuredLayer { count, times, .. } = measured;
             let more = count as f64;
-            let first = times.first_us.map(|us| if at == 0 { 0.0 } else { sum.first_us.unwrap_or(0.0) } + more * us);
-            *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
-        }
+            for sum in step.iter_mut().filter(|sum| sum.rows == times.rows) {
+                let first = sum.first_us.map(|us| us + more * times.us);
+                *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
+            }
+            Ok(())
+        })?;
+        step.into_iter()
+            .try_for_each(|times| print(options.json, &MeasuredStep { shape, layer: "step", deterministic, times }))
     }
-    mixtures::measure(&mut backend, &config, options, rates, |measured| {
-        print(options.json, &measured)?;
-        let MeasuredLayer { count, times, .. } = measured;
-        let more = count as f64;
-        for sum in step.iter_mut().filter(|sum| sum.rows == times.rows) {
-            let first = sum.first_us.map(|us| us + more * times.us);
-            *sum = LayerTimes::new(sum.rows, first, sum.us + more * times.us, sum.floor_us + more * times.floor_us);
-        }
-        Ok(())
-    })?;
-    step.into_iter()
-        .try_for_each(|times| print(options.json, &MeasuredStep { shape, layer: "step", deterministic, times }))
 }
 
 /// In the order of a step; of each kind of layer.
@@ -300,34 +185,6 @@ fn measure<B: Timed>(
         times.push(LayerTimes::new(rows, first, us, floor));
     }
     Ok(times)
-}
-
-impl LayerTimes {
-    pub fn new(rows: usize, first_us: Option<f64>, us: f64, floor_us: f64) -> Self {
-        let ratio = rounded(us / floor_us, 2);
-        Self {
-            rows,
-            first_us: first_us.map(|us| rounded(us, 2)),
-            us: rounded(us, 2),
-            floor_us: rounded(floor_us, 2),
-            ratio,
-        }
-    }
-}
-
-impl fmt::Display for LayerTimes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rows, us, floor_us, ratio, .. } = self;
-        let first = self.first_us.map_or("-".to_owned(), |us| format!("{us:.1}"));
-        write!(f, "{rows:>6} {first:>10} {us:>10.1} {floor_us:>10.1} {ratio:>6.2}")
-    }
-}
-
-impl fmt::Display for MeasuredLayer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { layer, outputs, inputs, times, .. } = self;
-        write!(f, "{layer:<12} {outputs:>7} {inputs:>7} {times}")
-    }
 }
 
 impl fmt::Display for MeasuredStep<'_> {

@@ -10,7 +10,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::FloorArgs;
+use super::floor::FloorArgs;
 use super::tables::{median, print_json, rounded};
 use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
@@ -27,7 +27,7 @@ use offshoot_core::ids::{LayerIx, PageId, TokenId};
 use offshoot_fixtures::forests::context;
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, PlanHints, Planner};
-use offshoot_launch::{DeviceBackend, DeviceChoice, OnDevice};
+use offshoot_launch::{DeviceBackend, OnDevice};
 
 /// Timed runs of a tree; the median counts.
 const TIMES: usize = 30;
@@ -94,43 +94,34 @@ struct MeasuredTree<'a> {
 }
 
 /// Measures all trees, printing each result as soon as it is known.
-pub fn main(device: DeviceChoice, options: &TreeOptions) -> Result<()> {
-    device.open(None)?.with(MeasureTrees(options))
-}
-
-struct MeasureTrees<'a>(&'a TreeOptions);
-
-impl OnDevice for MeasureTrees<'_> {
+impl OnDevice for &TreeOptions {
     type Output = ();
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
-        measure_all(backend, self.0)
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
+        let options = self;
+        let mut trees = read_trees(&options.trees)?;
+        if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {
+            return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
+        }
+        trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
+        if options.deterministic {
+            backend.set_batch_invariant();
+        }
+        if let Some(first) = trees.first() {
+            options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
+        }
+        let mut known = HashMap::new();
+        for tree in &trees {
+            let rates = match known.entry(tree.dtype) {
+                Entry::Occupied(rates) => *rates.get(),
+                Entry::Vacant(new) => {
+                    *new.insert(options.floor.rates(&mut backend, tree.dtype, WeightFormat::Dense(tree.dtype))?)
+                }
+            };
+            print_json(&measure(&mut backend, tree, options, rates)?)?;
+        }
+        Ok(())
     }
-}
-
-fn measure_all<B: Timed>(mut backend: B, options: &TreeOptions) -> Result<()> {
-    let mut trees = read_trees(&options.trees)?;
-    if let Some(name) = options.only.iter().find(|name| trees.iter().all(|tree| tree.name != **name)) {
-        return Err(Error::value("--only", format!("names of trees of {}", options.trees.display()), name.clone()));
-    }
-    trees.retain(|tree| options.only.is_empty() || options.only.contains(&tree.name));
-    if options.deterministic {
-        backend.set_batch_invariant();
-    }
-    if let Some(first) = trees.first() {
-        options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
-    }
-    let mut known = HashMap::new();
-    for tree in &trees {
-        let rates = match known.entry(tree.dtype) {
-            Entry::Occupied(rates) => *rates.get(),
-            Entry::Vacant(new) => {
-                *new.insert(options.floor.rates(&mut backend, tree.dtype, WeightFormat::Dense(tree.dtype))?)
-            }
-        };
-        print_json(&measure(&mut backend, tree, options, rates)?)?;
-    }
-    Ok(())
 }
 
 fn measure<'a, B: Timed>(

@@ -5,14 +5,10 @@ use offshoot_backend::AttentionLevels;
 use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
-use offshoot_cpu::{Cpu, Isa};
 
-use super::{DeviceCheck, deterministic, forward, long, whole};
-
-/// The clear loops of the CPU, which define every op.
-pub fn definition() -> Cpu {
-    Cpu::with_isa(Isa::Portable)
-}
+use super::forward::definition;
+use super::options::DeviceCheck;
+use super::{deterministic, forward, long, whole};
 
 /// Runs the parts that need no model folder and no engine; `done` gets each part's rows.
 ///

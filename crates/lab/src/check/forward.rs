@@ -7,10 +7,14 @@ use offshoot_cases::{CaseResult, CheckEffort, CheckReport, WorstError};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
+use offshoot_cpu::{Cpu, Isa};
 use offshoot_model::check::tolerance;
 use offshoot_model::{Decoder, ModelConfig, Sequence};
 
-use super::device::definition;
+/// The clear loops of the CPU, which define every op.
+pub fn definition() -> Cpu {
+    Cpu::with_isa(Isa::Portable)
+}
 
 /// The differences between the families: grouped heads; windows and biases in some layers; normalised heads, wider than
 /// the hidden state; layer norms, biases everywhere, partial rope and a parallel feed-forward block.

@@ -14,3 +14,4 @@ mod deterministic;
 mod device_check;
 mod kernels;
 mod long_decode;
+mod quick;

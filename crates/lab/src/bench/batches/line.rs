@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::BatchesOptions;
+use super::options::BatchesOptions;
 use super::tables::BatchRun;
 use offshoot_core::error::Error;
 use offshoot_estimate::replay::{JobRecord, Sustained};

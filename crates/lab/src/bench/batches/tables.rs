@@ -4,43 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
-use super::BatchesOptions;
+use super::options::{BatchesOptions, Table};
 use offshoot_core::error::{Error, Result};
 use offshoot_estimate::replay::{
     BranchLimit, MOST_BRANCHES, Policy, PromptSharing, ReplayJob, RequestLengths, RequestOrder, behind_system_prompt,
     industry, micro, nested, read_lengths, shared_prompts, with_system_prompt,
 };
 use offshoot_kv::plan::Planner;
-
-/// A table of a paper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Table {
-    /// BatchLLM's microbenchmarks and industry shapes, and a job of four levels, under three policies
-    Batchllm,
-    /// One of BatchLLM's industry shapes without order, memory-centric batching, sharing, or plans that read shared
-    /// pages once
-    Ablation,
-    /// ChunkAttention's: requests that arrive over time, with a shared prompt or without
-    Chunk,
-    /// RelayAttention's throughput: answers of recorded lengths after a system prompt, all at once
-    Relay,
-    /// RelayAttention's rate: the highest sustainable rate of such requests
-    Rate,
-    /// RelayAttention's timing of questions after examples, one sampled token each
-    Mmlu,
-}
-
-/// Displays as on the command line.
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value().expect("no table is hidden");
-        write!(f, "{}", value.get_name())
-    }
-}
 
 /// A variant of a run: the scheduling policy and the planner.
 #[derive(Clone, Copy, Debug)]
