@@ -45,6 +45,9 @@ impl LayerForm {
     }
 }
 
+/// More rows than any step has.
+const MOST_ROWS: u64 = 1 << 16;
+
 // The options of `bench gemm --shape`.
 #[derive(Clone, Debug, Args)]
 pub struct ProductOptions {
@@ -62,7 +65,7 @@ pub struct ProductOptions {
         long,
         value_name = "N",
         value_delimiter = ',',
-        value_parser = whole::<usize>(1..),
+        value_parser = whole::<usize>(1..=MOST_ROWS),
         default_value = "1,8,16,32,64,128,256,512,1024,2048,2560"
     )]
     pub rows: Vec<usize>,

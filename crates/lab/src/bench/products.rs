@@ -26,8 +26,6 @@ const WEIGHT_BYTES: usize = 512 << 20;
 const COPIES: std::ops::RangeInclusive<usize> = 2..=8;
 /// Budget of autotuning; one layer at one number of rows takes at most a tenth of it.
 const MEASURING: Duration = Duration::from_secs(12);
-/// More rows than any step has.
-const MOST_ROWS: usize = 1 << 16;
 
 /// A kind of linear layer, and how often a decode step computes it.
 struct LinearLayer {
@@ -55,9 +53,6 @@ impl OnDevice for &ProductOptions {
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
         let options = self;
-        if let Some(rows) = options.rows.iter().find(|rows| !(1..=MOST_ROWS).contains(*rows)) {
-            return Err(Error::value("--rows", format!("numbers from 1 to {MOST_ROWS}"), rows.to_string()));
-        }
         let (config, _) = read_jobs(options.file.as_deref(), &options.shape, &[])?;
         let format = options.layer_format();
         if !config.is_multiplied(&backend, format) {

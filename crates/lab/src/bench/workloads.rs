@@ -12,7 +12,7 @@ use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use offshoot_args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
 use offshoot_args::{WeightArgs, mebibytes, whole};
-use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype, Timed};
+use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -141,7 +141,7 @@ pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     if options.deterministic && !options.without_attention {
         return measure_engine(choice.into(), options);
     }
-    choice.open(None)?.with(MeasureWorkloads(options))
+    choice.open(None)?.with(options)
 }
 
 /// The model, and its jobs.
@@ -227,23 +227,18 @@ impl OnBackend for StartOne<'_> {
     }
 }
 
-struct MeasureWorkloads<'a>(&'a WorkloadOptions);
-
-impl OnDevice for MeasureWorkloads<'_> {
+/// Measures every workload on one device, perhaps without attention.
+impl OnDevice for &WorkloadOptions {
     type Output = ();
 
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<()> {
-        measure_all(backend, self.0)
+    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<()> {
+        let (config, jobs) = read(self)?;
+        if self.without_attention && !backend.without_attention() {
+            return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
+        }
+        let engine = launch(&config, &jobs, self, Devices::default())?.start_on(backend)?.engine;
+        measure_jobs(&engine, &jobs, self)
     }
-}
-
-fn measure_all<B: Timed>(mut backend: B, options: &WorkloadOptions) -> Result<()> {
-    let (config, jobs) = read(options)?;
-    if options.without_attention && !backend.without_attention() {
-        return Err(Error::value("--without-attention", "a device that can leave it out", backend.describe()));
-    }
-    let engine = start(backend, &config, &jobs, options)?;
-    measure_jobs(&engine, &jobs, options)
 }
 
 /// Measures the jobs one after the other.
@@ -253,16 +248,6 @@ fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOpti
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
     Ok(())
-}
-
-/// Starts an engine with room for the largest job.
-fn start<B: Timed>(
-    backend: B,
-    config: &ModelConfig,
-    jobs: &[Workload],
-    options: &WorkloadOptions,
-) -> Result<EngineHandle> {
-    Ok(launch(config, jobs, options, Devices::default())?.start_on(backend)?.engine)
 }
 
 /// What an engine with room for the largest job is started from.
