@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use crate::case::{ANY_VOCAB, CheckEffort, buffer, rows_at, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, buffer, rows_at, run, vector};
 use crate::dense::relative_error;
 use crate::report::{CaseResult, CheckReport, WorstError};
 use crate::setting::{Setting, hints};
@@ -84,11 +84,7 @@ pub fn filled<B: Backend>(
         };
         let values: Vec<f32> = slots.par_iter().flat_map_iter(row).collect();
         backend.write(&mut qkv, slots.len(), &values)?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.kv_append(&mut kv, LAYER, &qkv, step);
-            Ok(())
-        })?;
-        backend.collect(&mut step)?;
+        run(backend, &mut step, shape, |backend, step| backend.kv_append(&mut kv, LAYER, &qkv, step))?;
     }
     Ok(kv)
 }
@@ -124,11 +120,9 @@ pub fn attend<B: Backend>(
         // Detects an op that writes nothing.
         backend.write(&mut out, rows, &vec![f32::NAN; rows * setting.heads.q_width()])?;
         let shape = backend.load(&mut step, batch())?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scoring(sinks.as_ref()));
-            Ok(())
+        run(backend, &mut step, shape, |backend, step| {
+            backend.tree_attention(&mut out, &qkv, kv, LAYER, step, 0, setting.scoring(sinks.as_ref()))
         })?;
-        backend.collect(&mut step)?;
         results.push(backend.read(&out, rows)?);
     }
     let first = results.swap_remove(0);

@@ -1,9 +1,9 @@
 //! One op with its inputs, run on any backend, and how many cases there are of each. `compare` runs it twice on the device and once on the backend that defines
 //! the result, whose numbers are compared with f64 where a case computes that.
 
-use std::fmt::Display;
-
-use offshoot_backend::{ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, StepBatch, WeightView};
+use offshoot_backend::{
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, Sampled, StepBatch, StepShape, WeightView,
+};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
@@ -30,7 +30,9 @@ pub fn rounded(dtype: Dtype, y: f64) -> f64 {
     (y.abs() * dtype.rounding()).max(smallest)
 }
 
-pub trait OpCase: Display {
+pub trait OpCase {
+    /// What tells the case from others of its op, where it fails.
+    fn name(&self) -> String;
     /// Runs the op and returns its output.
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>>;
     /// Largest allowed difference of value `at` from the definition's `y`: the rounding errors of both.
@@ -126,6 +128,20 @@ pub fn parts(rows: usize) -> Vec<usize> {
 pub fn vector<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
     backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }])
+}
+
+/// Runs `ops` in a step that was loaded or advanced, and waits for its samples.
+pub fn run<B: Backend>(
+    backend: &mut B,
+    step: &mut B::Step,
+    shape: StepShape,
+    ops: impl FnOnce(&mut B, &mut B::Step),
+) -> Result<Vec<Sampled>> {
+    backend.run(step, shape, |backend, step| {
+        ops(backend, step);
+        Ok(())
+    })?;
+    backend.collect(step)
 }
 
 /// Heads and vocabulary of steps for ops that depend on neither.

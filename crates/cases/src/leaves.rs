@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 
 use crate::attention::{LAYER, compared, filled};
-use crate::case::{ANY_VOCAB, CheckEffort, buffer, vector};
+use crate::case::{ANY_VOCAB, CheckEffort, buffer, run, vector};
 use crate::report::CheckReport;
 use crate::setting::{Setting, hints};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, KvDtype, Pick, RowToken, SampleRequest, StepBatch};
@@ -145,13 +145,11 @@ impl Leaves {
                 shape = backend.advance(&mut step, &vec![0.0; rows], &self.new_pages(number))?;
             }
             backend.write(&mut qkv, rows, &self.inputs(setting, number))?;
-            backend.run(&mut step, shape, |backend, step| {
+            run(backend, &mut step, shape, |backend, step| {
                 backend.kv_append(&mut kv, LAYER, &qkv, step);
                 backend.tree_attention(&mut out, &qkv, &kv, LAYER, step, 0, setting.scoring(sinks.as_ref()));
                 backend.sample(&logits, step);
-                Ok(())
             })?;
-            backend.collect(&mut step)?;
             results.push(backend.read(&out, rows)?);
         }
         let width = setting.heads.q_width();

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use rayon::prelude::*;
 
 use crate::attention::{LAYER, StoredForest};
-use crate::case::{ANY_VOCAB, CheckEffort, F32, buffer};
+use crate::case::{ANY_VOCAB, CheckEffort, F32, buffer, run};
 use crate::leaves::{Leaves, STEPS};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use crate::setting::{Setting, hints};
@@ -64,6 +64,19 @@ struct ExactAttribution {
 }
 
 impl ExactAttribution {
+    /// The attributions of some rows, of which `context_of` gives the slots that they see.
+    fn of_rows<'a>(
+        setting: &Setting,
+        rows: &[LevelRow],
+        context_of: impl Fn(usize) -> &'a [KvSlot] + Sync,
+    ) -> Vec<Self> {
+        let of_row = |LevelRow { row, bounds }: &LevelRow| {
+            let row = *row as usize;
+            Self::of(setting, row, context_of(row), bounds)
+        };
+        rows.par_iter().map(of_row).collect()
+    }
+
     /// The attribution of a row; its own position is the last of `context`.
     ///
     /// A score is a sum of `head_dim` products in f32, with as many roundings, which do not all have the same sign. The
@@ -167,11 +180,7 @@ fn forest<B: AttentionLevels>(
     let level_row = |&row: &u32| LevelRow { row, bounds: bounds(&mut dice, positions[row as usize] + 1) };
     let chosen: Vec<LevelRow> = chosen.iter().map(level_row).collect();
     let contexts = &stored.contexts;
-    let exact = chosen.par_iter().map(|LevelRow { row, bounds }| {
-        let row = *row as usize;
-        ExactAttribution::of(setting, row, &contexts[row], bounds)
-    });
-    let exact: Vec<ExactAttribution> = exact.collect();
+    let exact = ExactAttribution::of_rows(setting, &chosen, |row| &contexts[row]);
     let holds = ActivationDtype::Operands(setting.dtype);
     let qkv = buffer(backend, holds, rows, setting.heads.qkv_width(), &stored.queries)?;
     for planner in Planner::ALL {
@@ -179,12 +188,8 @@ fn forest<B: AttentionLevels>(
         let [first, again] = [(); 2].map(|()| attribute(backend, setting, (&qkv, &stored.kv), &plan, &chosen));
         let (first, again) = (first?, again?);
         let mut worst = [WorstError::default(); 2];
-        let lse = first.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
-        for ((exact, lse), mass) in exact.iter().zip(lse).zip(first.mass.chunks(MOST_LEVELS)) {
-            exact.compare(lse, mass, &mut worst);
-        }
-        let repeats = first == again;
-        let found = |worst| CaseResult::twice(worst, repeats);
+        first.compare(&exact, &mut worst);
+        let found = |worst| CaseResult::twice(worst, first == again);
         file(report, setting, format_args!("{planner} plan of {shape:?}, seed {seed}"), worst, found);
     }
     Ok(())
@@ -195,6 +200,16 @@ fn forest<B: AttentionLevels>(
 struct DeviceAttribution {
     lse: Vec<f32>,
     mass: Vec<f32>,
+}
+
+impl DeviceAttribution {
+    /// Compares the results with the rows' exact ones.
+    fn compare(&self, exact: &[ExactAttribution], worst: &mut [WorstError; 2]) {
+        let found = self.lse.chunks(self.lse.len() / exact.len()).zip(self.mass.chunks(MOST_LEVELS));
+        for (exact, (lse, mass)) in exact.iter().zip(found) {
+            exact.compare(lse, mass, worst);
+        }
+    }
 }
 
 /// Runs the ops as for two equal layers, so that one starts the sums and the other adds to them.
@@ -243,22 +258,13 @@ fn moving<B: AttentionLevels>(backend: &mut B, setting: &Setting, seed: u64, rep
                 shape = backend.advance(&mut step, &vec![0.0; rows], &new_pages)?;
             }
             backend.write(&mut qkv, rows, &tree.inputs(setting, number))?;
-            backend.run(&mut step, shape, |backend, step| {
+            run(backend, &mut step, shape, |backend, step| {
                 backend.kv_append(&mut kv, LAYER, &qkv, step);
                 backend.sample(&logits, step);
-                Ok(())
             })?;
-            backend.collect(&mut step)?;
             let found = attribute(backend, setting, (&qkv, &kv), &plan, &level_rows)?;
-            let exact = level_rows.par_iter().map(|LevelRow { row, bounds }| {
-                let row = *row as usize;
-                ExactAttribution::of(setting, row, tree.context(row, number), bounds)
-            });
-            let exact: Vec<ExactAttribution> = exact.collect();
-            let lse = found.lse.chunks(setting.heads.q_heads * MOST_LEVELS);
-            for ((exact, lse), mass) in exact.iter().zip(lse).zip(found.mass.chunks(MOST_LEVELS)) {
-                exact.compare(lse, mass, &mut worst);
-            }
+            found
+                .compare(&ExactAttribution::of_rows(setting, &level_rows, |row| tree.context(row, number)), &mut worst);
         }
         file(report, setting, format_args!("{leaves} leaves, seed {seed}, {planner}"), worst, CaseResult::once);
     }

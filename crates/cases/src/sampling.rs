@@ -1,7 +1,7 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
 //! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
 
-use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at};
+use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
 use offshoot_core::dice::Dice;
@@ -67,11 +67,7 @@ impl SampleCases {
             let logit_rows = (0..asks as u32).collect();
             let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
             let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
-            backend.run(&mut step, shape, |backend, step| {
-                backend.sample(&logits, step);
-                Ok(())
-            })?;
-            drawn = backend.collect(&mut step)?;
+            drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
         }
         Ok(drawn)
     }
@@ -101,11 +97,8 @@ impl SampleCases {
                 _ => backend.advance(&mut step, &vec![0.0; asks], &[])?,
             };
             let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
-            backend.run(&mut step, shape, |backend, step| {
-                backend.sample(&logits, step);
-                Ok(())
-            })?;
-            walked.push(backend.collect(&mut step)?.into_iter().map(|drawn| drawn.token).collect());
+            let drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
+            walked.push(drawn.into_iter().map(|drawn| drawn.token).collect());
         }
         Ok(walked)
     }

@@ -1,7 +1,5 @@
 //! `gated`, `gelu` and `gelu_times`, for numbers of all magnitudes.
 
-use std::fmt;
-
 use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, rounded};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, Gate};
@@ -65,6 +63,10 @@ impl OpCase for GatedCase {
         };
         Some(self.x.chunks_exact(2 * self.width).flat_map(row).collect())
     }
+
+    fn name(&self) -> String {
+        format!("{} x {}", self.x.len() / self.width / 2, self.width)
+    }
 }
 
 /// A gate's result.
@@ -110,12 +112,6 @@ pub fn gate_tolerance(kind: Gate, gate: f32, up: f32, y: f64) -> f64 {
     }
 }
 
-impl fmt::Display for GatedCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}", self.x.len() / self.width / 2, self.width)
-    }
-}
-
 struct GeluCase {
     dtype: Dtype,
     width: usize,
@@ -138,6 +134,10 @@ impl OpCase for GeluCase {
 
     fn exact(&self) -> Option<Vec<f64>> {
         Some(self.x.iter().map(|&x| gelu(x.into())).collect())
+    }
+
+    fn name(&self) -> String {
+        format!("{} x {}", self.x.len() / self.width, self.width)
     }
 }
 
@@ -167,6 +167,10 @@ impl OpCase for GeluTimesCase {
     fn exact(&self) -> Option<Vec<f64>> {
         Some((0..self.x.len()).map(|at| gelu(self.x[at].into()) * self.factor(at)).collect())
     }
+
+    fn name(&self) -> String {
+        format!("{} x {}, factors from {}", self.x.len() / self.width, self.width, self.from)
+    }
 }
 
 impl GeluTimesCase {
@@ -176,22 +180,10 @@ impl GeluTimesCase {
     }
 }
 
-impl fmt::Display for GeluTimesCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}, factors from {}", self.x.len() / self.width, self.width, self.from)
-    }
-}
-
 /// Of `gelu(x)` before it is stored.
 fn gelu_tolerance(x: f32) -> f64 {
     let x = f64::from(x);
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
     let slope = 1.0 / inner.abs().min(300.0).cosh().powi(2);
     0.5 * x.abs() * F32 * (24.0 + 32.0 * inner.abs().min(1e6) * slope)
-}
-
-impl fmt::Display for GeluCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}", self.x.len() / self.width, self.width)
-    }
 }

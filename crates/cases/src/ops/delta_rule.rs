@@ -286,11 +286,9 @@ impl OpCase for ConvCase<'_> {
     fn exact(&self) -> Option<Vec<f64>> {
         Some(self.sums.iter().map(|&(sum, _)| silu(sum)).collect())
     }
-}
 
-impl fmt::Display for ConvCase<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.states.fmt(f)
+    fn name(&self) -> String {
+        self.states.to_string()
     }
 }
 
@@ -443,11 +441,9 @@ impl OpCase for DeltaRuleCase<'_> {
         });
         Some(exact)
     }
-}
 
-impl fmt::Display for DeltaRuleCase<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.states.fmt(f)
+    fn name(&self) -> String {
+        self.states.to_string()
     }
 }
 
@@ -487,11 +483,9 @@ impl OpCase for GatedNormCase {
         };
         Some((0..self.x.len()).map(value).collect())
     }
-}
 
-impl fmt::Display for GatedNormCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}, heads of {}", self.x.len() / self.width, self.width, self.weight.len())
+    fn name(&self) -> String {
+        format!("{} x {}, heads of {}", self.x.len() / self.width, self.width, self.weight.len())
     }
 }
 
@@ -520,6 +514,11 @@ impl OpCase for SigmoidTimesCase {
     fn exact(&self) -> Option<Vec<f64>> {
         Some((0..self.x.len()).map(|at| f64::from(self.x[at]) * sigmoid(self.gate(at))).collect())
     }
+
+    fn name(&self) -> String {
+        let rows = self.x.len() / self.width;
+        format!("{rows} x {}, {} gates a row", self.width, self.y.len() / rows)
+    }
 }
 
 impl SigmoidTimesCase {
@@ -527,12 +526,5 @@ impl SigmoidTimesCase {
     fn gate(&self, at: usize) -> f64 {
         let gates = self.y.len() * self.width / self.x.len();
         f64::from(self.y[if gates == 1 { at / self.width } else { at }])
-    }
-}
-
-impl fmt::Display for SigmoidTimesCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows = self.x.len() / self.width;
-        write!(f, "{rows} x {}, {} gates a row", self.width, self.y.len() / rows)
     }
 }

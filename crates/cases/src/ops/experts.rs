@@ -203,13 +203,11 @@ impl OpCase for CombineCase {
         }
         Some(exact)
     }
-}
 
-impl fmt::Display for CombineCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let factors = if self.factors.is_some() { "factors" } else { "no factors" };
         let adds = if self.adds { ", added" } else { "" };
-        write!(f, "{}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
+        format!("{}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
     }
 }
 
@@ -342,13 +340,11 @@ impl OpCase for GroupedCase {
             }
         }
     }
-}
 
-impl fmt::Display for GroupedCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let Self { routed, inputs, outputs, input, into, .. } = self;
         let bias = if self.bias.is_some() { "with bias" } else { "no bias" };
         let format = self.format.map(|format| format!(", {format}")).unwrap_or_default();
-        write!(f, "{routed}, {inputs} -> {outputs}, {input:?} into {into:?}, {bias}{format}")
+        format!("{routed}, {inputs} -> {outputs}, {input:?} into {into:?}, {bias}{format}")
     }
 }

@@ -1,10 +1,10 @@
 //! `head_norm` and `rope`, in place on the heads of `qkv`; and `prepare_heads`, which also stores keys and values.
 
-use std::fmt;
-
 use super::suite::OpSuite;
 use crate::attention::solitary;
-use crate::case::{ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, vector};
+use crate::case::{
+    ANY_VOCAB, CheckEffort, F32, OpCase, buffer, numbers, root_mean_square, rounded, rows_at, run, vector,
+};
 use crate::setting::hints;
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, RopeTable, Scoring, StepBatch,
@@ -117,12 +117,10 @@ impl OpCase for HeadNormCase {
         }
         Some(exact)
     }
-}
 
-impl fmt::Display for HeadNormCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let rows = self.qkv.len() / self.heads.qkv_width();
-        write!(f, "{rows} rows, {:?} heads of {}", self.kind, self.heads)
+        format!("{rows} rows, {:?} heads of {}", self.kind, self.heads)
     }
 }
 
@@ -141,11 +139,7 @@ impl OpCase for RopeCase {
         let shape = backend.load(&mut step, rows_at(&self.positions))?;
         let width = self.heads.qkv_width();
         let mut qkv = buffer(backend, ActivationDtype::Operands(self.dtype), shape.rows, width, &self.qkv)?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.rope(&mut qkv, self.heads, &table, step);
-            Ok(())
-        })?;
-        backend.collect(&mut step)?;
+        run(backend, &mut step, shape, |backend, step| backend.rope(&mut qkv, self.heads, &table, step))?;
         backend.read(&qkv, self.positions.len())
     }
 
@@ -179,12 +173,10 @@ impl OpCase for RopeCase {
         };
         Some((0..self.qkv.len()).map(value).collect())
     }
-}
 
-impl fmt::Display for RopeCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let (rows, rotary) = (self.positions.len(), self.table.rotary);
-        write!(f, "{rows} rows, {rotary} rotated of {}", self.heads)
+        format!("{rows} rows, {rotary} rotated of {}", self.heads)
     }
 }
 
@@ -252,12 +244,10 @@ impl OpCase for PrepareHeadsCase {
         let mut out = buffer(backend, holds, shape.rows, self.heads.q_width(), &[])?;
         let (heads, ropes) = (self.heads, [Some(&table), None]);
         let steps = HeadSteps { heads, norms, eps: EPS, ropes, layer, stores: true };
-        backend.run(&mut step, shape, |backend, step| {
+        run(backend, &mut step, shape, |backend, step| {
             backend.prepare_heads(&mut qkv, &steps, &mut kv, step);
             backend.tree_attention(&mut out, &qkv, &kv, layer, step, 0, Scoring::scaled(1.0));
-            Ok(())
         })?;
-        backend.collect(&mut step)?;
         backend.set_kv_dtype(KvDtype::Model);
         let mut found = backend.read(&qkv, self.rows)?;
         found.extend(backend.read(&out, self.rows)?);
@@ -292,12 +282,10 @@ impl OpCase for PrepareHeadsCase {
         };
         differs + rounds + rounded(self.dtype, y)
     }
-}
 
-impl fmt::Display for PrepareHeadsCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let kinds: Vec<HeadKind> = self.norms.iter().map(|norm| norm.0).collect();
         let (rotary, kv) = (self.table.rotary, self.kv);
-        write!(f, "{} rows, {}, norms of {kinds:?}, {rotary} rotated, kv dtype {kv}", self.rows, self.heads)
+        format!("{} rows, {}, norms of {kinds:?}, {rotary} rotated, kv dtype {kv}", self.rows, self.heads)
     }
 }

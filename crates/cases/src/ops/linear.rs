@@ -1,7 +1,5 @@
 //! `linear` and `linear_add`, with and without bias: here with dense weights; with codes in `quantised` and `four_bit`.
 
-use std::fmt;
-
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
 use offshoot_backend::quantised::ActivationScale;
@@ -318,16 +316,11 @@ impl OpCase for LinearCase<'_> {
         };
         Some((0..self.layer.before.len()).map(value).collect())
     }
-}
 
-impl fmt::Display for LinearCase<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let Self { layer, into, biased } = self;
         let bias = if *biased { "with bias" } else { "no bias" };
-        write!(f, "{} rows, {} -> {}, ", layer.rows(), layer.inputs, layer.outputs())?;
-        if let Some(format) = layer.format {
-            write!(f, "{format}, {}, ", format.rounding)?;
-        }
-        write!(f, "into {into:?}, {bias}")
+        let format = layer.format.map_or(String::new(), |format| format!("{format}, {}, ", format.rounding));
+        format!("{} rows, {} -> {}, {format}into {into:?}, {bias}", layer.rows(), layer.inputs, layer.outputs())
     }
 }

@@ -1,8 +1,6 @@
 //! `rms_norm` and `layer_norm`: f32 rows in, operands out; `rms_norm_add`, `round`, `add`, `scale` and `softcap`
 //! of f32 rows.
 
-use std::fmt;
-
 use super::suite::OpSuite;
 use crate::case::{F32, OpCase, buffer, root_mean_square, rounded, vector};
 use offshoot_backend::{ActivationDtype, Backend, Dtype};
@@ -110,11 +108,9 @@ impl OpCase for NormCase {
         };
         Some(self.x.chunks_exact(self.width).zip(&self.spreads).flat_map(row).collect())
     }
-}
 
-impl fmt::Display for NormCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}", self.x.len() / self.width, self.width)
+    fn name(&self) -> String {
+        format!("{} x {}", self.x.len() / self.width, self.width)
     }
 }
 
@@ -204,10 +200,8 @@ impl OpCase for SumsCase {
         };
         Some((0..self.x.len()).map(value).collect())
     }
-}
 
-impl fmt::Display for SumsCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {}", self.x.len() / self.width, self.width)
+    fn name(&self) -> String {
+        format!("{} x {}", self.x.len() / self.width, self.width)
     }
 }

@@ -3,8 +3,6 @@
 //! sees only one position gets its value, whatever the query; pages that are saved and restored elsewhere give the same
 //! results.
 
-use std::fmt;
-
 use super::suite::OpSuite;
 use crate::attention::solitary;
 use crate::case::{ANY_VOCAB, CheckEffort, OpCase, buffer, numbers, rounded, rows_at};
@@ -134,11 +132,9 @@ impl OpCase for PagesCase {
     fn tolerance(&self, _: usize, y: f64) -> f64 {
         rounded(self.dtype, y)
     }
-}
 
-impl fmt::Display for PagesCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let [a, b, c] = self.layers;
-        write!(f, "{} rows, layers of {a}, {b} and {c}, kv dtype {}", self.rows, self.kv)
+        format!("{} rows, layers of {a}, {b} and {c}, kv dtype {}", self.rows, self.kv)
     }
 }

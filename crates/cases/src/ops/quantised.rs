@@ -2,8 +2,6 @@
 //! scale that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
 //! And `rms_norm_for` and `gated_for` them, which change no bit.
 
-use std::fmt;
-
 use super::linear::{SCALES, TestLayer, weights};
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, OpCase, buffer, vector};
@@ -134,15 +132,13 @@ impl OpCase for ForCase {
     fn tolerance(&self, _: usize, _: f64) -> f64 {
         0.0
     }
-}
 
-impl fmt::Display for ForCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn name(&self) -> String {
         let by = match self.by {
             MadeBy::Norm => "rms_norm_for",
             MadeBy::Gate => "gated_for",
         };
         let outputs = self.weights.len() / self.inputs;
-        write!(f, "{by}, {} -> {outputs}, {}, {}", self.inputs, self.format, self.format.rounding)
+        format!("{by}, {} -> {outputs}, {}, {}", self.inputs, self.format, self.format.rounding)
     }
 }

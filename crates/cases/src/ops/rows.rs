@@ -1,9 +1,7 @@
 //! `embed` and `select_rows`: copies, which are exact.
 
-use std::fmt;
-
 use super::suite::OpSuite;
-use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, stacked};
+use crate::case::{ANY_HEADS, ANY_VOCAB, OpCase, buffer, numbers, parts, rows_at, run, stacked};
 use offshoot_backend::{ActivationDtype, Backend, Dtype, RowToken, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -43,11 +41,7 @@ impl OpCase for EmbedCase {
         let tokens = self.tokens.iter().copied().map(RowToken::Known).collect();
         let shape = backend.load(&mut step, StepBatch { tokens, ..rows_at(&vec![0; rows]) })?;
         let mut out = buffer(backend, ActivationDtype::Sums, shape.rows, self.width, &[])?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.embed(&mut out, &table, step);
-            Ok(())
-        })?;
-        backend.collect(&mut step)?;
+        run(backend, &mut step, shape, |backend, step| backend.embed(&mut out, &table, step))?;
         backend.read(&out, rows)
     }
 
@@ -59,11 +53,9 @@ impl OpCase for EmbedCase {
         let row = |token: &TokenId| &self.table[token.ix() * self.width..][..self.width];
         Some(self.tokens.iter().flat_map(row).map(|&x| f64::from(x)).collect())
     }
-}
 
-impl fmt::Display for EmbedCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rows of a table of {} x {}", self.tokens.len(), self.table.len() / self.width, self.width)
+    fn name(&self) -> String {
+        format!("{} rows of a table of {} x {}", self.tokens.len(), self.table.len() / self.width, self.width)
     }
 }
 
@@ -82,21 +74,15 @@ impl OpCase for SelectRowsCase {
         let shape = backend.load(&mut step, batch)?;
         let x = buffer(backend, self.holds, shape.rows, self.width, &self.x)?;
         let mut out = buffer(backend, self.holds, shape.logit_rows, self.width, &[])?;
-        backend.run(&mut step, shape, |backend, step| {
-            backend.select_rows(&mut out, &x, step);
-            Ok(())
-        })?;
-        backend.collect(&mut step)?;
+        run(backend, &mut step, shape, |backend, step| backend.select_rows(&mut out, &x, step))?;
         backend.read(&out, self.logit_rows.len())
     }
 
     fn tolerance(&self, _: usize, _: f64) -> f64 {
         0.0
     }
-}
 
-impl fmt::Display for SelectRowsCase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
+    fn name(&self) -> String {
+        format!("{} of {} x {} ({:?})", self.logit_rows.len(), self.rows, self.width, self.holds)
     }
 }

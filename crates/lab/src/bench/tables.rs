@@ -5,22 +5,22 @@ use std::fmt;
 use serde::Serialize;
 
 use offshoot_backend::Backend;
-use offshoot_core::error::{Error, Result};
-use offshoot_core::out;
+use offshoot_core::error::Result;
+use offshoot_core::{json, out};
 use offshoot_cpu::Cpu;
 use offshoot_cpu::machine::MachineRates;
 
-pub fn machine(json: bool) -> Result<()> {
+pub fn machine(as_json: bool) -> Result<()> {
     let cpu = Cpu::open()?;
     let rates = MachineRates::measure(cpu.isa());
-    match json {
+    match as_json {
         true => print_json(&rates),
         false => out::line(format_args!("{}: {rates}", cpu.describe())),
     }
 }
 
-pub(super) fn print(json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
-    match json {
+pub(crate) fn print(as_json: bool, row: &(impl fmt::Display + Serialize)) -> Result<()> {
+    match as_json {
         true => print_json(row),
         false => out::line(row),
     }
@@ -42,6 +42,5 @@ pub(super) fn rounded(x: f64, decimals: i32) -> f64 {
 
 /// Prints one JSON object per line.
 pub(super) fn print_json(row: &impl Serialize) -> Result<()> {
-    let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a figure is not JSON: {error}")))?;
-    out::line(line)
+    out::line(json::text("a row", row)?)
 }

@@ -3,12 +3,13 @@
 
 use offshoot_backend::AttentionLevels;
 use offshoot_cases::{CheckEffort, CheckReport, ReportRow};
-use offshoot_core::error::{Error, Result};
+use offshoot_core::error::Result;
 use offshoot_core::out;
 
 use super::forward::definition;
 use super::options::DeviceCheck;
 use super::{deterministic, forward, long, whole};
+use crate::bench::tables::print;
 
 /// Runs the parts that need no model folder and no engine; `done` gets each part's rows.
 ///
@@ -63,12 +64,4 @@ pub fn device<B: AttentionLevels>(
         })?;
     }
     Ok(holds)
-}
-
-fn print(json: bool, row: &ReportRow) -> Result<()> {
-    if !json {
-        return out::line(row);
-    }
-    let line = serde_json::to_string(row).map_err(|error| Error::Internal(format!("a row is not JSON: {error}")))?;
-    out::line(line)
 }
