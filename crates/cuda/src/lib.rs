@@ -195,8 +195,8 @@ impl Cuda {
     }
 
     fn may_tune(&mut self, may_tune: bool) {
-        self.gemms.values_mut().for_each(|gemm| gemm.may_tune(may_tune));
-        self.fp8.iter_mut().for_each(|fp8| fp8.linear.may_tune(may_tune));
+        self.gemms.values_mut().for_each(|gemm| gemm.products.may_tune(may_tune));
+        self.fp8.iter_mut().for_each(|fp8| fp8.linear.products.may_tune(may_tune));
     }
 
     fn load_ops(&mut self, dtype: Dtype) -> Result<()> {
@@ -212,7 +212,7 @@ impl Cuda {
         if !self.gemms.contains_key(&format) {
             let mut gemm = Gemm::load(&self.device, format)?;
             gemm.choose(self.choosing);
-            self.sharing().into_iter().for_each(|sharing| gemm.share(sharing));
+            self.sharing().into_iter().for_each(|sharing| gemm.products.share(sharing));
             self.gemms.insert(format, gemm);
         }
         Ok(())
@@ -289,7 +289,7 @@ impl Cuda {
         if self.fp8.is_none() {
             let mut linear = LinearFp8::new(&self.device)?;
             linear.choose(self.choosing);
-            self.sharing().into_iter().for_each(|sharing| linear.share(sharing));
+            self.sharing().into_iter().for_each(|sharing| linear.products.share(sharing));
             let (rounder, experts) = (RowRounder::new(&self.device), Fp8ExpertKernels::new(&self.device));
             let (loaded, loaded_of_experts) = (Vec::new(), Vec::new());
             let (inner, inner_of_experts) = (0, 0);
@@ -309,7 +309,7 @@ impl Cuda {
         }
         let matrix = self.loader.fp8_matrix(views, scaling)?;
         let fp8 = self.opened_fp8()?;
-        fp8.linear.remember(&matrix);
+        fp8.linear.products.remember(&matrix);
         fp8.inner = fp8.inner.max(matrix.inner);
         self.reserve_rounded()?;
         Ok(matrix)
@@ -477,7 +477,7 @@ impl Backend for Cuda {
             StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
         self.load_kernels(element)?;
         let matrix = self.loader.matrix(parts)?;
-        self.gemm(matrix.format).remember(&matrix);
+        self.gemm(matrix.format).products.remember(&matrix);
         Ok(matrix)
     }
 

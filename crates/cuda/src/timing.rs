@@ -26,8 +26,24 @@ const COPIED_BYTES: usize = 1 << 30;
 const WARM_UP: usize = 5;
 
 impl Cuda {
-    /// Microseconds of each of `times` replays of `ops` on the step that is loaded.
-    pub fn time(
+    /// Bytes a second that a large copy reads and writes: the best of some.
+    fn copy_rate(&mut self) -> Result<f64> {
+        let device = &self.device;
+        let (from, to): (Memory, Memory) = (device.alloc(COPIED_BYTES)?, device.alloc(COPIED_BYTES)?);
+        let mut least = f64::INFINITY;
+        for _ in 0..10 {
+            let (before, after) = (device.event()?, device.event()?);
+            least = least.min(before.us_until(&after, || device.copy(&to, 0, &from, 0..COPIED_BYTES))?);
+        }
+        Ok(2.0 * COPIED_BYTES as f64 / least * 1e6)
+    }
+}
+
+/// Rows, outputs and inputs of the product that tells a GPU's rate.
+const PRODUCT: usize = 8192;
+
+impl Timed for Cuda {
+    fn time(
         &mut self,
         step: &mut Step,
         shape: StepShape,
@@ -64,13 +80,7 @@ impl Cuda {
         marks.iter().map(|(before, after)| before.elapsed_us(after)).collect()
     }
 
-    /// Microseconds of one of `calls` calls, enqueued behind one another by a graph, for each of `times` replays.
-    pub fn time_calls(
-        &mut self,
-        calls: usize,
-        times: usize,
-        mut call: impl FnMut(&mut Self, usize),
-    ) -> Result<Vec<f64>> {
+    fn time_calls(&mut self, calls: usize, times: usize, mut call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {
         // Op by op first: kernels are loaded, algorithms chosen.
         (0..calls).for_each(|number| call(self, number));
         let device = self.device.clone();
@@ -81,49 +91,8 @@ impl Cuda {
         })?;
         let (before, after) = (device.event()?, device.event()?);
         graph.launch()?;
-        let time = |_| {
-            before.record()?;
-            graph.launch()?;
-            after.record()?;
-            after.wait()?;
-            Ok(before.elapsed_us(&after)? / calls as f64)
-        };
+        let time = |_| Ok(before.us_until(&after, || graph.launch())? / calls as f64);
         (0..times).map(time).collect()
-    }
-
-    /// Bytes a second that a large copy reads and writes: the best of some.
-    pub fn copy_rate(&mut self) -> Result<f64> {
-        let device = &self.device;
-        let (from, to): (Memory, Memory) = (device.alloc(COPIED_BYTES)?, device.alloc(COPIED_BYTES)?);
-        let mut least = f64::INFINITY;
-        for _ in 0..10 {
-            let (before, after) = (device.event()?, device.event()?);
-            before.record()?;
-            device.copy(&to, 0, &from, 0..COPIED_BYTES)?;
-            after.record()?;
-            after.wait()?;
-            least = least.min(before.elapsed_us(&after)?);
-        }
-        Ok(2.0 * COPIED_BYTES as f64 / least * 1e6)
-    }
-}
-
-/// Rows, outputs and inputs of the product that tells a GPU's rate.
-const PRODUCT: usize = 8192;
-
-impl Timed for Cuda {
-    fn time(
-        &mut self,
-        step: &mut Self::Step,
-        shape: StepShape,
-        times: usize,
-        ops: impl FnMut(&mut Self, &mut Self::Step) -> Result<()>,
-    ) -> Result<Vec<f64>> {
-        Cuda::time(self, step, shape, times, ops)
-    }
-
-    fn time_calls(&mut self, calls: usize, times: usize, call: impl FnMut(&mut Self, usize)) -> Result<Vec<f64>> {
-        Cuda::time_calls(self, calls, times, call)
     }
 
     fn choose_products(&mut self, measuring: Option<Duration>) -> bool {
@@ -152,7 +121,7 @@ impl Timed for Cuda {
         // Random numbers: zeros multiply faster.
         let drawn: Vec<f32> = (0..PRODUCT * PRODUCT).into_par_iter().map(|i| numbers.at(i)).collect();
         self.write(&mut x, PRODUCT, &drawn)?;
-        let mut us = Cuda::time(self, &mut step, shape, 10, |cuda, _| {
+        let mut us = self.time(&mut step, shape, 10, |cuda, _| {
             cuda.linear(&mut out, &x, &weights, None);
             Ok(())
         })?;

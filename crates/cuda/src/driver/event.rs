@@ -38,6 +38,15 @@ impl Event {
         self.device.call("wait for an event", || unsafe { result::event::synchronize(self.raw) })
     }
 
+    /// Microseconds that `work` takes on the device: it is enqueued between this mark and `after`, which is waited for.
+    pub fn us_until(&self, after: &Event, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        self.record()?;
+        work()?;
+        after.record()?;
+        after.wait()?;
+        self.elapsed_us(after)
+    }
+
     /// Microseconds from this mark to `later`, both reached.
     pub fn elapsed_us(&self, later: &Event) -> Result<f64> {
         type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;

@@ -198,11 +198,7 @@ impl<'a> Autotune<'a> {
         let [before, after] = &self.marks;
         let mut least = f64::INFINITY;
         for _ in 0..REPLAYS {
-            before.record()?;
-            graph.launch()?;
-            after.record()?;
-            after.wait()?;
-            least = least.min(before.elapsed_us(after)?);
+            least = least.min(before.us_until(after, || graph.launch())?);
         }
         Ok(Some(least / calls as f64))
     }

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use super::chooser::AlgorithmPolicy;
 use super::cublaslt::{GemmOperands, GemmScales, GemmShape, Library};
 use super::products::LibraryProducts;
-use super::shared::Sharing;
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::compile::units;
 use crate::driver::args::Args;
@@ -27,7 +26,7 @@ const LIBRARY_MULTIPLE: usize = 16;
 pub struct LinearFp8 {
     device: Device,
     kernels: HashMap<(Dtype, Fp8Tiles, Fp8Scaling), Function>,
-    products: LibraryProducts,
+    pub(crate) products: LibraryProducts,
     /// Whether all numbers of rows are multiplied by the kernel.
     kernel_only: bool,
 }
@@ -61,21 +60,6 @@ impl LinearFp8 {
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.kernel_only = !Library::scales_e4m3() || choosing == AlgorithmPolicy::BatchInvariant;
         self.products.choose(choosing);
-    }
-
-    /// Chooses as other GPUs do from now on.
-    pub fn share(&mut self, sharing: Sharing) {
-        self.products.share(sharing);
-    }
-
-    /// Sets whether algorithms of unsettled products may be timed.
-    pub fn may_tune(&mut self, may_tune: bool) {
-        self.products.may_tune(may_tune);
-    }
-
-    /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.
-    pub fn remember(&mut self, w: &Matrix) {
-        self.products.remember(w);
     }
 
     /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next

@@ -17,7 +17,6 @@ pub mod tune_cache;
 use self::chooser::AlgorithmPolicy;
 use self::cublaslt::{GemmOperands, GemmShape, PartsLayout};
 use self::products::LibraryProducts;
-use self::shared::Sharing;
 use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
@@ -35,7 +34,7 @@ const TILE: u32 = 16;
 /// The products of weights in one format.
 pub struct Gemm {
     device: Device,
-    products: LibraryProducts,
+    pub(crate) products: LibraryProducts,
     add_bias: ByOut,
     linear_any: ByOut,
     linear_any_accumulating: Function,
@@ -72,27 +71,6 @@ impl Gemm {
     /// Sets how algorithms are chosen, also for known products.
     pub fn choose(&mut self, choosing: AlgorithmPolicy) {
         self.products.choose(choosing);
-    }
-
-    /// Sets whether algorithms of unsettled products may be timed. A graph captured before keeps its algorithms.
-    pub fn may_tune(&mut self, may_tune: bool) {
-        self.products.may_tune(may_tune);
-    }
-
-    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products
-    /// keep.
-    pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
-        self.products.remember_whole(w, outputs);
-    }
-
-    /// Chooses as other GPUs do from now on.
-    pub fn share(&mut self, sharing: Sharing) {
-        self.products.share(sharing);
-    }
-
-    /// Remembers weights as long as they live; those of one shape are used in turn while a product is timed.
-    pub fn remember(&mut self, w: &Matrix) {
-        self.products.remember(w);
     }
 
     /// `out[r] = w x[r] (+ bias)`. An error is kept for the device's next check.

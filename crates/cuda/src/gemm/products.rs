@@ -16,7 +16,7 @@ use offshoot_core::error::Result;
 /// Weights remembered per shape, used in turn while a product is timed.
 const SIBLINGS: usize = 8;
 
-pub(super) struct LibraryProducts {
+pub(crate) struct LibraryProducts {
     library: Library,
     chooser: Chooser,
     /// With GPUs that choose alike.
@@ -64,7 +64,7 @@ impl LibraryProducts {
         self.chooser = Chooser::new(&self.library, choosing);
     }
 
-    /// Sets whether algorithms of unsettled products may be timed.
+    /// Sets whether algorithms of unsettled products may be timed. A graph captured before keeps its algorithms.
     pub fn may_tune(&mut self, may_tune: bool) {
         self.may_tune = may_tune;
     }
@@ -87,7 +87,7 @@ impl LibraryProducts {
 
     /// Enqueues the product of `shape`, choosing its algorithm if it is new or not settled. Returns whether the library
     /// has one.
-    pub fn enqueue(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
+    pub(super) fn enqueue(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<bool> {
         let begun = Instant::now();
         let is_to_plan = self.plan_once(shape, operands)?;
         let Some(PlannedProduct { description, algorithm, .. }) = &self.products[&shape] else { return Ok(false) };
@@ -104,7 +104,7 @@ impl LibraryProducts {
 
     /// Enqueues several products as one, by an algorithm that gives each the bits of `enqueue`. `x` and `out` are those
     /// of all and of the first; `weights`: every part's. Returns whether there is such an algorithm.
-    pub fn enqueue_parts(
+    pub(super) fn enqueue_parts(
         &mut self,
         shape: GemmShape,
         layout: PartsLayout,

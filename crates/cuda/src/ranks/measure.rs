@@ -107,11 +107,11 @@ impl MeasuredRanks {
             let peers = fabric.peers()?;
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
-            before.record()?;
-            peers.launch_round_trip(device, number, begin, TURNS);
-            after.record()?;
-            after.wait()?;
-            Ok(before.elapsed_us(&after)? / f64::from(TURNS))
+            let us = before.us_until(&after, || {
+                peers.launch_round_trip(device, number, begin, TURNS);
+                Ok(())
+            })?;
+            Ok(us / f64::from(TURNS))
         };
         // The first one loads the kernel.
         let trips = (0..3u32).map(|time| {
@@ -127,11 +127,7 @@ impl MeasuredRanks {
             for _ in 0..COPIES {
                 let (before, after) = (device.event()?, device.event()?);
                 fabric.meeting.meet();
-                before.record()?;
-                device.copy_of_peer(&to, from, COPIED)?;
-                after.record()?;
-                after.wait()?;
-                least = least.min(before.elapsed_us(&after)?);
+                least = least.min(before.us_until(&after, || device.copy_of_peer(&to, from, COPIED))?);
             }
             Ok(least)
         };
@@ -218,12 +214,9 @@ impl MeasuredRanks {
         for replay in 0..=REPLAYS {
             let (before, after) = (device.event()?, device.event()?);
             fabric.meeting.meet();
-            before.record()?;
-            graph.launch()?;
-            after.record()?;
-            after.wait()?;
+            let us = before.us_until(&after, || graph.launch())?;
             if replay > 0 {
-                times.push(before.elapsed_us(&after)? / CALLS as f64);
+                times.push(us / CALLS as f64);
             }
         }
         Ok(median(times))

@@ -128,7 +128,7 @@ impl Ranked for Cuda {
     fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Matrix> {
         let matrix = self.matrix(parts)?;
         if let Some(gemm) = self.gemms.get_mut(&matrix.format) {
-            gemm.remember_whole(&matrix, outputs);
+            gemm.products.remember_whole(&matrix, outputs);
         }
         if four_bit_of(matrix.format).is_some() {
             self.four_bit.remember_whole(&matrix, outputs);
