@@ -2,8 +2,7 @@
 //! each position that it sees exactly once, in the right page and slot, and still does when its position has moved on,
 //! and few words with it. No GPU is needed.
 
-use std::collections::BTreeMap;
-
+use crate::full::some_or_full;
 use offshoot_backend::HeadLayout;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, SegmentId, TokenId};
@@ -15,8 +14,8 @@ use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Member, NewPage, PlanHints, Planner};
 use offshoot_kv::{PagePool, PrefixTree, StepRow};
 
-/// Where the keys and values of positions lie: position -> (page, slot).
-type Context = BTreeMap<u32, (u32, u32)>;
+/// Where the keys and values of positions lie: position and (page, slot), by rising positions.
+type Context = Vec<(u32, (u32, u32))>;
 
 struct Words<'a> {
     words: &'a [u32],
@@ -151,23 +150,25 @@ impl Words<'_> {
                 tile.first_kv_blocks[..known],
                 "a tile knows its first KV blocks"
             );
-            for (packed, kv_head) in tile.rows.clone().flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
-                let (row, head) = (packed / group, kv_head * group + packed % group);
+            for row in tile.rows.start / group..tile.rows.end.div_ceil(group) {
+                let kv_blocks = tile.kv_blocks.clone();
+                let seen = by_position(kv_blocks.flat_map(|p| self.kv_block(p, positions[row], last)).collect());
                 let slot = tile.slot + row - tile.rows.start / group;
-                let mut context = match tile.continues {
-                    true => partials[slot][head].take().expect("an opening has written its state"),
-                    false => Context::new(),
-                };
-                let opened = context.keys().next_back().copied();
-                let state = match self.is_alone(row) && !tile.opens {
-                    true => &mut rows[row][head],
-                    false => &mut partials[slot][head],
-                };
-                for (position, place) in tile.kv_blocks.clone().flat_map(|p| self.kv_block(p, positions[row], last)) {
-                    assert!(opened < Some(position), "row {row} goes on behind what its opening has");
-                    assert_eq!(context.insert(position, place), None, "row {row} meets position {position} again");
+                let packed = tile.rows.start.max(row * group)..tile.rows.end.min((row + 1) * group);
+                for (packed, kv_head) in packed.flat_map(|p| (0..self.heads.kv_heads).map(move |h| (p, h))) {
+                    let head = kv_head * group + packed % group;
+                    let mut context = match tile.continues {
+                        true => partials[slot][head].take().expect("an opening has written its state"),
+                        false => Context::new(),
+                    };
+                    assert!(goes_on(&context, &seen), "row {row} goes on behind what its opening has");
+                    context.extend_from_slice(&seen);
+                    let state = match self.is_alone(row) && !tile.opens {
+                        true => &mut rows[row][head],
+                        false => &mut partials[slot][head],
+                    };
+                    assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
                 }
-                assert_eq!(state.replace(context), None, "two tiles write the state of row {row}, head {head}");
             }
         }
         for (row, heads) in rows.iter_mut().enumerate() {
@@ -181,10 +182,7 @@ impl Words<'_> {
                         "row {row}: what it does not see comes last"
                     );
                     behind |= state.is_empty();
-                    assert!(
-                        whole.keys().next_back().is_none_or(|end| state.keys().next().is_none_or(|next| end < next)),
-                        "row {row} merges in the order of positions"
-                    );
+                    assert!(goes_on(&whole, &state), "row {row} merges in the order of positions");
                     whole.extend(state);
                 }
                 *context = Some(whole);
@@ -193,6 +191,19 @@ impl Words<'_> {
         assert!(partials.iter().flatten().all(Option::is_none), "every state is merged");
         rows.into_iter().map(|heads| heads.into_iter().flatten().collect()).collect()
     }
+}
+
+/// In the order of positions, of which there is none twice.
+fn by_position(mut context: Context) -> Context {
+    context.sort_unstable();
+    let twice = context.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    assert_eq!(twice, None, "a position is met again");
+    context
+}
+
+/// Whether `next` lies behind `before`.
+fn goes_on(before: &Context, next: &Context) -> bool {
+    before.last().is_none_or(|end| next.first().is_none_or(|next| end.0 < next.0))
 }
 
 /// What each row sees, by the plan itself.
@@ -206,13 +217,13 @@ fn contexts(plan: &AttentionPlan) -> Vec<Context> {
                 let place = (plan.pages[page as usize].0, position % plan.page_tokens);
                 for (context, &at) in contexts[rows.clone()].iter_mut().zip(&plan.row_positions[rows.clone()]) {
                     if position <= at && plan.window.is_none_or(|window| at - position < window) {
-                        context.insert(position, place);
+                        context.push((position, place));
                     }
                 }
             }
         }
     }
-    contexts
+    contexts.into_iter().map(by_position).collect()
 }
 
 fn check(plan: &AttentionPlan, words: &DevicePlan, positions: &[u32], heads: HeadLayout, tiling: &Tiling, case: &str) {
@@ -232,15 +243,12 @@ fn check_members(plan: &AttentionPlan, of_members: &[DevicePlan], heads: HeadLay
         let read = Words { words: words.words(), heads, member, whole_tiles: false };
         assert_eq!(read.header(PlanWord::Rows), 0, "{case}: the kernels merge no rows");
         for (rows, found) in together.iter_mut().zip(read.gather(positions, words.partial_slots(), tiling)) {
-            for (all, own) in rows.iter_mut().zip(found) {
-                let before = all.len() + own.len();
-                all.extend(own);
-                assert_eq!(all.len(), before, "{case}: two members have a position");
-            }
+            rows.iter_mut().zip(found).for_each(|(all, own)| all.extend(own));
         }
     }
-    for (row, (expected, found)) in contexts(plan).iter().zip(&together).enumerate() {
-        assert!(found.iter().all(|found| found == expected), "{case}: row {row}");
+    for (row, (expected, found)) in contexts(plan).iter().zip(together).enumerate() {
+        // No position is two members'.
+        assert!(found.into_iter().all(|found| by_position(found) == *expected), "{case}: row {row}");
     }
 }
 
@@ -305,8 +313,10 @@ fn plan_hints(heads: HeadLayout, window: Option<u32>, tile: u32) -> PlanHints {
 #[test]
 fn every_row_meets_each_position_that_it_sees_once() {
     for shape in ForestShape::ALL {
-        let (shape, seeds) =
-            if matches!(shape, ForestShape::Many(_)) { (ForestShape::Many(60), 1) } else { (shape, 3) };
+        let (shape, seeds) = match shape {
+            ForestShape::Many(_) => (ForestShape::Many(60), 1),
+            shape => (shape, some_or_full(1, 3)),
+        };
         for seed in 0..seeds {
             let grown = grow(shape, KV_BLOCK_TOKENS, seed);
             let mut dice = Dice::new(seed);
@@ -431,7 +441,7 @@ fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less()
 #[test]
 fn few_words_follow_a_decode_step_from_page_to_page() {
     let (mut steps, mut patched, mut anew, mut with_openings) = (0, 0, 0, 0);
-    for seed in 0..30 {
+    for seed in 0..some_or_full(8, 30) {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
             let (heads, tiling, window, tile) = any_case(&mut dice);
@@ -463,7 +473,7 @@ fn few_words_follow_a_decode_step_from_page_to_page() {
                     }
                 }
                 steps += 1;
-                if steps % 2 == 0 {
+                if steps % some_or_full(7, 2) == 0 {
                     check(&plan, &words, &plan.row_positions, heads, &tiling, &format!("{case}, advanced"));
                 }
             }
@@ -485,9 +495,11 @@ fn new_pages(plan: &AttentionPlan, next_page: &mut u32) -> Vec<NewPage> {
 
 #[test]
 fn members_have_together_what_rows_see_and_none_what_another_one_stores() {
-    for shape in ForestShape::ALL {
+    let groups = [(0u32, 2), (1, 4), (2, 8)];
+    for (number, shape) in ForestShape::ALL.into_iter().enumerate() {
         let shape = if matches!(shape, ForestShape::Many(_)) { ForestShape::Many(60) } else { shape };
-        for (seed, of) in [(0u32, 2), (1, 4), (2, 8)] {
+        // One number of members for each shape, or all.
+        for &(seed, of) in some_or_full(&groups[number % 3..][..1], &groups) {
             let grown = grow(shape, KV_BLOCK_TOKENS * of, u64::from(seed));
             let mut dice = Dice::new(u64::from(seed));
             for planner in Planner::ALL {
@@ -504,7 +516,7 @@ fn members_have_together_what_rows_see_and_none_what_another_one_stores() {
 #[test]
 fn members_follow_a_decode_step_from_page_to_page() {
     let (mut patched, mut anew) = (0, 0);
-    for seed in 0..5 {
+    for seed in 0..some_or_full(3, 5) {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
             let of = dice.pick(&[2, 4, 8]);

@@ -4,6 +4,7 @@
 
 use crate::emulated_exchanges::Ranks as Exchange;
 use crate::emulator;
+use crate::full::some_or_full;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -652,27 +653,27 @@ fn heads_of_128_bf16() {
 
 #[test]
 fn heads_of_64_f16() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(0..5);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..3, 0..5));
 }
 
 #[test]
 fn heads_of_80_f16() {
-    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(1..3);
+    Variant { head_dim: 80, dtype: Dtype::F16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
 }
 
 #[test]
 fn heads_of_96_bf16() {
-    Variant { head_dim: 96, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..2);
+    Variant { head_dim: 96, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..1, 0..2));
 }
 
 #[test]
 fn heads_of_256_bf16() {
-    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(0..3);
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(0..2, 0..3));
 }
 
 #[test]
 fn heads_of_512_bf16() {
-    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(1..3);
+    Variant { head_dim: 512, dtype: Dtype::Bf16, kv: KvDtype::Model }.shapes(some_or_full(1..2, 1..3));
 }
 
 /// A long document below few rows: each team of warps takes several narrow tiles, and wide ones have many steps.
@@ -693,17 +694,17 @@ fn deterministic_rows_of_large_heads_do_too() {
 
 #[test]
 fn members_of_heads_of_128() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(0..4);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(0..2, 0..4));
 }
 
 #[test]
 fn members_of_heads_of_64_and_eight_bits() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(0..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.members(some_or_full(1..2, 0..2));
 }
 
 #[test]
 fn members_of_large_heads() {
-    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(1..3);
+    Variant { head_dim: 256, dtype: Dtype::Bf16, kv: KvDtype::Model }.members(some_or_full(1..2, 1..3));
 }
 
 #[test]
@@ -723,7 +724,7 @@ fn eight_bits_beside_bf16() {
 
 #[test]
 fn eight_bits_beside_f16() {
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(0..2);
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.shapes(some_or_full(1..2, 0..2));
 }
 
 #[test]
@@ -745,6 +746,6 @@ fn deterministic_rows_of_f16_and_of_other_heads_do_too() {
 
 #[test]
 fn deterministic_rows_of_eight_bits_do_too() {
-    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(0..2);
-    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.deterministic(0..5);
+    Variant { head_dim: 128, dtype: Dtype::Bf16, kv: KvDtype::Fp8 }.deterministic(some_or_full(0..1, 0..2));
+    Variant { head_dim: 64, dtype: Dtype::F16, kv: KvDtype::Fp8 }.deterministic(some_or_full(1..3, 0..5));
 }

@@ -2,6 +2,7 @@
 //! rounds them, and every result is the product of codes and scales, whatever the tile it lies in.
 
 use crate::emulator;
+use crate::full::some_or_full;
 
 use std::ffi::c_void;
 
@@ -391,8 +392,10 @@ fn products_are_those_of_codes_and_scales_in_tiles_of_all_sizes() {
         Layer { accumulates: true, range: 7..50, ..Layer::of(Dtype::F32, 64, 640, 9) },
         Layer { biased: true, accumulates: true, ..Layer::of(Dtype::F32, 132, 100, 70) },
     ];
-    for layer in &layers {
-        if layer.hold_in(&Fp8Tiles::ALL).is_none() {
+    for (number, layer) in layers.iter().enumerate() {
+        // All tiles write one dtype, the smallest the others too.
+        let of_others = some_or_full(&Fp8Tiles::ALL[3..5], &Fp8Tiles::ALL[..]);
+        if layer.hold_in(if number == 0 { &Fp8Tiles::ALL } else { of_others }).is_none() {
             return;
         }
     }

@@ -1,5 +1,7 @@
 //! The CUDA backend without and with a GPU: kernels emulated and, where there is one, run.
 
+#[path = "../../../../tests/common/full.rs"]
+mod full;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
