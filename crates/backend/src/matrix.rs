@@ -1,6 +1,6 @@
-//! The matrices of a model as they are stored: dense (`weights`), in codes with scales (`quantised`) or in blocks of GGUF
-//! files, and how several tensors become one matrix. `model::weights` loads them; each backend packs them in its own
-//! layout.
+//! The matrices of a model as they are stored: dense (`weights`), in codes with scales (`quantised`) or in blocks of
+//! GGUF files, and how several tensors become one matrix. `model::weights` loads them; each backend packs them in its
+//! own layout.
 //!
 //! Three types are separate: how a matrix is stored ([`WeightFormat`]), the dtype of the operands of its products
 //! ([`Dtype`], the compute dtype), and how keys and values are stored (`KvDtype`).

@@ -1,5 +1,6 @@
-//! One op with its inputs, run on any backend, and how many cases there are of each. `compare` runs it twice on the device and once on the backend that defines
-//! the result, whose numbers are compared with f64 where a case computes that.
+//! One op with its inputs, run on any backend, and how many cases there are of each. `compare` runs it twice on the
+//! device and once on the backend that defines the result, whose numbers are compared with f64 where a case computes
+//! that.
 
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, Sampled, StepBatch, StepShape, WeightView,

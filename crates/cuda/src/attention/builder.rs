@@ -1,5 +1,5 @@
-//! A plan that is being built: what its parts share. `openings` finds what rows compute once, `tiling` lists KV blocks and
-//! row tiles, `encode` writes the words.
+//! A plan that is being built: what its parts share. `openings` finds what rows compute once, `tiling` lists KV blocks
+//! and row tiles, `encode` writes the words.
 
 use super::device_plan::DevicePlan;
 use super::layout::Tiling;

@@ -478,7 +478,8 @@ fn check_deterministic(
     let found = attend(&all, Planner::Tree, &schedules(seed)).swap_remove(0);
     assert_exact(setting, &found, &exact, &case);
     let once = &schedules(seed)[..1];
-    for planner in [Planner::Flat, Planner::SingleLevel, Planner::Balanced] {
+    let others = [Planner::Flat, Planner::Balanced, Planner::SingleLevel];
+    for &planner in some_or_full(&others[..2], &others) {
         assert!(attend(&all, planner, once)[0] == found, "{case}: {planner} gives other bits than tree");
     }
     let mut dice = Dice::new(seed);
@@ -630,7 +631,8 @@ impl Variant {
         let windows = [None, Some(200), Some(70)];
         for seed in seeds {
             let (number, blocks) = (seed as usize, if seed % 2 == 0 { 3 } else { 1 });
-            for window in windows {
+            // One of them, which is none where many rows share the longest keys, or all.
+            for &window in some_or_full(&windows[(number + 2) % 3..][..1], &windows) {
                 largest.see_all(&check_deterministic(
                     &kernel,
                     &self.setting(layouts[number], window, seed),

@@ -1,5 +1,5 @@
-//! What `bench gemm --shape` is asked for, and what it tells of each kind of layer: of linear layers (`products`) and of
-//! mixtures (`mixtures`).
+//! What `bench gemm --shape` is asked for, and what it tells of each kind of layer: of linear layers (`products`) and
+//! of mixtures (`mixtures`).
 
 use std::fmt;
 use std::path::PathBuf;

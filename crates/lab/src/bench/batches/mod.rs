@@ -1,6 +1,7 @@
 //! `bench batches`: runs the jobs of the papers that Offshoot is compared with through the engine and its scheduler, on
 //! a model with random weights: on this machine's device by the wall clock, or on a simulated device. Prints one JSON
-//! line per run, as soon as it is done. `options` is what can be asked for, `tables` defines the runs, `line` the output.
+//! line per run, as soon as it is done. `options` is what can be asked for, `tables` defines the runs, `line` the
+//! output.
 
 mod line;
 mod options;
