@@ -16,8 +16,7 @@ use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
 use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed,
-    WeightFormat,
+    ActivationDtype, Backend, Dtype, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed, WeightFormat,
 };
 use offshoot_cases::dense::{dense, relative_error};
 use offshoot_core::dice::Dice;
@@ -108,7 +107,7 @@ impl OnDevice for &TreeOptions {
             backend.set_batch_invariant();
         }
         if let Some(first) = trees.first() {
-            options.kv.set_on(&mut backend, std::iter::once(first.heads()), first.dtype);
+            options.kv.set_on(&mut backend, std::iter::once(first.heads), first.dtype);
         }
         let mut known = HashMap::new();
         for tree in &trees {
@@ -131,7 +130,7 @@ fn measure<'a, B: Timed>(
     rates: Rates,
 ) -> Result<MeasuredTree<'a>> {
     let TreeOptions { planner, deterministic, kv: kv_dtype, sharpness, .. } = *options;
-    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads(), tree.dtype)), backend.free_bytes()?);
+    let (tree_bytes, free) = (tree.bytes(backend.kv_element_bytes(tree.heads, tree.dtype)), backend.free_bytes()?);
     if tree_bytes > free as f64 {
         let expected = format!("at least {}", bytes(tree_bytes as u64));
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
@@ -144,7 +143,7 @@ fn measure<'a, B: Timed>(
     let copies = if B::IS_ASYNC { 1 } else { (CACHES_BYTES / tree_bytes).ceil().clamp(1.0, MOST_COPIES) as usize };
     let kvs = (0..copies).map(|_| filled(backend, tree, &paged, &numbers)).collect::<Result<Vec<_>>>()?;
 
-    let heads = tree.heads();
+    let heads = tree.heads;
     let scale = tree.scale();
     let mut step = backend.step(&[heads], tree.dtype, 1)?;
     let shape = backend.load(&mut step, batch(plan))?;
@@ -183,17 +182,13 @@ fn measure<'a, B: Timed>(
 const LAYER: LayerIx = LayerIx(0);
 
 impl TreeSpec {
-    fn heads(&self) -> HeadLayout {
-        HeadLayout { q_heads: self.q_heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
-    }
-
     fn scale(&self) -> f32 {
-        (self.head_dim as f32).powf(-0.5)
+        (self.heads.head_dim as f32).powf(-0.5)
     }
 }
 
 fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
-    offshoot_cases::setting::hints(backend, tree.heads(), tree.dtype, None)
+    offshoot_cases::setting::hints(backend, tree.heads, tree.dtype, None)
 }
 
 fn batch(plan: AttentionPlan) -> StepBatch {
@@ -213,7 +208,7 @@ struct Numbers {
 impl Numbers {
     /// `sharpness`: standard deviation of queries.
     fn draw(tree: &TreeSpec, rows: usize, sharpness: f32) -> Self {
-        let heads = tree.heads();
+        let heads = tree.heads;
         let queries = drawn(tree.dtype, 1, rows, heads.qkv_width(), 0..heads.q_width(), sharpness);
         let stored = drawn(tree.dtype, 2, DIFFERENT, heads.qkv_width(), heads.q_width()..heads.qkv_width(), 1.0);
         Self { queries, stored }
@@ -221,14 +216,14 @@ impl Numbers {
 
     /// The row of `stored` in slot `at`.
     fn stored_at(&self, tree: &TreeSpec, page_tokens: u32, at: KvSlot) -> &[f32] {
-        let width = tree.heads().qkv_width();
+        let width = tree.heads.qkv_width();
         &self.stored[place(page_tokens, at) * width..][..width]
     }
 
     /// The relative error of `found`, over some rows.
     fn error(&self, tree: &TreeSpec, paged: &PagedTree, found: &[f32]) -> f64 {
         let last = paged.forest.row_positions.len() - 1;
-        let (width, spread) = (tree.heads().q_width(), CHECKED.min(last + 1));
+        let (width, spread) = (tree.heads.q_width(), CHECKED.min(last + 1));
         let rows: Vec<usize> = (0..spread).map(|i| i * last / (spread - 1).max(1)).collect();
         let exact: Vec<Vec<f64>> = rows.par_iter().map(|&row| self.dense(tree, paged, row)).collect();
         let found = rows.iter().map(|&row| &found[row * width..][..width]);
@@ -237,7 +232,7 @@ impl Numbers {
 
     /// The result of one row by the definition, in f64.
     fn dense(&self, tree: &TreeSpec, paged: &PagedTree, row: usize) -> Vec<f64> {
-        let (heads, page_tokens) = (tree.heads(), paged.forest.page_tokens);
+        let (heads, page_tokens) = (tree.heads, paged.forest.page_tokens);
         let context = context(&paged.forest, row);
         let stored: Vec<&[f32]> =
             context.iter().map(|&at| &self.stored_at(tree, page_tokens, at)[heads.q_width()..]).collect();
@@ -264,7 +259,7 @@ fn drawn(dtype: Dtype, seed: u64, rows: usize, width: usize, filled: Range<usize
 
 /// Fills every slot of every page with numbers.
 fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbers: &Numbers) -> Result<B::Kv> {
-    let heads = tree.heads();
+    let heads = tree.heads;
     let shape = KvShape::uniform(1, heads, tree.dtype, paged.pages);
     let mut kv = backend.kv(&shape)?;
     let page_tokens = backend.page_tokens();

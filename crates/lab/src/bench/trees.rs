@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use offshoot_backend::{Dtype, MOST_HEAD_DIM};
+use offshoot_backend::{Dtype, HeadLayout, MOST_HEAD_DIM};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
@@ -36,9 +36,7 @@ struct TreeLine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeSpec {
     pub name: String,
-    pub q_heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    pub heads: HeadLayout,
     pub dtype: Dtype,
     pub nodes: Vec<TreeNode>,
 }
@@ -97,7 +95,7 @@ fn read_tree(path: &Path, number: usize, text: &str) -> Result<TreeSpec> {
         let found = format!("{q_heads} / {kv_heads} x {head_dim}");
         return Err(wrong("q_heads", "whole groups of heads of even width", found));
     }
-    Ok(TreeSpec { name, q_heads, kv_heads, head_dim, dtype, nodes })
+    Ok(TreeSpec { name, heads: HeadLayout { q_heads, kv_heads, head_dim }, dtype, nodes })
 }
 
 fn regular(leaves: usize, levels: &[(usize, usize)]) -> Option<Vec<TreeNode>> {
@@ -151,8 +149,8 @@ impl TreeSpec {
     /// results.
     pub fn bytes(&self, kv_element_bytes: usize) -> f64 {
         let tokens: usize = self.nodes.iter().map(|node| node.tokens).sum();
-        let stored = 2 * tokens * self.kv_heads * self.head_dim;
-        let rows = 2 * self.queries() * self.q_heads * self.head_dim;
+        let stored = tokens * (self.heads.qkv_width() - self.heads.q_width());
+        let rows = 2 * self.queries() * self.heads.q_width();
         (stored * kv_element_bytes + rows * self.dtype.bytes()) as f64
     }
 
@@ -165,7 +163,7 @@ impl TreeSpec {
             contexts.push(context);
             pairs += node.queries * context;
         }
-        (4 * pairs * self.q_heads * self.head_dim) as f64
+        (4 * pairs * self.heads.q_width()) as f64
     }
 
     /// Lays the tree out in pages of `page_tokens`; every query is at the last token of its node.
