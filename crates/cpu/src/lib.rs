@@ -2,14 +2,13 @@
 //! path is chosen once, at start, from the instruction sets of the processor. Ops run on the backend's own threads
 //! (`team`); only loading uses rayon. This file dispatches each op to its submodule.
 //!
-//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
+//! Internal to Offshoot, and changes with every version: programs use the package `offshoot`. Much is public for the
+//! tests below `tests/` alone: the library takes a minute to compile, so tests inside it would cost another.
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub mod amx;
 pub mod attention;
-#[cfg(test)]
-mod bf16_dot;
 mod columns;
 mod delta_rule;
 pub mod exp;
@@ -20,20 +19,17 @@ pub mod isa;
 pub mod kv;
 mod levels;
 pub mod machine;
-mod memory;
+pub mod memory;
 mod norm;
 mod rope;
-mod rows;
+pub mod rows;
 pub mod sampling;
-#[cfg(test)]
-#[path = "../../../tests/common/skip.rs"]
-mod skip;
 mod states;
 pub mod step;
 mod sums;
-mod team;
+pub mod team;
 #[cfg(target_arch = "x86_64")]
-mod tile_order;
+pub mod tile_order;
 mod timed;
 
 use std::ops::Range;

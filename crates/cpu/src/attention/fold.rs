@@ -167,8 +167,9 @@ impl VisibleLanes {
 pub struct AlignedRows<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
 
 impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
+    /// Rows that hold nothing yet.
     #[inline(always)]
-    pub fn new() -> Self {
+    pub fn uninit() -> Self {
         Self([[MaybeUninit::uninit(); N]; R])
     }
 
@@ -203,8 +204,8 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
     prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut scores = AlignedRows::<f32, LANES, R>::new();
-    let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
+    let mut scores = AlignedRows::<f32, LANES, R>::uninit();
+    let mut numerators = AlignedRows::<P::Factor, LANES, R>::uninit();
     // What a loop over pages costs in the loops below is more than it brings, unless the rows are few.
     let beside = beside_products::<R>(prefetch);
     prefetch[beside.len()..].iter().for_each(|page| page.whole(geometry.key_words, LANES / P::WORD_ELEMENTS));

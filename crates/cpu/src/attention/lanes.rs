@@ -1,5 +1,6 @@
 //! The vector operations that the kernels in `fold` are written over: sixteen f32 lanes of an instruction set
 //! ([`FloatLanes`]), and products with keys and values stored in one dtype ([`KernelPath`]).
+#![expect(clippy::missing_safety_doc, reason = "a trait says it once for all of its functions")]
 
 use bytemuck::Pod;
 

@@ -8,19 +8,19 @@
 mod clear;
 
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod fold;
+pub mod fold;
 #[cfg(target_arch = "x86_64")]
 mod gather;
 #[cfg(target_arch = "x86_64")]
-mod head_tasks;
+pub mod head_tasks;
 #[cfg(target_arch = "x86_64")]
-mod lanes;
+pub mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
 #[cfg(target_arch = "x86_64")]
@@ -28,9 +28,9 @@ mod prefetcher;
 #[cfg(target_arch = "x86_64")]
 mod states;
 #[cfg(target_arch = "x86_64")]
-mod tiles;
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
-mod walk;
+pub mod walk;
 
 pub(super) use clear::{context, operand};
 

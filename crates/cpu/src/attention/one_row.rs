@@ -23,8 +23,8 @@ pub unsafe fn fold_row(
     prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut scores = AlignedRows::<f32, LANES, 1>::new();
-    let mut numerators = AlignedRows::<u32, LANES, 1>::new();
+    let mut scores = AlignedRows::<f32, LANES, 1>::uninit();
+    let mut numerators = AlignedRows::<u32, LANES, 1>::uninit();
     // SAFETY: as in `fold::fold`.
     unsafe {
         let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));

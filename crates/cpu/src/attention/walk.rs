@@ -83,8 +83,8 @@ pub unsafe fn run<P: KernelPath>(
     let heads = call.kv.heads(call.layer);
     let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections(), P::ROWS);
     let WalkScratch { tasks: scratch, merged } = scratch;
-    scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
-    let scratch = &mut scratch[..tasks.len()];
+    scratch.resize_with(scratch.len().max(tasks.count()), Default::default);
+    let scratch = &mut scratch[..tasks.count()];
     let (out, lse) = (OutputColumns::of(out), lse.map(OutputColumns::of));
     let output = AttentionOutput { out: &out, lse: lse.as_ref(), heads, geometry: call.geometry::<P>() };
     let run = |i: usize, scratch: &mut TaskScratch| {
@@ -414,7 +414,7 @@ fn tile_view<P: KernelPath>(
 
 /// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that may
 /// lie before or behind the sections of all tiles.
-fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
+pub fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
     first.clamp(sections.start, sections.end - 1)
 }
 
@@ -422,15 +422,4 @@ fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
 fn even_groups(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     let groups = n.div_ceil(most);
     (0..groups).map(move |i| i * n / groups..(i + 1) * n / groups)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sink_is_in_a_section_that_some_task_has() {
-        let found = [0, 2, 3, 4, 9].map(|first| section_of_sink(first, &(2..4)));
-        assert_eq!(found, [2, 2, 3, 3, 3]);
-    }
 }

@@ -92,7 +92,7 @@ pub fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGrou
 }
 
 /// The same with groups that begin at multiples of `unit`, of which `most` is one.
-fn unit_groups(rows: usize, most: usize, unit: usize) -> impl ExactSizeIterator<Item = RowGroup> {
+pub fn unit_groups(rows: usize, most: usize, unit: usize) -> impl ExactSizeIterator<Item = RowGroup> {
     let (count, units) = (rows.div_ceil(most), rows.div_ceil(unit));
     (0..count).map(move |g| {
         let first = g * units / count * unit;
@@ -176,7 +176,7 @@ pub fn grouped<'x>(
     shares.clear();
     shares.extend((0..passes.len()).flat_map(|number| {
         let of_pass = pass(number).shares(share);
-        (0..of_pass.len()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
+        (0..of_pass.count()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
     }));
     sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
@@ -282,7 +282,7 @@ impl<'a> WeightPass<'a> {
             operands,
             packing.chunk(),
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
-            &mut sums[..threads.min(shares.len())],
+            &mut sums[..threads.min(shares.count())],
             |_, sums, operands| self.run_shares(operands, || claims.next(), None, sums, &out),
         );
     }
@@ -459,37 +459,5 @@ fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: Output
             out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b)
         }
         (Some(bias), OutputMode::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
-    #[test]
-    fn groups_of_units_cover_all_rows_and_only_a_pass_of_fewer_has_less_than_one() {
-        for (rows, most, unit) in (1..300).flat_map(|rows| [(rows, 32, 16), (rows, 12, 4)]) {
-            let mut next = 0;
-            for group in unit_groups(rows, most, unit) {
-                assert_eq!((group.first, group.first % unit), (next, 0));
-                assert!((1..=most).contains(&group.rows) && (group.rows >= unit || group.rows == rows), "{group:?}");
-                next += group.rows;
-            }
-            assert_eq!(next, rows);
-        }
-    }
-
-    #[test]
-    fn groups_cover_all_rows_and_differ_by_one_row_at_most() {
-        for rows in 0..100 {
-            let mut next = 0;
-            for group in groups(rows, 14) {
-                assert_eq!(group.first, next);
-                assert!(group.rows <= 14 && group.rows >= rows / rows.div_ceil(14));
-                next += group.rows;
-            }
-            assert_eq!(next, rows);
-        }
     }
 }

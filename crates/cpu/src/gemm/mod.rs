@@ -14,17 +14,17 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-mod blocks;
+pub mod blocks;
 mod clear;
-mod drive;
+pub mod drive;
 mod grouped;
-mod lines_ahead;
+pub mod lines_ahead;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
-mod operand;
-mod pack;
+pub mod operand;
+pub mod pack;
 mod quantised;
-mod shares;
+pub mod shares;
 mod stack;
 #[cfg(target_arch = "x86_64")]
 mod widening;

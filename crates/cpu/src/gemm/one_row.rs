@@ -37,7 +37,7 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
             let mut chains = PairChains::<N>::zero();
             for word in first..tile.words.min(first + CHAIN) {
                 let x = SplitPair::load(tile.a.add(word));
-                let ahead = prefetch.next();
+                let ahead = prefetch.next_line();
                 for p in 0..N {
                     let w = tile.w.add(p * tile.panel_bytes + word * size_of::<CacheLine>());
                     chains.add(p, x, w.cast());

@@ -165,21 +165,3 @@ fn pack_activation_row_loop(out: &mut [u32], row: &[f32], strip: Strip, operand:
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn strips_cover_every_word_once() {
-        for (words, operand) in (0..2000).flat_map(|w| [(w, OperandFormat::F32), (w, OperandFormat::Tiles)]) {
-            let mut next = 0;
-            for strip in operand.strips(words) {
-                assert_eq!((strip.first, strip.first % 16), (next, 0));
-                assert!(strip.words < operand.row_stride() && strip.words > 0);
-                next += strip.words;
-            }
-            assert_eq!(next, words);
-        }
-    }
-}

@@ -13,7 +13,7 @@ use offshoot_backend::{Pick, SampleRequest, Sampled};
 use offshoot_core::ids::TokenId;
 
 /// Tokens per chunk.
-pub(super) const CHUNK: usize = 128;
+pub const CHUNK: usize = 128;
 
 /// Up to so many tokens that may pass the filters are sorted; more are cut off by score (`nucleus`).
 const FEW: usize = 1024;
@@ -76,15 +76,15 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
 }
 
 /// Scores with the maximum of each chunk.
-pub(super) struct Scores<'a> {
-    pub(super) scores: &'a [f32],
-    pub(super) maxima: &'a [f32],
-    pub(super) best: f32,
+pub struct Scores<'a> {
+    pub scores: &'a [f32],
+    pub maxima: &'a [f32],
+    pub best: f32,
 }
 
 impl<'a> Scores<'a> {
     /// `None`: one of them is NaN or +inf.
-    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Option<Self> {
+    pub fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Option<Self> {
         maxima.resize(scores.len().div_ceil(CHUNK), 0.0);
         chunk_maxima(isa, scores, maxima).then(|| {
             let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -97,7 +97,7 @@ impl<'a> Scores<'a> {
     }
 
     /// Tokens with a score of at least `lowest`, by rising id.
-    pub(super) fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
+    pub fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
         let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
         chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
             chunk.iter().enumerate().filter(move |(_, x)| **x >= lowest).map(move |(i, _)| c * CHUNK + i)
@@ -133,14 +133,14 @@ impl<'a> Scores<'a> {
         tokens
     }
 
-    pub(super) fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
+    pub fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
         // Adding zero makes -0 and 0 equal.
         (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
     }
 
     /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum
     /// of all.
-    fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
+    pub fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
         weights.resize(self.scores.len(), 0.0);
         sums.resize(self.maxima.len(), 0.0);
         if self.best.is_finite() {
@@ -153,7 +153,7 @@ impl<'a> Scores<'a> {
     }
 
     /// The same sums, of weights that are not kept.
-    fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
+    pub fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
         sums.resize(self.maxima.len(), 0.0);
         if self.best.is_finite() {
             sum_chunks(isa, self.scores, self.best, temperature, sums);
@@ -164,7 +164,7 @@ impl<'a> Scores<'a> {
     }
 
     /// The weights of one chunk, the same as `exponentials` writes; the best score is finite.
-    fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
+    pub fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
         let scores = &self.scores[chunk * CHUNK..self.scores.len().min((chunk + 1) * CHUNK)];
         weigh_chunks(isa, scores, self.best, temperature, &mut weights[..scores.len()], &mut [0.0]);
     }
@@ -175,7 +175,7 @@ impl<'a> Scores<'a> {
     }
 
     /// The same of a score.
-    pub(super) fn weight_of(&self, score: f32, temperature: f32) -> f64 {
+    pub fn weight_of(&self, score: f32, temperature: f32) -> f64 {
         let exponent = (f64::from(score) - f64::from(self.best)) / f64::from(temperature);
         if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
     }
@@ -403,7 +403,7 @@ fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
 }
 
 for_each_isa! {
-    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
+    pub fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
         = weigh_chunks_loop;
 }
 
@@ -443,45 +443,4 @@ fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f6
         }
     }
     lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_without_weights_and_weights_of_one_chunk_are_those_of_all() {
-        let scores: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1009) as f32 / 50.0 - 10.0).collect();
-        for isa in Isa::available() {
-            for (len, temperature) in [1, 127, 128, 129, 300].into_iter().flat_map(|len| [(len, 1.0), (len, 0.7)]) {
-                let mut maxima = Vec::new();
-                let scores = Scores::new(isa, &scores[..len], &mut maxima).expect("all scores are finite");
-                let (mut weights, mut stored, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-                let total = scores.exponentials(isa, temperature, &mut weights, &mut stored);
-                assert_eq!(scores.sum_chunks(isa, temperature, &mut alone).to_bits(), total.to_bits());
-                assert_eq!(alone, stored, "{isa:?}, {len} tokens");
-                for (c, whole) in weights.chunks(CHUNK).enumerate() {
-                    let mut of_chunk = [0.0; CHUNK];
-                    scores.weigh_chunk(isa, temperature, c, &mut of_chunk);
-                    assert_eq!(of_chunk[..whole.len()], *whole, "{isa:?}, {len} tokens, chunk {c}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn scores_are_refused_if_one_is_no_number_or_infinite_wherever_it_is() {
-        for (at, wrong) in
-            [0, 15, 16, 127, 128, 290, 299].into_iter().flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)])
-        {
-            let mut scores = vec![0.5; 300];
-            scores[7] = f32::NEG_INFINITY;
-            for isa in Isa::available() {
-                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_some());
-                let mut scores = scores.clone();
-                scores[at] = wrong;
-                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_none(), "{isa:?}, {wrong} at {at}");
-            }
-        }
-    }
 }

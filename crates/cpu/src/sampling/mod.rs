@@ -8,7 +8,7 @@
 //! filtered out. If every token is at -inf, token 0 is sampled.
 
 mod clear;
-mod fast;
+pub mod fast;
 mod nucleus;
 mod scores;
 

@@ -268,22 +268,3 @@ macro_rules! tile {
 
 tile!(pair_tile, "avx2,fma,f16c", |words: usize| words > 0, add_pairs::<C>);
 tile!(vnni_tile, "avx2,fma,f16c,avxvnni", |_: usize| true, add_dots);
-
-#[cfg(test)]
-mod tests {
-    use super::super::clear::tests::compare;
-    use crate::Isa;
-
-    #[test]
-    fn kernels_compute_the_bits_of_the_definition() {
-        if !Isa::available().contains(&Isa::Avx2) {
-            return crate::skip::skipped("this processor has no AVX2");
-        }
-        compare("AVX2", super::pairs);
-        if is_x86_feature_detected!("avxvnni") {
-            compare("AVX-VNNI", super::vnni);
-        } else {
-            crate::skip::skipped("this processor has no AVX-VNNI");
-        }
-    }
-}

@@ -241,16 +241,3 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
         unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), *acc) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::Isa;
-
-    #[test]
-    fn kernels_compute_the_bits_of_the_definition() {
-        if !Isa::available().contains(&Isa::Avx512) || !is_x86_feature_detected!("avx512vnni") {
-            return crate::skip::skipped("this processor has no AVX-512 with VNNI");
-        }
-        super::super::clear::tests::compare("AVX-512 VNNI", super::kernels);
-    }
-}

@@ -7,15 +7,15 @@
 //! Every instruction set computes the same bits.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
-mod clear;
-mod codes;
-mod drive;
+pub mod avx512;
+pub mod clear;
+pub mod codes;
+pub mod drive;
 mod numbers;
-mod operand;
-mod panels;
+pub mod operand;
+pub mod panels;
 
 use super::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
