@@ -125,8 +125,8 @@ pub unsafe fn store<const T: u8>(to: *mut u8, stride: usize) {
     }
 }
 
-/// Brings a cache line into the first-level cache, owned by this core. The address need not be valid. All processors with
-/// tile registers have the instruction; the compiler uses it only for a feature that stable Rust cannot name.
+/// Brings a cache line into the first-level cache, owned by this core. The address need not be valid. All processors
+/// with tile registers have the instruction; the compiler uses it only for a feature that stable Rust cannot name.
 #[inline(always)]
 pub fn prefetch_for_writing(address: *const u8) {
     // SAFETY: a prefetch reads and writes nothing, whatever the address.

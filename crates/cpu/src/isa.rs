@@ -125,9 +125,9 @@ fn dot_products_pay() -> bool {
     *IS_AMD
 }
 
-/// Whether weights of few rows come faster if they are prefetched soon before they are read, into the first-level cache,
-/// than a strip ahead into the second; judged by the CPU vendor. One row takes 6 to 18 % less time so on Emerald Rapids
-/// with AVX-512; on Zen 4 it takes half as long again on one thread, an eighth on two (benches/cpu/NOTES.md).
+/// Whether weights of few rows come faster if they are prefetched soon before they are read, into the first-level
+/// cache, than a strip ahead into the second; judged by the CPU vendor. One row takes 6 to 18 % less time so on Emerald
+/// Rapids with AVX-512; on Zen 4 it takes half as long again on one thread, an eighth on two (benches/cpu/NOTES.md).
 pub fn soon_prefetches_pay() -> bool {
     !*IS_AMD
 }

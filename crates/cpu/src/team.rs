@@ -54,7 +54,8 @@ pub struct TeamTimes {
     pub in_parts: Duration,
 }
 
-/// What the members of a team share. `gate`, `next` and the times have cache lines of their own: all members write them.
+/// What the members of a team share. `gate`, `next` and the times have cache lines of their own: all members write
+/// them.
 #[derive(Default)]
 struct Shared {
     gate: Gate,
@@ -186,8 +187,8 @@ impl Team {
     }
 
     /// Calls `prepare` once for each chunk of `length` of `items`, with its index, and when all those calls have ended
-    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between. If `prepare`
-    /// panics, `work` is not called.
+    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between. If
+    /// `prepare` panics, `work` is not called.
     pub fn for_chunks_then<T: Send + Sync, U: Send>(
         &self,
         items: &mut [T],
@@ -200,8 +201,8 @@ impl Team {
         let chunks = all.div_ceil(length);
         let chunk = |i: usize| {
             let from = i * length;
-            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once. `other` reads the
-            // items only after all calls of `chunk` have ended.
+            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once. `other` reads
+            // the items only after all calls of `chunk` have ended.
             prepare(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
         };
         let other = |i: usize| {
@@ -367,7 +368,8 @@ fn pause(spins: &mut u32) -> bool {
     true
 }
 
-/// The chunks that have not been prepared. On cache lines of its own: members poll it while the caller writes to its stack.
+/// The chunks that have not been prepared. On cache lines of its own: members poll it while the caller writes to its
+/// stack.
 #[repr(align(128))]
 struct Left {
     chunks: AtomicUsize,

@@ -10,11 +10,12 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::avx512::Avx512Bf16Dot;
-use super::fold::{
-    self, AlignedRows, Geometry, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes,
-};
-use super::lanes::{KernelPath, MOST_ROWS, state_kernels};
+use super::fold::{self, AlignedRows};
+use super::lanes::MOST_ROWS;
 use super::one_row;
+use super::path::{
+    Geometry, KernelPath, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes, state_kernels,
+};
 use super::tiles::PAGES;
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::kv::SLOTS;

@@ -2,8 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
+use super::fold;
+use super::lanes::{FloatLanes, VECTOR_ROWS};
+use super::path::{
+    Geometry, KernelPath, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes, kernels, single_elements,
+    state_kernels, widened_pairs,
+};
 
 /// Lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]

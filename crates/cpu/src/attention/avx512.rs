@@ -3,8 +3,12 @@
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
+use super::fold;
+use super::lanes::{FloatLanes, VECTOR_ROWS};
+use super::path::{
+    Geometry, KernelPath, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes, kernels, single_elements,
+    state_kernels, widened_pairs,
+};
 use crate::memory::CacheLevel;
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the

@@ -7,107 +7,14 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::lanes::{FloatLanes, KernelPath, MOST_ROWS};
-use super::tiles::PAGES;
+use super::lanes::FloatLanes;
+use super::path::{
+    Geometry, KernelPath, LANES, Prefetch, RowStates, Softcap, StatesMut, StatesRef, TileView, VisibleLanes,
+};
 use crate::kv::SLOTS;
-use crate::memory::{CacheLevel, CacheLine, prefetch_line};
+use crate::memory::{CacheLevel, CacheLine};
 use crate::rows::sum_lanes;
 use crate::sums::tanh;
-use offshoot_backend::{MOST_HEAD_DIM, Scoring};
-
-/// Positions of a tile.
-pub const LANES: usize = PAGES * SLOTS;
-
-/// Constants of all kernel calls of one layer.
-#[derive(Clone, Copy)]
-pub struct Geometry {
-    /// Words per key: `head_dim / WORD_ELEMENTS`.
-    pub key_words: usize,
-    /// `head_dim` rounded up to whole vectors.
-    pub width: usize,
-    /// Factor from a score to an exponent of two: `scale * log2(e)`, or `log2(e)` if scores are capped, which scales them.
-    pub exponent: f32,
-    pub softcap: Option<Softcap>,
-    /// Scores further than this below the maximum (a negative number) get the numerator zero, as it would be subnormal.
-    pub lowest: f32,
-}
-
-impl Geometry {
-    pub fn new<V>(head_dim: usize, width: usize, pair: usize, scoring: &Scoring<'_, V>) -> Self {
-        let softcap = scoring.softcap.map(|cap| Softcap { inner: scoring.scale / cap, cap });
-        let exponent = if softcap.is_some() { 1.0 } else { scoring.scale } * std::f32::consts::LOG2_E;
-        assert!(head_dim <= MOST_HEAD_DIM, "head_dim {head_dim} is above {MOST_HEAD_DIM}");
-        assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {}", scoring.scale);
-        Self { key_words: head_dim / pair, width, exponent, softcap, lowest: -126.0 / exponent }
-    }
-
-    /// A score, in the units of the states' maxima.
-    pub fn unscaled(&self, score: f32) -> f32 {
-        score * std::f32::consts::LOG2_E / self.exponent
-    }
-
-    /// The score that is `unscaled` in the units of the states' maxima.
-    pub fn scaled(&self, unscaled: f32) -> f32 {
-        unscaled * (self.exponent * std::f32::consts::LN_2)
-    }
-}
-
-/// Capped scores are `cap * tanh(product * inner)`.
-#[derive(Clone, Copy)]
-pub struct Softcap {
-    inner: f32,
-    cap: f32,
-}
-
-/// Keys (`[key_words][16]`) and values (`[16 / WORD_ELEMENTS][width]`) of a tile's pages. May be null for pages without
-/// [`VisibleLanes`].
-pub struct TileView<P: KernelPath> {
-    pub keys: [*const P::Word; PAGES],
-    pub values: [*const P::Word; PAGES],
-}
-
-/// A page to bring into a cache during a kernel call. The addresses need not be valid.
-#[derive(Clone, Copy)]
-pub struct Prefetch {
-    pub keys: *const u8,
-    pub values: *const u8,
-    /// Bytes to advance in the keys per word of a key, and in the values per word of a tile's lanes: a kernel prefetches
-    /// keys while it computes scores, values while it adds values. All at once would fill the core's fill buffers.
-    pub strides: (usize, usize),
-}
-
-impl Prefetch {
-    /// Brings nothing.
-    pub const fn none() -> Self {
-        Self { keys: std::ptr::null(), values: std::ptr::null(), strides: (0, 0) }
-    }
-
-    #[inline(always)]
-    pub fn keys(&self, word: usize, into: CacheLevel) {
-        prefetch_line(self.keys.wrapping_add(word * self.strides.0), into);
-    }
-
-    #[inline(always)]
-    pub fn values(&self, word: usize, into: CacheLevel) {
-        for line in (0..self.strides.1).step_by(size_of::<CacheLine>()) {
-            prefetch_line(self.values.wrapping_add(word * self.strides.1 + line), into);
-        }
-    }
-
-    /// The first line of a word's values, into the second-level cache. Of wide heads, the processor fetches the one
-    /// beside it.
-    #[inline(always)]
-    fn first_line(&self, word: usize) {
-        prefetch_line(self.values.wrapping_add(word * self.strides.1), CacheLevel::Second);
-    }
-
-    /// All at once, into the second-level cache.
-    #[inline(always)]
-    pub fn whole(&self, key_words: usize, tile_words: usize) {
-        (0..key_words).for_each(|word| self.keys(word, CacheLevel::Second));
-        (0..tile_words).for_each(|word| self.values(word, CacheLevel::Second));
-    }
-}
 
 /// Rows up to which a kernel call prefetches several pages beside its products.
 const SPREADING_ROWS: usize = 4;
@@ -117,48 +24,6 @@ const SPREADING_ROWS: usize = 4;
 #[inline(always)]
 fn beside_products<const R: usize>(prefetch: &[Prefetch]) -> &[Prefetch] {
     if R <= SPREADING_ROWS { prefetch } else { prefetch.first().map_or(&[], std::slice::from_ref) }
-}
-
-/// Queries and running softmax states of `count` neighbouring rows.
-pub struct RowStates<P: KernelPath> {
-    pub count: usize,
-    /// `[count][width / WORD_ELEMENTS]`
-    pub q: *const P::Factor,
-    /// Largest score so far, unscaled unless capped; `f32::MIN` before the first. `[count]`
-    pub m: *mut f32,
-    /// Sums of numerators by lane. `[count][16]`
-    pub l: *mut f32,
-    /// Sums of numerators times values. `[count][width]`
-    pub o: *mut f32,
-}
-
-impl<P: KernelPath> RowStates<P> {
-    /// The same rows for the path over widened pages.
-    pub fn widened(&self) -> RowStates<P::Wide> {
-        RowStates { count: self.count, q: self.q.cast(), m: self.m, l: self.l, o: self.o }
-    }
-}
-
-/// The lanes of a tile that the rows attend to.
-pub struct VisibleLanes {
-    /// The range over all rows.
-    pub lanes: Range<usize>,
-    /// For each row a bit per lane.
-    pub rows: [u64; MOST_ROWS],
-}
-
-impl VisibleLanes {
-    pub const WHOLE: VisibleLanes = VisibleLanes { lanes: 0..LANES, rows: [u64::MAX; MOST_ROWS] };
-
-    /// From the range of lanes each row attends to, for at most `MOST_ROWS` rows.
-    pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
-        let (mut start, mut end, mut bits) = (LANES, 0, [0; MOST_ROWS]);
-        for (bits, lanes) in bits.iter_mut().zip(rows).filter(|(_, lanes)| !lanes.is_empty()) {
-            *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
-            (start, end) = (start.min(lanes.start), end.max(lanes.end));
-        }
-        VisibleLanes { lanes: start.min(end)..end, rows: bits }
-    }
 }
 
 /// `N` uninitialised numbers for each of `R` rows, aligned to a cache line. The row stride is a compile-time constant:
@@ -458,22 +323,6 @@ pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
             P::store_factors(P::Lanes::load(last.as_ptr()), to.add(whole.len() * SLOTS / P::WORD_ELEMENTS));
         }
     }
-}
-
-/// Neighbouring softmax states; see [`RowStates`].
-#[derive(Clone, Copy)]
-pub struct StatesRef<'a> {
-    pub m: &'a [f32],
-    pub l: &'a [CacheLine],
-    /// As many lines for each state.
-    pub o: &'a [CacheLine],
-}
-
-/// Softmax states that change.
-pub struct StatesMut<'a> {
-    pub m: &'a mut [f32],
-    pub l: &'a mut [CacheLine],
-    pub o: &'a mut [CacheLine],
 }
 
 /// Merges each of the states `next`, of later positions, into that of `states`. An empty one changes nothing.

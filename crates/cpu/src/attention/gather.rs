@@ -5,7 +5,7 @@ use std::ops::{BitAnd, BitOr, Not, Range};
 
 use bytemuck::Pod;
 
-use super::super::kv::{CpuPageLayout, SLOTS};
+use crate::kv::{CpuPageLayout, SLOTS};
 
 /// A stored word that can be combined with another one under a bit mask.
 pub trait MaskWord: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {

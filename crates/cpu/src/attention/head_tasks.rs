@@ -1,12 +1,12 @@
-//! The tasks of tree attention, which threads share out: one key head over a chunk of rows and, where heads and chunks are
-//! too few for all threads, a part of the context's sections. `walk` runs them.
+//! The tasks of tree attention, which threads share out: one key head over a chunk of rows and, where heads and chunks
+//! are too few for all threads, a part of the context's sections. `walk` runs them.
 
 use std::ops::Range;
 
 use offshoot_backend::HeadLayout;
 
-/// Sums of values in the states of all sections, 64 MiB without padding, above which tasks do not share sections: chunks of so many
-/// rows are enough tasks for dozens of threads.
+/// Sums of values in the states of all sections, 64 MiB without padding, above which tasks do not share sections:
+/// chunks of so many rows are enough tasks for dozens of threads.
 const MOST_SHARED_SUMS: usize = 16 << 20;
 
 /// One key head over a chunk of rows, and some sections.

@@ -1,11 +1,13 @@
 //! Tree attention. `clear` defines it: for each row and head, the tiles of each section of the context are folded in
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
-//! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among
-//! threads, `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes`. `avx2` and `avx512` implement those; `amx` has a
-//! kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops alone.
+//! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
+//! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
+//! kernels in `fold`, written over the vector operations of `lanes` and `path`. `avx2` and `avx512` implement those;
+//! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
+//! alone.
 
 mod clear;
+mod splits;
 
 #[cfg(target_arch = "x86_64")]
 pub mod amx;
@@ -24,6 +26,8 @@ pub mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
 #[cfg(target_arch = "x86_64")]
+pub mod path;
+#[cfg(target_arch = "x86_64")]
 mod prefetcher;
 #[cfg(target_arch = "x86_64")]
 mod states;
@@ -33,6 +37,7 @@ pub mod tiles;
 pub mod walk;
 
 pub(super) use clear::{context, operand};
+pub use splits::{SECTION, TILE};
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
@@ -45,14 +50,6 @@ use offshoot_backend::Scoring;
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::plan::AttentionPlan;
 
-/// Positions folded at once. Tiles are aligned to absolute positions, so a row's sums are split at the same places
-/// whatever the planner, the siblings or the chunking.
-pub const TILE: u32 = 64;
-
-/// Positions with a softmax state of their own; also aligned to absolute positions. So threads can share the context of
-/// a single row, and the bits do not depend on whether they do. Merging takes 2 to 3 % of the time of folding so many.
-pub const SECTION: u32 = 1024;
-
 /// Memory reused between calls.
 #[derive(Default)]
 pub struct AttentionScratch {
@@ -62,8 +59,8 @@ pub struct AttentionScratch {
     walk: walk::WalkScratch,
 }
 
-/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the natural log-sum-exps of the results; a
-/// row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
+/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the natural log-sum-exps of the
+/// results; a row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     cores: &Cores,

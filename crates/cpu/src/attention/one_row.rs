@@ -4,21 +4,21 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::amx::AmxBf16;
-use super::fold::{self, AlignedRows, Geometry, LANES, Prefetch, RowStates, TileView, VisibleLanes};
+use super::fold::{self, AlignedRows};
+use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes};
 use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
 use crate::tile_order::{CHAIN, PairChains, SplitPair};
 
-/// [`fold::fold`] for one row.
+/// [`fold::fold`] for one row, on a path that folds several rows by tiles.
 ///
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
-pub unsafe fn fold_row(
+pub unsafe fn fold_row<P: KernelPath<Word = u32, Factor = u32>>(
     geometry: &Geometry,
-    tile: &TileView<AmxBf16>,
-    row: &RowStates<AmxBf16>,
+    tile: &TileView<P>,
+    row: &RowStates<P>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
@@ -82,17 +82,17 @@ unsafe fn score<const N: usize>(
 }
 
 /// What a tile's values add to the row's sums.
-struct RowSums<'a> {
+struct RowSums<'a, P: KernelPath<Word = u32>> {
     geometry: &'a Geometry,
     o: *mut f32,
     shrink: f32,
-    tile: &'a TileView<AmxBf16>,
+    tile: &'a TileView<P>,
     lanes: &'a Range<usize>,
     numerators: *const u32,
     prefetch: &'a [Prefetch],
 }
 
-impl RowSums<'_> {
+impl<P: KernelPath<Word = u32>> RowSums<'_, P> {
     /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the row's sums by `shrink` and adds numerators times
     /// values.
     #[inline(always)]

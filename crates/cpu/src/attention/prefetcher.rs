@@ -1,10 +1,10 @@
 //! Chooses the pages that a task's kernel calls prefetch. The kernels decide when in a call each line is asked for.
 
-use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::{CacheLevel, CacheLine, prefetch_line};
-use super::fold::Prefetch;
 use super::head_tasks::HeadTask;
+use super::path::Prefetch;
 use super::tiles::{PAGES, PageRead};
+use crate::kv::{CpuPageLayout, SLOTS};
+use crate::memory::{CacheLevel, CacheLine, prefetch_line};
 
 /// How far ahead pages are prefetched: well below a core's second-level cache (1 MiB on Zen 4, 2 MiB on Sapphire
 /// Rapids), which also holds the states of the rows.
@@ -26,8 +26,8 @@ impl<'a> Prefetcher<'a> {
         Self { reads, task, layout, stored, at: 0 }
     }
 
-    /// Fills `pages` with those to prefetch during a kernel call, and returns as many as were found. The call folds a tile
-    /// whose own reads end at `reads`, with `key_words` words per key and `pair` elements per word.
+    /// Fills `pages` with those to prefetch during a kernel call, and returns as many as were found. The call folds a
+    /// tile whose own reads end at `reads`, with `key_words` words per key and `pair` elements per word.
     pub fn next<'p>(
         &mut self,
         reads: usize,

@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::super::kv::SLOTS;
-use super::super::memory::CacheLine;
-use super::fold::{Geometry, RowStates, StatesMut, StatesRef};
-use super::lanes::KernelPath;
+use super::path::{Geometry, KernelPath, RowStates, StatesMut, StatesRef};
+use crate::kv::SLOTS;
+use crate::memory::CacheLine;
 
 /// A list of states, whose numbers [`RowStates`] explains.
 #[derive(Default)]

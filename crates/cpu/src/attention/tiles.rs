@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::super::kv::SLOTS;
-use super::{SECTION, TILE};
+use super::splits::{SECTION, TILE};
+use crate::kv::SLOTS;
 use offshoot_core::ids::PageId;
 use offshoot_kv::plan::AttentionPlan;
 

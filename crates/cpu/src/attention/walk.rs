@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::super::columns::OutputColumns;
-use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::CacheLine;
-use super::super::rows::sum_lanes;
-use super::super::team::Team;
-use super::super::{CpuBuffer, KvStore};
-use super::fold::{Geometry, Prefetch, StatesRef, TileView, VisibleLanes};
+use super::gather;
 use super::head_tasks::{HeadTask, HeadTasks};
-use super::lanes::KernelPath;
+use super::path::{Geometry, KernelPath, Prefetch, StatesRef, TileView, VisibleLanes};
 use super::prefetcher::Prefetcher;
+use super::splits::SECTION;
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageSlots, PlanTile, PlanTiles, TilePage};
-use super::{SECTION, gather};
+use crate::columns::OutputColumns;
+use crate::kv::{CpuPageLayout, SLOTS};
+use crate::memory::CacheLine;
+use crate::rows::sum_lanes;
+use crate::team::Team;
+use crate::{CpuBuffer, KvStore};
 use offshoot_backend::{HeadLayout, Scoring};
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::plan::AttentionPlan;
@@ -412,8 +412,8 @@ fn tile_view<P: KernelPath>(
     view
 }
 
-/// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that may
-/// lie before or behind the sections of all tiles.
+/// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that
+/// may lie before or behind the sections of all tiles.
 pub fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
     first.clamp(sections.start, sections.end - 1)
 }

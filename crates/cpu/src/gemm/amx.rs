@@ -9,7 +9,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::kernel::{GemmKernel, GemmKernels, GemmTile};
 use super::lines_ahead::LinesAhead;
 use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
@@ -187,9 +187,9 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
-    /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they are
-    /// read. With more rows that cache holds a strip of weights beside the rows, so each group brings its share of the
-    /// next strip into the second-level cache.
+    /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they
+    /// are read. With more rows that cache holds a strip of weights beside the rows, so each group brings its share of
+    /// the next strip into the second-level cache.
     #[inline(always)]
     fn after_product(&mut self) {
         self.due += Self::LINES;
@@ -205,8 +205,8 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
 }
 
 /// Brings 16 words of some rows of activations into the first-level cache, one step before they are loaded: a group's
-/// rows come from the second-level cache for every few panels. Where a strip is no multiple of 16 words, its rest stands for
-/// the step before the next call, and prefetches nothing.
+/// rows come from the second-level cache for every few panels. Where a strip is no multiple of 16 words, its rest
+/// stands for the step before the next call, and prefetches nothing.
 #[inline(always)]
 fn prefetch_rows(a: *const u32, rows: Range<usize>) {
     for r in rows {

@@ -2,8 +2,8 @@
 //! With bf16 weights the inputs are first rounded to bf16 (to nearest even), as the dot products of the fast path
 //! require.
 
-use super::pack::{PANEL, element};
-use super::{CpuMatrix, OutputMode};
+use super::output::OutputMode;
+use super::pack::{CpuMatrix, PANEL, element};
 use crate::team::Team;
 use crate::{CpuBuffer, Isa};
 

@@ -1,17 +1,20 @@
-//! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what a
-//! row gets depends on that row and its expert only.
+//! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what
+//! a row gets depends on that row and its expert only.
 
 use std::ops::Range;
 
-use super::drive::{self, GemmKernels, GemmScratch};
+use super::dense;
+use super::drive;
+use super::kernel::GemmKernels;
+use super::output::OutputMode;
+use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels};
-use super::stack::{CpuWeights, Piece, linear_stack};
-use super::{CpuMatrix, OutputMode, kernels};
+use super::stack::{CpuWeights, GemmScratch, Piece, linear_stack};
 use crate::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
 use offshoot_backend::ExpertInput;
 
-/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format this
-/// path has no kernels, are multiplied one by one.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format
+/// this path has no kernels, are multiplied one by one.
 pub fn expert_linear(
     cores: &Cores,
     scratch: &mut GemmScratch,
@@ -31,23 +34,23 @@ pub fn expert_linear(
     let chosen = || routes.groups().map(|(expert, _)| &experts.matrices[expert]);
     if let Some(kernels) = common_kernels(cores.isa, chosen()) {
         let weights = |expert: usize| {
-            let w = dense(&experts.matrices[expert]).expect("matrices with common kernels are dense");
+            let w = dense_of(&experts.matrices[expert]).expect("matrices with common kernels are dense");
             (w, experts.bias(expert))
         };
-        return drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
+        return drive::grouped(cores, kernels, &mut scratch.dense, out, routes.groups(), input, weights);
     }
     if let Some(kernels) = common_quantised_kernels(cores.isa, chosen()) {
         let weights = |expert: usize| {
-            let w = panels(&experts.matrices[expert]).expect("matrices with common kernels are quantised");
+            let w = panels_of(&experts.matrices[expert]).expect("matrices with common kernels are quantised");
             (w, experts.bias(expert))
         };
-        return quantised::grouped(cores, &kernels, scratch, out, routes.groups(), input, weights);
+        return quantised::grouped(cores, &kernels, &mut scratch.quantised, out, routes.groups(), input, weights);
     }
     routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
 }
 
 /// The matrix, if it is one dense piece.
-fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
+fn dense_of(weights: &CpuWeights) -> Option<&CpuMatrix> {
     match weights.pieces() {
         [Piece::Dense(matrix)] => Some(matrix),
         _ => None,
@@ -55,7 +58,7 @@ fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
 }
 
 /// The matrix, if it is one quantised piece.
-fn panels(weights: &CpuWeights) -> Option<&QuantPanels> {
+fn panels_of(weights: &CpuWeights) -> Option<&QuantPanels> {
     match weights.pieces() {
         [Piece::Quantised(panels)] => Some(panels),
         _ => None,
@@ -64,8 +67,8 @@ fn panels(weights: &CpuWeights) -> Option<&QuantPanels> {
 
 /// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
 fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
-    let dtype = dense(matrices.next()?)?.dtype();
-    matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
+    let dtype = dense_of(matrices.next()?)?.dtype();
+    matrices.all(|w| dense_of(w).is_some_and(|w| w.dtype() == dtype)).then(|| dense::kernels(isa, dtype))?
 }
 
 /// The kernels of all `matrices`, if each is one quantised piece, all have one format, and there are kernels for it.
@@ -73,8 +76,8 @@ fn common_quantised_kernels<'w>(
     isa: Isa,
     mut matrices: impl Iterator<Item = &'w CpuWeights>,
 ) -> Option<quantised::QuantKernels> {
-    let first = panels(matrices.next()?)?;
-    matrices.all(|w| panels(w).is_some_and(|w| w.format == first.format)).then(|| quantised::kernels(isa, first))?
+    let first = panels_of(matrices.next()?)?;
+    matrices.all(|w| panels_of(w).is_some_and(|w| w.format == first.format)).then(|| quantised::kernels(isa, first))?
 }
 
 /// Multiplies the rows of one expert.

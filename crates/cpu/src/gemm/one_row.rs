@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::drive::{GemmKernel, GemmTile};
+use super::kernel::{GemmKernel, GemmTile};
 use super::pack::PANEL;
 use crate::memory::CacheLine;
 use crate::tile_order::{CHAIN, PairChains, SplitPair};

@@ -12,8 +12,8 @@ pub const STRIP: usize = 256;
 /// Words from one row of a strip to the next, but for [`OperandFormat::Tiles`]: an odd number of cache lines plus one
 /// word, so that rows neither map to the same cache set nor cross into their next line in the same iteration.
 pub const ROW_STRIDE: usize = STRIP + 17;
-/// Most words per row of a strip of tiles: 32 rows of activations and the two panels of weights that are multiplied at a
-/// time take 32 KB.
+/// Most words per row of a strip of tiles: 32 rows of activations and the two panels of weights that are multiplied at
+/// a time take 32 KB.
 const TILE_STRIP: usize = 128;
 /// Words from one row of a strip of tiles to the next, which are loaded in whole cache lines: a row that crosses into
 /// the next takes twice as long.
@@ -137,7 +137,8 @@ impl ActivationPacking {
 }
 
 for_each_isa! {
-    fn pack_activation_row(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat) = pack_activation_row_loop;
+    fn pack_activation_row(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat)
+        = pack_activation_row_loop;
 }
 
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! How the panels of a linear layer are shared out among threads, and the claims to the shares. `drive` multiplies them.
+//! How the panels of a linear layer are shared out among threads, and the claims to the shares. `drive` multiplies
+//! them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +10,9 @@ pub enum PanelShares {
     /// `each` panels a share, a multiple of those of a call or of its largest remainder: only the last share ends with
     /// single panels.
     Even { each: usize, all: usize },
-    /// Half of what each of `threads` threads has still to do, so that shares become smaller and threads end at about the
-    /// same time, also if one was delayed: multiples of `per_call`, but single panels where no thread would get two.
+    /// Half of what each of `threads` threads has still to do, so that shares become smaller and threads end at about
+    /// the same time, also if one was delayed: multiples of `per_call`, but single panels where no thread would get
+    /// two.
     Shrinking { per_call: usize, threads: usize, all: usize },
 }
 

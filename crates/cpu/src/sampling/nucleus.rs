@@ -2,7 +2,7 @@
 //! instead of by sorting, and the weights of the tokens behind that cut made zero. `fast` decides when this is quicker
 //! than its sort.
 
-use super::fast::{CHUNK, Scores};
+use super::chunks::{CHUNK, Scores};
 use crate::Isa;
 use crate::rows::for_each_isa;
 
@@ -50,7 +50,8 @@ impl Cut {
         Cut { score: scores.scores[last], last }
     }
 
-    /// The cut at the first of the tokens in `range`, which all have one score, with which their weights reach `missing`.
+    /// The cut at the first of the tokens in `range`, which all have one score, with which their weights reach
+    /// `missing`.
     fn of_ties(isa: Isa, scores: &Scores, range: ScoreRange, weights: &[f32], missing: f64) -> Cut {
         let score = range.high;
         let mut first = scores.at_least(score).filter(|&token| scores.scores[token] == score);
@@ -136,8 +137,8 @@ impl Bins {
     }
 }
 
-/// The tokens of the bin of `range` in which the running sum of weights reaches `wanted`; `before` grows by what lies in
-/// better bins.
+/// The tokens of the bin of `range` in which the running sum of weights reaches `wanted`; `before` grows by what lies
+/// in better bins.
 fn boundary(
     isa: Isa,
     scores: &Scores,

@@ -1,6 +1,6 @@
-//! The bf16 instructions of AVX-512 and AMX for one lane, in software, following the pseudo-code of
-//! VDPBF16PS, TDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set reference. Where the processor has the instructions
-//! they are compared with it, and so are the products of linear layers, whose order of sums it defines to the bit.
+//! The bf16 instructions of AVX-512 and AMX for one lane, in software, following the pseudo-code of VDPBF16PS,
+//! TDPBF16PS and VCVTNEPS2BF16 in Intel's instruction set reference. Where the processor has the instructions they are
+//! compared with it, and so are the products of linear layers, whose order of sums it defines to the bit.
 
 /// `acc` plus the products of two pairs of bf16 (VDPBF16PS): first the high elements, then the low ones, each by one
 /// f32 fused multiply-add rounded to nearest even. Subnormal operands and subnormal sums become zeros of the same sign.

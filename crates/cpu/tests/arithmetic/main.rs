@@ -21,9 +21,9 @@ mod gemm {
     #[cfg(target_arch = "x86_64")]
     mod block_kernels;
     mod block_panels;
-    mod drive;
     mod lines_ahead;
     mod operand;
+    mod row_groups;
     mod shares;
     mod wide;
 }

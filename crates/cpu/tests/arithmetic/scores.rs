@@ -1,7 +1,7 @@
 //! Weights of scores, and scores that are refused.
 
 use offshoot_cpu::Isa;
-use offshoot_cpu::sampling::fast::{CHUNK, Scores};
+use offshoot_cpu::sampling::chunks::{CHUNK, Scores};
 
 #[test]
 fn sums_without_weights_and_weights_of_one_chunk_are_those_of_all() {

@@ -1,11 +1,11 @@
-//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel. Dot products by
-//! AVX-VNNI where the processor has it; else by products in pairs of 16 bits.
+//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel. Dot products
+//! by AVX-VNNI where the processor has it; else by products in pairs of 16 bits.
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
-use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use super::kernel::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use crate::gemm::pack::PANEL;
 use offshoot_gguf::LIFTED;
 
 /// The kernels for `codes` by products in pairs.
@@ -183,9 +183,9 @@ impl Codes for Fp4 {
     }
 }
 
-/// Adds the products of some words to `dot`. Codes of eight bits have no sums of pairs in 16 bits: there the sizes of the
-/// signed codes are multiplied by the activations with their signs, at most `2 * 128 * 127`, and what raised the codes is
-/// not in the sum, nor in its beginning.
+/// Adds the products of some words to `dot`. Codes of eight bits have no sums of pairs in 16 bits: there the sizes of
+/// the signed codes are multiplied by the activations with their signs, at most `2 * 128 * 127`, and what raised the
+/// codes is not in the sum, nor in its beginning.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_pairs<C: Codes>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {

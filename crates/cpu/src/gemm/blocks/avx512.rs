@@ -1,11 +1,11 @@
-//! Kernels for AVX-512 with VNNI: 16 outputs of a panel in a register, dot products of four inputs each. The codes of 32
-//! inputs are unpacked to eight registers and multiplied by all rows of the tile.
+//! Kernels for AVX-512 with VNNI: 16 outputs of a panel in a register, dot products of four inputs each. The codes of
+//! 32 inputs are unpacked to eight registers and multiplied by all rows of the tile.
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
-use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use super::kernel::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use crate::gemm::pack::PANEL;
 use offshoot_gguf::LIFTED;
 
 /// The kernels for `codes`.
@@ -23,8 +23,8 @@ pub fn kernels(codes: CodeLines) -> BlockKernels {
     }
 }
 
-/// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that several
-/// streams of weights are read at once.
+/// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that
+/// several streams of weights are read at once.
 fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 4,
@@ -208,8 +208,8 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
             for i in 0..C::LINES {
                 _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
             }
-            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups, and
-            // the rows their codes.
+            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups,
+            // and the rows their codes.
             unsafe {
                 let mut words = [_mm512_setzero_si512(); WORDS];
                 for (i, word) in words.iter_mut().enumerate() {

@@ -1,10 +1,10 @@
 //! The definition of the products of codes. Of each group, or half of one, the sum of products is exact: it is below
-//! `32 * 255 * 127`, which an f32 holds. It is multiplied by the product of both scales and added in one rounding; so is
-//! the smallest value times the sum of the rounded activations subtracted.
+//! `32 * 255 * 127`, which an f32 holds. It is multiplied by the product of both scales and added in one rounding; so
+//! is the smallest value times the sum of the rounded activations subtracted.
 
-use super::super::pack::PANEL;
 use super::codes::{CodeLines, LINE, WORDS};
-use super::drive::{BlockKernels, BlockTile};
+use super::kernel::{BlockKernels, BlockTile};
+use crate::gemm::pack::PANEL;
 use offshoot_gguf::LIFTED;
 
 pub const KERNELS: BlockKernels = BlockKernels { rows: 16, panels: |_| 1, kernel: |_, _, _| tile };

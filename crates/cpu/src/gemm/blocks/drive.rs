@@ -1,15 +1,16 @@
-//! The loops of a linear layer with weights in blocks. Threads take shares of the panels; the scales of a few panels become
-//! numbers once, then all rows are multiplied, group of rows by group. Bias and residual are added here.
+//! The loops of a linear layer with weights in blocks. Threads take shares of the panels; the scales of a few panels
+//! become numbers once, then all rows are multiplied, group of rows by group. Bias and residual are added here.
 
 use std::ops::Range;
 
-use super::super::OutputMode;
-use super::super::drive::{finish, groups};
-use super::super::pack::PANEL;
+use super::kernel::{BlockForm, BlockKernels, BlockTile};
 use super::numbers;
 use super::operand::RoundedRows;
 use super::panels::{BlockPanels, PanelScales};
 use crate::columns::OutputColumns;
+use crate::gemm::output::{OutputMode, finish};
+use crate::gemm::pack::PANEL;
+use crate::gemm::row_groups::groups;
 use crate::rows::for_each_isa;
 use crate::{Cores, CpuBuffer, Isa};
 
@@ -17,57 +18,6 @@ use crate::{Cores, CpuBuffer, Isa};
 const RESIDENT_BYTES: usize = 1 << 20;
 /// Shares of the panels per thread if there is more than one group of rows.
 const SHARES: usize = 4;
-
-/// The kernels for codes that lie in one way, on one instruction set.
-#[derive(Clone, Copy)]
-pub struct BlockKernels {
-    /// Most rows of a call.
-    pub rows: usize,
-    /// Panels per call, for this many rows.
-    pub panels: fn(rows: usize) -> usize,
-    /// The kernel for exactly this many rows and panels: those that `panels` returns, and one for a remainder.
-    pub kernel: fn(rows: usize, panels: usize, form: BlockForm) -> BlockKernel,
-}
-
-/// What a kernel adds up besides one product of scales for each group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockForm {
-    Plain,
-    /// A smallest value for each group.
-    Least,
-    /// Scales for both halves of a group.
-    Halves,
-}
-
-/// Writes the sums of a tile.
-///
-/// # Safety
-/// The processor has the kernel's instruction set.
-pub type BlockKernel = unsafe fn(&BlockTile<'_>, &mut [f32]);
-
-/// The operands of a kernel call: rows `first ..` times panels `panel ..`, over all inputs. The sums are
-/// `[rows][panels][16]`.
-pub struct BlockTile<'a> {
-    pub w: &'a BlockPanels,
-    pub panel: usize,
-    pub scales: &'a PanelScales,
-    pub x: &'a RoundedRows,
-    pub first: usize,
-}
-
-impl BlockTile<'_> {
-    /// The scales of group `g` of the tile's panel `p` (its first half's, or its second one's), and of row `r`.
-    #[inline(always)]
-    pub fn scales_at(&self, p: usize, g: usize, half: usize) -> &[f32; PANEL] {
-        let splits = self.w.splits();
-        &self.scales.scales[(p * self.w.groups() + g) * splits + half]
-    }
-
-    #[inline(always)]
-    pub fn least_at(&self, p: usize, g: usize) -> &[f32; PANEL] {
-        &self.scales.least[p * self.w.groups() + g]
-    }
-}
 
 /// Memory reused between layers.
 #[derive(Default)]

@@ -1,10 +1,10 @@
-//! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`), the
-//! definition (`clear`), and the fast path: loops over panels and rows (`drive`) and the kernels of each instruction set.
-//! Where activations are to stay as they are, `numbers` multiplies.
+//! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`),
+//! the definition (`clear`), and the fast path: loops over panels and rows (`drive`) and the kernels of each
+//! instruction set. Where activations are to stay as they are, `numbers` multiplies.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
-//! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising order.
-//! Every instruction set computes the same bits.
+//! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising
+//! order. Every instruction set computes the same bits.
 
 #[cfg(target_arch = "x86_64")]
 pub mod avx2;
@@ -12,15 +12,16 @@ pub mod avx2;
 pub mod avx512;
 pub mod clear;
 pub mod codes;
-pub mod drive;
+mod drive;
+pub mod kernel;
 mod numbers;
 pub mod operand;
 pub mod panels;
 
-use super::OutputMode;
+use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use codes::CodeLines;
-use drive::BlockKernels;
+use kernel::BlockKernels;
 
 pub use drive::BlockScratch;
 pub use panels::BlockPanels;

@@ -1,12 +1,13 @@
-//! The layout of weights from GGUF files: panels of 16 outputs, as dense ones have, so that 16 outputs are multiplied at
-//! once. Rows are laid out anew when they are loaded, bit for bit and in as many bytes; `codes` says where codes lie. Scales
-//! stay as they are stored, two bytes of 16 outputs side by side, and become f32 numbers panel by panel when they are used.
+//! The layout of weights from GGUF files: panels of 16 outputs, as dense ones have, so that 16 outputs are multiplied
+//! at once. Rows are laid out anew when they are loaded, bit for bit and in as many bytes; `codes` says where codes
+//! lie. Scales stay as they are stored, two bytes of 16 outputs side by side, and become f32 numbers panel by panel
+//! when they are used.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::super::pack::{PANEL, zeroed};
 use super::codes::{CodeLines, LINE, WORDS, raised_by};
+use crate::gemm::pack::{PANEL, zeroed};
 use offshoot_backend::BlockView;
 use offshoot_gguf::{CodedBlock, LIFTED, TensorType, half, half_power_of_two};
 

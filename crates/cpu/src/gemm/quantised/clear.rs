@@ -1,13 +1,13 @@
-//! The definition of a linear layer with quantised weights. Activations are rounded as the format says. Where they and the
-//! weights are int8, the products of a group are summed as integers, exactly. Otherwise a group's sum is one chain of
-//! f32 multiply-adds over its inputs in the order of the codes. Sums of groups, times their scales, are added in rising
-//! order.
+//! The definition of a linear layer with quantised weights. Activations are rounded as the format says. Where they and
+//! the weights are int8, the products of a group are summed as integers, exactly. Otherwise a group's sum is one chain
+//! of f32 multiply-adds over its inputs in the order of the codes. Sums of groups, times their scales, are added in
+//! rising order.
 
-use super::super::OutputMode;
-use super::super::pack::PANEL;
 use super::operand::Operand;
 use super::panels::QuantPanels;
 use crate::CpuBuffer;
+use crate::gemm::output::OutputMode;
+use crate::gemm::pack::PANEL;
 use crate::team::Team;
 
 /// See `quantised::linear`.

@@ -1,16 +1,16 @@
 //! The loops of a linear layer with quantised weights. Threads take shares of the panels; a few panels at a time are
-//! multiplied by all rows, group of rows by group, over all inputs in one kernel call. Kernels return the sums of groups
-//! times their scales; scales of activations, bias and residual are applied here.
+//! multiplied by all rows, group of rows by group, over all inputs in one kernel call. Kernels return the sums of
+//! groups times their scales; scales of activations, bias and residual are applied here.
 
 use std::ops::Range;
 
-use super::super::OutputMode;
-use super::super::drive::{RowGroup, groups};
-use super::super::pack::PANEL;
 use super::operand::{OperandForm, OperandRows};
 use super::panels::QuantPanels;
 use super::wide::{self, WideKernels, WideScratch};
 use crate::columns::OutputColumns;
+use crate::gemm::output::OutputMode;
+use crate::gemm::pack::PANEL;
+use crate::gemm::row_groups::{RowGroup, groups};
 use crate::{Cores, CpuBuffer};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
@@ -83,8 +83,9 @@ struct Pass<'a> {
     mode: OutputMode,
 }
 
-/// Multiplies neighbouring rows by the matrix of their part: `parts` has numbers of parts and their rows of `out`, `input`
-/// the activations of a row, `weights` the matrix and the bias of a part. All matrices have one shape and format.
+/// Multiplies neighbouring rows by the matrix of their part: `parts` has numbers of parts and their rows of `out`,
+/// `input` the activations of a row, `weights` the matrix and the bias of a part. All matrices have one shape and
+/// format.
 #[expect(clippy::too_many_arguments, reason = "one for each operand of the product")]
 pub fn multiply<'x>(
     cores: &Cores,
@@ -205,8 +206,8 @@ impl Pass<'_> {
         let w = self.w;
         let from = panel * PANEL;
         let width = sums.len().min(w.rows - from);
-        // SAFETY: threads have different panels of a matrix, and matrices have different rows, so no two of them hold the
-        // same columns of a row.
+        // SAFETY: threads have different panels of a matrix, and matrices have different rows, so no two of them hold
+        // the same columns of a row.
         let out = unsafe { out.of_row(self.rows.first + row, from, width) };
         let bias = self.bias.map(|bias| &bias[from..]);
         let bias = |i: usize| bias.map_or(0.0, |bias| bias[i]);

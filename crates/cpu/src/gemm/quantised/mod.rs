@@ -1,8 +1,8 @@
-//! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and the
-//! fast path: loops over rows and panels (`drive`; `wide` for many rows) and the kernels of each instruction set.
+//! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and
+//! the fast path: loops over rows and panels (`drive`; `wide` for many rows) and the kernels of each instruction set.
 //!
-//! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere paths
-//! differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
+//! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere
+//! paths differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -18,7 +18,7 @@ mod wide;
 
 use std::ops::Range;
 
-use super::{GemmScratch, OutputMode};
+use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 
 pub use drive::{QuantKernels, QuantScratch};
@@ -27,7 +27,7 @@ pub use panels::QuantPanels;
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
     cores: &Cores,
-    scratch: &mut GemmScratch,
+    scratch: &mut QuantScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
     w: &QuantPanels,
@@ -38,21 +38,20 @@ pub fn linear(
         return clear::linear(&cores.team, out, x, w, bias, mode);
     };
     let parts = std::iter::once((0, 0..x.rows));
-    drive::multiply(cores, &kernels, &mut scratch.quantised, out, parts, |row| x.row(row), |_| (w, bias), mode);
+    drive::multiply(cores, &kernels, scratch, out, parts, |row| x.row(row), |_| (w, bias), mode);
 }
 
-/// Multiplies neighbouring rows by the matrix of their expert, as `gemm::drive::grouped` does. All matrices have one shape
-/// and format, that of `kernels`.
+/// Multiplies neighbouring rows by the matrix of their expert, as `drive::grouped` of dense weights does. All matrices
+/// have one shape and format, that of `kernels`.
 pub fn grouped<'x>(
     cores: &Cores,
     kernels: &QuantKernels,
-    scratch: &mut GemmScratch,
+    scratch: &mut QuantScratch,
     out: &mut CpuBuffer,
     expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
     input: impl Fn(usize) -> &'x [f32] + Sync,
     weights: impl Fn(usize) -> (&'x QuantPanels, Option<&'x [f32]>) + Sync,
 ) {
-    let scratch = &mut scratch.quantised;
     drive::multiply(cores, kernels, scratch, out, expert_rows, input, weights, OutputMode::Replace);
 }
 

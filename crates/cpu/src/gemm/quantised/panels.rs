@@ -1,5 +1,5 @@
-//! The layout of quantised weights: panels of 16 outputs, as dense ones have. Scales and zero points of a panel lie group
-//! by group, so that a kernel reads those of 16 outputs at once.
+//! The layout of quantised weights: panels of 16 outputs, as dense ones have. Scales and zero points of a panel lie
+//! group by group, so that a kernel reads those of 16 outputs at once.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use crate::memory::CacheLine;
 use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView};
 
-use super::super::pack::{PANEL, zeroed};
+use crate::gemm::pack::{PANEL, zeroed};
 
-/// A quantised matrix `[rows, cols]` in panels of [`PANEL`] outputs, the last one padded. A panel's codes are, by format:
+/// A quantised matrix `[rows, cols]` in panels of [`PANEL`] outputs, the last one padded. A panel's codes are, by
+/// format:
 ///
 /// * fp8: `[cols][16]` bytes;
 /// * int8: `[cols / 4][16][4]` bytes: four inputs of each output, as the dot product of bytes reads them;

@@ -1,10 +1,10 @@
-//! Layers of more rows than a kernel takes at once: the codes of a strip of inputs become numbers once, then all groups of
-//! rows are multiplied by them. Strips are whole groups of inputs, or parts of one, whose sums wait for the others.
+//! Layers of more rows than a kernel takes at once: the codes of a strip of inputs become numbers once, then all groups
+//! of rows are multiplied by them. Strips are whole groups of inputs, or parts of one, whose sums wait for the others.
 
-use super::super::drive::groups;
-use super::super::pack::PANEL;
 use super::operand::OperandRows;
 use super::panels::QuantPanels;
+use crate::gemm::pack::PANEL;
+use crate::gemm::row_groups::groups;
 
 /// Most inputs of a strip: 16 KB of numbers for a panel.
 const STRIP: usize = 256;
@@ -12,8 +12,8 @@ const STRIP: usize = 256;
 /// The kernels for many rows.
 #[derive(Clone, Copy)]
 pub struct WideKernels {
-    /// Writes the numbers of some inputs of a panel, `[inputs][16]`: codes, zero points (null where the format has none),
-    /// inputs, where to.
+    /// Writes the numbers of some inputs of a panel, `[inputs][16]`: codes, zero points (null where the format has
+    /// none), inputs, where to.
     pub unpack: unsafe fn(*const u8, *const u8, usize, *mut f32),
     /// Bytes of the codes of `STEP` inputs, and `STEP`.
     pub step: usize,
@@ -114,8 +114,8 @@ pub fn multiply(
                 };
                 let at = p * panel_bytes + from / kernels.step * kernels.step_bytes;
                 let to = &mut scratch.numbers[(p * STRIP + piece * each) * PANEL..][..each * PANEL];
-                // SAFETY: by the assertion above the codes of `each` inputs from `from` on are there; so are 16 zero points;
-                // `to` has room for the numbers.
+                // SAFETY: by the assertion above the codes of `each` inputs from `from` on are there; so are 16 zero
+                // points; `to` has room for the numbers.
                 unsafe { (kernels.unpack)(codes[at..].as_ptr(), zeros, each, to.as_mut_ptr()) };
             }
         }
@@ -139,8 +139,8 @@ pub fn multiply(
                 parts: scratch.parts[own.clone()].as_mut_ptr(),
                 sums: sums[own].as_mut_ptr(),
             };
-            // SAFETY: by the assertions above `x` holds the strip of the rows, `numbers` that of `count` panels, and the
-            // panels have their scales; `parts` and `sums` hold the tile's.
+            // SAFETY: by the assertions above `x` holds the strip of the rows, `numbers` that of `count` panels, and
+            // the panels have their scales; `parts` and `sums` hold the tile's.
             unsafe { (kernels.kernel)(rows.rows, count)(&tile) };
         }
         first += pieces * each;

@@ -5,8 +5,9 @@ use offshoot_backend::Scoring;
 use offshoot_cpu::Isa;
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::attention::amx::{AmxBf16, HALF, Sums, score};
-use offshoot_cpu::attention::fold::{AlignedRows, Geometry, LANES, Prefetch, RowStates, TileView, VisibleLanes};
-use offshoot_cpu::attention::lanes::{KernelPath, MOST_ROWS};
+use offshoot_cpu::attention::fold::AlignedRows;
+use offshoot_cpu::attention::lanes::MOST_ROWS;
+use offshoot_cpu::attention::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes};
 use offshoot_cpu::attention::tiles::PAGES;
 use offshoot_cpu::kv::SLOTS;
 

@@ -4,7 +4,7 @@ use half::bf16;
 use offshoot_backend::{Dtype, WeightView};
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::gemm::operand::OperandFormat;
-use offshoot_cpu::gemm::{CpuMatrix, GemmScratch, OutputMode, linear};
+use offshoot_cpu::gemm::{CpuMatrix, DenseScratch, OutputMode, linear};
 use offshoot_cpu::{Cores, CpuBuffer, Isa};
 
 use crate::bf16_dot;
@@ -18,7 +18,7 @@ fn outputs_are_those_of_the_instruction_s_definition() {
         return skipped("this processor has no AMX");
     }
     let cores = Cores::new(Isa::Amx);
-    let mut scratch = GemmScratch::default();
+    let mut scratch = DenseScratch::default();
     let mut state = 1u64;
     let mut number = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

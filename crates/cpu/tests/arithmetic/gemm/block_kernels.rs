@@ -3,7 +3,7 @@
 use offshoot_backend::BlockView;
 use offshoot_core::mix::mix;
 use offshoot_cpu::gemm::blocks::codes::CodeLines;
-use offshoot_cpu::gemm::blocks::drive::{BlockForm, BlockKernels, BlockTile};
+use offshoot_cpu::gemm::blocks::kernel::{BlockForm, BlockKernels, BlockTile};
 use offshoot_cpu::gemm::blocks::operand::RoundedRows;
 use offshoot_cpu::gemm::blocks::panels::{BlockPanels, PanelScales};
 use offshoot_cpu::gemm::blocks::{avx2, avx512, clear};

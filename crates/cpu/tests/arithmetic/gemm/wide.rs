@@ -13,7 +13,8 @@ fn product(cores: &Cores, w: &CpuWeights, rows: usize, numbers: &[f32]) -> Vec<f
     out.data
 }
 
-/// Groups that are smaller and larger than a strip, that do not divide the inputs, and none; whole panels and half ones.
+/// Groups that are smaller and larger than a strip, that do not divide the inputs, and none; whole panels and half
+/// ones.
 #[test]
 fn rows_have_the_bits_that_they_have_alone() {
     const OUTPUTS: usize = 50;

@@ -1,6 +1,6 @@
 //! How rows are divided into groups.
 
-use offshoot_cpu::gemm::drive::{groups, unit_groups};
+use offshoot_cpu::gemm::row_groups::{groups, unit_groups};
 
 /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
 #[test]
