@@ -4,21 +4,24 @@
 use std::arch::x86_64::*;
 
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
-use super::kernel::{BlockForm, BlockKernel, BlockKernels, BlockTile};
+use super::kernel::{BlockKernel, BlockKernels, BlockTile};
 use crate::gemm::pack::PANEL;
-use offshoot_gguf::LIFTED;
+use offshoot_gguf::{LIFTED, TensorType};
 
-/// The kernels for `codes`.
-pub fn kernels(codes: CodeLines) -> BlockKernels {
+/// The kernels for blocks of type `kind`.
+pub fn kernels(kind: TensorType) -> BlockKernels {
     BlockKernels {
         rows: 12,
         panels,
-        kernel: match codes {
-            CodeLines::Bytes => of_form::<Bytes>,
-            CodeLines::Nibbles => of_form::<Nibbles>,
-            CodeLines::Five => of_form::<Five>,
-            CodeLines::Six => of_form::<Six>,
-            CodeLines::Fp4 => of_form::<Fp4>,
+        kernel: match (CodeLines::of(kind), kind.has_least()) {
+            (CodeLines::Bytes, false) => kernel::<Bytes, false>,
+            (CodeLines::Nibbles, false) => kernel::<Nibbles, false>,
+            (CodeLines::Nibbles, true) => kernel::<Nibbles, true>,
+            (CodeLines::Five, false) => kernel::<Five, false>,
+            (CodeLines::Five, true) => kernel::<Five, true>,
+            (CodeLines::Six, false) => kernel::<Six, false>,
+            (CodeLines::Fp4, false) => kernel::<Fp4, false>,
+            (codes, true) => unreachable!("{kind} has no smallest values beside {codes:?}"),
         },
     }
 }
@@ -33,19 +36,11 @@ fn panels(rows: usize) -> usize {
     }
 }
 
-fn of_form<C: Codes>(rows: usize, panels: usize, form: BlockForm) -> BlockKernel {
-    match form {
-        BlockForm::Plain => kernel::<C, false, false>(rows, panels),
-        BlockForm::Least => kernel::<C, true, false>(rows, panels),
-        BlockForm::Halves => kernel::<C, false, true>(rows, panels),
-    }
-}
-
-fn kernel<C: Codes, const LEAST: bool, const HALVES: bool>(rows: usize, panels: usize) -> BlockKernel {
+fn kernel<C: Codes, const LEAST: bool>(rows: usize, panels: usize) -> BlockKernel {
     macro_rules! one_of {
         ($($rows:literal x $($panels:literal)+;)+) => {
             match (rows, panels) {
-                $($(($rows, $panels) => tile::<C, LEAST, HALVES, $rows, $panels>,)+)+
+                $($(($rows, $panels) => tile::<C, LEAST, $rows, $panels>,)+)+
                 _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
             }
         };
@@ -69,6 +64,8 @@ fn kernel<C: Codes, const LEAST: bool, const HALVES: bool>(rows: usize, panels: 
 /// Unpacks 32 inputs of a panel.
 trait Codes {
     const LINES: usize;
+    /// Scales of 32 inputs: one, or one for each half of them.
+    const SPLITS: usize = 1;
 
     /// Word `i` of the raised codes.
     ///
@@ -145,6 +142,7 @@ struct Six;
 
 impl Codes for Six {
     const LINES: usize = CodeLines::Six.lines();
+    const SPLITS: usize = 2;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -180,7 +178,7 @@ impl Codes for Fp4 {
 const AHEAD: usize = 24;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usize, const PANELS: usize>(
+unsafe fn tile<C: Codes, const LEAST: bool, const ROWS: usize, const PANELS: usize>(
     tile: &BlockTile<'_>,
     sums: &mut [f32],
 ) {
@@ -188,7 +186,7 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
     let (codes, panel_bytes) = (w.codes_from(tile.panel), w.panel_bytes());
     let (x, stride) = (tile.x.codes_from(tile.first), tile.x.stride);
     let rows: [_; ROWS] = std::array::from_fn(|r| tile.x.row(tile.first + r));
-    let splits = if HALVES { 2 } else { 1 };
+    let splits = C::SPLITS;
     assert!(
         panel_bytes == groups * C::LINES * LINE
             && codes.len() >= PANELS * panel_bytes

@@ -7,7 +7,7 @@ use super::kernel::{BlockKernels, BlockTile};
 use crate::gemm::pack::PANEL;
 use offshoot_gguf::LIFTED;
 
-pub const KERNELS: BlockKernels = BlockKernels { rows: 16, panels: |_| 1, kernel: |_, _, _| tile };
+pub const KERNELS: BlockKernels = BlockKernels { rows: 16, panels: |_| 1, kernel: |_, _| tile };
 
 unsafe fn tile(tile: &BlockTile<'_>, sums: &mut [f32]) {
     sums.fill(0.0);

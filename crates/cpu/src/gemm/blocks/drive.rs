@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{BlockForm, BlockKernels, BlockTile};
+use super::kernel::{BlockKernels, BlockTile};
 use super::numbers;
 use super::operand::RoundedRows;
 use super::panels::{BlockPanels, PanelScales};
@@ -77,7 +77,7 @@ pub fn multiply(
                         numbers::multiply(cores.isa, w, panel, &own.scales, group.rows, &row, &mut own.sums);
                     } else {
                         let tile = BlockTile { w, panel, scales: &own.scales, x: rounded, first: group.first };
-                        let kernel = (kernels.kernel)(group.rows, count, form(w));
+                        let kernel = (kernels.kernel)(group.rows, count);
                         // SAFETY: kernels are chosen by the instruction sets of the processor.
                         unsafe { kernel(&tile, &mut own.sums) };
                     }
@@ -92,14 +92,6 @@ pub fn multiply(
                 panel += count;
             }
         });
-    }
-}
-
-fn form(w: &BlockPanels) -> BlockForm {
-    match (w.splits(), w.kind.has_least()) {
-        (1, false) => BlockForm::Plain,
-        (1, true) => BlockForm::Least,
-        _ => BlockForm::Halves,
     }
 }
 

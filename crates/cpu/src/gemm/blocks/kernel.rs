@@ -5,7 +5,7 @@ use super::operand::RoundedRows;
 use super::panels::{BlockPanels, PanelScales};
 use crate::gemm::pack::PANEL;
 
-/// The kernels for codes that lie in one way, on one instruction set.
+/// The kernels for one type of blocks on one instruction set.
 #[derive(Clone, Copy)]
 pub struct BlockKernels {
     /// Most rows of a call.
@@ -13,17 +13,7 @@ pub struct BlockKernels {
     /// Panels per call, for this many rows.
     pub panels: fn(rows: usize) -> usize,
     /// The kernel for exactly this many rows and panels: those that `panels` returns, and one for a remainder.
-    pub kernel: fn(rows: usize, panels: usize, form: BlockForm) -> BlockKernel,
-}
-
-/// What a kernel adds up besides one product of scales for each group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockForm {
-    Plain,
-    /// A smallest value for each group.
-    Least,
-    /// Scales for both halves of a group.
-    Halves,
+    pub kernel: fn(rows: usize, panels: usize) -> BlockKernel,
 }
 
 /// Writes the sums of a tile.

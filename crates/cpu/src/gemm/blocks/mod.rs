@@ -11,7 +11,7 @@ pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 pub mod clear;
-pub mod codes;
+mod codes;
 mod drive;
 pub mod kernel;
 mod numbers;
@@ -20,8 +20,8 @@ pub mod panels;
 
 use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
-use codes::CodeLines;
 use kernel::BlockKernels;
+use offshoot_gguf::TensorType;
 
 pub use drive::BlockScratch;
 pub use panels::BlockPanels;
@@ -39,26 +39,26 @@ pub fn linear(
     if w.rows == 0 || x.rows == 0 {
         return;
     }
-    let kernels = if w.exact { numbers::KERNELS } else { kernels(cores.isa, CodeLines::of(w.kind)) };
+    let kernels = if w.exact { numbers::KERNELS } else { kernels(cores.isa, w.kind) };
     drive::multiply(cores, &kernels, scratch, out, x, w, bias, mode);
 }
 
-/// The fastest kernels of a path for these codes.
-fn kernels(isa: Isa, codes: CodeLines) -> BlockKernels {
+/// The fastest kernels of a path for blocks of type `kind`.
+fn kernels(isa: Isa, kind: TensorType) -> BlockKernels {
     #[cfg(target_arch = "x86_64")]
     {
         let vnni = is_x86_feature_detected!("avx512vnni");
         let avx_vnni = is_x86_feature_detected!("avxvnni");
         match isa {
             Isa::Portable => clear::KERNELS,
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(codes),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(codes),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(codes),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(kind),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (isa, codes);
+        let _ = (isa, kind);
         clear::KERNELS
     }
 }

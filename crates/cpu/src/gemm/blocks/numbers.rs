@@ -10,7 +10,7 @@ use offshoot_gguf::LIFTED;
 
 /// How many rows and panels are multiplied at a time.
 pub const KERNELS: BlockKernels =
-    BlockKernels { rows: 8, panels: |_| 1, kernel: |_, _, _| unreachable!("numbers are multiplied without kernels") };
+    BlockKernels { rows: 8, panels: |_| 1, kernel: |_, _| unreachable!("numbers are multiplied without kernels") };
 
 /// Activations of a row.
 type Row<'a> = &'a dyn Fn(usize) -> &'a [f32];

@@ -2,8 +2,7 @@
 
 use offshoot_backend::BlockView;
 use offshoot_core::mix::mix;
-use offshoot_cpu::gemm::blocks::codes::CodeLines;
-use offshoot_cpu::gemm::blocks::kernel::{BlockForm, BlockKernels, BlockTile};
+use offshoot_cpu::gemm::blocks::kernel::{BlockKernels, BlockTile};
 use offshoot_cpu::gemm::blocks::operand::RoundedRows;
 use offshoot_cpu::gemm::blocks::panels::{BlockPanels, PanelScales};
 use offshoot_cpu::gemm::blocks::{avx2, avx512, clear};
@@ -13,17 +12,9 @@ use offshoot_gguf::TensorType;
 
 use crate::skip::skipped;
 
-fn form(kind: TensorType) -> BlockForm {
-    match kind {
-        TensorType::Q6K => BlockForm::Halves,
-        _ if kind.has_least() => BlockForm::Least,
-        _ => BlockForm::Plain,
-    }
-}
-
 /// Compares kernels for each type of blocks with the definition, bit for bit, with codes and activations at their
-/// limits among them. `kernels`: for codes.
-fn compare(what: &str, kernels: impl Fn(CodeLines) -> BlockKernels) {
+/// limits among them. `kernels`: for a type.
+fn compare(what: &str, kernels: impl Fn(TensorType) -> BlockKernels) {
     let (outputs, cols) = (64, 512);
     for kind in TensorType::ALL.into_iter().filter(|kind| kind.is_quantised()) {
         let mut bytes: Vec<u8> = (0..outputs * kind.row_bytes(cols)).map(|i| mix(i as u64) as u8).collect();
@@ -34,7 +25,7 @@ fn compare(what: &str, kernels: impl Fn(CodeLines) -> BlockKernels) {
             block[kind.scale_bytes()].iter_mut().for_each(|byte| *byte &= 0xbf);
         }
         let w = BlockPanels::pack(&[BlockView { kind, rows: outputs, cols, bytes: &bytes, exact: false }]);
-        let kernels = kernels(CodeLines::of(kind));
+        let kernels = kernels(kind);
         for rows in 1..=kernels.rows {
             let number = |i: usize| if i % 7 < 2 { 1.0 } else { (mix(i as u64) >> 40) as f32 / 8_388_608.0 - 1.0 };
             let numbers: Vec<f32> = (0..rows * cols).map(number).collect();
@@ -46,14 +37,14 @@ fn compare(what: &str, kernels: impl Fn(CodeLines) -> BlockKernels) {
                 let tile = BlockTile { w: &w, panel: 0, scales: &scales, x: &x, first: 0 };
                 let mut found = vec![f32::NAN; rows * count * PANEL];
                 // SAFETY: the caller has checked that the processor has the instructions.
-                unsafe { (kernels.kernel)(rows, count, form(kind))(&tile, &mut found) };
+                unsafe { (kernels.kernel)(rows, count)(&tile, &mut found) };
                 for p in 0..count {
                     let mut scales = PanelScales::default();
                     w.read_scales(p, &mut scales);
                     let mut expected = vec![f32::NAN; rows * PANEL];
                     let tile = BlockTile { w: &w, panel: p, scales: &scales, x: &x, first: 0 };
                     // SAFETY: it needs no instructions of its own.
-                    unsafe { (clear::KERNELS.kernel)(rows, 1, form(kind))(&tile, &mut expected) };
+                    unsafe { (clear::KERNELS.kernel)(rows, 1)(&tile, &mut expected) };
                     for (r, expected) in expected.chunks_exact(PANEL).enumerate() {
                         let found = &found[(r * count + p) * PANEL..][..PANEL];
                         assert_eq!(found, expected, "{what}: {kind}, {rows} rows, {count} panels, {r} and {p}");
