@@ -13,9 +13,7 @@ use super::avx512::Avx512Bf16Dot;
 use super::fold::{self, AlignedRows};
 use super::lanes::MOST_ROWS;
 use super::one_row;
-use super::path::{
-    Geometry, KernelPath, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes, state_kernels,
-};
+use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes, packing};
 use super::tiles::PAGES;
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::kv::SLOTS;
@@ -56,8 +54,6 @@ impl KernelPath for AmxBf16 {
     type Word = u32;
     type Operand = __m512bh;
     type Factor = u32;
-    type Wide = Self;
-    const WIDENS: bool = false;
     const WORD_ELEMENTS: usize = 2;
     const ROW_VECTORS: usize = Avx512Bf16Dot::ROW_VECTORS;
     const ROWS: usize = TILE_ROWS;
@@ -81,12 +77,7 @@ impl KernelPath for AmxBf16 {
         unsafe { Avx512Bf16Dot::store_factors(x, to) }
     }
 
-    #[inline(always)]
-    unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
-        unreachable!("products of tiles read bf16 pages, which are never widened")
-    }
-
-    unsafe fn around(task: impl FnOnce()) {
+    unsafe fn around(task: &mut dyn FnMut()) {
         // SAFETY: the caller promises the instruction set; a task is no part of another.
         let _tiles = unsafe { ShapedTiles::new(&SHAPES) };
         task();
@@ -94,21 +85,21 @@ impl KernelPath for AmxBf16 {
 
     unsafe fn fold(
         geometry: &Geometry,
-        tile: &TileView<Self>,
-        rows: &RowStates<Self>,
+        tile: &TileView<u32>,
+        rows: &RowStates<u32>,
         visible: &VisibleLanes,
         prefetch: &[Prefetch],
     ) {
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match rows.count {
-                1 => one_row::fold_row(geometry, tile, rows, visible, prefetch),
+                1 => one_row::fold_row::<Self>(geometry, tile, rows, visible, prefetch),
                 _ => fold_tiles(geometry, tile, rows, visible, prefetch),
             }
         }
     }
 
-    state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
+    packing!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
 }
 
 /// [`fold::fold`] for up to 16 rows.
@@ -118,8 +109,8 @@ impl KernelPath for AmxBf16 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
 unsafe fn fold_tiles(
     geometry: &Geometry,
-    tile: &TileView<AmxBf16>,
-    rows: &RowStates<AmxBf16>,
+    tile: &TileView<u32>,
+    rows: &RowStates<u32>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
@@ -203,7 +194,7 @@ fn prefetch_keys(first: usize, of: usize, prefetch: &[Prefetch], words: Range<us
 /// The softmax of a call's rows, by a few of them at a time.
 struct Softmax<'a> {
     geometry: &'a Geometry,
-    rows: &'a RowStates<AmxBf16>,
+    rows: &'a RowStates<u32>,
     pages: &'a Range<usize>,
     /// For each row a bit per lane, unless all see all.
     seen: Option<&'a [u64; MOST_ROWS]>,
@@ -243,12 +234,7 @@ impl PaddedValues {
     /// The values of the tile's pages, with zeros for the pairs of slots that are not visible. Only the first and the
     /// last page can have such.
     #[inline(always)]
-    unsafe fn of(
-        &mut self,
-        geometry: &Geometry,
-        tile: &TileView<AmxBf16>,
-        visible: &VisibleLanes,
-    ) -> [*const u32; PAGES] {
+    unsafe fn of(&mut self, geometry: &Geometry, tile: &TileView<u32>, visible: &VisibleLanes) -> [*const u32; PAGES] {
         let mut values = tile.values;
         let Range { start, end } = visible.lanes;
         let (first, last) = (start / SLOTS, (end - 1) / SLOTS);
@@ -274,7 +260,7 @@ impl PaddedValues {
 /// What a tile's values add to the rows' sums.
 pub struct Sums<'a> {
     pub geometry: &'a Geometry,
-    pub rows: &'a RowStates<AmxBf16>,
+    pub rows: &'a RowStates<u32>,
     pub shrinks: &'a [f32; MOST_ROWS],
     /// Of each page.
     pub values: &'a [*const u32],

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::lanes::FloatLanes;
 use super::path::{
     Geometry, KernelPath, LANES, Prefetch, RowStates, Softcap, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideOperand, WideningPath,
 };
 use crate::kv::SLOTS;
 use crate::memory::{CacheLevel, CacheLine};
@@ -55,6 +56,19 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     }
 }
 
+/// Calls a function of `P` and `R` for as many vectors of each row as are left, but not more than the path has registers
+/// for. Calls for more are not even compiled.
+macro_rules! widest {
+    ($left:expr, $call:ident($($argument:expr),+)) => {
+        match ($left).min(P::ROW_VECTORS) {
+            4 if const { P::ROW_VECTORS >= 4 } => $call::<P, R, 4>($($argument),+),
+            3 if const { P::ROW_VECTORS >= 3 } => $call::<P, R, 3>($($argument),+),
+            2 if const { P::ROW_VECTORS >= 2 } => $call::<P, R, 2>($($argument),+),
+            _ => $call::<P, R, 1>($($argument),+),
+        }
+    };
+}
+
 /// Folds the visible lanes of `tile` into the states of `R` rows.
 ///
 /// # Safety
@@ -63,8 +77,8 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
 #[inline(always)]
 pub unsafe fn fold<P: KernelPath, const R: usize>(
     geometry: &Geometry,
-    tile: &TileView<P>,
-    rows: &RowStates<P>,
+    tile: &TileView<P::Word>,
+    rows: &RowStates<P::Factor>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
@@ -81,25 +95,18 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
         let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
         let (mut page, mut unfetched) = (pages.start, beside);
         while page < pages.end {
-            page += match (pages.end - page).min(P::ROW_VECTORS) {
-                1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                2 => score::<P, R, 2>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                3 => score::<P, R, 3>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                _ => score::<P, R, 4>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-            };
+            page +=
+                widest!(pages.end - page, score(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores));
             unfetched = &[];
         }
         let hidden = (visible.rows[..R] != [u64::MAX; R]).then_some(&visible.rows[..R]);
-        let shrinks = update_softmax(geometry, rows, pages, hidden, &mut scores, &mut numerators);
+        let shrinks = update_softmax::<P, R>(geometry, rows, pages, hidden, &mut scores, &mut numerators);
         let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
         let (mut panel, mut unfetched) = (0, beside);
         while panel < panels {
-            panel += match (panels - panel).min(P::ROW_VECTORS) {
-                1 => add_values::<P, R, 1>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                2 => add_values::<P, R, 2>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                3 => add_values::<P, R, 3>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                _ => add_values::<P, R, 4>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-            };
+            let left = panels - panel;
+            panel +=
+                widest!(left, add_values(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators));
             unfetched = &[];
         }
     }
@@ -151,7 +158,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
 #[inline(always)]
 pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
     geometry: &Geometry,
-    rows: &RowStates<P>,
+    rows: &RowStates<P::Factor>,
     pages: Range<usize>,
     seen: Option<&[u64]>,
     scores: &mut AlignedRows<f32, LANES, R>,
@@ -184,7 +191,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
         after.store_first::<R>(rows.m);
         let (mut maxima, mut shrinks) = ([0.0; SLOTS], [0.0; SLOTS]);
         after.store(maxima.as_mut_ptr());
-        power::<P>(geometry, before.sub(after)).store(shrinks.as_mut_ptr());
+        power(geometry, before.sub(after)).store(shrinks.as_mut_ptr());
         let mut sums = [P::Lanes::splat(0.0); R];
         for r in 0..R {
             sums[r] = P::Lanes::load(rows.l.add(r * SLOTS)).mul(P::Lanes::splat(shrinks[r]));
@@ -192,7 +199,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
         for page in pages {
             for r in 0..R {
                 let score = P::Lanes::load(scores.at(r, page * SLOTS));
-                let p = power::<P>(geometry, score.sub(P::Lanes::splat(maxima[r])));
+                let p = power(geometry, score.sub(P::Lanes::splat(maxima[r])));
                 sums[r] = sums[r].add(p);
                 P::store_factors(p, numerators.at(r, page * SLOTS / P::WORD_ELEMENTS));
             }
@@ -207,7 +214,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
 /// `2^(x * geometry.exponent)` for `x <= 0`: exactly 1 at 0, and 0 below `geometry.lowest`. Used instead of `cpu::exp`
 /// because it folds the scale into the range reduction and needs no upper clamp: a third fewer instructions.
 #[inline(always)]
-unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
+unsafe fn power<L: FloatLanes>(geometry: &Geometry, x: L) -> L {
     /// Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.2e-7.
@@ -215,15 +222,15 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     const C: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
     // SAFETY: the caller promises the instruction set.
     unsafe {
-        let exponent = P::Lanes::splat(geometry.exponent);
-        let shifted = x.mul_add(exponent, P::Lanes::splat(ROUND));
-        let n = shifted.sub(P::Lanes::splat(ROUND));
+        let exponent = L::splat(geometry.exponent);
+        let shifted = x.mul_add(exponent, L::splat(ROUND));
+        let n = shifted.sub(L::splat(ROUND));
         let f = x.mul_sub(exponent, n);
-        let mut y = P::Lanes::splat(C[0]);
+        let mut y = L::splat(C[0]);
         for c in &C[1..] {
-            y = y.mul_add(f, P::Lanes::splat(*c));
+            y = y.mul_add(f, L::splat(*c));
         }
-        y.mul_add(f, P::Lanes::splat(1.0)).times_power_of_two(shifted, x, P::Lanes::splat(geometry.lowest))
+        y.mul_add(f, L::splat(1.0)).times_power_of_two(shifted, x, L::splat(geometry.lowest))
     }
 }
 
@@ -233,9 +240,9 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
 #[allow(clippy::too_many_arguments)]
 unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
-    rows: &RowStates<P>,
+    rows: &RowStates<P::Factor>,
     shrinks: &[f32; SLOTS],
-    tile: &TileView<P>,
+    tile: &TileView<P::Word>,
     panel: usize,
     lanes: &Range<usize>,
     prefetch: &[Prefetch],
@@ -289,17 +296,17 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
 /// # Safety
 /// The processor has the path's instruction set. The pointers are valid for a page.
 #[inline(always)]
-pub unsafe fn widen<P: KernelPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
+pub unsafe fn widen<P: WideningPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
     // SAFETY: promised by the caller.
     unsafe {
         for i in 0..geometry.key_words {
-            P::store_wide(P::operand(keys.add(i * SLOTS)), to.add(i * P::WORD_ELEMENTS * SLOTS), SLOTS);
+            P::operand(keys.add(i * SLOTS)).store_wide(to.add(i * P::WORD_ELEMENTS * SLOTS), SLOTS);
         }
         let to = to.add(geometry.key_words * P::WORD_ELEMENTS * SLOTS);
         for row in 0..SLOTS / P::WORD_ELEMENTS {
             for panel in (0..geometry.width).step_by(SLOTS) {
                 let words = P::operand(values.add(row * geometry.width + panel));
-                P::store_wide(words, to.add(row * P::WORD_ELEMENTS * geometry.width + panel), geometry.width);
+                words.store_wide(to.add(row * P::WORD_ELEMENTS * geometry.width + panel), geometry.width);
             }
         }
     }
@@ -330,7 +337,7 @@ pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
 /// # Safety
 /// The processor has the path's instruction set.
 #[inline(always)]
-pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
+pub unsafe fn merge<L: FloatLanes>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
     let (count, lines) = (states.m.len(), geometry.width / SLOTS);
     assert_eq!((next.m.len(), next.l.len(), states.l.len()), (count, count, count), "as many states");
     assert_eq!((next.o.len(), states.o.len()), (count * lines, count * lines), "states of the layer's width");
@@ -341,18 +348,18 @@ pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'
             let (mut m, mut shrinks, mut factors) = ([0.0; SLOTS], [0.0; SLOTS], [0.0; SLOTS]);
             shrinks[..n].copy_from_slice(&states.m[first..first + n]);
             factors[..n].copy_from_slice(&next.m[first..first + n]);
-            let (before, after) = (P::Lanes::load(shrinks.as_ptr()), P::Lanes::load(factors.as_ptr()));
+            let (before, after) = (L::load(shrinks.as_ptr()), L::load(factors.as_ptr()));
             let most = before.max(after);
             most.store(m.as_mut_ptr());
-            power::<P>(geometry, before.sub(most)).store(shrinks.as_mut_ptr());
-            power::<P>(geometry, after.sub(most)).store(factors.as_mut_ptr());
+            power(geometry, before.sub(most)).store(shrinks.as_mut_ptr());
+            power(geometry, after.sub(most)).store(factors.as_mut_ptr());
             states.m[first..first + n].copy_from_slice(&m[..n]);
             for i in 0..n {
-                let (shrink, factor) = (P::Lanes::splat(shrinks[i]), P::Lanes::splat(factors[i]));
+                let (shrink, factor) = (L::splat(shrinks[i]), L::splat(factors[i]));
                 let at = first + i;
-                add::<P>(&mut states.l[at], shrink, &next.l[at], factor);
+                add(&mut states.l[at], shrink, &next.l[at], factor);
                 for line in at * lines..(at + 1) * lines {
-                    add::<P>(&mut states.o[line], shrink, &next.o[line], factor);
+                    add(&mut states.o[line], shrink, &next.o[line], factor);
                 }
             }
         }
@@ -364,11 +371,11 @@ pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'
 /// # Safety
 /// The processor has the path's instruction set.
 #[inline(always)]
-unsafe fn add<P: KernelPath>(to: &mut CacheLine, shrink: P::Lanes, from: &CacheLine, factor: P::Lanes) {
+unsafe fn add<L: FloatLanes>(to: &mut CacheLine, shrink: L, from: &CacheLine, factor: L) {
     // SAFETY: a line is sixteen numbers; the instruction set is promised by the caller.
     unsafe {
-        let sum = P::Lanes::load(to.0.as_ptr()).mul(shrink);
-        P::Lanes::load(from.0.as_ptr()).mul_add(factor, sum).store(to.0.as_mut_ptr());
+        let sum = L::load(to.0.as_ptr()).mul(shrink);
+        L::load(from.0.as_ptr()).mul_add(factor, sum).store(to.0.as_mut_ptr());
     }
 }
 

@@ -37,12 +37,12 @@ pub mod tiles;
 pub mod walk;
 
 pub(super) use clear::{context, operand};
+#[cfg(target_arch = "x86_64")]
+use path::PathKernels;
 pub use splits::{SECTION, TILE};
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
-#[cfg(target_arch = "x86_64")]
-use super::team::Team;
 use super::{Cores, CpuBuffer, KvStore};
 #[cfg(target_arch = "x86_64")]
 use offshoot_backend::Dtype;
@@ -81,36 +81,31 @@ pub fn tree_attention(
     let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
     assert!(has_room, "tree_attention: shape of the log-sum-exps");
     #[cfg(target_arch = "x86_64")]
-    if let Some(run) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
-        let AttentionScratch { tiles, walk } = scratch;
+    if let Some(kernels) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
+        let AttentionScratch { tiles, walk: walk_scratch } = scratch;
         tiles.resolve(plan, kv.layout(layer).pair());
         let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
         // SAFETY: the processor supports the path.
-        return unsafe { run(&cores.team, &call, walk, out, lse) };
+        return unsafe { walk::run(&cores.team, &call, &kernels, walk_scratch, out, lse) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (cores, scratch);
     clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
 }
 
-/// `walk::run` for one code path.
-#[cfg(target_arch = "x86_64")]
-type RunAttention =
-    unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
-
 /// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops
-/// are used. The result may only be called if the processor supports `isa`.
+/// are used. The kernels may only be called if the processor supports `isa`.
 #[cfg(target_arch = "x86_64")]
-fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
+fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<PathKernels> {
     match (isa, stored) {
         (Isa::Portable, _) => None,
-        (Isa::Avx2, Dtype::F32) => Some(walk::run::<avx2::Avx2F32>),
-        (Isa::Avx2, Dtype::F16) => Some(walk::run::<avx2::Avx2F16>),
-        (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Avx2Bf16>),
-        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
-        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
-        (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16>),
-        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(walk::run::<amx::AmxBf16>),
-        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
+        (Isa::Avx2, Dtype::F32) => Some(PathKernels::of::<avx2::Avx2F32>()),
+        (Isa::Avx2, Dtype::F16) => Some(PathKernels::widening::<avx2::Avx2F16>()),
+        (Isa::Avx2, Dtype::Bf16) => Some(PathKernels::widening::<avx2::Avx2Bf16>()),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(PathKernels::of::<avx512::Avx512F32>()),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(PathKernels::widening::<avx512::Avx512F16>()),
+        (Isa::Avx512, Dtype::Bf16) => Some(PathKernels::widening::<avx512::Avx512Bf16>()),
+        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(PathKernels::of::<amx::AmxBf16>()),
+        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(PathKernels::of::<avx512::Avx512Bf16Dot>()),
     }
 }

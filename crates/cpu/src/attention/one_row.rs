@@ -17,8 +17,8 @@ use crate::tile_order::{CHAIN, PairChains, SplitPair};
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
 pub unsafe fn fold_row<P: KernelPath<Word = u32, Factor = u32>>(
     geometry: &Geometry,
-    tile: &TileView<P>,
-    row: &RowStates<P>,
+    tile: &TileView<u32>,
+    row: &RowStates<u32>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
@@ -35,7 +35,7 @@ pub unsafe fn fold_row<P: KernelPath<Word = u32, Factor = u32>>(
             _ => score::<4>(geometry, row.q, keys, prefetch, to),
         }
         let seen = (visible.rows[0] != u64::MAX).then_some(&visible.rows[..1]);
-        let [shrink, ..] = fold::update_softmax(geometry, row, pages, seen, &mut scores, &mut numerators);
+        let [shrink, ..] = fold::update_softmax::<P, 1>(geometry, row, pages, seen, &mut scores, &mut numerators);
         let numerators = numerators.at(0, 0);
         let sums = RowSums { geometry, o: row.o, shrink, tile, lanes: &visible.lanes, numerators, prefetch };
         let panels = geometry.width / SLOTS;
@@ -82,17 +82,17 @@ unsafe fn score<const N: usize>(
 }
 
 /// What a tile's values add to the row's sums.
-struct RowSums<'a, P: KernelPath<Word = u32>> {
+struct RowSums<'a> {
     geometry: &'a Geometry,
     o: *mut f32,
     shrink: f32,
-    tile: &'a TileView<P>,
+    tile: &'a TileView<u32>,
     lanes: &'a Range<usize>,
     numerators: *const u32,
     prefetch: &'a [Prefetch],
 }
 
-impl<P: KernelPath<Word = u32>> RowSums<'_, P> {
+impl RowSums<'_> {
     /// Multiplies dimensions `16 panel .. 16 (panel + N)` of the row's sums by `shrink` and adds numerators times
     /// values.
     #[inline(always)]

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 
-use super::gather::MaskWord;
 use super::lanes::{FloatLanes, MOST_ROWS, VECTOR_ROWS};
 use super::tiles::PAGES;
 use crate::kv::SLOTS;
@@ -21,9 +20,9 @@ pub const LANES: usize = PAGES * SLOTS;
 /// # Safety
 /// The processor has the path's instruction set. Pointers are valid for the vectors that a method reads or writes.
 pub trait KernelPath {
-    type Lanes: FloatLanes;
+    type Lanes: StateKernels;
     /// What a page stores per lane: one element, or two neighbours along the summed dimension.
-    type Word: MaskWord;
+    type Word: Pod;
     /// Sixteen words in registers.
     type Operand: Copy;
     /// The multiplier of a word: one element of a query or one softmax numerator, or two neighbours of these.
@@ -39,23 +38,14 @@ pub trait KernelPath {
     const PAGE_CACHE: CacheLevel = CacheLevel::Second;
     /// Accumulators of sixteen lanes that a kernel keeps in registers for each row.
     const ROW_VECTORS: usize;
-    /// The path over f32 pages that is used, with the same results, after a tile was widened once for several calls.
-    /// Packed queries have the same layout on both paths.
-    type Wide: KernelPath;
-    /// Whether this path widens. If not, `Wide` is `Self`.
-    const WIDENS: bool;
-
     /// Loads sixteen words.
     unsafe fn operand(words: *const Self::Word) -> Self::Operand;
     /// `acc + factor * words` in each lane.
     unsafe fn madd(acc: Self::Lanes, factor: *const Self::Factor, words: Self::Operand) -> Self::Lanes;
     /// Stores sixteen elements as `16 / WORD_ELEMENTS` factors.
     unsafe fn store_factors(x: Self::Lanes, to: *mut Self::Factor);
-    /// Stores the elements of sixteen words as `WORD_ELEMENTS` f32 vectors, `stride` elements apart.
-    unsafe fn store_wide(words: Self::Operand, to: *mut f32, stride: usize);
-
     /// Runs a task, between what its kernels need before and after their calls.
-    unsafe fn around(task: impl FnOnce()) {
+    unsafe fn around(task: &mut dyn FnMut()) {
         task();
     }
 
@@ -63,20 +53,133 @@ pub trait KernelPath {
     /// `ROWS_READ_AHEAD` more rows readable. `prefetch` has `PAGES` pages at most.
     unsafe fn fold(
         geometry: &Geometry,
-        tile: &TileView<Self>,
-        rows: &RowStates<Self>,
+        tile: &TileView<Self::Word>,
+        rows: &RowStates<Self::Factor>,
         visible: &VisibleLanes,
         prefetch: &[Prefetch],
-    ) where
-        Self: Sized;
-    /// [`super::fold::widen`].
-    unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
+    );
     /// [`super::fold::pack`].
     unsafe fn pack(x: &[f32], to: *mut Self::Factor);
+}
+
+/// A path that widens a tile to f32 once for several calls, which then are those of another path with the same results.
+///
+/// # Safety
+/// As for [`KernelPath`].
+pub trait WideningPath: KernelPath<Operand: WideOperand> {
+    /// The path over f32 pages. Packed queries have the same layout on both paths.
+    type Wide: KernelPath<Word = u32>;
+
+    /// [`super::fold::widen`].
+    unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32);
+}
+
+/// The kernels over softmax states, which are f32 whatever pages hold.
+///
+/// # Safety
+/// As for [`FloatLanes`].
+pub trait StateKernels: FloatLanes {
     /// [`super::fold::merge`].
     unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>);
     /// [`super::fold::finish`].
     unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]);
+}
+
+/// The elements of sixteen words, in registers.
+///
+/// # Safety
+/// As for [`FloatLanes`].
+pub trait WideOperand {
+    /// Stores the elements as an f32 vector for each of a word, `stride` elements apart.
+    unsafe fn store_wide(self, to: *mut f32, stride: usize);
+}
+
+impl<L: FloatLanes> WideOperand for L {
+    #[inline(always)]
+    unsafe fn store_wide(self, to: *mut f32, _stride: usize) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { self.store(to) }
+    }
+}
+
+impl<L: FloatLanes> WideOperand for (L, L) {
+    #[inline(always)]
+    unsafe fn store_wide(self, to: *mut f32, stride: usize) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe {
+            self.0.store(to);
+            self.1.store(to.add(stride));
+        }
+    }
+}
+
+/// The kernels of a path as `walk` calls them, compiled once for all paths: words and factors are bytes to it.
+///
+/// # Safety
+/// The functions have the conditions of those of [`KernelPath`]. Views and states are of the path's words and factors.
+pub struct PathKernels {
+    /// See [`KernelPath::ROWS`], [`KernelPath::ROWS_READ_AHEAD`] and [`KernelPath::WORD_ELEMENTS`].
+    pub rows: usize,
+    pub rows_read_ahead: usize,
+    pub word_elements: usize,
+    /// Bytes of a factor.
+    pub factor_bytes: usize,
+    pub around: unsafe fn(&mut dyn FnMut()),
+    pub fold: FoldBytes,
+    /// Of a path that widens: what does so, and `fold` of the path over f32 pages.
+    pub wide: Option<(WidenBytes, FoldBytes)>,
+    pub pack: unsafe fn(&[f32], *mut u8),
+    pub merge: unsafe fn(&Geometry, &mut StatesMut<'_>, StatesRef<'_>),
+    pub finish: unsafe fn(&[f32], &[f32; 16], &mut [f32]),
+}
+
+/// [`KernelPath::fold`] of some path.
+pub type FoldBytes = unsafe fn(&Geometry, &TileView<u8>, &RowStates<u8>, &VisibleLanes, &[Prefetch]);
+
+/// [`WideningPath::widen`] of some path.
+pub type WidenBytes = unsafe fn(&Geometry, *const u8, *const u8, *mut f32);
+
+impl PathKernels {
+    /// Those of `P`.
+    pub fn of<P: KernelPath>() -> Self {
+        PathKernels {
+            rows: P::ROWS,
+            rows_read_ahead: P::ROWS_READ_AHEAD,
+            word_elements: P::WORD_ELEMENTS,
+            factor_bytes: size_of::<P::Factor>(),
+            around: P::around,
+            fold: fold_bytes::<P>,
+            wide: None,
+            // SAFETY: the caller's promises are passed on.
+            pack: |x, to| unsafe { P::pack(x, to.cast()) },
+            merge: P::Lanes::merge,
+            finish: P::Lanes::finish,
+        }
+    }
+
+    /// Those of `P`, which widens.
+    pub fn widening<P: WideningPath>() -> Self {
+        // SAFETY: the caller's promises are passed on.
+        let widen: WidenBytes =
+            |geometry, keys, values, to| unsafe { P::widen(geometry, keys.cast(), values.cast(), to) };
+        PathKernels { wide: Some((widen, fold_bytes::<P::Wide>)), ..Self::of::<P>() }
+    }
+}
+
+/// # Safety
+/// As for [`KernelPath::fold`].
+unsafe fn fold_bytes<P: KernelPath>(
+    geometry: &Geometry,
+    tile: &TileView<u8>,
+    rows: &RowStates<u8>,
+    visible: &VisibleLanes,
+    prefetch: &[Prefetch],
+) {
+    // SAFETY: views and states of one layout, whatever their pointers' types; the rest is promised by the caller.
+    unsafe {
+        let (tile, rows) = (std::ptr::from_ref(tile).cast(), std::ptr::from_ref(rows).cast());
+        P::fold(geometry, &*tile, &*rows, visible, prefetch);
+    }
 }
 
 /// Constants of all kernel calls of one layer.
@@ -123,9 +226,10 @@ pub struct Softcap {
 
 /// Keys (`[key_words][16]`) and values (`[16 / WORD_ELEMENTS][width]`) of a tile's pages. May be null for pages without
 /// [`VisibleLanes`].
-pub struct TileView<P: KernelPath> {
-    pub keys: [*const P::Word; PAGES],
-    pub values: [*const P::Word; PAGES],
+#[repr(C)]
+pub struct TileView<W> {
+    pub keys: [*const W; PAGES],
+    pub values: [*const W; PAGES],
 }
 
 /// A page to bring into a cache during a kernel call. The addresses need not be valid.
@@ -173,23 +277,17 @@ impl Prefetch {
 }
 
 /// Queries and running softmax states of `count` neighbouring rows.
-pub struct RowStates<P: KernelPath> {
+#[repr(C)]
+pub struct RowStates<F> {
     pub count: usize,
     /// `[count][width / WORD_ELEMENTS]`
-    pub q: *const P::Factor,
+    pub q: *const F,
     /// Largest score so far, unscaled unless capped; `f32::MIN` before the first. `[count]`
     pub m: *mut f32,
     /// Sums of numerators by lane. `[count][16]`
     pub l: *mut f32,
     /// Sums of numerators times values. `[count][width]`
     pub o: *mut f32,
-}
-
-impl<P: KernelPath> RowStates<P> {
-    /// The same rows for the path over widened pages.
-    pub fn widened(&self) -> RowStates<P::Wide> {
-        RowStates { count: self.count, q: self.q.cast(), m: self.m, l: self.l, o: self.o }
-    }
 }
 
 /// The lanes of a tile that the rows attend to.
@@ -255,12 +353,6 @@ macro_rules! single_elements {
             // SAFETY: the caller's promises are passed on.
             unsafe { x.store(to) }
         }
-
-        #[inline(always)]
-        unsafe fn store_wide(words: Self::Lanes, to: *mut f32, _stride: usize) {
-            // SAFETY: the caller's promises are passed on.
-            unsafe { words.store(to) }
-        }
     };
 }
 pub(super) use single_elements;
@@ -295,15 +387,6 @@ macro_rules! widened_pairs {
             // SAFETY: the caller's promises are passed on.
             unsafe { x.store(to.cast()) }
         }
-
-        #[inline(always)]
-        unsafe fn store_wide(words: (Self::Lanes, Self::Lanes), to: *mut f32, stride: usize) {
-            // SAFETY: the caller's promises are passed on.
-            unsafe {
-                words.0.store(to);
-                words.1.store(to.add(stride));
-            }
-        }
     };
 }
 pub(super) use widened_pairs;
@@ -311,20 +394,20 @@ pub(super) use widened_pairs;
 /// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`, or for any processor without them.
 macro_rules! kernels {
     ($($features:literal)?) => {
-        state_kernels!($($features)?);
+        packing!($($features)?);
 
         unsafe fn fold(
             geometry: &Geometry,
-            tile: &TileView<Self>,
-            rows: &RowStates<Self>,
+            tile: &TileView<Self::Word>,
+            rows: &RowStates<Self::Factor>,
             visible: &VisibleLanes,
             prefetch: &[Prefetch],
         ) {
             $(#[target_feature(enable = $features)])?
             unsafe fn kernel<P: KernelPath, const R: usize>(
                 geometry: &Geometry,
-                tile: &TileView<P>,
-                rows: &RowStates<P>,
+                tile: &TileView<P::Word>,
+                rows: &RowStates<P::Factor>,
                 visible: &VisibleLanes,
                 prefetch: &[Prefetch],
             ) {
@@ -348,12 +431,28 @@ macro_rules! kernels {
 }
 pub(super) use kernels;
 
-/// The same but for `fold`.
-macro_rules! state_kernels {
+/// The packing of a [`KernelPath`], compiled in the same way.
+macro_rules! packing {
+    ($($features:literal)?) => {
+        unsafe fn pack(x: &[f32], to: *mut Self::Factor) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn kernel<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { fold::pack::<P>(x, to) }
+            }
+            // SAFETY: the caller promises the instruction set and room for the factors.
+            unsafe { kernel::<Self>(x, to) }
+        }
+    };
+}
+pub(super) use packing;
+
+/// The kernels of a [`WideningPath`], compiled in the same way.
+macro_rules! widening {
     ($($features:literal)?) => {
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: KernelPath>(
+            unsafe fn kernel<P: WideningPath>(
                 geometry: &Geometry,
                 keys: *const P::Word,
                 values: *const P::Word,
@@ -365,22 +464,18 @@ macro_rules! state_kernels {
             // SAFETY: the caller promises the instruction set and valid pointers.
             unsafe { kernel::<Self>(geometry, keys, values, to) }
         }
+    };
+}
+pub(super) use widening;
 
-        unsafe fn pack(x: &[f32], to: *mut Self::Factor) {
-            $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
-                // SAFETY: the caller's promises are passed on.
-                unsafe { fold::pack::<P>(x, to) }
-            }
-            // SAFETY: the caller promises the instruction set and room for the factors.
-            unsafe { kernel::<Self>(x, to) }
-        }
-
+/// The kernels of [`StateKernels`], compiled in the same way.
+macro_rules! state_kernels {
+    ($($features:literal)?) => {
         unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn kernel<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
+            unsafe fn kernel<L: FloatLanes>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
                 // SAFETY: the caller's promises are passed on.
-                unsafe { fold::merge::<P>(geometry, states, next) }
+                unsafe { fold::merge::<L>(geometry, states, next) }
             }
             // SAFETY: the caller promises the instruction set.
             unsafe { kernel::<Self>(geometry, states, next) }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::path::{Geometry, KernelPath, RowStates, StatesMut, StatesRef};
+use super::path::{Geometry, PathKernels, RowStates, StatesMut, StatesRef};
 use crate::kv::SLOTS;
 use crate::memory::CacheLine;
 
@@ -49,7 +49,7 @@ impl SoftmaxStates {
     }
 
     /// States `at .. at + count` for a kernel call, with their packed queries.
-    pub fn rows<P: KernelPath>(&mut self, at: usize, count: usize, q: *const P::Factor) -> RowStates<P> {
+    pub fn rows(&mut self, at: usize, count: usize, q: *const u8) -> RowStates<u8> {
         let end = at + count;
         RowStates {
             count,
@@ -64,9 +64,9 @@ impl SoftmaxStates {
     ///
     /// # Safety
     /// The processor has the path's instruction set.
-    pub unsafe fn merge<P: KernelPath>(&mut self, at: usize, next: StatesRef<'_>, geometry: &Geometry) {
+    pub unsafe fn merge(&mut self, at: usize, next: StatesRef<'_>, geometry: &Geometry, kernels: &PathKernels) {
         // SAFETY: promised by the caller.
-        unsafe { P::merge(geometry, &mut self.get_mut(at..at + next.m.len()), next) };
+        unsafe { (kernels.merge)(geometry, &mut self.get_mut(at..at + next.m.len()), next) };
     }
 
     /// Makes states empty.

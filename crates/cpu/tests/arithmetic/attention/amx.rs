@@ -53,7 +53,7 @@ fn scores_and_sums_are_those_of_the_instruction_s_definition() {
         // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say.
         unsafe {
             numerator_words.as_ptr().copy_to_nonoverlapping(numerators.at(0, 0), numerator_words.len());
-            AmxBf16::around(|| {
+            AmxBf16::around(&mut || {
                 score::<3>(&geometry, q.as_ptr(), &pages(&keys)[..3], &[], scores.at(0, 0));
                 let sums = Sums {
                     geometry: &geometry,
@@ -126,7 +126,7 @@ fn one_row_is_folded_as_it_is_among_others() {
                 // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say, and 15 more
                 // rows of queries can be read.
                 unsafe {
-                    AmxBf16::around(|| AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none(); 3]));
+                    AmxBf16::around(&mut || AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none(); 3]));
                 }
             }
             states
