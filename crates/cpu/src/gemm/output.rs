@@ -10,6 +10,17 @@ pub enum OutputMode {
     Add,
 }
 
+impl OutputMode {
+    /// Replaces `out` by `y`, or adds `y` to it.
+    #[inline(always)]
+    pub fn put(self, out: &mut f32, y: f32) {
+        match self {
+            OutputMode::Replace => *out = y,
+            OutputMode::Add => *out += y,
+        }
+    }
+}
+
 for_each_isa! {
     /// `out = sums (+ bias)` or `out += sums (+ bias)`.
     pub fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) = finish_loop;

@@ -142,11 +142,7 @@ pub fn linear_stack(
         let bias = bias.map(|bias| &bias[first..first + rows]);
         linear_piece(cores, scratch, &mut own, x, piece, bias, OutputMode::Replace);
         for_rows(&cores.team, out, |r, out| {
-            let out = out[first..first + rows].iter_mut().zip(own.row(r));
-            match mode {
-                OutputMode::Replace => out.for_each(|(out, y)| *out = *y),
-                OutputMode::Add => out.for_each(|(out, y)| *out += y),
-            }
+            out[first..first + rows].iter_mut().zip(own.row(r)).for_each(|(out, y)| mode.put(out, *y));
         });
         scratch.piece = own;
         first += rows;

@@ -176,6 +176,12 @@ fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f6
     } else {
         weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp((score - best) / temperature));
     }
+    sum_of_weights(weights)
+}
+
+/// The sum of a chunk's weights, in the same order for every instruction set.
+#[inline(always)]
+pub fn sum_of_weights(weights: &[f32]) -> f64 {
     let (whole, rest) = weights.as_chunks::<16>();
     let mut lanes = [0.0f64; 16];
     for part in whole {

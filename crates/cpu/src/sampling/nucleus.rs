@@ -2,7 +2,7 @@
 //! instead of by sorting, and the weights of the tokens behind that cut made zero. `fast` decides when this is quicker
 //! than its sort.
 
-use super::chunks::{CHUNK, Scores};
+use super::chunks::{CHUNK, Scores, sum_of_weights};
 use crate::Isa;
 use crate::rows::for_each_isa;
 
@@ -267,12 +267,5 @@ fn keep_chunk_loop(scores: &[f32], weights: &mut [f32], lowest: f32, ties: usize
     for (weight, &score) in weights[first..second].iter_mut().zip(&scores[first..]) {
         *weight = if score > lowest { *weight } else { 0.0 };
     }
-    let (whole, rest) = weights.as_chunks::<16>();
-    let mut lanes = [0.0f64; 16];
-    for part in whole {
-        for (lane, &weight) in lanes.iter_mut().zip(part) {
-            *lane += f64::from(weight);
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
+    sum_of_weights(weights)
 }

@@ -211,19 +211,15 @@ impl Pass<'_> {
         let out = unsafe { out.of_row(self.rows.first + row, from, width) };
         let bias = self.bias.map(|bias| &bias[from..]);
         let bias = |i: usize| bias.map_or(0.0, |bias| bias[i]);
-        let put = |out: &mut f32, y: f32| match self.mode {
-            OutputMode::Replace => *out = y,
-            OutputMode::Add => *out += y,
-        };
         if self.kernels.form == OperandForm::Numbers {
-            out.iter_mut().enumerate().for_each(|(i, out)| put(out, sums[i] + bias(i)));
+            out.iter_mut().enumerate().for_each(|(i, out)| self.mode.put(out, sums[i] + bias(i)));
             return;
         }
         let sums: &[i32] = bytemuck::cast_slice(sums);
         let (scale, scales, offsets) = (self.operand.scales[row], w.scales_from(panel), w.offsets_from(panel));
         for (i, out) in out.iter_mut().enumerate() {
             let offset = if self.kernels.form == OperandForm::Offset { offsets[i] } else { 0 };
-            put(out, sums[i].wrapping_sub(offset) as f32 * (scale * scales[i]) + bias(i));
+            self.mode.put(out, sums[i].wrapping_sub(offset) as f32 * (scale * scales[i]) + bias(i));
         }
     }
 }
