@@ -46,7 +46,6 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     }
 
     /// `Q` rows from row `first` on, each as long as some cache lines.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for tile registers"))]
     #[inline(always)]
     pub fn part<const Q: usize>(&mut self, first: usize) -> &mut AlignedRows<T, N, Q> {
         const { assert!((N * size_of::<T>()).is_multiple_of(size_of::<CacheLine>()), "rows begin with a cache line") };
@@ -56,8 +55,8 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     }
 }
 
-/// Calls a function of `P` and `R` for as many vectors of each row as are left, but not more than the path has registers
-/// for. Calls for more are not even compiled.
+/// Calls a function of `P` and `R` for as many vectors of each row as are left, but not more than the path has
+/// registers for. Calls for more are not even compiled.
 macro_rules! widest {
     ($left:expr, $call:ident($($argument:expr),+)) => {
         match ($left).min(P::ROW_VECTORS) {

@@ -391,10 +391,10 @@ macro_rules! widened_pairs {
 }
 pub(super) use widened_pairs;
 
-/// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`, or for any processor without them.
+/// Implements the kernels of a [`KernelPath`] as functions compiled for `$features`.
 macro_rules! kernels {
-    ($($features:literal)?) => {
-        packing!($($features)?);
+    ($features:literal) => {
+        packing!($features);
 
         unsafe fn fold(
             geometry: &Geometry,
@@ -403,7 +403,7 @@ macro_rules! kernels {
             visible: &VisibleLanes,
             prefetch: &[Prefetch],
         ) {
-            $(#[target_feature(enable = $features)])?
+            #[target_feature(enable = $features)]
             unsafe fn kernel<P: KernelPath, const R: usize>(
                 geometry: &Geometry,
                 tile: &TileView<P::Word>,
@@ -433,9 +433,9 @@ pub(super) use kernels;
 
 /// The packing of a [`KernelPath`], compiled in the same way.
 macro_rules! packing {
-    ($($features:literal)?) => {
+    ($features:literal) => {
         unsafe fn pack(x: &[f32], to: *mut Self::Factor) {
-            $(#[target_feature(enable = $features)])?
+            #[target_feature(enable = $features)]
             unsafe fn kernel<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::pack::<P>(x, to) }
@@ -449,9 +449,9 @@ pub(super) use packing;
 
 /// The kernels of a [`WideningPath`], compiled in the same way.
 macro_rules! widening {
-    ($($features:literal)?) => {
+    ($features:literal) => {
         unsafe fn widen(geometry: &Geometry, keys: *const Self::Word, values: *const Self::Word, to: *mut f32) {
-            $(#[target_feature(enable = $features)])?
+            #[target_feature(enable = $features)]
             unsafe fn kernel<P: WideningPath>(
                 geometry: &Geometry,
                 keys: *const P::Word,
@@ -470,9 +470,9 @@ pub(super) use widening;
 
 /// The kernels of [`StateKernels`], compiled in the same way.
 macro_rules! state_kernels {
-    ($($features:literal)?) => {
+    ($features:literal) => {
         unsafe fn merge(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
-            $(#[target_feature(enable = $features)])?
+            #[target_feature(enable = $features)]
             unsafe fn kernel<L: FloatLanes>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe { fold::merge::<L>(geometry, states, next) }
@@ -482,7 +482,7 @@ macro_rules! state_kernels {
         }
 
         unsafe fn finish(o: &[f32], l: &[f32; 16], out: &mut [f32]) {
-            $(#[target_feature(enable = $features)])?
+            #[target_feature(enable = $features)]
             unsafe fn kernel(o: &[f32], l: &[f32; 16], out: &mut [f32]) {
                 fold::finish(o, l, out)
             }

@@ -1,6 +1,6 @@
-//! Linear layers: `stack` divides a matrix into pieces of one format, which are dense (`dense`), quantised or in
-//! blocks, and `grouped` has those of experts. Of dense weights there are the panels (`pack`), the clear loops
-//! (`clear`), and the fast path: activations packed for the kernels (`operand`), the loops over rows and panels
+//! Linear layers: `stack` divides a matrix into pieces of one format, which are dense (`dense`) or codes (`coded`),
+//! quantised or in blocks; `grouped` has those of experts. Of dense weights there are the panels (`pack`), the clear
+//! loops (`clear`), and the fast path: activations packed for the kernels (`operand`), the loops over rows and panels
 //! (`drive`), which threads share out (`shares`), the lines that are prefetched (`lines_ahead`), and the kernels
 //! (`kernel`) of each instruction set. Which operands may be rounded is stated in [`offshoot_backend`].
 //!
@@ -17,6 +17,7 @@ mod avx512;
 mod avx512_bf16;
 pub mod blocks;
 mod clear;
+mod coded;
 mod dense;
 mod drive;
 mod grouped;

@@ -21,7 +21,6 @@ pub const TILE_STRIDE: usize = TILE_STRIP + 16;
 
 /// The format of a kernel's activations, in words of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "formats of the x86 kernels"))]
 pub enum OperandFormat {
     /// One f32 per word.
     F32,

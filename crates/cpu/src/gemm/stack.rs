@@ -19,7 +19,7 @@ use offshoot_core::ids::TokenId;
 pub struct GemmScratch {
     pub(super) dense: DenseScratch,
     pub(super) quantised: QuantScratch,
-    blocks: BlockScratch,
+    pub(super) blocks: BlockScratch,
     /// The output of one piece of several.
     piece: CpuBuffer,
 }

@@ -12,6 +12,7 @@ pub fn dot(acc: f32, a: u32, b: u32) -> f32 {
 /// `acc` plus the product of a row and a column of bf16 tiles (TDPBF16PS), pairs of elements along the sum: a chain of
 /// fused multiply-adds over the low elements and one over the high ones, then their sum.
 #[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "x86_64")]
 pub fn tile_dot(acc: f32, a: impl Iterator<Item = u32>, b: impl Iterator<Item = u32>) -> f32 {
     let mut sums = (0.0, 0.0);
     for (a, b) in a.zip(b) {

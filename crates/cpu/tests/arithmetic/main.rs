@@ -35,6 +35,7 @@ mod quantised_products;
 mod rows;
 mod sampling;
 mod scores;
+#[cfg(target_arch = "x86_64")]
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 mod team;

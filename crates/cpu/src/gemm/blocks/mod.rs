@@ -1,5 +1,5 @@
 //! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`),
-//! the definition (`clear`), and the fast path: loops over panels and rows (`drive`) and the kernels of each
+//! the definition (`clear`), and the fast path: what a few panels are multiplied by (`drive`) and the kernels of each
 //! instruction set. Where activations are to stay as they are, `numbers` multiplies.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
@@ -18,12 +18,12 @@ mod numbers;
 pub mod operand;
 pub mod panels;
 
+use super::coded::CodedCall;
 use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use kernel::BlockKernels;
-use offshoot_gguf::TensorType;
 
-pub use drive::BlockScratch;
+pub use drive::{BlockScratch, multiply};
 pub use panels::BlockPanels;
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
@@ -36,29 +36,31 @@ pub fn linear(
     bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
-    if w.rows == 0 || x.rows == 0 {
-        return;
-    }
-    let kernels = if w.exact { numbers::KERNELS } else { kernels(cores.isa, w.kind) };
-    drive::multiply(cores, &kernels, scratch, out, x, w, bias, mode);
+    let (mut parts, input) = (std::iter::once((0, 0..x.rows)), |row: usize| x.row(row));
+    let weights = |_: usize| (w, bias);
+    let call = CodedCall { cores, out, parts: &mut parts, input: &input, like: w, weights: &weights, mode };
+    multiply(call, &kernels(cores.isa, w), scratch);
 }
 
-/// The fastest kernels of a path for blocks of type `kind`.
-fn kernels(isa: Isa, kind: TensorType) -> BlockKernels {
+/// The fastest kernels of a path for these weights.
+pub fn kernels(isa: Isa, w: &BlockPanels) -> BlockKernels {
+    if w.exact {
+        return numbers::KERNELS;
+    }
     #[cfg(target_arch = "x86_64")]
     {
         let vnni = is_x86_feature_detected!("avx512vnni");
         let avx_vnni = is_x86_feature_detected!("avxvnni");
         match isa {
             Isa::Portable => clear::KERNELS,
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(kind),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(kind),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(kind),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(w.kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(w.kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(w.kind),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (isa, kind);
+        let _ = isa;
         clear::KERNELS
     }
 }
