@@ -15,6 +15,7 @@ use super::lanes::MOST_ROWS;
 use super::one_row;
 use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes, packing};
 use super::tiles::PAGES;
+use crate::amx::numbered::{add_product, store, zero};
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
@@ -167,7 +168,7 @@ pub unsafe fn score<const N: usize>(
             amx::load::<4>(q.add(i).cast(), q_stride);
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<6>(keys.add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
-                add_keys(n);
+                add_product(n, 4, 6);
                 prefetch_keys(n, N, prefetch, i..i + TILE_ROWS);
             }
         }
@@ -175,11 +176,11 @@ pub unsafe fn score<const N: usize>(
             amx::load::<5>(q.add(whole).cast(), q_stride);
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<7>(keys.add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
-                add_halves(n);
+                add_product(n, 5, 7);
                 prefetch_keys(n, N, prefetch, whole..geometry.key_words);
             }
         }
-        (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast()));
+        (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast(), ROW_BYTES));
     }
 }
 
@@ -304,14 +305,14 @@ impl Sums<'_> {
                 amx::load::<5>(self.numerators.add(page * HALF).cast(), ROW_BYTES);
                 for n in panel..panel + N {
                     amx::load::<7>(values.add(n * SLOTS).cast(), geometry.width * size_of::<u32>());
-                    add_halves(n - panel);
+                    add_product(n - panel, 5, 7);
                     for ahead in self.prefetch.iter().skip(page).step_by(self.values.len()) {
                         (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels)
                             .for_each(|word| ahead.values(word, CacheLevel::Second));
                     }
                 }
             }
-            (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast()));
+            (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast(), ROW_BYTES));
             for (r, shrink) in self.shrinks[..rows.count].iter().enumerate() {
                 let shrink = _mm512_set1_ps(*shrink);
                 for n in 0..N {
@@ -322,56 +323,4 @@ impl Sums<'_> {
             }
         }
     }
-}
-
-/// Does `$call` with tile `$n`, a constant once the loops above are unrolled.
-macro_rules! of_sums {
-    ($n:expr, $tile:ident => $call:expr) => {
-        match $n {
-            0 => {
-                const $tile: u8 = 0;
-                $call
-            }
-            1 => {
-                const $tile: u8 = 1;
-                $call
-            }
-            2 => {
-                const $tile: u8 = 2;
-                $call
-            }
-            _ => {
-                const $tile: u8 = 3;
-                $call
-            }
-        }
-    };
-}
-
-/// Empties a tile of sums.
-#[inline(always)]
-unsafe fn zero(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::zero::<N>()) }
-}
-
-/// Stores a tile of sums.
-#[inline(always)]
-unsafe fn store(n: usize, to: *mut u8) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::store::<N>(to, ROW_BYTES)) }
-}
-
-/// Adds the product of queries and keys.
-#[inline(always)]
-unsafe fn add_keys(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::add_product::<N, 4, 6>()) }
-}
-
-/// Adds the product of numerators and values, or of the last elements of queries and keys.
-#[inline(always)]
-unsafe fn add_halves(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::add_product::<N, 5, 7>()) }
 }

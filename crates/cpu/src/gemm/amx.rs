@@ -14,6 +14,7 @@ use super::lines_ahead::LinesAhead;
 use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
+use crate::amx::numbered::{add_product, load, store, zero};
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::memory::{CacheLevel, CacheLine};
 use offshoot_backend::Dtype;
@@ -221,50 +222,4 @@ fn prefetch_outputs<const N: usize>(tile: &GemmTile, panel: usize) {
     for (r, p) in (0..tile.rows).flat_map(|r| (panel..panel + N).map(move |p| (r, p))) {
         amx::prefetch_for_writing(tile.to.wrapping_add(r * tile.to_stride + p * PANEL).cast());
     }
-}
-
-/// The functions of [`amx`] for tiles whose numbers are constants once the loops above are unrolled.
-macro_rules! numbered {
-    ($number:expr, $($tile:literal)+ => $call:ident $arguments:tt) => {
-        match $number {
-            $($tile => amx::$call::<$tile> $arguments,)+
-            _ => unreachable!("no such tile register"),
-        }
-    };
-}
-
-/// See [`amx::zero`].
-#[inline(always)]
-unsafe fn zero(tile: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 => zero()) }
-}
-
-/// See [`amx::load`].
-#[inline(always)]
-unsafe fn load(tile: usize, from: *const u8, stride: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 4 5 6 7 => load(from, stride)) }
-}
-
-/// See [`amx::store`].
-#[inline(always)]
-unsafe fn store(tile: usize, to: *mut u8, stride: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 => store(to, stride)) }
-}
-
-/// See [`amx::add_product`].
-#[inline(always)]
-unsafe fn add_product(sums: usize, a: usize, b: usize) {
-    macro_rules! of {
-        ($($c:literal $a:literal $b:literal,)+) => {
-            match (sums, a, b) {
-                // SAFETY: promised by the caller.
-                $(($c, $a, $b) => unsafe { amx::add_product::<$c, $a, $b>() },)+
-                _ => unreachable!("no such product"),
-            }
-        };
-    }
-    of!(0 4 5, 1 4 6, 2 4 7, 3 4 5, 0 4 6, 1 4 7, 2 5 6, 1 5 6, 3 5 7,)
 }
