@@ -150,7 +150,7 @@ unsafe fn fold_tiles(
 /// once would fill the core's fill buffers.
 ///
 /// # Safety
-/// As [`fold_tiles`] says.
+/// As `fold_tiles` says.
 #[inline(always)]
 pub unsafe fn score<const N: usize>(
     geometry: &Geometry,
@@ -271,10 +271,10 @@ pub struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// [`Self::add`] for all dimensions.
+    /// Does `add` for all dimensions.
     ///
     /// # Safety
-    /// As [`fold_tiles`] says.
+    /// As `fold_tiles` says.
     #[inline(always)]
     pub unsafe fn add_all(&self) {
         let panels = self.geometry.width / SLOTS;

@@ -40,7 +40,7 @@ impl<'a> Scores<'a> {
         })
     }
 
-    /// The same as a list, unless they are more than [`FEW`] among finite scores.
+    /// The tokens of `at_least` as a list, unless they are more than `FEW` among finite scores.
     pub fn few_at_least(&self, lowest: f32) -> Option<Vec<usize>> {
         if !self.best.is_finite() {
             return Some(Vec::new());
