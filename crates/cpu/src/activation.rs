@@ -3,7 +3,8 @@
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};
-use super::{Cores, CpuBuffer, Gate, Isa};
+use super::{Cores, CpuBuffer, Isa};
+use offshoot_backend::Gate;
 
 /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `F = out.width`; see [`Gate`].
 pub fn gated(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {

@@ -125,8 +125,8 @@ pub unsafe fn store<const T: u8>(to: *mut u8, stride: usize) {
     }
 }
 
-/// Brings a cache line into the first-level cache, owned by this core. The address need not be valid. All processors with
-/// tile registers have the instruction; the compiler uses it only for a feature that stable Rust cannot name.
+/// Brings a cache line into the first-level cache, owned by this core. The address need not be valid. All processors
+/// with tile registers have the instruction; the compiler uses it only for a feature that stable Rust cannot name.
 #[inline(always)]
 pub fn prefetch_for_writing(address: *const u8) {
     // SAFETY: a prefetch reads and writes nothing, whatever the address.
@@ -145,5 +145,65 @@ pub unsafe fn add_product<const C: u8, const A: u8, const B: u8>() {
     unsafe {
         asm!("tdpbf16ps tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
             options(nostack, nomem, preserves_flags));
+    }
+}
+
+/// The functions for tiles whose numbers are constants once the loops of their callers are unrolled.
+pub mod numbered {
+    macro_rules! numbered {
+        ($number:expr, $($tile:literal)+ => $call:ident $arguments:tt) => {
+            match $number {
+                $($tile => super::$call::<$tile> $arguments,)+
+                _ => unreachable!("no such tile register"),
+            }
+        };
+    }
+
+    /// See [`super::zero`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn zero(tile: usize) {
+        // SAFETY: promised by the caller.
+        unsafe { numbered!(tile, 0 1 2 3 => zero()) }
+    }
+
+    /// See [`super::load`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn load(tile: usize, from: *const u8, stride: usize) {
+        // SAFETY: promised by the caller.
+        unsafe { numbered!(tile, 0 1 2 3 4 5 6 7 => load(from, stride)) }
+    }
+
+    /// See [`super::store`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn store(tile: usize, to: *mut u8, stride: usize) {
+        // SAFETY: promised by the caller.
+        unsafe { numbered!(tile, 0 1 2 3 => store(to, stride)) }
+    }
+
+    /// See [`super::add_product`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn add_product(sums: usize, a: usize, b: usize) {
+        macro_rules! of {
+            ($($c:literal $a:literal $b:literal,)+) => {
+                match (sums, a, b) {
+                    // SAFETY: promised by the caller.
+                    $(($c, $a, $b) => unsafe { super::add_product::<$c, $a, $b>() },)+
+                    _ => unreachable!("no such product"),
+                }
+            };
+        }
+        of!(0 4 5, 1 4 6, 2 4 7, 3 4 5, 0 4 6, 1 4 7, 2 5 6, 1 5 6, 3 5 7, 2 4 6, 3 4 6, 0 5 7, 1 5 7, 2 5 7,)
     }
 }

@@ -1,5 +1,5 @@
-//! Mixtures of experts: the router and the sums over a row's experts. Both are clear loops: they touch few numbers beside
-//! the experts' products, which `gemm::grouped` multiplies.
+//! Mixtures of experts: the router and the sums over a row's experts. Both are clear loops: they touch few numbers
+//! beside the experts' products, which `gemm::grouped` multiplies.
 
 use super::rows::for_rows;
 use super::team::Team;

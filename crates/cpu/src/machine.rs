@@ -239,16 +239,3 @@ mod x86 {
         4 * 2 * TILE_ROWS * TILE_ROWS * 2 * TILE_ROWS
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_positive() {
-        let isa = Isa::fastest();
-        let rates = MachineRates::measure(isa);
-        println!("{isa}: {rates:?}");
-        assert!(rates.f32_gflops > 0.0 && rates.read_gb_per_s > 0.0 && rates.bf16_gflops() >= rates.f32_gflops);
-    }
-}

@@ -2,7 +2,8 @@
 //! set computes the same bits.
 
 use super::rows::{for_each_isa, for_rows, sum};
-use super::{Cores, CpuBuffer, HeadKind, HeadLayout, Isa};
+use super::{Cores, CpuBuffer, Isa};
+use offshoot_backend::{HeadKind, HeadLayout};
 
 /// `out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight`.
 pub fn rms_norm(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f32], eps: f32) {
@@ -23,8 +24,8 @@ pub fn layer_norm(cores: &Cores, out: &mut CpuBuffer, x: &CpuBuffer, weight: &[f
     for_rows(&cores.team, out, |r, out| layer_norm_row(cores.isa, out, x.row(r), weight, bias, eps));
 }
 
-/// `rms_norm` of the heads of one kind in `qkv`, in place: of each separately if `weight` is as long as a head, of all as
-/// one vector if it is as long as they are together.
+/// `rms_norm` of the heads of one kind in `qkv`, in place: of each separately if `weight` is as long as a head, of all
+/// as one vector if it is as long as they are together.
 pub fn head_norm(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &[f32], eps: f32) {
     let (first, count) = kind.place(heads);
     let (first, width) = (first * heads.head_dim, count * heads.head_dim);

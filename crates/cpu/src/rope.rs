@@ -1,10 +1,11 @@
 //! Rotary position embedding: one loop, compiled for every instruction set.
 
 use super::rows::{for_each_isa, for_rows};
-use super::{Cores, CpuBuffer, HeadLayout, Isa, RopeTable};
+use super::{Cores, CpuBuffer, Isa};
+use offshoot_backend::{HeadLayout, RopeTable};
 
-/// Rotates the query heads of `qkv`, and the key heads if `table.keys`, in place: (x[i], x[i + r/2]) -> (x[i] cos - x[i+r/2] sin, x[i+r/2] cos +
-/// x[i] sin) for the first `r = table.rotary` elements of each head.
+/// Rotates the query heads of `qkv`, and the key heads if `table.keys`, in place: (x[i], x[i + r/2]) -> (x[i] cos -
+/// x[i+r/2] sin, x[i+r/2] cos + x[i] sin) for the first `r = table.rotary` elements of each head.
 pub fn rope(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, positions: &[u32]) {
     assert_eq!((qkv.width, qkv.rows), (heads.qkv_width(), positions.len()), "rope: shapes");
     assert!(table.rotary.is_multiple_of(2) && table.rotary <= heads.head_dim, "rope: rotated part of a head");

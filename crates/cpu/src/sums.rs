@@ -1,5 +1,5 @@
-//! Element-wise ops on buffers of sums: additions, factors and caps. Each is one loop, compiled for every instruction set;
-//! the clear cap uses the standard library's `tanh`, the fast one the polynomial in `exp`.
+//! Element-wise ops on buffers of sums: additions, factors and caps. Each is one loop, compiled for every instruction
+//! set; the clear cap uses the standard library's `tanh`, the fast one the polynomial in `exp`.
 
 use super::exp::exp;
 use super::rows::{for_each_isa, for_rows};

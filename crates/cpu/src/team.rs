@@ -31,7 +31,7 @@ impl Cores {
 const SPINS: u32 = 128;
 
 /// How long a worker without work yields before it sleeps: longer than the host's work between two steps.
-const AWAKE: Duration = Duration::from_millis(1);
+pub const AWAKE: Duration = Duration::from_millis(1);
 
 /// The calling thread and `threads - 1` workers, which are started by the first region that has parts for them, and end
 /// with the team.
@@ -54,7 +54,8 @@ pub struct TeamTimes {
     pub in_parts: Duration,
 }
 
-/// What the members of a team share. `gate`, `next` and the times have cache lines of their own: all members write them.
+/// What the members of a team share. `gate`, `next` and the times have cache lines of their own: all members write
+/// them.
 #[derive(Default)]
 struct Shared {
     gate: Gate,
@@ -122,6 +123,11 @@ impl Team {
         TeamTimes { in_regions: of(&self.regions_ns), in_parts }
     }
 
+    /// How many workers sleep or are about to.
+    pub fn asleep(&self) -> usize {
+        self.shared.asleep.load(Ordering::SeqCst)
+    }
+
     /// Threads that a region runs on at most.
     pub fn threads(&self) -> usize {
         self.threads
@@ -181,8 +187,8 @@ impl Team {
     }
 
     /// Calls `prepare` once for each chunk of `length` of `items`, with its index, and when all those calls have ended
-    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between. If `prepare`
-    /// panics, `work` is not called.
+    /// `work` once for each of `others`, with all items: two regions in one, whose members meet in between. If
+    /// `prepare` panics, `work` is not called.
     pub fn for_chunks_then<T: Send + Sync, U: Send>(
         &self,
         items: &mut [T],
@@ -195,8 +201,8 @@ impl Team {
         let chunks = all.div_ceil(length);
         let chunk = |i: usize| {
             let from = i * length;
-            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once. `other` reads the
-            // items only after all calls of `chunk` have ended.
+            // SAFETY: the chunk lies in the slice, chunks are disjoint, and each index is given out once. `other` reads
+            // the items only after all calls of `chunk` have ended.
             prepare(i, unsafe { std::slice::from_raw_parts_mut(base.at(from), length.min(all - from)) });
         };
         let other = |i: usize| {
@@ -362,7 +368,8 @@ fn pause(spins: &mut u32) -> bool {
     true
 }
 
-/// The chunks that have not been prepared. On cache lines of its own: members poll it while the caller writes to its stack.
+/// The chunks that have not been prepared. On cache lines of its own: members poll it while the caller writes to its
+/// stack.
 #[repr(align(128))]
 struct Left {
     chunks: AtomicUsize,
@@ -391,193 +398,5 @@ unsafe impl<T: Send> Sync for Base<T> {}
 impl<T> Base<T> {
     fn at(&self, i: usize) -> *mut T {
         self.0.wrapping_add(i)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-    use std::sync::atomic::AtomicU32;
-
-    use super::*;
-
-    /// Runs `regions` regions of changing numbers of parts and asserts that each part ran once, before the region ended.
-    fn each_part_runs_once(team: &Team, regions: usize) {
-        for region in 0..regions {
-            let mut counts = vec![0_u32; region % 37];
-            team.for_each(&mut counts, |i, count| *count += 1 + i as u32);
-            assert!(counts.iter().enumerate().all(|(i, &count)| count == 1 + i as u32), "region {region}: {counts:?}");
-        }
-    }
-
-    #[test]
-    fn each_part_runs_once_whatever_the_number_of_threads() {
-        for threads in [1, 2, 3, 8, 33] {
-            each_part_runs_once(&Team::new(threads), 3_000);
-        }
-    }
-
-    #[test]
-    fn each_part_runs_once_beside_eight_busy_threads() {
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        spin_loop();
-                    }
-                });
-            }
-            let ran = catch_unwind(|| each_part_runs_once(&Team::new(4), 500));
-            done.store(true, Ordering::Relaxed);
-            assert!(ran.is_ok());
-        });
-    }
-
-    #[test]
-    fn workers_take_parts_and_wake_after_they_slept() {
-        let team = Team::new(3);
-        for _ in 0..3 {
-            // Each part waits for all three, so three members must run them at once.
-            let met = AtomicUsize::new(0);
-            team.run(3, |_| {
-                met.fetch_add(1, Ordering::AcqRel);
-                while met.load(Ordering::Acquire) < 3 {
-                    thread::yield_now();
-                }
-            });
-            while team.shared.asleep.load(Ordering::SeqCst) < 2 {
-                thread::sleep(AWAKE);
-            }
-        }
-    }
-
-    #[test]
-    fn time_in_parts_is_counted_for_each_member_and_time_in_regions_once() {
-        let (team, each) = (Team::new(2), Duration::from_millis(20));
-        // Each part waits for the other, so both members have one.
-        let met = AtomicUsize::new(0);
-        team.run(2, |_| {
-            met.fetch_add(1, Ordering::AcqRel);
-            while met.load(Ordering::Acquire) < 2 {
-                thread::yield_now();
-            }
-            thread::sleep(each);
-        });
-        let TeamTimes { in_regions, in_parts } = team.times();
-        assert!(in_regions >= each && in_parts >= 2 * each && in_parts <= 2 * in_regions, "{:?}", team.times());
-        team.run(1, |_| thread::sleep(each));
-        assert_eq!(team.times().in_regions, in_regions, "one part needs no region");
-    }
-
-    #[test]
-    fn all_chunks_are_prepared_before_others_work() {
-        for threads in [1, 2, 4] {
-            let team = Team::new(threads);
-            for (items, length, others) in [(0, 3, 2), (1, 3, 5), (1, 3, 1), (10, 3, 0), (40, 3, 7), (9, 1, 1)] {
-                for turn in 0..50 {
-                    let (mut prepared, mut worked) = (vec![0; items], vec![0; others]);
-                    team.for_chunks_then(
-                        &mut prepared,
-                        length,
-                        |i, chunk| {
-                            if i == 0 && turn % 10 == 0 {
-                                // So that the others do wait.
-                                thread::sleep(Duration::from_millis(1));
-                            }
-                            chunk.iter_mut().enumerate().for_each(|(k, x)| *x += 1 + i * length + k);
-                        },
-                        &mut worked,
-                        |i, worked, prepared| {
-                            assert!(prepared.iter().enumerate().all(|(k, &x)| x == k + 1), "{prepared:?}");
-                            *worked += i + 1;
-                        },
-                    );
-                    assert!(prepared.iter().enumerate().all(|(k, &x)| x == k + 1), "{prepared:?}");
-                    assert_eq!(worked, (1..=others).collect::<Vec<_>>());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_while_chunks_are_prepared_reaches_the_caller_and_nobody_works_on_them() {
-        for threads in [1, 2, 4] {
-            let team = Team::new(threads);
-            let prepare = |i: usize, _: &mut [i32]| assert!(i != 1, "chunk 1");
-            let work = || team.for_chunks_then(&mut [0; 8], 2, prepare, &mut [0; 4], |_, _, _| panic!("not prepared"));
-            let panic = catch_unwind(AssertUnwindSafe(work)).expect_err("a chunk panics");
-            assert!(panic.downcast_ref::<&str>().is_some_and(|text| *text == "chunk 1"));
-            each_part_runs_once(&team, 10);
-        }
-    }
-
-    #[test]
-    fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
-        let (team, rest) = (Team::new(2), Duration::from_millis(50));
-        // One member prepares the only chunk, for which the other waits. Each of the two that follow waits for the
-        // other, so both members are in the region.
-        let (met, own) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));
-        let timed = |part: &dyn Fn()| {
-            let begun = Instant::now();
-            part();
-            *own.lock().expect("no member panics") += begun.elapsed();
-        };
-        let prepare = |_: usize, _: &mut [i32]| timed(&|| thread::sleep(rest));
-        team.for_chunks_then(&mut [0], 1, prepare, &mut [0; 2], |_, _, _| {
-            timed(&|| {
-                met.fetch_add(1, Ordering::AcqRel);
-                while met.load(Ordering::Acquire) < 2 {
-                    thread::yield_now();
-                }
-            });
-        });
-        let (TeamTimes { in_regions, in_parts }, own) = (team.times(), own.into_inner().expect("no member panics"));
-        assert!(in_regions >= rest, "{in_regions:?}");
-        assert!((own..own + rest).contains(&in_parts), "{in_parts:?} in parts, which take {own:?}");
-    }
-
-    #[test]
-    fn chunks_cover_the_slice() {
-        let team = Team::new(2);
-        for (length, chunk) in [(0, 3), (1, 3), (9, 3), (10, 3), (1000, 7)] {
-            let mut items = vec![usize::MAX; length];
-            team.for_chunks(&mut items, chunk, |number, items| {
-                items.iter_mut().enumerate().for_each(|(i, item)| *item = number * chunk + i);
-            });
-            assert!(items.iter().enumerate().all(|(i, &item)| i == item));
-        }
-    }
-
-    #[test]
-    fn regions_inside_a_part_and_of_other_threads_run_where_they_are_called() {
-        let (team, ran) = (Team::new(2), AtomicU32::new(0));
-        team.run(8, |_| {
-            team.run(5, |_| {
-                ran.fetch_add(1, Ordering::Relaxed);
-            });
-        });
-        assert_eq!(ran.load(Ordering::Relaxed), 40);
-        thread::scope(|scope| {
-            (0..4).for_each(|_| drop(scope.spawn(|| each_part_runs_once(&team, 2_000))));
-        });
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_after_all_other_parts_and_the_team_goes_on() {
-        let team = Team::new(2);
-        for bad in [0, 7, 15] {
-            let ran = Mutex::new(HashSet::new());
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                team.run(16, |part| {
-                    assert!(part != bad, "part {part} fails");
-                    ran.lock().expect("no part panics with it").insert(part);
-                });
-            }));
-            let panic = *result.expect_err("a part panicked").downcast::<String>().expect("a message");
-            assert_eq!(panic, format!("part {bad} fails"));
-            assert_eq!(ran.into_inner().expect("as above").len(), 15);
-        }
-        each_part_runs_once(&team, 100);
     }
 }

@@ -1,11 +1,11 @@
 //! Products of one row by AVX-512 BF16, added up in the order of tiles (see `amx`): for each element two chains of
-//! fused multiply-adds, over the first and over the second of each pair, of 16 pairs at most, whose sum is added. So one
-//! row is multiplied at the speed at which vectors are read, which is faster than tiles are loaded, with the results that
-//! it has among other rows.
+//! fused multiply-adds, over the first and over the second of each pair, of 16 pairs at most, whose sum is added. So
+//! one row is multiplied at the speed at which vectors are read, which is faster than tiles are loaded, with the
+//! results that it has among other rows.
 //!
 //! A dot product of two pairs, of which one element is zero, is one fused multiply-add of the others, and like tiles it
-//! counts subnormal numbers as zeros. What differs: the zero that is left of a negative sum of magnitude below 1.2e-38 may
-//! have the other sign, and an infinity in a column gives NaN.
+//! counts subnormal numbers as zeros. What differs: the zero that is left of a negative sum of magnitude below 1.2e-38
+//! may have the other sign, and an infinity in a column gives NaN.
 
 use std::arch::x86_64::*;
 

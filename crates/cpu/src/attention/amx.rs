@@ -10,12 +10,12 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::avx512::Avx512Bf16Dot;
-use super::fold::{
-    self, AlignedRows, Geometry, LANES, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes,
-};
-use super::lanes::{KernelPath, MOST_ROWS, state_kernels};
+use super::fold::{self, AlignedRows};
+use super::lanes::MOST_ROWS;
 use super::one_row;
+use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes, packing};
 use super::tiles::PAGES;
+use crate::amx::numbered::{add_product, store, zero};
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
@@ -30,7 +30,7 @@ pub fn takes(head_dim: usize) -> bool {
 }
 
 /// Words of a page's values in one lane, or of the last 16 elements of a key.
-const HALF: usize = TILE_ROWS / 2;
+pub const HALF: usize = TILE_ROWS / 2;
 
 /// 0 to 3: scores or sums. 4 and 6: queries and keys. 5 and 7: numerators and values of a page, or the last 16 elements
 /// of queries and keys.
@@ -55,8 +55,6 @@ impl KernelPath for AmxBf16 {
     type Word = u32;
     type Operand = __m512bh;
     type Factor = u32;
-    type Wide = Self;
-    const WIDENS: bool = false;
     const WORD_ELEMENTS: usize = 2;
     const ROW_VECTORS: usize = Avx512Bf16Dot::ROW_VECTORS;
     const ROWS: usize = TILE_ROWS;
@@ -80,12 +78,7 @@ impl KernelPath for AmxBf16 {
         unsafe { Avx512Bf16Dot::store_factors(x, to) }
     }
 
-    #[inline(always)]
-    unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
-        unreachable!("products of tiles read bf16 pages, which are never widened")
-    }
-
-    unsafe fn around(task: impl FnOnce()) {
+    unsafe fn around(task: &mut dyn FnMut()) {
         // SAFETY: the caller promises the instruction set; a task is no part of another.
         let _tiles = unsafe { ShapedTiles::new(&SHAPES) };
         task();
@@ -93,21 +86,21 @@ impl KernelPath for AmxBf16 {
 
     unsafe fn fold(
         geometry: &Geometry,
-        tile: &TileView<Self>,
-        rows: &RowStates<Self>,
+        tile: &TileView<u32>,
+        rows: &RowStates<u32>,
         visible: &VisibleLanes,
         prefetch: &[Prefetch],
     ) {
         // SAFETY: the caller's promises are passed on.
         unsafe {
             match rows.count {
-                1 => one_row::fold_row(geometry, tile, rows, visible, prefetch),
+                1 => one_row::fold_row::<Self>(geometry, tile, rows, visible, prefetch),
                 _ => fold_tiles(geometry, tile, rows, visible, prefetch),
             }
         }
     }
 
-    state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
+    packing!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");
 }
 
 /// [`fold::fold`] for up to 16 rows.
@@ -117,14 +110,14 @@ impl KernelPath for AmxBf16 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
 unsafe fn fold_tiles(
     geometry: &Geometry,
-    tile: &TileView<AmxBf16>,
-    rows: &RowStates<AmxBf16>,
+    tile: &TileView<u32>,
+    rows: &RowStates<u32>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut scores = AlignedRows::<f32, LANES, TILE_ROWS>::new();
-    let mut numerators = AlignedRows::<u32, LANES, TILE_ROWS>::new();
+    let mut scores = AlignedRows::<f32, LANES, TILE_ROWS>::uninit();
+    let mut numerators = AlignedRows::<u32, LANES, TILE_ROWS>::uninit();
     let mut padded = PaddedValues::new();
     // SAFETY: as in `fold::fold`.
     unsafe {
@@ -155,8 +148,11 @@ unsafe fn fold_tiles(
 
 /// Stores the scores of 16 rows of queries and `N` pages of keys. Some keys are prefetched after each product: all at
 /// once would fill the core's fill buffers.
+///
+/// # Safety
+/// As `fold_tiles` says.
 #[inline(always)]
-unsafe fn score<const N: usize>(
+pub unsafe fn score<const N: usize>(
     geometry: &Geometry,
     q: *const u32,
     keys: &[*const u32],
@@ -172,7 +168,7 @@ unsafe fn score<const N: usize>(
             amx::load::<4>(q.add(i).cast(), q_stride);
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<6>(keys.add(i * SLOTS).cast(), SLOTS * size_of::<u32>());
-                add_keys(n);
+                add_product(n, 4, 6);
                 prefetch_keys(n, N, prefetch, i..i + TILE_ROWS);
             }
         }
@@ -180,11 +176,11 @@ unsafe fn score<const N: usize>(
             amx::load::<5>(q.add(whole).cast(), q_stride);
             for (n, keys) in keys[..N].iter().enumerate() {
                 amx::load::<7>(keys.add(whole * SLOTS).cast(), SLOTS * size_of::<u32>());
-                add_halves(n);
+                add_product(n, 5, 7);
                 prefetch_keys(n, N, prefetch, whole..geometry.key_words);
             }
         }
-        (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast()));
+        (0..N).for_each(|n| store(n, to.add(n * SLOTS).cast(), ROW_BYTES));
     }
 }
 
@@ -199,7 +195,7 @@ fn prefetch_keys(first: usize, of: usize, prefetch: &[Prefetch], words: Range<us
 /// The softmax of a call's rows, by a few of them at a time.
 struct Softmax<'a> {
     geometry: &'a Geometry,
-    rows: &'a RowStates<AmxBf16>,
+    rows: &'a RowStates<u32>,
     pages: &'a Range<usize>,
     /// For each row a bit per lane, unless all see all.
     seen: Option<&'a [u64; MOST_ROWS]>,
@@ -239,12 +235,7 @@ impl PaddedValues {
     /// The values of the tile's pages, with zeros for the pairs of slots that are not visible. Only the first and the
     /// last page can have such.
     #[inline(always)]
-    unsafe fn of(
-        &mut self,
-        geometry: &Geometry,
-        tile: &TileView<AmxBf16>,
-        visible: &VisibleLanes,
-    ) -> [*const u32; PAGES] {
+    unsafe fn of(&mut self, geometry: &Geometry, tile: &TileView<u32>, visible: &VisibleLanes) -> [*const u32; PAGES] {
         let mut values = tile.values;
         let Range { start, end } = visible.lanes;
         let (first, last) = (start / SLOTS, (end - 1) / SLOTS);
@@ -268,21 +259,24 @@ impl PaddedValues {
 }
 
 /// What a tile's values add to the rows' sums.
-struct Sums<'a> {
-    geometry: &'a Geometry,
-    rows: &'a RowStates<AmxBf16>,
-    shrinks: &'a [f32; MOST_ROWS],
+pub struct Sums<'a> {
+    pub geometry: &'a Geometry,
+    pub rows: &'a RowStates<u32>,
+    pub shrinks: &'a [f32; MOST_ROWS],
     /// Of each page.
-    values: &'a [*const u32],
+    pub values: &'a [*const u32],
     /// Of the first page.
-    numerators: *const u32,
-    prefetch: &'a [Prefetch],
+    pub numerators: *const u32,
+    pub prefetch: &'a [Prefetch],
 }
 
 impl Sums<'_> {
-    /// [`Self::add`] for all dimensions.
+    /// Does `add` for all dimensions.
+    ///
+    /// # Safety
+    /// As `fold_tiles` says.
     #[inline(always)]
-    unsafe fn add_all(&self) {
+    pub unsafe fn add_all(&self) {
         let panels = self.geometry.width / SLOTS;
         for panel in (0..panels).step_by(4) {
             // SAFETY: promised by the caller of `fold_tiles`.
@@ -303,7 +297,7 @@ impl Sums<'_> {
     unsafe fn add<const N: usize>(&self, panel: usize) {
         let Sums { geometry, rows, .. } = self;
         let panels = geometry.width / SLOTS;
-        let mut sums = AlignedRows::<f32, LANES, TILE_ROWS>::new();
+        let mut sums = AlignedRows::<f32, LANES, TILE_ROWS>::uninit();
         // SAFETY: promised by the caller of `fold_tiles`.
         unsafe {
             (0..N).for_each(|n| zero(n));
@@ -311,214 +305,20 @@ impl Sums<'_> {
                 amx::load::<5>(self.numerators.add(page * HALF).cast(), ROW_BYTES);
                 for n in panel..panel + N {
                     amx::load::<7>(values.add(n * SLOTS).cast(), geometry.width * size_of::<u32>());
-                    add_halves(n - panel);
+                    add_product(n - panel, 5, 7);
                     for ahead in self.prefetch.iter().skip(page).step_by(self.values.len()) {
                         (n * LANES / 2 / panels..(n + 1) * LANES / 2 / panels)
                             .for_each(|word| ahead.values(word, CacheLevel::Second));
                     }
                 }
             }
-            (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast()));
+            (0..N).for_each(|n| store(n, sums.at(0, n * SLOTS).cast(), ROW_BYTES));
             for (r, shrink) in self.shrinks[..rows.count].iter().enumerate() {
                 let shrink = _mm512_set1_ps(*shrink);
                 for n in 0..N {
                     let o = rows.o.add(r * geometry.width + (panel + n) * SLOTS);
                     let sum = _mm512_loadu_ps(sums.at(r, n * SLOTS));
                     _mm512_storeu_ps(o, _mm512_fmadd_ps(_mm512_loadu_ps(o), shrink, sum));
-                }
-            }
-        }
-    }
-}
-
-/// Does `$call` with tile `$n`, a constant once the loops above are unrolled.
-macro_rules! of_sums {
-    ($n:expr, $tile:ident => $call:expr) => {
-        match $n {
-            0 => {
-                const $tile: u8 = 0;
-                $call
-            }
-            1 => {
-                const $tile: u8 = 1;
-                $call
-            }
-            2 => {
-                const $tile: u8 = 2;
-                $call
-            }
-            _ => {
-                const $tile: u8 = 3;
-                $call
-            }
-        }
-    };
-}
-
-/// Empties a tile of sums.
-#[inline(always)]
-unsafe fn zero(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::zero::<N>()) }
-}
-
-/// Stores a tile of sums.
-#[inline(always)]
-unsafe fn store(n: usize, to: *mut u8) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::store::<N>(to, ROW_BYTES)) }
-}
-
-/// Adds the product of queries and keys.
-#[inline(always)]
-unsafe fn add_keys(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::add_product::<N, 4, 6>()) }
-}
-
-/// Adds the product of numerators and values, or of the last elements of queries and keys.
-#[inline(always)]
-unsafe fn add_halves(n: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { of_sums!(n, N => amx::add_product::<N, 5, 7>()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use half::bf16;
-
-    use super::*;
-    use crate::{Isa, bf16_dot};
-    use offshoot_backend::Scoring;
-
-    /// Words of two bf16 numbers near 1, of either sign.
-    fn words(count: usize, seed: u64) -> Vec<u32> {
-        let mut state = seed;
-        let mut number = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            u32::from(bf16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0).to_bits())
-        };
-        (0..count).map(|_| number() | number() << 16).collect()
-    }
-
-    /// Scores are chains of [`bf16_dot::tile_dot`]s over 32 elements, the last over 16 where they are no multiple; sums
-    /// of values shrink and grow by those over the 16 lanes of each page; for all numbers of pages and of panels.
-    #[test]
-    fn scores_and_sums_are_those_of_the_instruction_s_definition() {
-        if !Isa::available().contains(&Isa::Amx) {
-            return crate::skip::skipped("this processor has no AMX");
-        }
-        for head_dim in [16, 32, 48, 80, 128] {
-            let scoring = Scoring::<'_, Vec<f32>> { scale: 0.1, softcap: None, sinks: None };
-            let geometry = Geometry::new(head_dim, head_dim, 2, &scoring);
-            let (key_words, page_words) = (head_dim / 2, head_dim / 2 * SLOTS);
-            let q = words(TILE_ROWS * key_words, 1);
-            let (keys, values) = (words(PAGES * page_words, 2), words(PAGES * page_words, 3));
-            let pages = |of: &[u32]| -> Vec<*const u32> { of.chunks(page_words).map(<[u32]>::as_ptr).collect() };
-            let mut numerators = AlignedRows::<u32, LANES, TILE_ROWS>::new();
-            let numerator_words = words(TILE_ROWS * LANES, 4);
-            let mut scores = AlignedRows::<f32, LANES, TILE_ROWS>::new();
-            let (before, shrinks) = (1.5f32, [0.75; MOST_ROWS]);
-            let mut o = vec![before; TILE_ROWS * head_dim];
-            let states = RowStates {
-                count: TILE_ROWS,
-                q: q.as_ptr(),
-                m: std::ptr::null_mut(),
-                l: std::ptr::null_mut(),
-                o: o.as_mut_ptr(),
-            };
-            // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say.
-            unsafe {
-                numerator_words.as_ptr().copy_to_nonoverlapping(numerators.at(0, 0), numerator_words.len());
-                AmxBf16::around(|| {
-                    score::<3>(&geometry, q.as_ptr(), &pages(&keys)[..3], &[], scores.at(0, 0));
-                    let sums = Sums {
-                        geometry: &geometry,
-                        rows: &states,
-                        shrinks: &shrinks,
-                        values: &pages(&values),
-                        numerators: numerators.at(0, 0),
-                        prefetch: &[],
-                    };
-                    sums.add_all();
-                });
-            }
-            for (r, lane) in (0..TILE_ROWS).flat_map(|r| (0..3 * SLOTS).map(move |lane| (r, lane))) {
-                let key = |word: usize| keys[lane / SLOTS * page_words + word * SLOTS + lane % SLOTS];
-                let own = (0..key_words).step_by(TILE_ROWS).fold(0.0, |sum, first| {
-                    let part = first..key_words.min(first + TILE_ROWS);
-                    bf16_dot::tile_dot(sum, q[r * key_words..][part.clone()].iter().copied(), part.map(key))
-                });
-                // SAFETY: the score was stored.
-                let found = unsafe { scores.at(r, lane).read() };
-                assert_eq!(found.to_bits(), own.to_bits(), "{head_dim}: score of row {r}, lane {lane}");
-            }
-            for (r, i) in (0..TILE_ROWS).flat_map(|r| (0..head_dim).map(move |i| (r, i))) {
-                let own = (0..PAGES).fold(0.0, |sum, page| {
-                    let pairs = &numerator_words[r * LANES + page * HALF..][..HALF];
-                    let value = |pair: usize| values[page * page_words + pair * head_dim + i];
-                    bf16_dot::tile_dot(sum, pairs.iter().copied(), (0..HALF).map(value))
-                });
-                let own = before.mul_add(shrinks[r], own);
-                assert_eq!(o[r * head_dim + i].to_bits(), own.to_bits(), "{head_dim}: sum {i} of row {r}");
-            }
-        }
-    }
-
-    /// The states of some rows after two tiles.
-    struct Folded {
-        m: Vec<f32>,
-        l: Vec<f32>,
-        o: Vec<f32>,
-    }
-
-    /// One row has the bits that it has among 16, whatever a tile hides from it; but for the sign of zeros, see
-    /// `tile_order`.
-    #[test]
-    fn one_row_is_folded_as_it_is_among_others() {
-        if !Isa::available().contains(&Isa::Amx) {
-            return crate::skip::skipped("this processor has no AMX");
-        }
-        for head_dim in [16, 32, 48, 64, 80, 96, 128, 256] {
-            let scoring = Scoring::<'_, Vec<f32>> { scale: 0.3, softcap: None, sinks: None };
-            let geometry = Geometry::new(head_dim, head_dim, 2, &scoring);
-            let (key_words, page_words) = (head_dim / 2, head_dim / 2 * SLOTS);
-            let q = words(2 * TILE_ROWS * key_words, 1);
-            let (keys, values) = (words(2 * PAGES * page_words, 2), words(2 * PAGES * page_words, 3));
-            let page = |of: &[u32], tile: usize| -> [*const u32; PAGES] {
-                std::array::from_fn(|page| of[(tile * PAGES + page) * page_words..].as_ptr())
-            };
-            let fold = |row: usize, count: usize, visible: &VisibleLanes| {
-                let mut states =
-                    Folded { m: vec![f32::MIN; count], l: vec![0.0; count * SLOTS], o: vec![0.0; count * head_dim] };
-                for tile in 0..2 {
-                    let view = TileView { keys: page(&keys, tile), values: page(&values, tile) };
-                    let rows = RowStates {
-                        count,
-                        q: q[row * key_words..].as_ptr(),
-                        m: states.m.as_mut_ptr(),
-                        l: states.l.as_mut_ptr(),
-                        o: states.o.as_mut_ptr(),
-                    };
-                    // SAFETY: the processor has AMX; all operands are as large as the kernel's shapes say, and 15 more
-                    // rows of queries can be read.
-                    unsafe {
-                        AmxBf16::around(|| AmxBf16::fold(&geometry, &view, &rows, visible, &[Prefetch::none(); 3]));
-                    }
-                }
-                states
-            };
-            for lanes in [0..LANES, 0..1, 5..6, 3..40, 17..LANES, 20..29] {
-                // The other rows see all, or less.
-                for others in [0..LANES, lanes.start..lanes.start + 1] {
-                    let of = |row: usize| if row == 3 { lanes.clone() } else { others.clone() };
-                    let among = fold(0, TILE_ROWS, &VisibleLanes::of((0..TILE_ROWS).map(of)));
-                    let alone = fold(3, 1, &VisibleLanes::of(std::iter::once(lanes.clone())));
-                    let bits = |of: &[f32]| of.iter().map(|x| (x + 0.0).to_bits()).collect::<Vec<_>>();
-                    assert_eq!(bits(&alone.m), bits(&among.m[3..4]), "{head_dim}, {lanes:?}: maximum");
-                    assert_eq!(bits(&alone.l), bits(&among.l[3 * SLOTS..4 * SLOTS]), "{head_dim}, {lanes:?}: sums");
-                    let own = &among.o[3 * head_dim..4 * head_dim];
-                    assert_eq!(bits(&alone.o), bits(own), "{head_dim}, {lanes:?}: values");
                 }
             }
         }

@@ -2,8 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
+use super::fold;
+use super::lanes::{FloatLanes, VECTOR_ROWS};
+use super::path::{
+    Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+};
 
 /// Lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]
@@ -100,13 +104,15 @@ impl FloatLanes for Avx2Lanes {
     }
 }
 
+impl StateKernels for Avx2Lanes {
+    state_kernels!("avx2,fma,f16c");
+}
+
 /// f32 pages.
 pub struct Avx2F32;
 
 impl KernelPath for Avx2F32 {
     type Lanes = Avx2Lanes;
-    type Wide = Self;
-    const WIDENS: bool = false;
     const ROW_VECTORS: usize = 1;
 
     single_elements!(u32, load_f32);
@@ -118,12 +124,16 @@ pub struct Avx2F16;
 
 impl KernelPath for Avx2F16 {
     type Lanes = Avx2Lanes;
-    type Wide = Avx2F32;
-    const WIDENS: bool = true;
     const ROW_VECTORS: usize = 1;
 
     single_elements!(u16, load_f16);
     kernels!("avx2,fma,f16c");
+}
+
+impl WideningPath for Avx2F16 {
+    type Wide = Avx2F32;
+
+    widening!("avx2,fma,f16c");
 }
 
 /// bf16 pages, widened.
@@ -131,12 +141,16 @@ pub struct Avx2Bf16;
 
 impl KernelPath for Avx2Bf16 {
     type Lanes = Avx2Lanes;
-    type Wide = Avx2F32;
-    const WIDENS: bool = true;
     const ROW_VECTORS: usize = 1;
 
     widened_pairs!(load_bf16_pairs);
     kernels!("avx2,fma,f16c");
+}
+
+impl WideningPath for Avx2Bf16 {
+    type Wide = Avx2F32;
+
+    widening!("avx2,fma,f16c");
 }
 
 #[inline(always)]

@@ -3,8 +3,12 @@
 
 use std::arch::x86_64::*;
 
-use super::fold::{self, Geometry, Prefetch, RowStates, StatesMut, StatesRef, TileView, VisibleLanes};
-use super::lanes::{FloatLanes, KernelPath, VECTOR_ROWS, kernels, single_elements, state_kernels, widened_pairs};
+use super::fold;
+use super::lanes::{FloatLanes, VECTOR_ROWS};
+use super::path::{
+    Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+};
 use crate::memory::CacheLevel;
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
@@ -117,13 +121,15 @@ impl FloatLanes for __m512 {
     }
 }
 
+impl StateKernels for __m512 {
+    state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
+}
+
 /// f32 pages.
 pub struct Avx512F32;
 
 impl KernelPath for Avx512F32 {
     type Lanes = __m512;
-    type Wide = Self;
-    const WIDENS: bool = false;
     const ROW_VECTORS: usize = 4;
 
     single_elements!(u32, load_f32);
@@ -135,12 +141,16 @@ pub struct Avx512F16;
 
 impl KernelPath for Avx512F16 {
     type Lanes = __m512;
-    type Wide = Avx512F32;
-    const WIDENS: bool = true;
     const ROW_VECTORS: usize = 4;
 
     single_elements!(u16, load_f16);
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
+}
+
+impl WideningPath for Avx512F16 {
+    type Wide = Avx512F32;
+
+    widening!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
 /// bf16 pages, widened.
@@ -148,12 +158,16 @@ pub struct Avx512Bf16;
 
 impl KernelPath for Avx512Bf16 {
     type Lanes = __m512;
-    type Wide = Avx512F32;
-    const WIDENS: bool = true;
     const ROW_VECTORS: usize = 3;
 
     widened_pairs!(load_bf16_pairs);
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
+}
+
+impl WideningPath for Avx512Bf16 {
+    type Wide = Avx512F32;
+
+    widening!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
 #[inline(always)]
@@ -186,8 +200,6 @@ impl KernelPath for Avx512Bf16Dot {
     type Operand = __m512bh;
     /// Two bf16.
     type Factor = u32;
-    type Wide = Self;
-    const WIDENS: bool = false;
     const WORD_ELEMENTS: usize = 2;
     const ROW_VECTORS: usize = 4;
     /// A page has moved to the second-level cache when it is read. Still calls of five and six rows take 1 to 7 % less
@@ -210,11 +222,6 @@ impl KernelPath for Avx512Bf16Dot {
     #[inline(always)]
     unsafe fn store_factors(x: __m512, to: *mut u32) {
         unsafe { _mm256_storeu_si256(to.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_wide(_words: __m512bh, _to: *mut f32, _stride: usize) {
-        unreachable!("dot products read bf16 pages, which are never widened")
     }
 
     kernels!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c");

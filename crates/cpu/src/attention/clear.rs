@@ -1,8 +1,8 @@
 //! The definition of tree attention: one row, head, tile and position at a time. The fast paths sum in other orders,
 //! but each of them in an order that does not depend on what else is in the step.
 
-use super::super::{CpuBuffer, Isa, KvStore};
-use super::{SECTION, TILE};
+use super::splits::{SECTION, TILE};
+use crate::{CpuBuffer, Isa, KvStore};
 use offshoot_backend::Scoring;
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::KvSlot;

@@ -7,107 +7,15 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::lanes::{FloatLanes, KernelPath, MOST_ROWS};
-use super::tiles::PAGES;
+use super::lanes::FloatLanes;
+use super::path::{
+    Geometry, KernelPath, LANES, Prefetch, RowStates, Softcap, StatesMut, StatesRef, TileView, VisibleLanes,
+    WideOperand, WideningPath,
+};
 use crate::kv::SLOTS;
-use crate::memory::{CacheLevel, CacheLine, prefetch_line};
+use crate::memory::{CacheLevel, CacheLine};
 use crate::rows::sum_lanes;
 use crate::sums::tanh;
-use offshoot_backend::{MOST_HEAD_DIM, Scoring};
-
-/// Positions of a tile.
-pub const LANES: usize = PAGES * SLOTS;
-
-/// Constants of all kernel calls of one layer.
-#[derive(Clone, Copy)]
-pub struct Geometry {
-    /// Words per key: `head_dim / WORD_ELEMENTS`.
-    pub key_words: usize,
-    /// `head_dim` rounded up to whole vectors.
-    pub width: usize,
-    /// Factor from a score to an exponent of two: `scale * log2(e)`, or `log2(e)` if scores are capped, which scales them.
-    pub exponent: f32,
-    pub softcap: Option<Softcap>,
-    /// Scores further than this below the maximum (a negative number) get the numerator zero, as it would be subnormal.
-    pub lowest: f32,
-}
-
-impl Geometry {
-    pub fn new<V>(head_dim: usize, width: usize, pair: usize, scoring: &Scoring<'_, V>) -> Self {
-        let softcap = scoring.softcap.map(|cap| Softcap { inner: scoring.scale / cap, cap });
-        let exponent = if softcap.is_some() { 1.0 } else { scoring.scale } * std::f32::consts::LOG2_E;
-        assert!(head_dim <= MOST_HEAD_DIM, "head_dim {head_dim} is above {MOST_HEAD_DIM}");
-        assert!(exponent > 0.0 && exponent.is_finite(), "attention scale {}", scoring.scale);
-        Self { key_words: head_dim / pair, width, exponent, softcap, lowest: -126.0 / exponent }
-    }
-
-    /// A score, in the units of the states' maxima.
-    pub fn unscaled(&self, score: f32) -> f32 {
-        score * std::f32::consts::LOG2_E / self.exponent
-    }
-
-    /// The score that is `unscaled` in the units of the states' maxima.
-    pub fn scaled(&self, unscaled: f32) -> f32 {
-        unscaled * (self.exponent * std::f32::consts::LN_2)
-    }
-}
-
-/// Capped scores are `cap * tanh(product * inner)`.
-#[derive(Clone, Copy)]
-pub struct Softcap {
-    inner: f32,
-    cap: f32,
-}
-
-/// Keys (`[key_words][16]`) and values (`[16 / WORD_ELEMENTS][width]`) of a tile's pages. May be null for pages without
-/// [`VisibleLanes`].
-pub struct TileView<P: KernelPath> {
-    pub keys: [*const P::Word; PAGES],
-    pub values: [*const P::Word; PAGES],
-}
-
-/// A page to bring into a cache during a kernel call. The addresses need not be valid.
-#[derive(Clone, Copy)]
-pub struct Prefetch {
-    pub keys: *const u8,
-    pub values: *const u8,
-    /// Bytes to advance in the keys per word of a key, and in the values per word of a tile's lanes: a kernel prefetches
-    /// keys while it computes scores, values while it adds values. All at once would fill the core's fill buffers.
-    pub strides: (usize, usize),
-}
-
-impl Prefetch {
-    /// Brings nothing.
-    pub const fn none() -> Self {
-        Self { keys: std::ptr::null(), values: std::ptr::null(), strides: (0, 0) }
-    }
-
-    #[inline(always)]
-    pub fn keys(&self, word: usize, into: CacheLevel) {
-        prefetch_line(self.keys.wrapping_add(word * self.strides.0), into);
-    }
-
-    #[inline(always)]
-    pub fn values(&self, word: usize, into: CacheLevel) {
-        for line in (0..self.strides.1).step_by(size_of::<CacheLine>()) {
-            prefetch_line(self.values.wrapping_add(word * self.strides.1 + line), into);
-        }
-    }
-
-    /// The first line of a word's values, into the second-level cache. Of wide heads, the processor fetches the one
-    /// beside it.
-    #[inline(always)]
-    fn first_line(&self, word: usize) {
-        prefetch_line(self.values.wrapping_add(word * self.strides.1), CacheLevel::Second);
-    }
-
-    /// All at once, into the second-level cache.
-    #[inline(always)]
-    pub fn whole(&self, key_words: usize, tile_words: usize) {
-        (0..key_words).for_each(|word| self.keys(word, CacheLevel::Second));
-        (0..tile_words).for_each(|word| self.values(word, CacheLevel::Second));
-    }
-}
 
 /// Rows up to which a kernel call prefetches several pages beside its products.
 const SPREADING_ROWS: usize = 4;
@@ -119,56 +27,15 @@ fn beside_products<const R: usize>(prefetch: &[Prefetch]) -> &[Prefetch] {
     if R <= SPREADING_ROWS { prefetch } else { prefetch.first().map_or(&[], std::slice::from_ref) }
 }
 
-/// Queries and running softmax states of `count` neighbouring rows.
-pub struct RowStates<P: KernelPath> {
-    pub count: usize,
-    /// `[count][width / WORD_ELEMENTS]`
-    pub q: *const P::Factor,
-    /// Largest score so far, unscaled unless capped; `f32::MIN` before the first. `[count]`
-    pub m: *mut f32,
-    /// Sums of numerators by lane. `[count][16]`
-    pub l: *mut f32,
-    /// Sums of numerators times values. `[count][width]`
-    pub o: *mut f32,
-}
-
-impl<P: KernelPath> RowStates<P> {
-    /// The same rows for the path over widened pages.
-    pub fn widened(&self) -> RowStates<P::Wide> {
-        RowStates { count: self.count, q: self.q.cast(), m: self.m, l: self.l, o: self.o }
-    }
-}
-
-/// The lanes of a tile that the rows attend to.
-pub struct VisibleLanes {
-    /// The range over all rows.
-    pub lanes: Range<usize>,
-    /// For each row a bit per lane.
-    pub rows: [u64; MOST_ROWS],
-}
-
-impl VisibleLanes {
-    pub const WHOLE: VisibleLanes = VisibleLanes { lanes: 0..LANES, rows: [u64::MAX; MOST_ROWS] };
-
-    /// From the range of lanes each row attends to, for at most `MOST_ROWS` rows.
-    pub fn of(rows: impl Iterator<Item = Range<usize>>) -> Self {
-        let (mut start, mut end, mut bits) = (LANES, 0, [0; MOST_ROWS]);
-        for (bits, lanes) in bits.iter_mut().zip(rows).filter(|(_, lanes)| !lanes.is_empty()) {
-            *bits = (u64::MAX << lanes.start) & (u64::MAX >> (LANES - lanes.end));
-            (start, end) = (start.min(lanes.start), end.max(lanes.end));
-        }
-        VisibleLanes { lanes: start.min(end)..end, rows: bits }
-    }
-}
-
 /// `N` uninitialised numbers for each of `R` rows, aligned to a cache line. The row stride is a compile-time constant:
 /// address arithmetic in the kernels' loops would push accumulators out of registers.
 #[repr(align(64))]
 pub struct AlignedRows<T, const N: usize, const R: usize>([[MaybeUninit<T>; N]; R]);
 
 impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
+    /// Rows that hold nothing yet.
     #[inline(always)]
-    pub fn new() -> Self {
+    pub fn uninit() -> Self {
         Self([[MaybeUninit::uninit(); N]; R])
     }
 
@@ -179,7 +46,6 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
     }
 
     /// `Q` rows from row `first` on, each as long as some cache lines.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for tile registers"))]
     #[inline(always)]
     pub fn part<const Q: usize>(&mut self, first: usize) -> &mut AlignedRows<T, N, Q> {
         const { assert!((N * size_of::<T>()).is_multiple_of(size_of::<CacheLine>()), "rows begin with a cache line") };
@@ -187,6 +53,19 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
         // SAFETY: the type has the layout of its rows, and the first one begins with a cache line.
         unsafe { &mut *std::ptr::from_mut(rows).cast() }
     }
+}
+
+/// Calls a function of `P` and `R` for as many vectors of each row as are left, but not more than the path has
+/// registers for. Calls for more are not even compiled.
+macro_rules! widest {
+    ($left:expr, $call:ident($($argument:expr),+)) => {
+        match ($left).min(P::ROW_VECTORS) {
+            4 if const { P::ROW_VECTORS >= 4 } => $call::<P, R, 4>($($argument),+),
+            3 if const { P::ROW_VECTORS >= 3 } => $call::<P, R, 3>($($argument),+),
+            2 if const { P::ROW_VECTORS >= 2 } => $call::<P, R, 2>($($argument),+),
+            _ => $call::<P, R, 1>($($argument),+),
+        }
+    };
 }
 
 /// Folds the visible lanes of `tile` into the states of `R` rows.
@@ -197,14 +76,14 @@ impl<T: Copy, const N: usize, const R: usize> AlignedRows<T, N, R> {
 #[inline(always)]
 pub unsafe fn fold<P: KernelPath, const R: usize>(
     geometry: &Geometry,
-    tile: &TileView<P>,
-    rows: &RowStates<P>,
+    tile: &TileView<P::Word>,
+    rows: &RowStates<P::Factor>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut scores = AlignedRows::<f32, LANES, R>::new();
-    let mut numerators = AlignedRows::<P::Factor, LANES, R>::new();
+    let mut scores = AlignedRows::<f32, LANES, R>::uninit();
+    let mut numerators = AlignedRows::<P::Factor, LANES, R>::uninit();
     // What a loop over pages costs in the loops below is more than it brings, unless the rows are few.
     let beside = beside_products::<R>(prefetch);
     prefetch[beside.len()..].iter().for_each(|page| page.whole(geometry.key_words, LANES / P::WORD_ELEMENTS));
@@ -215,25 +94,18 @@ pub unsafe fn fold<P: KernelPath, const R: usize>(
         let queries: [*const P::Factor; R] = std::array::from_fn(|r| rows.q.add(r * factors));
         let (mut page, mut unfetched) = (pages.start, beside);
         while page < pages.end {
-            page += match (pages.end - page).min(P::ROW_VECTORS) {
-                1 => score::<P, R, 1>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                2 => score::<P, R, 2>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                3 => score::<P, R, 3>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-                _ => score::<P, R, 4>(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores),
-            };
+            page +=
+                widest!(pages.end - page, score(geometry, &queries, &tile.keys[page..], page, unfetched, &mut scores));
             unfetched = &[];
         }
         let hidden = (visible.rows[..R] != [u64::MAX; R]).then_some(&visible.rows[..R]);
-        let shrinks = update_softmax(geometry, rows, pages, hidden, &mut scores, &mut numerators);
+        let shrinks = update_softmax::<P, R>(geometry, rows, pages, hidden, &mut scores, &mut numerators);
         let (panels, lanes) = (geometry.width / SLOTS, &visible.lanes);
         let (mut panel, mut unfetched) = (0, beside);
         while panel < panels {
-            panel += match (panels - panel).min(P::ROW_VECTORS) {
-                1 => add_values::<P, R, 1>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                2 => add_values::<P, R, 2>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                3 => add_values::<P, R, 3>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-                _ => add_values::<P, R, 4>(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators),
-            };
+            let left = panels - panel;
+            panel +=
+                widest!(left, add_values(geometry, rows, &shrinks, tile, panel, lanes, unfetched, &mut numerators));
             unfetched = &[];
         }
     }
@@ -285,7 +157,7 @@ unsafe fn score<P: KernelPath, const R: usize, const N: usize>(
 #[inline(always)]
 pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
     geometry: &Geometry,
-    rows: &RowStates<P>,
+    rows: &RowStates<P::Factor>,
     pages: Range<usize>,
     seen: Option<&[u64]>,
     scores: &mut AlignedRows<f32, LANES, R>,
@@ -318,7 +190,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
         after.store_first::<R>(rows.m);
         let (mut maxima, mut shrinks) = ([0.0; SLOTS], [0.0; SLOTS]);
         after.store(maxima.as_mut_ptr());
-        power::<P>(geometry, before.sub(after)).store(shrinks.as_mut_ptr());
+        power(geometry, before.sub(after)).store(shrinks.as_mut_ptr());
         let mut sums = [P::Lanes::splat(0.0); R];
         for r in 0..R {
             sums[r] = P::Lanes::load(rows.l.add(r * SLOTS)).mul(P::Lanes::splat(shrinks[r]));
@@ -326,7 +198,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
         for page in pages {
             for r in 0..R {
                 let score = P::Lanes::load(scores.at(r, page * SLOTS));
-                let p = power::<P>(geometry, score.sub(P::Lanes::splat(maxima[r])));
+                let p = power(geometry, score.sub(P::Lanes::splat(maxima[r])));
                 sums[r] = sums[r].add(p);
                 P::store_factors(p, numerators.at(r, page * SLOTS / P::WORD_ELEMENTS));
             }
@@ -341,7 +213,7 @@ pub unsafe fn update_softmax<P: KernelPath, const R: usize>(
 /// `2^(x * geometry.exponent)` for `x <= 0`: exactly 1 at 0, and 0 below `geometry.lowest`. Used instead of `cpu::exp`
 /// because it folds the scale into the range reduction and needs no upper clamp: a third fewer instructions.
 #[inline(always)]
-unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
+unsafe fn power<L: FloatLanes>(geometry: &Geometry, x: L) -> L {
     /// Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     /// 2^f = 1 + f * (...) on [-1/2, 1/2], highest power first; minimax, relative error 1.2e-7.
@@ -349,15 +221,15 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
     const C: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
     // SAFETY: the caller promises the instruction set.
     unsafe {
-        let exponent = P::Lanes::splat(geometry.exponent);
-        let shifted = x.mul_add(exponent, P::Lanes::splat(ROUND));
-        let n = shifted.sub(P::Lanes::splat(ROUND));
+        let exponent = L::splat(geometry.exponent);
+        let shifted = x.mul_add(exponent, L::splat(ROUND));
+        let n = shifted.sub(L::splat(ROUND));
         let f = x.mul_sub(exponent, n);
-        let mut y = P::Lanes::splat(C[0]);
+        let mut y = L::splat(C[0]);
         for c in &C[1..] {
-            y = y.mul_add(f, P::Lanes::splat(*c));
+            y = y.mul_add(f, L::splat(*c));
         }
-        y.mul_add(f, P::Lanes::splat(1.0)).times_power_of_two(shifted, x, P::Lanes::splat(geometry.lowest))
+        y.mul_add(f, L::splat(1.0)).times_power_of_two(shifted, x, L::splat(geometry.lowest))
     }
 }
 
@@ -367,9 +239,9 @@ unsafe fn power<P: KernelPath>(geometry: &Geometry, x: P::Lanes) -> P::Lanes {
 #[allow(clippy::too_many_arguments)]
 unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
     geometry: &Geometry,
-    rows: &RowStates<P>,
+    rows: &RowStates<P::Factor>,
     shrinks: &[f32; SLOTS],
-    tile: &TileView<P>,
+    tile: &TileView<P::Word>,
     panel: usize,
     lanes: &Range<usize>,
     prefetch: &[Prefetch],
@@ -423,17 +295,17 @@ unsafe fn add_values<P: KernelPath, const R: usize, const N: usize>(
 /// # Safety
 /// The processor has the path's instruction set. The pointers are valid for a page.
 #[inline(always)]
-pub unsafe fn widen<P: KernelPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
+pub unsafe fn widen<P: WideningPath>(geometry: &Geometry, keys: *const P::Word, values: *const P::Word, to: *mut f32) {
     // SAFETY: promised by the caller.
     unsafe {
         for i in 0..geometry.key_words {
-            P::store_wide(P::operand(keys.add(i * SLOTS)), to.add(i * P::WORD_ELEMENTS * SLOTS), SLOTS);
+            P::operand(keys.add(i * SLOTS)).store_wide(to.add(i * P::WORD_ELEMENTS * SLOTS), SLOTS);
         }
         let to = to.add(geometry.key_words * P::WORD_ELEMENTS * SLOTS);
         for row in 0..SLOTS / P::WORD_ELEMENTS {
             for panel in (0..geometry.width).step_by(SLOTS) {
                 let words = P::operand(values.add(row * geometry.width + panel));
-                P::store_wide(words, to.add(row * P::WORD_ELEMENTS * geometry.width + panel), geometry.width);
+                words.store_wide(to.add(row * P::WORD_ELEMENTS * geometry.width + panel), geometry.width);
             }
         }
     }
@@ -459,28 +331,12 @@ pub unsafe fn pack<P: KernelPath>(x: &[f32], to: *mut P::Factor) {
     }
 }
 
-/// Neighbouring softmax states; see [`RowStates`].
-#[derive(Clone, Copy)]
-pub struct StatesRef<'a> {
-    pub m: &'a [f32],
-    pub l: &'a [CacheLine],
-    /// As many lines for each state.
-    pub o: &'a [CacheLine],
-}
-
-/// Softmax states that change.
-pub struct StatesMut<'a> {
-    pub m: &'a mut [f32],
-    pub l: &'a mut [CacheLine],
-    pub o: &'a mut [CacheLine],
-}
-
 /// Merges each of the states `next`, of later positions, into that of `states`. An empty one changes nothing.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
 #[inline(always)]
-pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
+pub unsafe fn merge<L: FloatLanes>(geometry: &Geometry, states: &mut StatesMut<'_>, next: StatesRef<'_>) {
     let (count, lines) = (states.m.len(), geometry.width / SLOTS);
     assert_eq!((next.m.len(), next.l.len(), states.l.len()), (count, count, count), "as many states");
     assert_eq!((next.o.len(), states.o.len()), (count * lines, count * lines), "states of the layer's width");
@@ -491,18 +347,18 @@ pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'
             let (mut m, mut shrinks, mut factors) = ([0.0; SLOTS], [0.0; SLOTS], [0.0; SLOTS]);
             shrinks[..n].copy_from_slice(&states.m[first..first + n]);
             factors[..n].copy_from_slice(&next.m[first..first + n]);
-            let (before, after) = (P::Lanes::load(shrinks.as_ptr()), P::Lanes::load(factors.as_ptr()));
+            let (before, after) = (L::load(shrinks.as_ptr()), L::load(factors.as_ptr()));
             let most = before.max(after);
             most.store(m.as_mut_ptr());
-            power::<P>(geometry, before.sub(most)).store(shrinks.as_mut_ptr());
-            power::<P>(geometry, after.sub(most)).store(factors.as_mut_ptr());
+            power(geometry, before.sub(most)).store(shrinks.as_mut_ptr());
+            power(geometry, after.sub(most)).store(factors.as_mut_ptr());
             states.m[first..first + n].copy_from_slice(&m[..n]);
             for i in 0..n {
-                let (shrink, factor) = (P::Lanes::splat(shrinks[i]), P::Lanes::splat(factors[i]));
+                let (shrink, factor) = (L::splat(shrinks[i]), L::splat(factors[i]));
                 let at = first + i;
-                add::<P>(&mut states.l[at], shrink, &next.l[at], factor);
+                add(&mut states.l[at], shrink, &next.l[at], factor);
                 for line in at * lines..(at + 1) * lines {
-                    add::<P>(&mut states.o[line], shrink, &next.o[line], factor);
+                    add(&mut states.o[line], shrink, &next.o[line], factor);
                 }
             }
         }
@@ -514,11 +370,11 @@ pub unsafe fn merge<P: KernelPath>(geometry: &Geometry, states: &mut StatesMut<'
 /// # Safety
 /// The processor has the path's instruction set.
 #[inline(always)]
-unsafe fn add<P: KernelPath>(to: &mut CacheLine, shrink: P::Lanes, from: &CacheLine, factor: P::Lanes) {
+unsafe fn add<L: FloatLanes>(to: &mut CacheLine, shrink: L, from: &CacheLine, factor: L) {
     // SAFETY: a line is sixteen numbers; the instruction set is promised by the caller.
     unsafe {
-        let sum = P::Lanes::load(to.0.as_ptr()).mul(shrink);
-        P::Lanes::load(from.0.as_ptr()).mul_add(factor, sum).store(to.0.as_mut_ptr());
+        let sum = L::load(to.0.as_ptr()).mul(shrink);
+        L::load(from.0.as_ptr()).mul_add(factor, sum).store(to.0.as_mut_ptr());
     }
 }
 

@@ -5,10 +5,11 @@ use std::ops::{BitAnd, BitOr, Not, Range};
 
 use bytemuck::Pod;
 
-use super::super::kv::{CpuPageLayout, SLOTS};
+use crate::kv::{CpuPageLayout, SLOTS};
+use offshoot_backend::Dtype;
 
 /// A stored word that can be combined with another one under a bit mask.
-pub trait MaskWord: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
+trait MaskWord: Pod + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
     /// The mask of element `element` in a word of `pair` elements.
     fn element(element: usize, pair: usize) -> Self;
 }
@@ -30,7 +31,16 @@ impl MaskWord for u16 {
 
 /// Copies the keys and values in `slots` from page `from` to page `to`. Other slots of `to` keep their contents, also
 /// where they share a word with a copied one.
-pub fn copy_slots<T: MaskWord>(layout: CpuPageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
+pub fn copy_slots(layout: CpuPageLayout, to: &mut [u8], from: &[u8], slots: &Range<usize>) {
+    match layout.dtype {
+        Dtype::F16 => copy_words::<u16>(layout, bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), slots),
+        Dtype::F32 | Dtype::Bf16 => {
+            copy_words::<u32>(layout, bytemuck::cast_slice_mut(to), bytemuck::cast_slice(from), slots);
+        }
+    }
+}
+
+fn copy_words<T: MaskWord>(layout: CpuPageLayout, to: &mut [T], from: &[T], slots: &Range<usize>) {
     let pair = layout.pair();
     let key_words = layout.key_elements() / pair;
     let mut mask = [T::zeroed(); SLOTS];

@@ -1,57 +1,54 @@
 //! Tree attention. `clear` defines it: for each row and head, the tiles of each section of the context are folded in
 //! rising position order into a softmax state, and the states of the sections merge in that order. The fast paths fold
-//! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among
-//! threads, `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
-//! kernels in `fold`, written over the vector operations of `lanes`. `avx2` and `avx512` implement those; `amx` has a
-//! kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops alone.
+//! a tile into several rows at once: `tiles` lists the pages of each tile, `head_tasks` divides the work among threads,
+//! `walk` runs a task and `prefetcher` chooses what it prefetches, `states` holds the states between calls of the
+//! kernels in `fold`, written over the vector operations of `lanes` and `path`. `avx2` and `avx512` implement those;
+//! `amx` has a kernel of its own, and `one_row` one for single rows. Other processors than x86-64 have the clear loops
+//! alone.
 
 mod clear;
+mod splits;
 
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod fold;
+pub mod fold;
 #[cfg(target_arch = "x86_64")]
 mod gather;
 #[cfg(target_arch = "x86_64")]
-mod head_tasks;
+pub mod head_tasks;
 #[cfg(target_arch = "x86_64")]
-mod lanes;
+pub mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod one_row;
+#[cfg(target_arch = "x86_64")]
+pub mod path;
 #[cfg(target_arch = "x86_64")]
 mod prefetcher;
 #[cfg(target_arch = "x86_64")]
 mod states;
 #[cfg(target_arch = "x86_64")]
-mod tiles;
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
-mod walk;
+pub mod walk;
 
 pub(super) use clear::{context, operand};
+#[cfg(target_arch = "x86_64")]
+use path::PathKernels;
+pub use splits::{SECTION, TILE};
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
-#[cfg(target_arch = "x86_64")]
-use super::team::Team;
 use super::{Cores, CpuBuffer, KvStore};
 #[cfg(target_arch = "x86_64")]
 use offshoot_backend::Dtype;
 use offshoot_backend::Scoring;
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::plan::AttentionPlan;
-
-/// Positions folded at once. Tiles are aligned to absolute positions, so a row's sums are split at the same places
-/// whatever the planner, the siblings or the chunking.
-pub const TILE: u32 = 64;
-
-/// Positions with a softmax state of their own; also aligned to absolute positions. So threads can share the context of
-/// a single row, and the bits do not depend on whether they do. Merging takes 2 to 3 % of the time of folding so many.
-pub const SECTION: u32 = 1024;
 
 /// Memory reused between calls.
 #[derive(Default)]
@@ -62,8 +59,8 @@ pub struct AttentionScratch {
     walk: walk::WalkScratch,
 }
 
-/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the natural log-sum-exps of the results; a
-/// row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
+/// See `Backend::tree_attention`. If there is `lse`, `[R, q_heads]`, it becomes the natural log-sum-exps of the
+/// results; a row that sees nothing has zeros and -inf. The processor must support the path of `cores`.
 #[allow(clippy::too_many_arguments)]
 pub fn tree_attention(
     cores: &Cores,
@@ -84,36 +81,31 @@ pub fn tree_attention(
     let has_room = lse.as_ref().is_none_or(|lse| (lse.rows, lse.width) == (rows, heads.q_heads));
     assert!(has_room, "tree_attention: shape of the log-sum-exps");
     #[cfg(target_arch = "x86_64")]
-    if let Some(run) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
-        let AttentionScratch { tiles, walk } = scratch;
+    if let Some(kernels) = fast_path(cores.isa, kv.dtype(), heads.head_dim) {
+        let AttentionScratch { tiles, walk: walk_scratch } = scratch;
         tiles.resolve(plan, kv.layout(layer).pair());
         let call = walk::AttentionCall { qkv, kv, layer, plan, tiles, scoring };
         // SAFETY: the processor supports the path.
-        return unsafe { run(&cores.team, &call, walk, out, lse) };
+        return unsafe { walk::run(&cores.team, &call, &kernels, walk_scratch, out, lse) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (cores, scratch);
     clear::tree_attention(out, qkv, kv, layer, plan, scoring, lse);
 }
 
-/// `walk::run` for one code path.
-#[cfg(target_arch = "x86_64")]
-type RunAttention =
-    unsafe fn(&Team, &walk::AttentionCall<'_>, &mut walk::WalkScratch, &mut CpuBuffer, Option<&mut CpuBuffer>);
-
 /// The fast path of `isa` over keys and values of dtype `stored` and heads of this size; `None` where the clear loops
-/// are used. The result may only be called if the processor supports `isa`.
+/// are used. The kernels may only be called if the processor supports `isa`.
 #[cfg(target_arch = "x86_64")]
-fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<RunAttention> {
+fn fast_path(isa: Isa, stored: Dtype, head_dim: usize) -> Option<PathKernels> {
     match (isa, stored) {
         (Isa::Portable, _) => None,
-        (Isa::Avx2, Dtype::F32) => Some(walk::run::<avx2::Avx2F32>),
-        (Isa::Avx2, Dtype::F16) => Some(walk::run::<avx2::Avx2F16>),
-        (Isa::Avx2, Dtype::Bf16) => Some(walk::run::<avx2::Avx2Bf16>),
-        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(walk::run::<avx512::Avx512F32>),
-        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(walk::run::<avx512::Avx512F16>),
-        (Isa::Avx512, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16>),
-        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(walk::run::<amx::AmxBf16>),
-        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(walk::run::<avx512::Avx512Bf16Dot>),
+        (Isa::Avx2, Dtype::F32) => Some(PathKernels::of::<avx2::Avx2F32>()),
+        (Isa::Avx2, Dtype::F16) => Some(PathKernels::widening::<avx2::Avx2F16>()),
+        (Isa::Avx2, Dtype::Bf16) => Some(PathKernels::widening::<avx2::Avx2Bf16>()),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F32) => Some(PathKernels::of::<avx512::Avx512F32>()),
+        (Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx, Dtype::F16) => Some(PathKernels::widening::<avx512::Avx512F16>()),
+        (Isa::Avx512, Dtype::Bf16) => Some(PathKernels::widening::<avx512::Avx512Bf16>()),
+        (Isa::Amx, Dtype::Bf16) if amx::takes(head_dim) => Some(PathKernels::of::<amx::AmxBf16>()),
+        (Isa::Avx512Bf16 | Isa::Amx, Dtype::Bf16) => Some(PathKernels::of::<avx512::Avx512Bf16Dot>()),
     }
 }

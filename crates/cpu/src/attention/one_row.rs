@@ -4,27 +4,27 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::amx::AmxBf16;
-use super::fold::{self, AlignedRows, Geometry, LANES, Prefetch, RowStates, TileView, VisibleLanes};
+use super::fold::{self, AlignedRows};
+use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes};
 use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
 use crate::tile_order::{CHAIN, PairChains, SplitPair};
 
-/// [`fold::fold`] for one row.
+/// [`fold::fold`] for one row, on a path that folds several rows by tiles.
 ///
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c")]
-pub unsafe fn fold_row(
+pub unsafe fn fold_row<P: KernelPath<Word = u32, Factor = u32>>(
     geometry: &Geometry,
-    tile: &TileView<AmxBf16>,
-    row: &RowStates<AmxBf16>,
+    tile: &TileView<u32>,
+    row: &RowStates<u32>,
     visible: &VisibleLanes,
     prefetch: &[Prefetch],
 ) {
     let pages = visible.lanes.start / SLOTS..visible.lanes.end.div_ceil(SLOTS);
-    let mut scores = AlignedRows::<f32, LANES, 1>::new();
-    let mut numerators = AlignedRows::<u32, LANES, 1>::new();
+    let mut scores = AlignedRows::<f32, LANES, 1>::uninit();
+    let mut numerators = AlignedRows::<u32, LANES, 1>::uninit();
     // SAFETY: as in `fold::fold`.
     unsafe {
         let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));
@@ -35,7 +35,7 @@ pub unsafe fn fold_row(
             _ => score::<4>(geometry, row.q, keys, prefetch, to),
         }
         let seen = (visible.rows[0] != u64::MAX).then_some(&visible.rows[..1]);
-        let [shrink, ..] = fold::update_softmax(geometry, row, pages, seen, &mut scores, &mut numerators);
+        let [shrink, ..] = fold::update_softmax::<P, 1>(geometry, row, pages, seen, &mut scores, &mut numerators);
         let numerators = numerators.at(0, 0);
         let sums = RowSums { geometry, o: row.o, shrink, tile, lanes: &visible.lanes, numerators, prefetch };
         let panels = geometry.width / SLOTS;
@@ -86,7 +86,7 @@ struct RowSums<'a> {
     geometry: &'a Geometry,
     o: *mut f32,
     shrink: f32,
-    tile: &'a TileView<AmxBf16>,
+    tile: &'a TileView<u32>,
     lanes: &'a Range<usize>,
     numerators: *const u32,
     prefetch: &'a [Prefetch],

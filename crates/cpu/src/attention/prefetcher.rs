@@ -1,10 +1,10 @@
 //! Chooses the pages that a task's kernel calls prefetch. The kernels decide when in a call each line is asked for.
 
-use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::{CacheLevel, CacheLine, prefetch_line};
-use super::fold::Prefetch;
 use super::head_tasks::HeadTask;
-use super::tiles::{PAGES, PageRead};
+use super::path::{LANES, Prefetch};
+use super::tiles::PageRead;
+use crate::kv::CpuPageLayout;
+use crate::memory::{CacheLevel, CacheLine, prefetch_line};
 
 /// How far ahead pages are prefetched: well below a core's second-level cache (1 MiB on Zen 4, 2 MiB on Sapphire
 /// Rapids), which also holds the states of the rows.
@@ -26,8 +26,8 @@ impl<'a> Prefetcher<'a> {
         Self { reads, task, layout, stored, at: 0 }
     }
 
-    /// Fills `pages` with those to prefetch during a kernel call, and returns as many as were found. The call folds a tile
-    /// whose own reads end at `reads`, with `key_words` words per key and `pair` elements per word.
+    /// Fills `pages` with those to prefetch during a kernel call, and returns as many as were found. The call folds a
+    /// tile whose own reads end at `reads`, with `key_words` words per key and `pair` elements per word.
     pub fn next<'p>(
         &mut self,
         reads: usize,
@@ -40,7 +40,12 @@ impl<'a> Prefetcher<'a> {
             let Some((keys, values)) = self.next_page(reads) else {
                 break;
             };
-            let strides = (keys.len() / key_words, values.len().div_ceil(PAGES * SLOTS / pair));
+            // Divisions by constants.
+            let of_values = match pair {
+                1 => values.len().div_ceil(LANES),
+                _ => values.len().div_ceil(LANES / 2),
+            };
+            let strides = (keys.len() / key_words, of_values);
             pages[found] = Prefetch { keys: keys.as_ptr(), values: values.as_ptr(), strides };
             found += 1;
         }

@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::super::kv::SLOTS;
-use super::super::memory::CacheLine;
-use super::fold::{Geometry, RowStates, StatesMut, StatesRef};
-use super::lanes::KernelPath;
+use super::path::{Geometry, PathKernels, RowStates, StatesMut, StatesRef};
+use crate::kv::SLOTS;
+use crate::memory::CacheLine;
 
 /// A list of states, whose numbers [`RowStates`] explains.
 #[derive(Default)]
@@ -50,7 +49,7 @@ impl SoftmaxStates {
     }
 
     /// States `at .. at + count` for a kernel call, with their packed queries.
-    pub fn rows<P: KernelPath>(&mut self, at: usize, count: usize, q: *const P::Factor) -> RowStates<P> {
+    pub fn rows(&mut self, at: usize, count: usize, q: *const u8) -> RowStates<u8> {
         let end = at + count;
         RowStates {
             count,
@@ -65,9 +64,9 @@ impl SoftmaxStates {
     ///
     /// # Safety
     /// The processor has the path's instruction set.
-    pub unsafe fn merge<P: KernelPath>(&mut self, at: usize, next: StatesRef<'_>, geometry: &Geometry) {
+    pub unsafe fn merge(&mut self, at: usize, next: StatesRef<'_>, geometry: &Geometry, kernels: &PathKernels) {
         // SAFETY: promised by the caller.
-        unsafe { P::merge(geometry, &mut self.get_mut(at..at + next.m.len()), next) };
+        unsafe { (kernels.merge)(geometry, &mut self.get_mut(at..at + next.m.len()), next) };
     }
 
     /// Makes states empty.

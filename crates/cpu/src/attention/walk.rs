@@ -6,19 +6,19 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use super::super::columns::OutputColumns;
-use super::super::kv::{CpuPageLayout, SLOTS};
-use super::super::memory::CacheLine;
-use super::super::rows::sum_lanes;
-use super::super::team::Team;
-use super::super::{CpuBuffer, KvStore};
-use super::fold::{Geometry, Prefetch, StatesRef, TileView, VisibleLanes};
+use super::gather;
 use super::head_tasks::{HeadTask, HeadTasks};
-use super::lanes::KernelPath;
+use super::path::{Geometry, PathKernels, Prefetch, StatesRef, TileView, VisibleLanes, WidenBytes};
 use super::prefetcher::Prefetcher;
+use super::splits::SECTION;
 use super::states::SoftmaxStates;
 use super::tiles::{PAGES, PageSlots, PlanTile, PlanTiles, TilePage};
-use super::{SECTION, gather};
+use crate::columns::OutputColumns;
+use crate::kv::{CpuPageLayout, SLOTS};
+use crate::memory::CacheLine;
+use crate::rows::sum_lanes;
+use crate::team::Team;
+use crate::{CpuBuffer, KvStore};
 use offshoot_backend::{HeadLayout, Scoring};
 use offshoot_core::ids::LayerIx;
 use offshoot_kv::plan::AttentionPlan;
@@ -73,23 +73,24 @@ pub struct AttentionCall<'a> {
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-pub unsafe fn run<P: KernelPath>(
+pub unsafe fn run(
     team: &Team,
     call: &AttentionCall<'_>,
+    kernels: &PathKernels,
     scratch: &mut WalkScratch,
     out: &mut CpuBuffer,
     lse: Option<&mut CpuBuffer>,
 ) {
     let heads = call.kv.heads(call.layer);
-    let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections(), P::ROWS);
+    let tasks = HeadTasks::new(team.threads(), heads, out.rows, call.tiles.sections(), kernels.rows);
     let WalkScratch { tasks: scratch, merged } = scratch;
-    scratch.resize_with(scratch.len().max(tasks.len()), Default::default);
-    let scratch = &mut scratch[..tasks.len()];
+    scratch.resize_with(scratch.len().max(tasks.count()), Default::default);
+    let scratch = &mut scratch[..tasks.count()];
     let (out, lse) = (OutputColumns::of(out), lse.map(OutputColumns::of));
-    let output = AttentionOutput { out: &out, lse: lse.as_ref(), heads, geometry: call.geometry::<P>() };
+    let output = AttentionOutput { out: &out, lse: lse.as_ref(), heads, geometry: call.geometry(kernels), kernels };
     let run = |i: usize, scratch: &mut TaskScratch| {
         // SAFETY: promised by the caller.
-        unsafe { P::around(|| run_task::<P>(call, tasks.get(i), scratch, &output)) }
+        unsafe { (kernels.around)(&mut || run_task(call, tasks.get(i), scratch, &output)) }
     };
     let pairs: usize = call.tiles.tiles.iter().map(|tile| tile.rows.len() * tile.lanes.len()).sum();
     if pairs * heads.q_width() < PARALLEL_PRODUCTS {
@@ -99,23 +100,24 @@ pub unsafe fn run<P: KernelPath>(
     }
     if tasks.parts > 1 {
         // SAFETY: as above.
-        unsafe { merge_parts::<P>(team, &tasks, scratch, merged, &output) };
+        unsafe { merge_parts(team, &tasks, scratch, merged, &output) };
     }
 }
 
 impl AttentionCall<'_> {
-    fn geometry<P: KernelPath>(&self) -> Geometry {
+    fn geometry(&self, kernels: &PathKernels) -> Geometry {
         let layout = self.kv.layout(self.layer);
-        Geometry::new(layout.head_dim, layout.width, P::WORD_ELEMENTS, &self.scoring)
+        Geometry::new(layout.head_dim, layout.width, kernels.word_elements, &self.scoring)
     }
 }
 
-/// Where results go. Threads write different rows or heads.
+/// Where results go, and the kernels that they come from. Threads write different rows or heads.
 struct AttentionOutput<'a> {
     out: &'a OutputColumns,
     lse: Option<&'a OutputColumns>,
     heads: HeadLayout,
     geometry: Geometry,
+    kernels: &'a PathKernels,
 }
 
 impl AttentionOutput<'_> {
@@ -123,7 +125,7 @@ impl AttentionOutput<'_> {
     ///
     /// # Safety
     /// The processor has the path's instruction set. No other thread writes these rows and heads.
-    unsafe fn write<P: KernelPath>(&self, rows: Range<usize>, kv_head: usize, states: &SoftmaxStates) {
+    unsafe fn write(&self, rows: Range<usize>, kv_head: usize, states: &SoftmaxStates) {
         let (head_dim, group) = (self.heads.head_dim, self.heads.group());
         let places = rows.flat_map(|row| (0..group).map(move |head| (row, kv_head * group + head)));
         for (at, (row, head)) in places.enumerate() {
@@ -137,7 +139,7 @@ impl AttentionOutput<'_> {
             let out = unsafe { self.out.of_row(row, head * head_dim, head_dim) };
             match sum > 0.0 || self.lse.is_none() {
                 // SAFETY: promised by the caller.
-                true => unsafe { P::finish(bytemuck::cast_slice(o), &l[0].0, out) },
+                true => unsafe { (self.kernels.finish)(bytemuck::cast_slice(o), &l[0].0, out) },
                 // A row that sees nothing of a member's positions.
                 false => out.fill(0.0),
             }
@@ -149,14 +151,14 @@ impl AttentionOutput<'_> {
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn merge_parts<P: KernelPath>(
+unsafe fn merge_parts(
     team: &Team,
     tasks: &HeadTasks,
     scratch: &[TaskScratch],
     merged: &mut Vec<SoftmaxStates>,
     output: &AttentionOutput<'_>,
 ) {
-    let AttentionOutput { heads, geometry, .. } = output;
+    let AttentionOutput { heads, geometry, kernels, .. } = output;
     let (all, group) = (tasks.rows * heads.kv_heads, heads.group());
     let sums = all * group * tasks.sections.len() * geometry.width;
     let shares = (sums / PARALLEL_SUMS).clamp(1, 2 * team.threads()).min(all);
@@ -172,11 +174,11 @@ unsafe fn merge_parts<P: KernelPath>(
                     let first = section * of_section + (row - task.rows.start) * group;
                     let states = scratch[number].states.get(first..first + group);
                     // SAFETY: the instruction set is promised by the caller.
-                    unsafe { merged.merge::<P>(0, states, geometry) };
+                    unsafe { merged.merge(0, states, geometry, kernels) };
                 }
             }
             // SAFETY: as above; each row and key head is in one share.
-            unsafe { output.write::<P>(row..row + 1, kv_head, merged) };
+            unsafe { output.write(row..row + 1, kv_head, merged) };
         }
     });
 }
@@ -185,17 +187,12 @@ unsafe fn merge_parts<P: KernelPath>(
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn run_task<P: KernelPath>(
-    call: &AttentionCall<'_>,
-    task: HeadTask,
-    scratch: &mut TaskScratch,
-    output: &AttentionOutput<'_>,
-) {
-    let AttentionOutput { heads, geometry, .. } = output;
+unsafe fn run_task(call: &AttentionCall<'_>, task: HeadTask, scratch: &mut TaskScratch, output: &AttentionOutput<'_>) {
+    let AttentionOutput { heads, geometry, kernels, .. } = output;
     let layout = call.kv.layout(call.layer);
-    let (group, width) = (heads.group(), layout.width);
-    let stored = call.kv.head::<P::Word>(call.layer, task.kv_head);
-    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task, layout, bytemuck::cast_slice(stored));
+    let (group, query_bytes) = (heads.group(), layout.width / kernels.word_elements * kernels.factor_bytes);
+    let stored = call.kv.head::<u8>(call.layer, task.kv_head);
+    let mut prefetcher = Prefetcher::new(&call.tiles.reads, &task, layout, stored);
     // The pages of the first tile come while the task begins.
     let first_read = call.tiles.first_read(&task.sections);
     (0..PAGES).for_each(|_| prefetcher.whole_page(first_read));
@@ -204,13 +201,13 @@ unsafe fn run_task<P: KernelPath>(
         scratch.add_sinks(call, &task, &sinks[task.kv_head * group..][..group], geometry);
     }
     // SAFETY: promised by the caller.
-    unsafe { pack_queries::<P>(call, &task, width, &mut scratch.q) };
+    unsafe { pack_queries(call, &task, kernels, query_bytes, &mut scratch.q) };
     for tile in call.tiles.tiles.iter().filter(|tile| task.sections.contains(&tile.section())) {
         let rows = tile.rows.start.max(task.rows.start)..tile.rows.end.min(task.rows.end);
         if rows.is_empty() {
             continue;
         }
-        let view = tile_view::<P>(tile, call.tiles, layout, stored, bytemuck::cast_slice_mut(&mut scratch.gathered));
+        let view = tile_view(tile, call.tiles, layout, stored, bytemuck::cast_slice_mut(&mut scratch.gathered));
         let whole = tile.is_whole();
         let of_task = rows.start - task.rows.start..rows.end - task.rows.start;
         let (first_query, mut first) = (of_task.start * group, of_task.start * group);
@@ -218,13 +215,20 @@ unsafe fn run_task<P: KernelPath>(
             first += (tile.section() - task.sections.start) as usize * task.rows.len() * group;
         } else if task.sections.len() > 1 {
             // SAFETY: the instruction set is promised by the caller.
-            unsafe { scratch.enter::<P>(of_task, tile.section(), group, geometry) };
+            unsafe { scratch.enter(of_task, tile.section(), group, output) };
         }
-        let row_groups = even_groups(rows.len() * group, P::ROWS);
+        let row_groups = even_groups(rows.len() * group, kernels.rows);
         // SAFETY: the processor has the path's instructions; `view` covers the tile's pages, and `wide` has room for
         // them.
-        let wide = (P::WIDENS && row_groups.len() >= WIDEN_FROM)
-            .then(|| unsafe { widen(geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide)) });
+        let wide = kernels.wide.filter(|_| row_groups.len() >= WIDEN_FROM).map(|(own, fold)| unsafe {
+            let (geometry, view) =
+                widen(own, kernels.word_elements, geometry, &view, bytemuck::cast_slice_mut(&mut scratch.wide));
+            (geometry, view, fold)
+        });
+        let (geometry, view, pair, fold) = match &wide {
+            Some((geometry, view, fold)) => (geometry, view, 1, *fold),
+            None => (geometry, &view, kernels.word_elements, kernels.fold),
+        };
         // Each kernel call prefetches as many pages as the tile has for each of its calls.
         let pages = tile.lanes.end.div_ceil(SLOTS) - tile.lanes.start / SLOTS;
         let per_call = pages.div_ceil(row_groups.len());
@@ -239,25 +243,16 @@ unsafe fn run_task<P: KernelPath>(
             if visible.lanes.is_empty() {
                 continue;
             }
-            let queries = bytemuck::cast_slice::<CacheLine, P::Factor>(&scratch.q);
-            let queries = &queries[(first_query + row_group.start) * width / P::WORD_ELEMENTS..];
-            let readable = row_group.len() + P::ROWS_READ_AHEAD;
-            assert!(queries.len() >= readable * width / P::WORD_ELEMENTS, "queries of all rows");
-            let states = scratch.states.rows::<P>(first + row_group.start, row_group.len(), queries.as_ptr());
-            let (key_words, pair) = match &wide {
-                Some((geometry, _)) => (geometry.key_words, P::Wide::WORD_ELEMENTS),
-                None => (geometry.key_words, P::WORD_ELEMENTS),
-            };
+            let queries = bytemuck::cast_slice::<CacheLine, u8>(&scratch.q);
+            let queries = &queries[(first_query + row_group.start) * query_bytes..];
+            let readable = row_group.len() + kernels.rows_read_ahead;
+            assert!(queries.len() >= readable * query_bytes, "queries of all rows");
+            let states = scratch.states.rows(first + row_group.start, row_group.len(), queries.as_ptr());
             let mut prefetch = [Prefetch::none(); PAGES];
-            let prefetch = prefetcher.next(tile.reads, key_words, pair, &mut prefetch[..per_call]);
+            let prefetch = prefetcher.next(tile.reads, geometry.key_words, pair, &mut prefetch[..per_call]);
             // SAFETY: the processor has the path's instructions; `scratch` holds all rows of the task, of which
-            // `states` are some; `view` and `wide` cover the pages of the tile's lanes, of which the rows see some.
-            match &wide {
-                Some((geometry, view)) => unsafe {
-                    P::Wide::fold(geometry, view, &states.widened(), &visible, prefetch);
-                },
-                None => unsafe { P::fold(geometry, &view, &states, &visible, prefetch) },
-            }
+            // `states` are some; `view` covers the pages of the tile's lanes, of which the rows see some.
+            unsafe { fold(geometry, view, &states, &visible, prefetch) };
         }
     }
     if task.shares {
@@ -265,11 +260,11 @@ unsafe fn run_task<P: KernelPath>(
     }
     if task.sections.len() > 1 {
         // SAFETY: the instruction set is promised by the caller.
-        unsafe { scratch.enter::<P>(0..task.rows.len(), u32::MAX, group, geometry) };
+        unsafe { scratch.enter(0..task.rows.len(), u32::MAX, group, output) };
     }
     let states = if task.sections.len() > 1 { &scratch.merged } else { &scratch.states };
     // SAFETY: the instruction set is promised by the caller; tasks have different rows or heads.
-    unsafe { output.write::<P>(task.rows, task.kv_head, states) };
+    unsafe { output.write(task.rows, task.kv_head, states) };
 }
 
 impl TaskScratch {
@@ -308,7 +303,8 @@ impl TaskScratch {
     ///
     /// # Safety
     /// The processor has the path's instruction set.
-    unsafe fn enter<P: KernelPath>(&mut self, rows: Range<usize>, section: u32, group: usize, geometry: &Geometry) {
+    unsafe fn enter(&mut self, rows: Range<usize>, section: u32, group: usize, output: &AttentionOutput<'_>) {
+        let AttentionOutput { geometry, kernels, .. } = output;
         // A row is not in the sections before its window, which others of its items may see.
         let mut first = rows.start;
         while first < rows.end {
@@ -324,7 +320,7 @@ impl TaskScratch {
                 self.has_merged = true;
                 let states = first * group..end * group;
                 // SAFETY: promised by the caller.
-                unsafe { self.merged.merge::<P>(states.start, self.states.get(states.clone()), geometry) };
+                unsafe { self.merged.merge(states.start, self.states.get(states.clone()), geometry, kernels) };
                 self.states.reset(states);
                 self.entered[first..end].fill(section);
             }
@@ -338,22 +334,24 @@ fn first_section(plan: &AttentionPlan, row: usize) -> u32 {
     plan.seen(row).start / SECTION
 }
 
-/// Widens a tile to f32 in `to`. Returns the geometry and view of the widened tile.
+/// Widens a tile to f32 in `to` by a path's `own` kernel. Returns the geometry and view of the widened tile.
 ///
 /// # Safety
 /// The processor has the path's instruction set, the pages of `view` are whole, and `to` has room for four of them.
-unsafe fn widen<P: KernelPath>(
+unsafe fn widen(
+    own: WidenBytes,
+    word_elements: usize,
     geometry: &Geometry,
-    view: &TileView<P>,
+    view: &TileView<u8>,
     to: &mut [f32],
-) -> (Geometry, TileView<P::Wide>) {
-    let head_dim = geometry.key_words * P::WORD_ELEMENTS;
+) -> (Geometry, TileView<u8>) {
+    let head_dim = geometry.key_words * word_elements;
     let page = (head_dim + geometry.width) * SLOTS;
     let mut wide = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
     for (i, to) in to.chunks_exact_mut(page).enumerate() {
         if !view.keys[i].is_null() {
             // SAFETY: promised by the caller.
-            unsafe { P::widen(geometry, view.keys[i], view.values[i], to.as_mut_ptr()) };
+            unsafe { own(geometry, view.keys[i], view.values[i], to.as_mut_ptr()) };
             wide.keys[i] = to.as_ptr().cast();
             wide.values[i] = to[head_dim * SLOTS..].as_ptr().cast();
         }
@@ -361,60 +359,64 @@ unsafe fn widen<P: KernelPath>(
     (Geometry { key_words: head_dim, ..*geometry }, wide)
 }
 
-/// Packs the task's queries as factors, `[rows][group][width / WORD_ELEMENTS]`.
+/// Packs the task's queries as factors, `[rows][group][width / WORD_ELEMENTS]`, of `query_bytes` each.
 ///
 /// # Safety
 /// The processor has the path's instruction set.
-unsafe fn pack_queries<P: KernelPath>(call: &AttentionCall<'_>, task: &HeadTask, width: usize, q: &mut Vec<CacheLine>) {
+unsafe fn pack_queries(
+    call: &AttentionCall<'_>,
+    task: &HeadTask,
+    kernels: &PathKernels,
+    query_bytes: usize,
+    q: &mut Vec<CacheLine>,
+) {
     let heads = call.kv.heads(call.layer);
     let group = heads.group();
-    let factors = width / P::WORD_ELEMENTS;
-    let room = (task.rows.len() * group + P::ROWS_READ_AHEAD) * factors;
-    q.resize((room * size_of::<P::Factor>()).div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
-    let packed = bytemuck::cast_slice_mut::<CacheLine, P::Factor>(q);
+    let room = (task.rows.len() * group + kernels.rows_read_ahead) * query_bytes;
+    q.resize(room.div_ceil(size_of::<CacheLine>()), CacheLine::zeroed());
+    let packed = bytemuck::cast_slice_mut::<CacheLine, u8>(q);
     let sources = task.rows.clone().flat_map(|row| {
         let heads_of_row = &call.qkv.row(row)[task.kv_head * group * heads.head_dim..][..group * heads.head_dim];
         heads_of_row.chunks_exact(heads.head_dim)
     });
-    for (to, from) in packed.chunks_exact_mut(factors).zip(sources) {
+    for (to, from) in packed.chunks_exact_mut(query_bytes).zip(sources) {
         // SAFETY: `to` holds a whole packed row; the instruction set is promised by the caller.
-        unsafe { P::pack(from, to.as_mut_ptr()) };
+        unsafe { (kernels.pack)(from, to.as_mut_ptr()) };
     }
 }
 
 /// Pointers to the pages of `tile`: in `stored` (all pages of the head), or gathered in `scratch`.
-fn tile_view<P: KernelPath>(
+fn tile_view(
     tile: &PlanTile,
     tiles: &PlanTiles,
     layout: CpuPageLayout,
-    stored: &[P::Word],
-    scratch: &mut [P::Word],
-) -> TileView<P> {
-    let page_words = layout.elements() / P::WORD_ELEMENTS;
-    let key_words = layout.key_elements() / P::WORD_ELEMENTS;
+    stored: &[u8],
+    scratch: &mut [u8],
+) -> TileView<u8> {
+    let (page_bytes, key_bytes) = (layout.bytes(), layout.key_elements() * layout.dtype.bytes());
     let mut view = TileView { keys: [std::ptr::null(); PAGES], values: [std::ptr::null(); PAGES] };
-    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_words)).enumerate() {
-        let page = |id: offshoot_core::ids::PageId| &stored[id.ix() * page_words..][..page_words];
-        let words = match tile_page {
+    for (i, (tile_page, scratch)) in tile.pages.iter().zip(scratch.chunks_exact_mut(page_bytes)).enumerate() {
+        let page = |id: offshoot_core::ids::PageId| &stored[id.ix() * page_bytes..][..page_bytes];
+        let bytes = match tile_page {
             TilePage::Absent => continue,
             TilePage::Stored(id) => page(*id),
             TilePage::Gathered(range) => {
-                scratch.fill(Zeroable::zeroed());
+                scratch.fill(0);
                 for PageSlots { page: id, slots } in &tiles.gathered[range.clone()] {
                     gather::copy_slots(layout, scratch, page(*id), slots);
                 }
                 &*scratch
             }
         };
-        view.keys[i] = words.as_ptr();
-        view.values[i] = words[key_words..].as_ptr();
+        view.keys[i] = bytes.as_ptr();
+        view.values[i] = bytes[key_bytes..].as_ptr();
     }
     view
 }
 
-/// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that may
-/// lie before or behind the sections of all tiles.
-fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
+/// Where a row whose first section is `first` has its sink: of a row that sees nothing of a member's positions, that
+/// may lie before or behind the sections of all tiles.
+pub fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
     first.clamp(sections.start, sections.end - 1)
 }
 
@@ -422,15 +424,4 @@ fn section_of_sink(first: u32, sections: &Range<u32>) -> u32 {
 fn even_groups(n: usize, most: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
     let groups = n.div_ceil(most);
     (0..groups).map(move |i| i * n / groups..(i + 1) * n / groups)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sink_is_in_a_section_that_some_task_has() {
-        let found = [0, 2, 3, 4, 9].map(|first| section_of_sink(first, &(2..4)));
-        assert_eq!(found, [2, 2, 3, 3, 3]);
-    }
 }

@@ -9,11 +9,12 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::kernel::{GemmKernel, GemmKernels, GemmTile};
 use super::lines_ahead::LinesAhead;
 use super::one_row;
 use super::operand::{OperandFormat, TILE_STRIDE};
 use super::pack::PANEL;
+use crate::amx::numbered::{add_product, load, store, zero};
 use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use crate::memory::{CacheLevel, CacheLine};
 use offshoot_backend::Dtype;
@@ -187,9 +188,9 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
     /// Lines of each panel for one product, if all are prefetched by one group of rows.
     const LINES: usize = TILE_ROWS / (ROW_TILES * PANELS);
 
-    /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they are
-    /// read. With more rows that cache holds a strip of weights beside the rows, so each group brings its share of the
-    /// next strip into the second-level cache.
+    /// Called after each product. In a pass of one tile of rows, weights go to the first-level cache soon before they
+    /// are read. With more rows that cache holds a strip of weights beside the rows, so each group brings its share of
+    /// the next strip into the second-level cache.
     #[inline(always)]
     fn after_product(&mut self) {
         self.due += Self::LINES;
@@ -205,8 +206,8 @@ impl<const ROW_TILES: usize, const PANELS: usize> WeightPrefetcher<'_, ROW_TILES
 }
 
 /// Brings 16 words of some rows of activations into the first-level cache, one step before they are loaded: a group's
-/// rows come from the second-level cache for every few panels. Where a strip is no multiple of 16 words, its rest stands for
-/// the step before the next call, and prefetches nothing.
+/// rows come from the second-level cache for every few panels. Where a strip is no multiple of 16 words, its rest
+/// stands for the step before the next call, and prefetches nothing.
 #[inline(always)]
 fn prefetch_rows(a: *const u32, rows: Range<usize>) {
     for r in rows {
@@ -220,133 +221,5 @@ fn prefetch_rows(a: *const u32, rows: Range<usize>) {
 fn prefetch_outputs<const N: usize>(tile: &GemmTile, panel: usize) {
     for (r, p) in (0..tile.rows).flat_map(|r| (panel..panel + N).map(move |p| (r, p))) {
         amx::prefetch_for_writing(tile.to.wrapping_add(r * tile.to_stride + p * PANEL).cast());
-    }
-}
-
-/// The functions of [`amx`] for tiles whose numbers are constants once the loops above are unrolled.
-macro_rules! numbered {
-    ($number:expr, $($tile:literal)+ => $call:ident $arguments:tt) => {
-        match $number {
-            $($tile => amx::$call::<$tile> $arguments,)+
-            _ => unreachable!("no such tile register"),
-        }
-    };
-}
-
-/// See [`amx::zero`].
-#[inline(always)]
-unsafe fn zero(tile: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 => zero()) }
-}
-
-/// See [`amx::load`].
-#[inline(always)]
-unsafe fn load(tile: usize, from: *const u8, stride: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 4 5 6 7 => load(from, stride)) }
-}
-
-/// See [`amx::store`].
-#[inline(always)]
-unsafe fn store(tile: usize, to: *mut u8, stride: usize) {
-    // SAFETY: promised by the caller.
-    unsafe { numbered!(tile, 0 1 2 3 => store(to, stride)) }
-}
-
-/// See [`amx::add_product`].
-#[inline(always)]
-unsafe fn add_product(sums: usize, a: usize, b: usize) {
-    macro_rules! of {
-        ($($c:literal $a:literal $b:literal,)+) => {
-            match (sums, a, b) {
-                // SAFETY: promised by the caller.
-                $(($c, $a, $b) => unsafe { amx::add_product::<$c, $a, $b>() },)+
-                _ => unreachable!("no such product"),
-            }
-        };
-    }
-    of!(0 4 5, 1 4 6, 2 4 7, 3 4 5, 0 4 6, 1 4 7, 2 5 6, 1 5 6, 3 5 7,)
-}
-
-#[cfg(test)]
-mod tests {
-    use half::bf16;
-
-    use super::super::{GemmScratch, OutputMode, linear};
-    use super::*;
-    use crate::gemm::CpuMatrix;
-    use crate::{Cores, CpuBuffer, Isa, bf16_dot};
-    use offshoot_backend::WeightView;
-
-    /// Each output is the chain of [`bf16_dot::tile_dot`]s over 32 inputs, for all numbers of rows, of panels, and of
-    /// inputs that fill no tile.
-    #[test]
-    fn outputs_are_those_of_the_instruction_s_definition() {
-        if !Isa::available().contains(&Isa::Amx) {
-            return crate::skip::skipped("this processor has no AMX");
-        }
-        let cores = Cores::new(Isa::Amx);
-        let mut scratch = GemmScratch::default();
-        let mut state = 1u64;
-        let mut number = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi((state >> 33 & 7) as i32 - 4)
-        };
-        for (rows, outputs, inputs) in [
-            (1, 16, 32),
-            (1, 1, 1),
-            (3, 20, 0),
-            (3, 130, 31),
-            (16, 64, 64),
-            (17, 70, 66),
-            (32, 48, 576),
-            (50, 33, 1030),
-            (70, 16, 2),
-            (15, 20, 1030),
-            (33, 20, 1030),
-            (1, 260, 600),
-            (16, 150, 600),
-            (32, 150, 600),
-            (48, 70, 600),
-            (1, 130, 601),
-            (1, 115, 33),
-            (1, 240, 70),
-        ] {
-            let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
-            let view =
-                WeightView { dtype: Dtype::Bf16, rows: outputs, cols: inputs, bytes: bytemuck::cast_slice(&weights) };
-            let w = CpuMatrix::pack(Isa::Amx, &[view]);
-            let mut x = CpuBuffer::new(rows, inputs);
-            // What the padding of rows held before, which must not matter.
-            let mut garbage = CpuBuffer::new(96, inputs);
-            garbage.data.fill(f32::NAN);
-            linear(&cores, &mut scratch, &mut CpuBuffer::new(96, outputs), &garbage, &w, None, OutputMode::Replace);
-            x.data.iter_mut().for_each(|x| *x = number());
-            let mut out = CpuBuffer::new(rows, outputs);
-            linear(&cores, &mut scratch, &mut out, &x, &w, None, OutputMode::Replace);
-            let before = out.data.clone();
-            let pairs = |x: &[bf16]| -> Vec<u32> {
-                let bits = |x: Option<&bf16>| x.map_or(0, |x| u32::from(x.to_bits()));
-                x.chunks(2).map(|x| bits(x.first()) | bits(x.get(1)) << 16).collect()
-            };
-            for r in 0..rows {
-                let x = pairs(&x.row(r).iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
-                for o in 0..outputs {
-                    let w = pairs(&weights[o * inputs..][..inputs]);
-                    let mut sum = 0.0;
-                    for strip in OperandFormat::Tiles.strips(x.len()) {
-                        let strip = strip.first..strip.first + strip.words;
-                        for (x, w) in x[strip.clone()].chunks(TILE_ROWS).zip(w[strip].chunks(TILE_ROWS)) {
-                            sum = bf16_dot::tile_dot(sum, x.iter().copied(), w.iter().copied());
-                        }
-                    }
-                    assert_eq!(out.row(r)[o].to_bits(), sum.to_bits(), "{rows} x {inputs} -> {outputs}: row {r}, {o}");
-                }
-            }
-            linear(&cores, &mut scratch, &mut out, &x, &w, None, OutputMode::Add);
-            let twice = before.iter().map(|x| x + x);
-            assert!(out.data.iter().zip(twice).all(|(out, twice)| out.to_bits() == twice.to_bits()), "added");
-        }
     }
 }

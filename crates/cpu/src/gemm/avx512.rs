@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::drive::{GemmKernel, GemmKernels, GemmTile};
+use super::kernel::{GemmKernel, GemmKernels, GemmTile};
 use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use super::widening::{Bf16Weights, F16Weights, F32Weights, PanelWeights};

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512::{self, Avx512Kernel};
-use super::drive::{GemmKernels, GemmTile};
+use super::kernel::{GemmKernels, GemmTile};
 use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
 use crate::memory::CacheLevel;

@@ -1,22 +1,21 @@
-//! The loops of a linear layer. Threads take contiguous shares of the panels, which become smaller towards the end. Within
-//! a share a few panels at a time are multiplied by all rows, strip of inputs by strip, group of rows by group. So weights
-//! are read from memory once and prefetched a strip ahead, or sooner; a strip of weights stays in the first-level cache,
-//! the activations in the second. Kernels only multiply; bias and residual are added here.
+//! The loops of a linear layer. Threads take contiguous shares of the panels, which become smaller towards the end.
+//! Within a share a few panels at a time are multiplied by all rows, strip of inputs by strip, group of rows by group.
+//! So weights are read from memory once and prefetched a strip ahead, or sooner; a strip of weights stays in the
+//! first-level cache, the activations in the second. Kernels only multiply; bias and residual are added here.
 
 use std::ops::Range;
 
-use super::blocks::BlockScratch;
+use super::kernel::{GemmKernels, GemmTile};
 use super::lines_ahead::LinesAhead;
 use super::operand::{ActivationPacking, OperandFormat, Strip};
-use super::pack::PANEL;
-use super::quantised::QuantScratch;
+use super::output::{OutputMode, finish};
+use super::pack::{CpuMatrix, PANEL};
+use super::row_groups::{RowGroup, groups, unit_groups};
 use super::shares::{PanelShares, ShareClaims};
-use super::{CpuMatrix, OutputMode};
 use crate::columns::OutputColumns;
 use crate::isa::soon_prefetches_pay;
-use crate::memory::{CacheLevel, CacheLine};
-use crate::rows::for_each_isa;
-use crate::{Cores, CpuBuffer, Isa};
+use crate::memory::CacheLine;
+use crate::{Cores, CpuBuffer};
 use offshoot_backend::Dtype;
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
@@ -25,84 +24,9 @@ const RESIDENT_WORDS: usize = 256 * 1024;
 /// Shares of the panels per thread in a grouped layer.
 const SHARES: usize = 4;
 
-/// The kernels of an instruction set.
-pub struct GemmKernels {
-    /// Most rows of a group: a multiple of the operand's `row_unit`.
-    pub rows: usize,
-    /// Panels per kernel call, for passes of so many groups of at most `rows` rows.
-    pub panels: fn(rows: usize, groups: usize) -> usize,
-    /// Panels of the calls for what is left of a share, largest first; the last is one.
-    pub fewer_panels: &'static [usize],
-    /// The format of activations, for weights of this dtype.
-    pub operand: fn(Dtype) -> OperandFormat,
-    /// The kernel for weights of this dtype and exactly this many rows and panels.
-    pub kernel: fn(Dtype, rows: usize, panels: usize) -> GemmKernel,
-    /// Passes of up to so many rows, of one group, prefetch weights soon before they are read, on processors where that
-    /// pays; other passes a strip ahead.
-    pub soon_rows: usize,
-    /// The cache that weights of this dtype are prefetched to a strip ahead, in passes of so many groups.
-    pub strip_cache: fn(Dtype, groups: usize) -> CacheLevel,
-    /// Runs a thread's shares of a pass of so many rows, between what its kernels need before and after their calls.
-    pub around: fn(rows: usize, shares: &mut dyn FnMut()),
-}
-
-/// Adds the products of a tile to its sums and stores them.
-///
-/// # Safety
-/// The processor has the kernel's instruction set, and the tile's pointers are valid for its shape.
-pub type GemmKernel = unsafe fn(&GemmTile);
-
-/// The operands of a kernel call: one strip of a group of rows, times some panels.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "kernels are for x86"))]
-pub struct GemmTile {
-    /// Activations; rows are the operand's `row_stride` words apart.
-    pub a: *const u32,
-    /// The activations of the next kernel call, or after the last those of the first, to be prefetched. They may have fewer
-    /// rows than these.
-    pub next_a: *const u32,
-    /// Rows of the group, whose padding `a` and `sums` have too.
-    pub rows: usize,
-    /// The strip in the first panel. The next panel's begins `panel_bytes` later.
-    pub w: *const u8,
-    pub panel_bytes: usize,
-    /// Words per row of the strip.
-    pub words: usize,
-    /// The sums of the strips before, `[rows][panels * 16]`; `None`: this is the first one.
-    pub sums: Option<*const f32>,
-    /// Where the sums go, and the elements from one row to the next.
-    pub to: *mut f32,
-    pub to_stride: usize,
-    /// Whether they are added to what is there.
-    pub adds: bool,
-    /// The weights to prefetch: after every `prefetch_every` words one cache line of each panel.
-    pub prefetch: LinesAhead,
-    pub prefetch_every: usize,
-}
-
-/// Rows `first .. first + rows` of a pass, multiplied by one kernel call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowGroup {
-    pub first: usize,
-    pub rows: usize,
-}
-
-/// Divides `rows` rows into the fewest groups of at most `most` rows, of nearly equal size.
-pub fn groups(rows: usize, most: usize) -> impl ExactSizeIterator<Item = RowGroup> {
-    unit_groups(rows, most, 1)
-}
-
-/// The same with groups that begin at multiples of `unit`, of which `most` is one.
-fn unit_groups(rows: usize, most: usize, unit: usize) -> impl ExactSizeIterator<Item = RowGroup> {
-    let (count, units) = (rows.div_ceil(most), rows.div_ceil(unit));
-    (0..count).map(move |g| {
-        let first = g * units / count * unit;
-        RowGroup { first, rows: rows.min((g + 1) * units / count * unit) - first }
-    })
-}
-
-/// Memory reused between linear layers.
+/// Memory reused between layers.
 #[derive(Default)]
-pub struct GemmScratch {
+pub struct DenseScratch {
     /// Packed activations.
     operands: Vec<CacheLine>,
     /// The sums of each thread, or in a grouped layer of each share of the panels.
@@ -111,10 +35,6 @@ pub struct GemmScratch {
     passes: Vec<ExpertPass>,
     packed: Vec<Vec<CacheLine>>,
     shares: Vec<PassShare>,
-    /// The output of one piece of several.
-    pub(super) piece: CpuBuffer,
-    pub(super) quantised: QuantScratch,
-    pub(super) blocks: BlockScratch,
 }
 
 /// Rows of a grouped layer that one expert multiplies in one pass.
@@ -130,13 +50,14 @@ struct PassShare {
     panels: Range<usize>,
 }
 
-/// Multiplies neighbouring rows by the matrix of their expert: `expert_rows` has experts and their rows of `out`, `input`
-/// the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and dtype.
-/// Threads take shares of all experts' panels at once: most experts have few rows, too few to share out one by one.
+/// Multiplies neighbouring rows by the matrix of their expert: `expert_rows` has experts and their rows of `out`,
+/// `input` the activations of a row, `weights` the matrix and the bias of an expert. All matrices have one shape and
+/// dtype. Threads take shares of all experts' panels at once: most experts have few rows, too few to share out one by
+/// one.
 pub fn grouped<'x>(
     cores: &Cores,
     kernels: &GemmKernels,
-    scratch: &mut GemmScratch,
+    scratch: &mut DenseScratch,
     out: &mut CpuBuffer,
     expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
     input: impl Fn(usize) -> &'x [f32] + Sync,
@@ -152,7 +73,7 @@ pub fn grouped<'x>(
     }
     let operand = (kernels.operand)(w.dtype());
     let most = (RESIDENT_WORDS / operand.words(w.cols).max(1)).max(kernels.rows);
-    let GemmScratch { sums, passes, packed, shares, .. } = scratch;
+    let DenseScratch { sums, passes, packed, shares, .. } = scratch;
     passes.clear();
     passes.extend(expert_rows.flat_map(|(expert, rows)| {
         let of_expert = groups(rows.len(), most);
@@ -176,7 +97,7 @@ pub fn grouped<'x>(
     shares.clear();
     shares.extend((0..passes.len()).flat_map(|number| {
         let of_pass = pass(number).shares(share);
-        (0..of_pass.len()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
+        (0..of_pass.count()).map(move |i| PassShare { pass: number, panels: of_pass.get(i) })
     }));
     sums.resize_with(sums.len().max(shares.len()), Vec::new);
     let out = OutputColumns::of(out);
@@ -194,7 +115,7 @@ pub fn grouped<'x>(
 pub fn linear(
     cores: &Cores,
     kernels: &GemmKernels,
-    scratch: &mut GemmScratch,
+    scratch: &mut DenseScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
     w: &CpuMatrix,
@@ -282,7 +203,7 @@ impl<'a> WeightPass<'a> {
             operands,
             packing.chunk(),
             |chunk, out| packing.pack_chunk(self.cores.isa, chunk, out, row),
-            &mut sums[..threads.min(shares.len())],
+            &mut sums[..threads.min(shares.count())],
             |_, sums, operands| self.run_shares(operands, || claims.next(), None, sums, &out),
         );
     }
@@ -306,8 +227,8 @@ impl<'a> WeightPass<'a> {
         PanelShares::Even { each: panels.div_ceil(unit).max(1) * unit, all: self.w.panels() }
     }
 
-    /// Multiplies shares of the panels by all rows, until `claim` has none. Each is claimed before the last call of the one
-    /// before, which prefetches it; the very last call prefetches panel `follows`. `operands`: the packed rows.
+    /// Multiplies shares of the panels by all rows, until `claim` has none. Each is claimed before the last call of the
+    /// one before, which prefetches it; the very last call prefetches panel `follows`. `operands`: the packed rows.
     fn run_shares(
         &self,
         operands: &[u32],
@@ -391,8 +312,8 @@ impl<'a> WeightPass<'a> {
         let next_strip = if end < self.operand.words(self.w.cols) { strip.index + 1 } else { 0 };
         let next_operands = operands[next_strip * strip_len..].as_ptr();
         let operands = &operands[strip.index * strip_len..][..strip_len];
-        // Each group prefetches its share of the next strip in whole lines, rounded up: the last groups of many repeat its
-        // last line.
+        // Each group prefetches its share of the next strip in whole lines, rounded up: the last groups of many repeat
+        // its last line.
         let prefetch_every = self.group_count * size_of::<CacheLine>() / word_bytes;
         let fetched = strip.words.div_ceil(prefetch_every) * size_of::<CacheLine>();
         let last_line = (strip.words * word_bytes).saturating_sub(size_of::<CacheLine>());
@@ -442,54 +363,5 @@ impl<'a> WeightPass<'a> {
         // SAFETY: threads have different panels, so no two of them hold the same columns.
         let out = unsafe { out.of_row(row, from, width) };
         finish(self.cores.isa, out, &sums[..width], bias, self.mode);
-    }
-}
-
-for_each_isa! {
-    /// `out = sums (+ bias)` or `out += sums (+ bias)`.
-    pub fn finish(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) = finish_loop;
-}
-
-#[inline(always)]
-fn finish_loop(out: &mut [f32], sums: &[f32], bias: Option<&[f32]>, mode: OutputMode) {
-    match (bias, mode) {
-        (None, OutputMode::Replace) => out.copy_from_slice(sums),
-        (None, OutputMode::Add) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
-        (Some(bias), OutputMode::Replace) => {
-            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out = sum + b)
-        }
-        (Some(bias), OutputMode::Add) => out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), b)| *out += sum + b),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A group of fewer rows than a unit has all rows: kernels of tiles rely on it.
-    #[test]
-    fn groups_of_units_cover_all_rows_and_only_a_pass_of_fewer_has_less_than_one() {
-        for (rows, most, unit) in (1..300).flat_map(|rows| [(rows, 32, 16), (rows, 12, 4)]) {
-            let mut next = 0;
-            for group in unit_groups(rows, most, unit) {
-                assert_eq!((group.first, group.first % unit), (next, 0));
-                assert!((1..=most).contains(&group.rows) && (group.rows >= unit || group.rows == rows), "{group:?}");
-                next += group.rows;
-            }
-            assert_eq!(next, rows);
-        }
-    }
-
-    #[test]
-    fn groups_cover_all_rows_and_differ_by_one_row_at_most() {
-        for rows in 0..100 {
-            let mut next = 0;
-            for group in groups(rows, 14) {
-                assert_eq!(group.first, next);
-                assert!(group.rows <= 14 && group.rows >= rows / rows.div_ceil(14));
-                next += group.rows;
-            }
-            assert_eq!(next, rows);
-        }
     }
 }

@@ -1,17 +1,21 @@
-//! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what a
-//! row gets depends on that row and its expert only.
+//! Linear layers of experts: each expert multiplies the rows that chose it. The products are those of `linear`, so what
+//! a row gets depends on that row and its expert only.
 
 use std::ops::Range;
 
-use super::drive::{self, GemmKernels, GemmScratch};
+use super::blocks::{self, BlockPanels};
+use super::coded::CodedCall;
+use super::dense;
+use super::drive;
+use super::output::OutputMode;
+use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels};
-use super::stack::{CpuWeights, Piece, linear_stack};
-use super::{CpuMatrix, OutputMode, kernels};
-use crate::{Cores, CpuBuffer, CpuExperts, CpuRoutes, Isa};
+use super::stack::{CpuWeights, GemmScratch, Piece, linear_stack};
+use crate::{Cores, CpuBuffer, CpuExperts, CpuRoutes};
 use offshoot_backend::ExpertInput;
 
-/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format this
-/// path has no kernels, are multiplied one by one.
+/// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format
+/// this path has no kernels, are multiplied one by one.
 pub fn expert_linear(
     cores: &Cores,
     scratch: &mut GemmScratch,
@@ -28,26 +32,39 @@ pub fn expert_linear(
         ExpertInput::Places => x.row(place),
         ExpertInput::Rows => x.row(routes.row(place)),
     };
-    let chosen = || routes.groups().map(|(expert, _)| &experts.matrices[expert]);
-    if let Some(kernels) = common_kernels(cores.isa, chosen()) {
-        let weights = |expert: usize| {
-            let w = dense(&experts.matrices[expert]).expect("matrices with common kernels are dense");
-            (w, experts.bias(expert))
-        };
-        return drive::grouped(cores, kernels, scratch, out, routes.groups(), input, weights);
+    let (isa, groups) = (cores.isa, || routes.groups());
+    let chosen = || groups().map(|(expert, _)| &experts.matrices[expert]);
+    let bias = |expert: usize| experts.bias(expert);
+    let common_piece = "matrices with common kernels have pieces of one kind";
+    let dense = common(chosen().map(dense_of), |a, b| a.dtype() == b.dtype());
+    if let Some(kernels) = dense.and_then(|first| dense::kernels(isa, first.dtype())) {
+        let weights = |expert: usize| (dense_of(&experts.matrices[expert]).expect(common_piece), bias(expert));
+        return drive::grouped(cores, kernels, &mut scratch.dense, out, groups(), input, weights);
     }
-    if let Some(kernels) = common_quantised_kernels(cores.isa, chosen()) {
-        let weights = |expert: usize| {
-            let w = panels(&experts.matrices[expert]).expect("matrices with common kernels are quantised");
-            (w, experts.bias(expert))
-        };
-        return quantised::grouped(cores, &kernels, scratch, out, routes.groups(), input, weights);
+    let (parts, mode) = (&mut groups(), OutputMode::Replace);
+    if let Some(like) = common(chosen().map(panels_of), |a, b| a.format == b.format)
+        && let Some(kernels) = quantised::kernels(isa, like)
+    {
+        let weights = |expert: usize| (panels_of(&experts.matrices[expert]).expect(common_piece), bias(expert));
+        let call = CodedCall { cores, out, parts, input: &input, like, weights: &weights, mode };
+        return quantised::multiply(call, &kernels, &mut scratch.quantised);
     }
-    routes.groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
+    if let Some(like) = common(chosen().map(blocks_of), |a, b| (a.kind, a.exact) == (b.kind, b.exact)) {
+        let weights = |expert: usize| (blocks_of(&experts.matrices[expert]).expect(common_piece), bias(expert));
+        let call = CodedCall { cores, out, parts, input: &input, like, weights: &weights, mode };
+        return blocks::multiply(call, &blocks::kernels(isa, like), &mut scratch.blocks);
+    }
+    groups().for_each(|(expert, rows)| alone(cores, scratch, out, experts, expert, rows, input));
+}
+
+/// The first of the pieces, if all are there and like it.
+fn common<'w, T>(mut pieces: impl Iterator<Item = Option<&'w T>>, alike: impl Fn(&T, &T) -> bool) -> Option<&'w T> {
+    let first = pieces.next()??;
+    pieces.all(|piece| piece.is_some_and(|piece| alike(first, piece))).then_some(first)
 }
 
 /// The matrix, if it is one dense piece.
-fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
+fn dense_of(weights: &CpuWeights) -> Option<&CpuMatrix> {
     match weights.pieces() {
         [Piece::Dense(matrix)] => Some(matrix),
         _ => None,
@@ -55,26 +72,19 @@ fn dense(weights: &CpuWeights) -> Option<&CpuMatrix> {
 }
 
 /// The matrix, if it is one quantised piece.
-fn panels(weights: &CpuWeights) -> Option<&QuantPanels> {
+fn panels_of(weights: &CpuWeights) -> Option<&QuantPanels> {
     match weights.pieces() {
         [Piece::Quantised(panels)] => Some(panels),
         _ => None,
     }
 }
 
-/// The kernels of all `matrices`, if each is one dense piece, all have one dtype, and there are kernels for it.
-fn common_kernels<'w>(isa: Isa, mut matrices: impl Iterator<Item = &'w CpuWeights>) -> Option<&'static GemmKernels> {
-    let dtype = dense(matrices.next()?)?.dtype();
-    matrices.all(|w| dense(w).is_some_and(|w| w.dtype() == dtype)).then(|| kernels(isa, dtype))?
-}
-
-/// The kernels of all `matrices`, if each is one quantised piece, all have one format, and there are kernels for it.
-fn common_quantised_kernels<'w>(
-    isa: Isa,
-    mut matrices: impl Iterator<Item = &'w CpuWeights>,
-) -> Option<quantised::QuantKernels> {
-    let first = panels(matrices.next()?)?;
-    matrices.all(|w| panels(w).is_some_and(|w| w.format == first.format)).then(|| quantised::kernels(isa, first))?
+/// The matrix, if it is one piece in blocks.
+fn blocks_of(weights: &CpuWeights) -> Option<&BlockPanels> {
+    match weights.pieces() {
+        [Piece::Blocks(blocks)] => Some(blocks),
+        _ => None,
+    }
 }
 
 /// Multiplies the rows of one expert.

@@ -19,10 +19,10 @@ pub struct LinesAhead {
 impl LinesAhead {
     /// Lines between one in use and the one that is prefetched with it, where they are prefetched soon before they are
     /// read. Half as many brought less (benches/cpu/NOTES.md).
-    const DISTANCE: usize = 32;
+    pub const DISTANCE: usize = 32;
 
-    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows. They go to
-    /// the first-level cache.
+    /// Those `DISTANCE` further on than the strip of `lines` lines at `strip`, which the one at `next` follows. They go
+    /// to the first-level cache.
     pub fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
         let ahead = Self::DISTANCE * size_of::<CacheLine>();
         match lines.checked_sub(Self::DISTANCE) {
@@ -36,9 +36,9 @@ impl LinesAhead {
         Self { into, at, left: usize::MAX, then: at }
     }
 
-    #[cfg(any(test, target_arch = "x86_64"))]
+    /// The next line.
     #[inline(always)]
-    pub fn next(&mut self) -> *const u8 {
+    pub fn next_line(&mut self) -> *const u8 {
         if self.left == 0 {
             (self.at, self.left) = (self.then, usize::MAX);
         }
@@ -63,26 +63,9 @@ impl LinesAhead {
     #[inline(always)]
     pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: CacheLevel) {
         debug_assert_eq!(self.into, into);
-        let line = self.next();
+        let line = self.next_line();
         for p in 0..PANELS {
             prefetch_line(line.wrapping_add(p * panel_bytes), into);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As many lines as the strip has, of both strips in a row, beginning `DISTANCE` further on.
-    #[test]
-    fn lines_that_are_read_soon_are_those_of_this_strip_and_then_of_the_next() {
-        let at = |line: usize| std::ptr::without_provenance::<u8>(line * size_of::<CacheLine>());
-        for lines in [1, 20, 31, 32, 33, 100, 256] {
-            let mut ahead = LinesAhead::soon(at(1000), lines, at(5000));
-            let found: Vec<_> = (0..lines).map(|_| ahead.next()).collect();
-            let both = (1000..1000 + lines).chain(5000..).skip(LinesAhead::DISTANCE).take(lines);
-            assert_eq!(found, both.map(at).collect::<Vec<_>>(), "{lines} lines");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::drive::{GemmKernel, GemmTile};
+use super::kernel::{GemmKernel, GemmTile};
 use super::pack::PANEL;
 use crate::memory::CacheLine;
 use crate::tile_order::{CHAIN, PairChains, SplitPair};
@@ -37,7 +37,7 @@ unsafe fn tile<const N: usize>(tile: &GemmTile) {
             let mut chains = PairChains::<N>::zero();
             for word in first..tile.words.min(first + CHAIN) {
                 let x = SplitPair::load(tile.a.add(word));
-                let ahead = prefetch.next();
+                let ahead = prefetch.next_line();
                 for p in 0..N {
                     let w = tile.w.add(p * tile.panel_bytes + word * size_of::<CacheLine>());
                     chains.add(p, x, w.cast());

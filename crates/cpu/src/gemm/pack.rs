@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::Isa;
+use crate::Isa;
 use crate::memory::CacheLine;
 use offshoot_backend::{Dtype, WeightView};
 

@@ -1,15 +1,28 @@
 //! A weight matrix as the CPU keeps it: pieces of one format each, stacked. Parts of equal formats become one piece, so
 //! most matrices have one. `pack` holds dense pieces, `quantised` those with scales, `blocks` those of GGUF files.
 
-use super::blocks::BlockPanels;
-use super::quantised::QuantPanels;
-use super::{CpuMatrix, GemmScratch, OutputMode, blocks, linear, quantised};
+use super::blocks::{self, BlockPanels, BlockScratch};
+use super::dense;
+use super::drive::DenseScratch;
+use super::output::OutputMode;
+use super::pack::CpuMatrix;
+use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
 use crate::{Cores, CpuBuffer, Isa};
 use offshoot_backend::quantised::QuantView;
 use offshoot_backend::{BlockView, MatrixPart, with_bytes};
 use offshoot_core::ids::TokenId;
+
+/// Memory reused between linear layers.
+#[derive(Default)]
+pub struct GemmScratch {
+    pub(super) dense: DenseScratch,
+    pub(super) quantised: QuantScratch,
+    pub(super) blocks: BlockScratch,
+    /// The output of one piece of several.
+    piece: CpuBuffer,
+}
 
 /// A matrix `[rows, cols]` (outputs, inputs).
 pub struct CpuWeights {
@@ -129,11 +142,7 @@ pub fn linear_stack(
         let bias = bias.map(|bias| &bias[first..first + rows]);
         linear_piece(cores, scratch, &mut own, x, piece, bias, OutputMode::Replace);
         for_rows(&cores.team, out, |r, out| {
-            let out = out[first..first + rows].iter_mut().zip(own.row(r));
-            match mode {
-                OutputMode::Replace => out.for_each(|(out, y)| *out = *y),
-                OutputMode::Add => out.for_each(|(out, y)| *out += y),
-            }
+            out[first..first + rows].iter_mut().zip(own.row(r)).for_each(|(out, y)| mode.put(out, *y));
         });
         scratch.piece = own;
         first += rows;
@@ -150,8 +159,8 @@ fn linear_piece(
     mode: OutputMode,
 ) {
     match piece {
-        Piece::Dense(matrix) => linear(cores, scratch, out, x, matrix, bias, mode),
-        Piece::Quantised(panels) => quantised::linear(cores, scratch, out, x, panels, bias, mode),
+        Piece::Dense(matrix) => dense::linear(cores, &mut scratch.dense, out, x, matrix, bias, mode),
+        Piece::Quantised(panels) => quantised::linear(cores, &mut scratch.quantised, out, x, panels, bias, mode),
         Piece::Blocks(blocks) => blocks::linear(cores, &mut scratch.blocks, out, x, blocks, bias, mode),
     }
 }

@@ -4,19 +4,12 @@
 
 use std::borrow::Cow;
 
+use super::chunks::{CHUNK, Scores};
 use super::nucleus::Cut;
 use super::scores::{adjusted, made_all_safe};
 use crate::Isa;
-use crate::exp::{LOWEST, exp};
-use crate::rows::for_each_isa;
 use offshoot_backend::{Pick, SampleRequest, Sampled};
 use offshoot_core::ids::TokenId;
-
-/// Tokens per chunk.
-pub(super) const CHUNK: usize = 128;
-
-/// Up to so many tokens that may pass the filters are sorted; more are cut off by score (`nucleus`).
-const FEW: usize = 1024;
 
 /// Buffers that a thread reuses between rows.
 #[derive(Default)]
@@ -73,112 +66,6 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     };
     let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
     Sampled { token: TokenId::new(token), logprob: logprob(token), top }
-}
-
-/// Scores with the maximum of each chunk.
-pub(super) struct Scores<'a> {
-    pub(super) scores: &'a [f32],
-    pub(super) maxima: &'a [f32],
-    pub(super) best: f32,
-}
-
-impl<'a> Scores<'a> {
-    /// `None`: one of them is NaN or +inf.
-    fn new(isa: Isa, scores: &'a [f32], maxima: &'a mut Vec<f32>) -> Option<Self> {
-        maxima.resize(scores.len().div_ceil(CHUNK), 0.0);
-        chunk_maxima(isa, scores, maxima).then(|| {
-            let best = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            Self { scores, maxima, best }
-        })
-    }
-
-    fn first_best(&self) -> usize {
-        self.at_least(self.best).next().expect("the best score is one of them")
-    }
-
-    /// Tokens with a score of at least `lowest`, by rising id.
-    pub(super) fn at_least(&self, lowest: f32) -> impl Iterator<Item = usize> {
-        let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
-        chunks.filter(move |(_, (_, max))| **max >= lowest).flat_map(move |(c, (chunk, _))| {
-            chunk.iter().enumerate().filter(move |(_, x)| **x >= lowest).map(move |(i, _)| c * CHUNK + i)
-        })
-    }
-
-    /// The same as a list, unless they are more than [`FEW`] among finite scores.
-    fn few_at_least(&self, lowest: f32) -> Option<Vec<usize>> {
-        if !self.best.is_finite() {
-            return Some(Vec::new());
-        }
-        let tokens: Vec<usize> = self.at_least(lowest).take(FEW + 1).collect();
-        (tokens.len() <= FEW).then_some(tokens)
-    }
-
-    /// The `count` best tokens, by falling score, ties by rising id.
-    fn largest(&self, count: usize) -> Vec<usize> {
-        if count == 0 {
-            return Vec::new();
-        }
-        let mut lowest = f32::NEG_INFINITY;
-        if count < self.maxima.len() {
-            // At least `count` tokens reach the `count`-th largest maximum, namely the maxima themselves.
-            let mut maxima = self.maxima.to_vec();
-            lowest = *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1;
-        }
-        let mut tokens: Vec<usize> = self.at_least(lowest).collect();
-        if count < tokens.len() {
-            tokens.select_nth_unstable_by(count, |&a, &b| self.rank(a, b));
-            tokens.truncate(count);
-        }
-        tokens.sort_unstable_by(|&a, &b| self.rank(a, b));
-        tokens
-    }
-
-    pub(super) fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
-        // Adding zero makes -0 and 0 equal.
-        (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
-    }
-
-    /// Writes the weight `e^((score - best) / temperature)` of every token, and the sum of each chunk. Returns the sum
-    /// of all.
-    fn exponentials(&self, isa: Isa, temperature: f32, weights: &mut Vec<f32>, sums: &mut Vec<f64>) -> f64 {
-        weights.resize(self.scores.len(), 0.0);
-        sums.resize(self.maxima.len(), 0.0);
-        if self.best.is_finite() {
-            weigh_chunks(isa, self.scores, self.best, temperature, weights, sums);
-        } else {
-            weights.fill(0.0);
-            sums.fill(0.0);
-        }
-        sums.iter().sum()
-    }
-
-    /// The same sums, of weights that are not kept.
-    fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
-        sums.resize(self.maxima.len(), 0.0);
-        if self.best.is_finite() {
-            sum_chunks(isa, self.scores, self.best, temperature, sums);
-        } else {
-            sums.fill(0.0);
-        }
-        sums.iter().sum()
-    }
-
-    /// The weights of one chunk, the same as `exponentials` writes; the best score is finite.
-    fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
-        let scores = &self.scores[chunk * CHUNK..self.scores.len().min((chunk + 1) * CHUNK)];
-        weigh_chunks(isa, scores, self.best, temperature, &mut weights[..scores.len()], &mut [0.0]);
-    }
-
-    /// The weight of one token, computed in f64.
-    fn weight(&self, token: usize, temperature: f32) -> f64 {
-        self.weight_of(self.scores[token], temperature)
-    }
-
-    /// The same of a score.
-    pub(super) fn weight_of(&self, score: f32, temperature: f32) -> f64 {
-        let exponent = (f64::from(score) - f64::from(self.best)) / f64::from(temperature);
-        if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }
-    }
 }
 
 /// The weights of all tokens, see `Scores::exponentials`.
@@ -300,8 +187,8 @@ impl Filters {
         (scores.best + self.temperature * lightest.ln() as f32).min(scores.best)
     }
 
-    /// The fewest best of `tokens` whose weights reach `top_p` of `total`. Sorts them in blocks of growing size, from the
-    /// best down, and stops as soon as that is reached.
+    /// The fewest best of `tokens` whose weights reach `top_p` of `total`. Sorts them in blocks of growing size, from
+    /// the best down, and stops as soon as that is reached.
     fn nucleus(&self, scores: &Scores, mut tokens: Vec<usize>, total: f64) -> Vec<(usize, f64)> {
         let mut kept = Vec::new();
         let (mut rest, mut block, mut before) = (tokens.as_mut_slice(), 64, 0.0);
@@ -374,114 +261,4 @@ fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
         running > target
     });
     found.or_else(|| positive.clone().next_back()).map_or(0, |(token, _)| *token)
-}
-
-for_each_isa! {
-    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) -> bool = chunk_maxima_loop;
-}
-
-/// Returns whether all scores are below +inf, and none is NaN.
-#[inline(always)]
-fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
-    let mut safe = [true; 16];
-    for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
-        let (whole, rest) = chunk.as_chunks::<16>();
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        for part in whole {
-            for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
-                *lane = if x > *lane { x } else { *lane };
-                // NaN fails this comparison, too.
-                *safe &= x <= f32::MAX;
-            }
-        }
-        for (safe, x) in safe.iter_mut().zip(rest) {
-            *safe &= *x <= f32::MAX;
-        }
-        *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    }
-    safe == [true; 16]
-}
-
-for_each_isa! {
-    fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
-        = weigh_chunks_loop;
-}
-
-#[inline(always)]
-fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
-    for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
-        *sum = weigh(scores, best, temperature, weights);
-    }
-}
-
-for_each_isa! {
-    fn sum_chunks(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) = sum_chunks_loop;
-}
-
-#[inline(always)]
-fn sum_chunks_loop(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) {
-    let mut weights = [0.0; CHUNK];
-    for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
-        *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
-    }
-}
-
-/// The weights of a chunk, and their sum.
-#[inline(always)]
-fn weigh(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32]) -> f64 {
-    // Nothing changes by a division by 1, which takes as long as half of an exponential.
-    if temperature == 1.0 {
-        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp(score - best));
-    } else {
-        weights.iter_mut().zip(scores).for_each(|(weight, score)| *weight = exp((score - best) / temperature));
-    }
-    let (whole, rest) = weights.as_chunks::<16>();
-    let mut lanes = [0.0f64; 16];
-    for part in whole {
-        for (lane, &weight) in lanes.iter_mut().zip(part) {
-            *lane += f64::from(weight);
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sums_without_weights_and_weights_of_one_chunk_are_those_of_all() {
-        let scores: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1009) as f32 / 50.0 - 10.0).collect();
-        for isa in Isa::available() {
-            for (len, temperature) in [1, 127, 128, 129, 300].into_iter().flat_map(|len| [(len, 1.0), (len, 0.7)]) {
-                let mut maxima = Vec::new();
-                let scores = Scores::new(isa, &scores[..len], &mut maxima).expect("all scores are finite");
-                let (mut weights, mut stored, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-                let total = scores.exponentials(isa, temperature, &mut weights, &mut stored);
-                assert_eq!(scores.sum_chunks(isa, temperature, &mut alone).to_bits(), total.to_bits());
-                assert_eq!(alone, stored, "{isa:?}, {len} tokens");
-                for (c, whole) in weights.chunks(CHUNK).enumerate() {
-                    let mut of_chunk = [0.0; CHUNK];
-                    scores.weigh_chunk(isa, temperature, c, &mut of_chunk);
-                    assert_eq!(of_chunk[..whole.len()], *whole, "{isa:?}, {len} tokens, chunk {c}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn scores_are_refused_if_one_is_no_number_or_infinite_wherever_it_is() {
-        for (at, wrong) in
-            [0, 15, 16, 127, 128, 290, 299].into_iter().flat_map(|at| [(at, f32::NAN), (at, f32::INFINITY)])
-        {
-            let mut scores = vec![0.5; 300];
-            scores[7] = f32::NEG_INFINITY;
-            for isa in Isa::available() {
-                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_some());
-                let mut scores = scores.clone();
-                scores[at] = wrong;
-                assert!(Scores::new(isa, &scores, &mut Vec::new()).is_none(), "{isa:?}, {wrong} at {at}");
-            }
-        }
-    }
 }

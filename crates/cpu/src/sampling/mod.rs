@@ -7,6 +7,7 @@
 //! the best one by more than a factor of e^87 (at the request's temperature) is never sampled. The best token is never
 //! filtered out. If every token is at -inf, token 0 is sampled.
 
+pub mod chunks;
 mod clear;
 mod fast;
 mod nucleus;

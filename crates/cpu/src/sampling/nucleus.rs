@@ -2,7 +2,7 @@
 //! instead of by sorting, and the weights of the tokens behind that cut made zero. `fast` decides when this is quicker
 //! than its sort.
 
-use super::fast::{CHUNK, Scores};
+use super::chunks::{CHUNK, Scores, sum_of_weights};
 use crate::Isa;
 use crate::rows::for_each_isa;
 
@@ -13,7 +13,7 @@ const SORTED: usize = 1024;
 
 /// A token is kept if it ranks before or at this one: by falling score, ties by rising id.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub struct Cut {
     score: f32,
     last: usize,
 }
@@ -21,7 +21,7 @@ pub(super) struct Cut {
 impl Cut {
     /// Keeps the fewest best tokens whose weights reach `wanted`. `lowest`: tokens of a lower score are not needed to
     /// reach it. `weights`: see `Scores::exponentials`.
-    pub(super) fn of_top_p(isa: Isa, scores: &Scores, lowest: f32, weights: &[f32], wanted: f64) -> Cut {
+    pub fn of_top_p(isa: Isa, scores: &Scores, lowest: f32, weights: &[f32], wanted: f64) -> Cut {
         let mut range = ScoreRange { high: scores.best, low: lowest, tokens: usize::MAX };
         let mut before = 0.0;
         loop {
@@ -50,7 +50,8 @@ impl Cut {
         Cut { score: scores.scores[last], last }
     }
 
-    /// The cut at the first of the tokens in `range`, which all have one score, with which their weights reach `missing`.
+    /// The cut at the first of the tokens in `range`, which all have one score, with which their weights reach
+    /// `missing`.
     fn of_ties(isa: Isa, scores: &Scores, range: ScoreRange, weights: &[f32], missing: f64) -> Cut {
         let score = range.high;
         let mut first = scores.at_least(score).filter(|&token| scores.scores[token] == score);
@@ -73,7 +74,7 @@ impl Cut {
     }
 
     /// Keeps the tokens whose weight, in f64, is at least `min_p` of the best one's; 0 < `min_p` <= 1.
-    pub(super) fn of_min_p(scores: &Scores, temperature: f32, min_p: f32) -> Cut {
+    pub fn of_min_p(scores: &Scores, temperature: f32, min_p: f32) -> Cut {
         // Weights fall with scores: from the rounded threshold, step to the lowest score that passes.
         let passes = |score: f32| scores.weight_of(score, temperature) >= f64::from(min_p);
         let mut score = (scores.best + temperature * min_p.ln()).clamp(f32::MIN, scores.best);
@@ -87,13 +88,13 @@ impl Cut {
     }
 
     /// The cut that keeps what both keep.
-    pub(super) fn and(self, other: Cut) -> Cut {
+    pub fn and(self, other: Cut) -> Cut {
         let stricter = self.score > other.score || (self.score == other.score && self.last <= other.last);
         if stricter { self } else { other }
     }
 
     /// Makes the weights of all other tokens zero, and the sums of the chunks accordingly.
-    pub(super) fn apply(self, isa: Isa, scores: &Scores, weights: &mut [f32], sums: &mut [f64]) {
+    pub fn apply(self, isa: Isa, scores: &Scores, weights: &mut [f32], sums: &mut [f64]) {
         let chunks = scores.scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(scores.maxima).zip(sums);
         for (c, (((scores, weights), &max), sum)) in chunks.enumerate() {
             // Ids within the chunk; a chunk behind `last` keeps no token of the cut's score.
@@ -136,8 +137,8 @@ impl Bins {
     }
 }
 
-/// The tokens of the bin of `range` in which the running sum of weights reaches `wanted`; `before` grows by what lies in
-/// better bins.
+/// The tokens of the bin of `range` in which the running sum of weights reaches `wanted`; `before` grows by what lies
+/// in better bins.
 fn boundary(
     isa: Isa,
     scores: &Scores,
@@ -266,12 +267,5 @@ fn keep_chunk_loop(scores: &[f32], weights: &mut [f32], lowest: f32, ties: usize
     for (weight, &score) in weights[first..second].iter_mut().zip(&scores[first..]) {
         *weight = if score > lowest { *weight } else { 0.0 };
     }
-    let (whole, rest) = weights.as_chunks::<16>();
-    let mut lanes = [0.0f64; 16];
-    for part in whole {
-        for (lane, &weight) in lanes.iter_mut().zip(part) {
-            *lane += f64::from(weight);
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&weight| f64::from(weight)).sum::<f64>()
+    sum_of_weights(weights)
 }

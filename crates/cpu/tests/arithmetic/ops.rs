@@ -1,5 +1,5 @@
-//! The list of cases for the ops of every backend, on every code path of the CPU: each op compared with the clear loops,
-//! and those with f64.
+//! The list of cases for the ops of every backend, on every code path of the CPU: each op compared with the clear
+//! loops, and those with f64.
 
 use offshoot_cases::{CheckEffort, CheckReport, levels, ops};
 use offshoot_core::Result;

@@ -1,58 +1,48 @@
-//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel. Dot products by
-//! AVX-VNNI where the processor has it; else by products in pairs of 16 bits.
+//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel. Dot products
+//! by AVX-VNNI where the processor has it; else by products in pairs of 16 bits.
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
-use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
-use offshoot_gguf::LIFTED;
+use super::kernel::{BlockKernel, BlockKernels, BlockTile};
+use crate::gemm::pack::PANEL;
+use offshoot_gguf::{LIFTED, TensorType};
 
-/// The kernels for `codes` by products in pairs.
-pub fn pairs(codes: CodeLines) -> BlockKernels {
+/// The kernels for blocks of type `kind` by products in pairs.
+pub fn pairs(kind: TensorType) -> BlockKernels {
+    kernels::<false>(kind)
+}
+
+/// The kernels for blocks of type `kind` by AVX-VNNI.
+pub fn vnni(kind: TensorType) -> BlockKernels {
+    kernels::<true>(kind)
+}
+
+fn kernels<const VNNI: bool>(kind: TensorType) -> BlockKernels {
     BlockKernels {
         rows: 4,
         panels: |_| 1,
-        kernel: match codes {
-            CodeLines::Bytes => |rows, _, form| of_form::<Bytes, false>(rows, form),
-            CodeLines::Nibbles => |rows, _, form| of_form::<Nibbles, false>(rows, form),
-            CodeLines::Five => |rows, _, form| of_form::<Five, false>(rows, form),
-            CodeLines::Six => |rows, _, form| of_form::<Six, false>(rows, form),
-            CodeLines::Fp4 => |rows, _, form| of_form::<Fp4, false>(rows, form),
+        kernel: match (CodeLines::of(kind), kind.has_least()) {
+            (CodeLines::Bytes, false) => kernel::<Bytes, false, VNNI>,
+            (CodeLines::Nibbles, false) => kernel::<Nibbles, false, VNNI>,
+            (CodeLines::Nibbles, true) => kernel::<Nibbles, true, VNNI>,
+            (CodeLines::Five, false) => kernel::<Five, false, VNNI>,
+            (CodeLines::Five, true) => kernel::<Five, true, VNNI>,
+            (CodeLines::Six, false) => kernel::<Six, false, VNNI>,
+            (CodeLines::Fp4, false) => kernel::<Fp4, false, VNNI>,
+            (codes, true) => unreachable!("{kind} has no smallest values beside {codes:?}"),
         },
     }
 }
 
-/// The kernels for `codes` by AVX-VNNI.
-pub fn vnni(codes: CodeLines) -> BlockKernels {
-    BlockKernels {
-        kernel: match codes {
-            CodeLines::Bytes => |rows, _, form| of_form::<Bytes, true>(rows, form),
-            CodeLines::Nibbles => |rows, _, form| of_form::<Nibbles, true>(rows, form),
-            CodeLines::Five => |rows, _, form| of_form::<Five, true>(rows, form),
-            CodeLines::Six => |rows, _, form| of_form::<Six, true>(rows, form),
-            CodeLines::Fp4 => |rows, _, form| of_form::<Fp4, true>(rows, form),
-        },
-        ..pairs(codes)
-    }
-}
-
-fn of_form<C: Codes, const VNNI: bool>(rows: usize, form: BlockForm) -> BlockKernel {
-    match form {
-        BlockForm::Plain => kernel::<C, VNNI, false, false>(rows),
-        BlockForm::Least => kernel::<C, VNNI, true, false>(rows),
-        BlockForm::Halves => kernel::<C, VNNI, false, true>(rows),
-    }
-}
-
-fn kernel<C: Codes, const VNNI: bool, const LEAST: bool, const HALVES: bool>(rows: usize) -> BlockKernel {
+fn kernel<C: Codes, const LEAST: bool, const VNNI: bool>(rows: usize, _: usize) -> BlockKernel {
     macro_rules! of_rows {
         ($tile:ident) => {
             match rows {
-                1 => $tile::<C, LEAST, HALVES, 1>,
-                2 => $tile::<C, LEAST, HALVES, 2>,
-                3 => $tile::<C, LEAST, HALVES, 3>,
-                4 => $tile::<C, LEAST, HALVES, 4>,
+                1 => $tile::<C, LEAST, 1>,
+                2 => $tile::<C, LEAST, 2>,
+                3 => $tile::<C, LEAST, 3>,
+                4 => $tile::<C, LEAST, 4>,
                 _ => unreachable!("no kernel for {rows} rows"),
             }
         };
@@ -63,6 +53,8 @@ fn kernel<C: Codes, const VNNI: bool, const LEAST: bool, const HALVES: bool>(row
 /// Unpacks 32 inputs of eight outputs.
 trait Codes {
     const LINES: usize;
+    /// Scales of 32 inputs: one, or one for each half of them.
+    const SPLITS: usize = 1;
     /// Words whose sums of products of pairs fit 16 bits; zero where not even one pair's do.
     const WORDS_IN_16_BITS: usize;
 
@@ -154,6 +146,7 @@ struct Six;
 
 impl Codes for Six {
     const LINES: usize = CodeLines::Six.lines();
+    const SPLITS: usize = 2;
     const WORDS_IN_16_BITS: usize = 2;
 
     #[inline]
@@ -183,9 +176,9 @@ impl Codes for Fp4 {
     }
 }
 
-/// Adds the products of some words to `dot`. Codes of eight bits have no sums of pairs in 16 bits: there the sizes of the
-/// signed codes are multiplied by the activations with their signs, at most `2 * 128 * 127`, and what raised the codes is
-/// not in the sum, nor in its beginning.
+/// Adds the products of some words to `dot`. Codes of eight bits have no sums of pairs in 16 bits: there the sizes of
+/// the signed codes are multiplied by the activations with their signs, at most `2 * 128 * 127`, and what raised the
+/// codes is not in the sum, nor in its beginning.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_pairs<C: Codes>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
@@ -218,13 +211,10 @@ fn add_dots(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
 macro_rules! tile {
     ($name:ident, $features:literal, $raised:expr, $add:expr) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usize>(
-            tile: &BlockTile<'_>,
-            sums: &mut [f32],
-        ) {
+        unsafe fn $name<C: Codes, const LEAST: bool, const ROWS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
             let (w, groups) = (tile.w, tile.w.groups());
             let codes = &w.codes_from(tile.panel)[..groups * C::LINES * LINE];
-            let splits = if HALVES { 2 } else { 1 };
+            let splits = C::SPLITS;
             let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
             for (g, lines) in codes.chunks_exact(C::LINES * LINE).enumerate() {
                 let x: [[i32; WORDS]; ROWS] = std::array::from_fn(|r| {
@@ -268,22 +258,3 @@ macro_rules! tile {
 
 tile!(pair_tile, "avx2,fma,f16c", |words: usize| words > 0, add_pairs::<C>);
 tile!(vnni_tile, "avx2,fma,f16c,avxvnni", |_: usize| true, add_dots);
-
-#[cfg(test)]
-mod tests {
-    use super::super::clear::tests::compare;
-    use crate::Isa;
-
-    #[test]
-    fn kernels_compute_the_bits_of_the_definition() {
-        if !Isa::available().contains(&Isa::Avx2) {
-            return crate::skip::skipped("this processor has no AVX2");
-        }
-        compare("AVX2", super::pairs);
-        if is_x86_feature_detected!("avxvnni") {
-            compare("AVX-VNNI", super::vnni);
-        } else {
-            crate::skip::skipped("this processor has no AVX-VNNI");
-        }
-    }
-}

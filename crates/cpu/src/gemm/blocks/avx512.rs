@@ -1,30 +1,33 @@
-//! Kernels for AVX-512 with VNNI: 16 outputs of a panel in a register, dot products of four inputs each. The codes of 32
-//! inputs are unpacked to eight registers and multiplied by all rows of the tile.
+//! Kernels for AVX-512 with VNNI: 16 outputs of a panel in a register, dot products of four inputs each. The codes of
+//! 32 inputs are unpacked to eight registers and multiplied by all rows of the tile.
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
-use super::drive::{BlockForm, BlockKernel, BlockKernels, BlockTile};
-use offshoot_gguf::LIFTED;
+use super::kernel::{BlockKernel, BlockKernels, BlockTile};
+use crate::gemm::pack::PANEL;
+use offshoot_gguf::{LIFTED, TensorType};
 
-/// The kernels for `codes`.
-pub fn kernels(codes: CodeLines) -> BlockKernels {
+/// The kernels for blocks of type `kind`.
+pub fn kernels(kind: TensorType) -> BlockKernels {
     BlockKernels {
         rows: 12,
         panels,
-        kernel: match codes {
-            CodeLines::Bytes => of_form::<Bytes>,
-            CodeLines::Nibbles => of_form::<Nibbles>,
-            CodeLines::Five => of_form::<Five>,
-            CodeLines::Six => of_form::<Six>,
-            CodeLines::Fp4 => of_form::<Fp4>,
+        kernel: match (CodeLines::of(kind), kind.has_least()) {
+            (CodeLines::Bytes, false) => kernel::<Bytes, false>,
+            (CodeLines::Nibbles, false) => kernel::<Nibbles, false>,
+            (CodeLines::Nibbles, true) => kernel::<Nibbles, true>,
+            (CodeLines::Five, false) => kernel::<Five, false>,
+            (CodeLines::Five, true) => kernel::<Five, true>,
+            (CodeLines::Six, false) => kernel::<Six, false>,
+            (CodeLines::Fp4, false) => kernel::<Fp4, false>,
+            (codes, true) => unreachable!("{kind} has no smallest values beside {codes:?}"),
         },
     }
 }
 
-/// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that several
-/// streams of weights are read at once.
+/// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that
+/// several streams of weights are read at once.
 fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 4,
@@ -33,19 +36,11 @@ fn panels(rows: usize) -> usize {
     }
 }
 
-fn of_form<C: Codes>(rows: usize, panels: usize, form: BlockForm) -> BlockKernel {
-    match form {
-        BlockForm::Plain => kernel::<C, false, false>(rows, panels),
-        BlockForm::Least => kernel::<C, true, false>(rows, panels),
-        BlockForm::Halves => kernel::<C, false, true>(rows, panels),
-    }
-}
-
-fn kernel<C: Codes, const LEAST: bool, const HALVES: bool>(rows: usize, panels: usize) -> BlockKernel {
+fn kernel<C: Codes, const LEAST: bool>(rows: usize, panels: usize) -> BlockKernel {
     macro_rules! one_of {
         ($($rows:literal x $($panels:literal)+;)+) => {
             match (rows, panels) {
-                $($(($rows, $panels) => tile::<C, LEAST, HALVES, $rows, $panels>,)+)+
+                $($(($rows, $panels) => tile::<C, LEAST, $rows, $panels>,)+)+
                 _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
             }
         };
@@ -69,6 +64,8 @@ fn kernel<C: Codes, const LEAST: bool, const HALVES: bool>(rows: usize, panels: 
 /// Unpacks 32 inputs of a panel.
 trait Codes {
     const LINES: usize;
+    /// Scales of 32 inputs: one, or one for each half of them.
+    const SPLITS: usize = 1;
 
     /// Word `i` of the raised codes.
     ///
@@ -145,6 +142,7 @@ struct Six;
 
 impl Codes for Six {
     const LINES: usize = CodeLines::Six.lines();
+    const SPLITS: usize = 2;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -180,7 +178,7 @@ impl Codes for Fp4 {
 const AHEAD: usize = 24;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usize, const PANELS: usize>(
+unsafe fn tile<C: Codes, const LEAST: bool, const ROWS: usize, const PANELS: usize>(
     tile: &BlockTile<'_>,
     sums: &mut [f32],
 ) {
@@ -188,7 +186,7 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
     let (codes, panel_bytes) = (w.codes_from(tile.panel), w.panel_bytes());
     let (x, stride) = (tile.x.codes_from(tile.first), tile.x.stride);
     let rows: [_; ROWS] = std::array::from_fn(|r| tile.x.row(tile.first + r));
-    let splits = if HALVES { 2 } else { 1 };
+    let splits = C::SPLITS;
     assert!(
         panel_bytes == groups * C::LINES * LINE
             && codes.len() >= PANELS * panel_bytes
@@ -208,8 +206,8 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
             for i in 0..C::LINES {
                 _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
             }
-            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups, and
-            // the rows their codes.
+            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups,
+            // and the rows their codes.
             unsafe {
                 let mut words = [_mm512_setzero_si512(); WORDS];
                 for (i, word) in words.iter_mut().enumerate() {
@@ -239,18 +237,5 @@ unsafe fn tile<C: Codes, const LEAST: bool, const HALVES: bool, const ROWS: usiz
     for (acc, sums) in acc.as_flattened().iter().zip(sums.chunks_exact_mut(PANEL)) {
         // SAFETY: `sums` are 16 numbers.
         unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), *acc) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::Isa;
-
-    #[test]
-    fn kernels_compute_the_bits_of_the_definition() {
-        if !Isa::available().contains(&Isa::Avx512) || !is_x86_feature_detected!("avx512vnni") {
-            return crate::skip::skipped("this processor has no AVX-512 with VNNI");
-        }
-        super::super::clear::tests::compare("AVX-512 VNNI", super::kernels);
     }
 }

@@ -1,7 +1,7 @@
 //! The codes of 32 inputs of a panel's 16 outputs, as kernels read them: lines of 64 bytes, four neighbouring inputs of
 //! each output. Codes are raised so that none is negative, which dot products of unsigned by signed bytes ask for.
 
-use super::super::pack::PANEL;
+use crate::gemm::pack::PANEL;
 use offshoot_gguf::{LIFTED, TensorType};
 
 /// Lines of four inputs: words of four bytes for 16 outputs.
@@ -18,8 +18,8 @@ pub enum CodeLines {
     Nibbles,
     /// `Nibbles`, and a line with the fifth bits: bit `i` of its bytes belongs to inputs `4 i ..`.
     Five,
-    /// `Nibbles`, and two lines with the upper two bits: bits `2 i` of the first one's bytes belong to inputs `4 i ..`, those
-    /// of the second one to inputs `16 + 4 i ..`.
+    /// `Nibbles`, and two lines with the upper two bits: bits `2 i` of the first one's bytes belong to inputs `4 i ..`,
+    /// those of the second one to inputs `16 + 4 i ..`.
     Six,
     /// `Nibbles` that stand for the numbers of [`E2M1_RAISED`].
     Fp4,

@@ -1,28 +1,29 @@
-//! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`), the
-//! definition (`clear`), and the fast path: loops over panels and rows (`drive`) and the kernels of each instruction set.
-//! Where activations are to stay as they are, `numbers` multiplies.
+//! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`),
+//! the definition (`clear`), and the fast path: what a few panels are multiplied by (`drive`) and the kernels of each
+//! instruction set. Where activations are to stay as they are, `numbers` multiplies.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
-//! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising order.
-//! Every instruction set computes the same bits.
+//! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising
+//! order. Every instruction set computes the same bits.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
-mod clear;
+pub mod avx512;
+pub mod clear;
 mod codes;
 mod drive;
+pub mod kernel;
 mod numbers;
-mod operand;
-mod panels;
+pub mod operand;
+pub mod panels;
 
-use super::OutputMode;
+use super::coded::CodedCall;
+use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
-use codes::CodeLines;
-use drive::BlockKernels;
+use kernel::BlockKernels;
 
-pub use drive::BlockScratch;
+pub use drive::{BlockScratch, multiply};
 pub use panels::BlockPanels;
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
@@ -35,29 +36,31 @@ pub fn linear(
     bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
-    if w.rows == 0 || x.rows == 0 {
-        return;
-    }
-    let kernels = if w.exact { numbers::KERNELS } else { kernels(cores.isa, CodeLines::of(w.kind)) };
-    drive::multiply(cores, &kernels, scratch, out, x, w, bias, mode);
+    let (mut parts, input) = (std::iter::once((0, 0..x.rows)), |row: usize| x.row(row));
+    let weights = |_: usize| (w, bias);
+    let call = CodedCall { cores, out, parts: &mut parts, input: &input, like: w, weights: &weights, mode };
+    multiply(call, &kernels(cores.isa, w), scratch);
 }
 
-/// The fastest kernels of a path for these codes.
-fn kernels(isa: Isa, codes: CodeLines) -> BlockKernels {
+/// The fastest kernels of a path for these weights.
+pub fn kernels(isa: Isa, w: &BlockPanels) -> BlockKernels {
+    if w.exact {
+        return numbers::KERNELS;
+    }
     #[cfg(target_arch = "x86_64")]
     {
         let vnni = is_x86_feature_detected!("avx512vnni");
         let avx_vnni = is_x86_feature_detected!("avxvnni");
         match isa {
             Isa::Portable => clear::KERNELS,
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(codes),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(codes),
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(codes),
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if vnni => avx512::kernels(w.kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx if avx_vnni => avx2::vnni(w.kind),
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => avx2::pairs(w.kind),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (isa, codes);
+        let _ = isa;
         clear::KERNELS
     }
 }

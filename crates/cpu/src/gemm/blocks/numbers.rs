@@ -1,16 +1,16 @@
-//! Products of unrounded activations: weights become f32 numbers, 32 inputs of a panel at a time, and every output is one
-//! chain of f32 products and sums over the inputs in rising order. This is its own definition.
+//! Products of unrounded activations: weights become f32 numbers, 32 inputs of a panel at a time, and every output is
+//! one chain of f32 products and sums over the inputs in rising order. This is its own definition.
 
-use super::super::pack::PANEL;
-use super::drive::BlockKernels;
+use super::kernel::BlockKernels;
 use super::panels::{BlockPanels, PanelScales};
 use crate::Isa;
+use crate::gemm::pack::PANEL;
 use crate::rows::for_each_isa;
 use offshoot_gguf::LIFTED;
 
 /// How many rows and panels are multiplied at a time.
 pub const KERNELS: BlockKernels =
-    BlockKernels { rows: 8, panels: |_| 1, kernel: |_, _, _| unreachable!("numbers are multiplied without kernels") };
+    BlockKernels { rows: 8, panels: |_| 1, kernel: |_, _| unreachable!("numbers are multiplied without kernels") };
 
 /// Activations of a row.
 type Row<'a> = &'a dyn Fn(usize) -> &'a [f32];

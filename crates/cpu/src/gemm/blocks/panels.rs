@@ -1,12 +1,13 @@
-//! The layout of weights from GGUF files: panels of 16 outputs, as dense ones have, so that 16 outputs are multiplied at
-//! once. Rows are laid out anew when they are loaded, bit for bit and in as many bytes; `codes` says where codes lie. Scales
-//! stay as they are stored, two bytes of 16 outputs side by side, and become f32 numbers panel by panel when they are used.
+//! The layout of weights from GGUF files: panels of 16 outputs, as dense ones have, so that 16 outputs are multiplied
+//! at once. Rows are laid out anew when they are loaded, bit for bit and in as many bytes; `codes` says where codes
+//! lie. Scales stay as they are stored, two bytes of 16 outputs side by side, and become f32 numbers panel by panel
+//! when they are used.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use super::super::pack::{PANEL, zeroed};
 use super::codes::{CodeLines, LINE, WORDS, raised_by};
+use crate::gemm::pack::{PANEL, zeroed};
 use offshoot_backend::BlockView;
 use offshoot_gguf::{CodedBlock, LIFTED, TensorType, half, half_power_of_two};
 
@@ -234,38 +235,6 @@ fn read_signed(block: &[u8], scales: &mut [[f32; PANEL]]) {
         let bytes = bytes(block, j);
         for lane in 0..PANEL {
             scales[lane] = of_scales[lane] * ((bytes[lane] << 24).cast_signed() >> 24) as f32;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Any bits but those of infinities and NaN: rows are the numbers that their blocks decode to.
-    #[test]
-    fn rows_are_what_their_blocks_decode_to() {
-        for kind in TensorType::ALL.into_iter().filter(|kind| kind.is_quantised()) {
-            let (rows, cols) = (21, 512);
-            let mut state = 1u32;
-            let mut bytes: Vec<u8> = (0..rows * kind.row_bytes(cols))
-                .map(|_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state >> 24) as u8
-                })
-                .collect();
-            for block in bytes.chunks_exact_mut(kind.block_bytes()) {
-                // The exponents of f16 are not the largest, so all numbers are finite.
-                block[kind.scale_bytes()].iter_mut().for_each(|byte| *byte &= 0xbf);
-            }
-            let view = BlockView { kind, rows, cols, bytes: &bytes, exact: false };
-            let packed = BlockPanels::pack(&[view]);
-            let (mut found, mut expected) = (vec![0.0; cols], vec![0.0; cols]);
-            for row in 0..rows {
-                packed.copy_row(row, &mut found);
-                view.numbers(row, &mut expected);
-                assert_eq!(found, expected, "{kind}, row {row}");
-            }
         }
     }
 }

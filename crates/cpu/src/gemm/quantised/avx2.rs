@@ -1,11 +1,11 @@
-//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel, and products of
-//! bytes in pairs of 16 bits.
+//! Kernels for AVX2, FMA and F16C: as those for AVX-512, with two registers for the 16 outputs of a panel, and products
+//! of bytes in pairs of 16 bits.
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::drive::{QuantKernel, QuantKernels, QuantTile};
 use super::operand::OperandForm;
+use crate::gemm::pack::PANEL;
 use offshoot_backend::quantised::{CodeFormat, QuantFormat};
 
 /// The kernels that multiply numbers.
@@ -237,8 +237,8 @@ unsafe fn tile<D: Decode, const ROWS: usize, const PANELS: usize>(tile: &QuantTi
     }
 }
 
-/// Dot products of four bytes; the sums are i32. The sizes of the weights' codes times the activations with the weights'
-/// signs: a pair's sum is at most `2 * 128 * 127`, which 16 bits hold.
+/// Dot products of four bytes; the sums are i32. The sizes of the weights' codes times the activations with the
+/// weights' signs: a pair's sum is at most `2 * 128 * 127`, which 16 bits hold.
 #[target_feature(enable = "avx2")]
 unsafe fn dot_tile<const ROWS: usize, const PANELS: usize>(tile: &QuantTile) {
     let x = tile.x.cast::<i32>();

@@ -3,11 +3,11 @@
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::avx512_wide;
 use super::drive::{QuantKernel, QuantKernels, QuantTile};
 use super::operand::OperandForm;
 use super::wide::WideKernels;
+use crate::gemm::pack::PANEL;
 use offshoot_backend::quantised::{CodeFormat, QuantFormat};
 
 /// The kernels that multiply numbers.

@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::super::pack::PANEL;
 use super::wide::{WideKernel, WideTile};
+use crate::gemm::pack::PANEL;
 
 /// The kernel for exactly this many rows and panels.
 pub fn kernel(rows: usize, panels: usize) -> WideKernel {
@@ -46,8 +46,8 @@ unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &WideTile) {
             }
         }
         for p in 0..PANELS {
-            // SAFETY: the tile has scales of `PANELS` panels and all its groups, and `ROWS * PANELS` registers of sums and
-            // of parts.
+            // SAFETY: the tile has scales of `PANELS` panels and all its groups, and `ROWS * PANELS` registers of sums
+            // and of parts.
             unsafe {
                 let scale = _mm512_loadu_ps(tile.scales.add((p * tile.groups + piece) * PANEL));
                 let scale = _mm512_mul_ps(scale, _mm512_set1_ps(tile.factor));

@@ -1,13 +1,14 @@
-//! The definition of a linear layer with quantised weights. Activations are rounded as the format says. Where they and the
-//! weights are int8, the products of a group are summed as integers, exactly. Otherwise a group's sum is one chain of
-//! f32 multiply-adds over its inputs in the order of the codes. Sums of groups, times their scales, are added in rising
-//! order.
+//! The definition of a linear layer with quantised weights. Activations are rounded as the format says. Where they and
+//! the weights are int8, the products of a group are summed as integers, exactly. Otherwise a group's sum is one chain
+//! of f32 multiply-adds over its inputs in the order of the codes. Sums of groups, times their scales, are added in
+//! rising order.
 
-use super::super::OutputMode;
-use super::super::pack::PANEL;
 use super::operand::Operand;
 use super::panels::QuantPanels;
 use crate::CpuBuffer;
+use crate::gemm::clear::over_panels;
+use crate::gemm::output::OutputMode;
+use crate::gemm::pack::PANEL;
 use crate::team::Team;
 
 /// See `quantised::linear`.
@@ -19,42 +20,21 @@ pub fn linear(
     bias: Option<&[f32]>,
     mode: OutputMode,
 ) {
-    if w.rows == 0 || x.rows == 0 {
-        return;
-    }
-    let parts = x.rows.div_ceil(ROWS).next_multiple_of(team.threads());
-    let each = x.rows.div_ceil(parts).max(1);
-    team.for_chunks(&mut out.data, w.rows * each, |part, out| {
-        let rows = part * each..x.rows.min((part + 1) * each);
-        let operands: Vec<Operand> = rows.map(|r| Operand::of(w, x.row(r))).collect();
-        let mut numbers = vec![[0.0; PANEL]; w.cols];
-        for p in 0..w.panels() {
-            for (k, numbers) in numbers.iter_mut().enumerate() {
-                *numbers = std::array::from_fn(|lane| w.number(p, k, lane));
-            }
-            for (operand, out) in operands.iter().zip(out.chunks_mut(w.rows)) {
-                let out = &mut out[p * PANEL..w.rows.min((p + 1) * PANEL)];
-                for (lane, (out, product)) in out.iter_mut().zip(operand.products(w, p, &numbers)).enumerate() {
-                    let y = product + bias.map_or(0.0, |bias| bias[p * PANEL + lane]);
-                    match mode {
-                        OutputMode::Replace => *out = y,
-                        OutputMode::Add => *out += y,
-                    }
-                }
-            }
+    let widen = |p: usize, numbers: &mut [[f32; PANEL]]| {
+        for (k, numbers) in numbers.iter_mut().enumerate() {
+            *numbers = std::array::from_fn(|lane| w.number(p, k, lane));
         }
-    });
+    };
+    let products = |operand: &Operand, p: usize, numbers: &[[f32; PANEL]]| operand.products(w, p, numbers);
+    over_panels(team, out, w.cols, bias, mode, |r| Operand::of(w, x.row(r)), widen, products);
 }
-
-/// Most rows for which a panel's codes are read once.
-const ROWS: usize = 128;
 
 impl Operand {
     /// The products of this row and the outputs of panel `p`, whose codes stand for `numbers`, by input and output.
     fn products(&self, w: &QuantPanels, p: usize, numbers: &[[f32; PANEL]]) -> [f32; PANEL] {
         let group = w.format.group_inputs(w.cols).max(1);
         let mut sums = [0.0; PANEL];
-        for (g, scales) in w.scales(p).chunks_exact(PANEL).enumerate() {
+        for (g, scales) in w.scales_from(p).chunks_exact(PANEL).take(w.groups()).enumerate() {
             let inputs = g * group..w.cols.min((g + 1) * group);
             let of_group: [f32; PANEL] = match self {
                 Operand::Numbers(x) => {

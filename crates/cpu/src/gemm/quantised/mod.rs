@@ -1,8 +1,9 @@
-//! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and the
-//! fast path: loops over rows and panels (`drive`; `wide` for many rows) and the kernels of each instruction set.
+//! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and
+//! the fast path: what a few panels are multiplied by (`drive`; `wide` for many rows) and the kernels of each
+//! instruction set.
 //!
-//! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere paths
-//! differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
+//! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere
+//! paths differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -16,18 +17,18 @@ mod operand;
 mod panels;
 mod wide;
 
-use std::ops::Range;
-
-use super::{GemmScratch, OutputMode};
+use super::coded::CodedCall;
+use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
+use drive::QuantKernels;
 
-pub use drive::{QuantKernels, QuantScratch};
+pub use drive::{QuantScratch, multiply};
 pub use panels::QuantPanels;
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(
     cores: &Cores,
-    scratch: &mut GemmScratch,
+    scratch: &mut QuantScratch,
     out: &mut CpuBuffer,
     x: &CpuBuffer,
     w: &QuantPanels,
@@ -37,23 +38,10 @@ pub fn linear(
     let Some(kernels) = kernels(cores.isa, w) else {
         return clear::linear(&cores.team, out, x, w, bias, mode);
     };
-    let parts = std::iter::once((0, 0..x.rows));
-    drive::multiply(cores, &kernels, &mut scratch.quantised, out, parts, |row| x.row(row), |_| (w, bias), mode);
-}
-
-/// Multiplies neighbouring rows by the matrix of their expert, as `gemm::drive::grouped` does. All matrices have one shape
-/// and format, that of `kernels`.
-pub fn grouped<'x>(
-    cores: &Cores,
-    kernels: &QuantKernels,
-    scratch: &mut GemmScratch,
-    out: &mut CpuBuffer,
-    expert_rows: impl Iterator<Item = (usize, Range<usize>)>,
-    input: impl Fn(usize) -> &'x [f32] + Sync,
-    weights: impl Fn(usize) -> (&'x QuantPanels, Option<&'x [f32]>) + Sync,
-) {
-    let scratch = &mut scratch.quantised;
-    drive::multiply(cores, kernels, scratch, out, expert_rows, input, weights, OutputMode::Replace);
+    let (mut parts, input) = (std::iter::once((0, 0..x.rows)), |row: usize| x.row(row));
+    let weights = |_: usize| (w, bias);
+    let call = CodedCall { cores, out, parts: &mut parts, input: &input, like: w, weights: &weights, mode };
+    multiply(call, &kernels, scratch);
 }
 
 /// The kernels of a path for these weights; `None` where the clear loops are used.

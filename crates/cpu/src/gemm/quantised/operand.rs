@@ -1,5 +1,5 @@
-//! Activations as a quantised matrix multiplies them: in the order of its inputs, rounded as its format says, and padded
-//! to whole words of codes.
+//! Activations as a quantised matrix multiplies them: in the order of its inputs, rounded as its format says, and
+//! padded to whole words of codes.
 
 use super::panels::QuantPanels;
 use crate::rows::for_each_isa;

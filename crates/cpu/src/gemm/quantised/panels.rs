@@ -1,5 +1,5 @@
-//! The layout of quantised weights: panels of 16 outputs, as dense ones have. Scales and zero points of a panel lie group
-//! by group, so that a kernel reads those of 16 outputs at once.
+//! The layout of quantised weights: panels of 16 outputs, as dense ones have. Scales and zero points of a panel lie
+//! group by group, so that a kernel reads those of 16 outputs at once.
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use crate::memory::CacheLine;
 use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView};
 
-use super::super::pack::{PANEL, zeroed};
+use crate::gemm::pack::{PANEL, zeroed};
 
-/// A quantised matrix `[rows, cols]` in panels of [`PANEL`] outputs, the last one padded. A panel's codes are, by format:
+/// A quantised matrix `[rows, cols]` in panels of [`PANEL`] outputs, the last one padded. A panel's codes are, by
+/// format:
 ///
 /// * fp8: `[cols][16]` bytes;
 /// * int8: `[cols / 4][16][4]` bytes: four inputs of each output, as the dot product of bytes reads them;
@@ -67,7 +68,8 @@ impl QuantPanels {
         let mut packed = Self { rows, cols, format, codes, scales, zeros, offsets, order, activations };
         if format.codes == CodeFormat::Int8 {
             let sum = |p: usize, lane: usize| {
-                let sum = (0..cols).map(|k| i32::from(code(packed.codes(p), format.codes, k, lane).cast_signed()));
+                let sum =
+                    (0..cols).map(|k| i32::from(code(packed.codes_from(p).0, format.codes, k, lane).cast_signed()));
                 sum.fold(0, i32::wrapping_add).wrapping_mul(128)
             };
             let outputs = (0..panels * PANEL).into_par_iter();
@@ -84,39 +86,24 @@ impl QuantPanels {
         self.format.groups(self.cols)
     }
 
-    /// The codes of panel `p`.
-    pub fn codes(&self, p: usize) -> &[u8] {
-        let bytes = panel_lines(self.format.codes, self.cols) * size_of::<CacheLine>();
-        &self.codes[p * bytes..][..bytes]
-    }
-
-    /// The scales of panel `p`, `[groups][16]`.
-    pub fn scales(&self, p: usize) -> &[f32] {
-        let len = self.groups() * PANEL;
-        &self.scales[p * len..][..len]
-    }
-
-    /// The zero points of panel `p`, `[groups][16]`; empty where the format has none.
-    pub fn zeros(&self, p: usize) -> &[u8] {
-        let len = if self.format.zeros { self.groups() * PANEL } else { 0 };
-        &self.zeros[p * len..][..len]
-    }
-
     /// The codes from panel `p` on, and the bytes of a panel.
     pub fn codes_from(&self, p: usize) -> (&[u8], usize) {
         let bytes = panel_lines(self.format.codes, self.cols) * size_of::<CacheLine>();
         (&self.codes[p * bytes..], bytes)
     }
 
+    /// The scales from panel `p` on, `[groups][16]` each.
     pub fn scales_from(&self, p: usize) -> &[f32] {
         &self.scales[p * self.groups() * PANEL..]
     }
 
+    /// The zero points from panel `p` on, `[groups][16]` each; empty where the format has none.
     pub fn zeros_from(&self, p: usize) -> &[u8] {
         let len = if self.format.zeros { self.groups() * PANEL } else { 0 };
         &self.zeros[p * len..]
     }
 
+    /// The offsets from panel `p` on.
     pub fn offsets_from(&self, p: usize) -> &[i32] {
         &self.offsets[p * PANEL..]
     }
@@ -133,8 +120,8 @@ impl QuantPanels {
     /// The number (without its scale) of place `k` in the order of the codes, of output `lane` of panel `p`.
     pub fn number(&self, p: usize, k: usize, lane: usize) -> f32 {
         let group = k / self.format.group_inputs(self.cols).max(1);
-        let zero = self.zeros(p).get(group * PANEL + lane).copied();
-        self.format.codes.number(code(self.codes(p), self.format.codes, k, lane), zero)
+        let zero = self.zeros_from(p).get(group * PANEL + lane).copied();
+        self.format.codes.number(code(self.codes_from(p).0, self.format.codes, k, lane), zero)
     }
 
     /// Row `row` as numbers, inputs in the model's order.
@@ -144,7 +131,7 @@ impl QuantPanels {
         let group = self.format.group_inputs(self.cols).max(1);
         for k in 0..self.cols {
             let input = self.order.as_ref().map_or(k, |order| order[k] as usize);
-            out[input] = self.number(p, k, lane) * self.scales(p)[k / group * PANEL + lane];
+            out[input] = self.number(p, k, lane) * self.scales_from(p)[k / group * PANEL + lane];
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Layers of more rows than a kernel takes at once: the codes of a strip of inputs become numbers once, then all groups of
-//! rows are multiplied by them. Strips are whole groups of inputs, or parts of one, whose sums wait for the others.
+//! Layers of more rows than a kernel takes at once: the codes of a strip of inputs become numbers once, then all groups
+//! of rows are multiplied by them. Strips are whole groups of inputs, or parts of one, whose sums wait for the others.
 
-use super::super::drive::groups;
-use super::super::pack::PANEL;
 use super::operand::OperandRows;
 use super::panels::QuantPanels;
+use crate::gemm::pack::PANEL;
+use crate::gemm::row_groups::groups;
 
 /// Most inputs of a strip: 16 KB of numbers for a panel.
 const STRIP: usize = 256;
@@ -12,8 +12,8 @@ const STRIP: usize = 256;
 /// The kernels for many rows.
 #[derive(Clone, Copy)]
 pub struct WideKernels {
-    /// Writes the numbers of some inputs of a panel, `[inputs][16]`: codes, zero points (null where the format has none),
-    /// inputs, where to.
+    /// Writes the numbers of some inputs of a panel, `[inputs][16]`: codes, zero points (null where the format has
+    /// none), inputs, where to.
     pub unpack: unsafe fn(*const u8, *const u8, usize, *mut f32),
     /// Bytes of the codes of `STEP` inputs, and `STEP`.
     pub step: usize,
@@ -114,8 +114,8 @@ pub fn multiply(
                 };
                 let at = p * panel_bytes + from / kernels.step * kernels.step_bytes;
                 let to = &mut scratch.numbers[(p * STRIP + piece * each) * PANEL..][..each * PANEL];
-                // SAFETY: by the assertion above the codes of `each` inputs from `from` on are there; so are 16 zero points;
-                // `to` has room for the numbers.
+                // SAFETY: by the assertion above the codes of `each` inputs from `from` on are there; so are 16 zero
+                // points; `to` has room for the numbers.
                 unsafe { (kernels.unpack)(codes[at..].as_ptr(), zeros, each, to.as_mut_ptr()) };
             }
         }
@@ -139,54 +139,10 @@ pub fn multiply(
                 parts: scratch.parts[own.clone()].as_mut_ptr(),
                 sums: sums[own].as_mut_ptr(),
             };
-            // SAFETY: by the assertions above `x` holds the strip of the rows, `numbers` that of `count` panels, and the
-            // panels have their scales; `parts` and `sums` hold the tile's.
+            // SAFETY: by the assertions above `x` holds the strip of the rows, `numbers` that of `count` panels, and
+            // the panels have their scales; `parts` and `sums` hold the tile's.
             unsafe { (kernels.kernel)(rows.rows, count)(&tile) };
         }
         first += pieces * each;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::gemm::{CpuWeights, GemmScratch, OutputMode, linear_stack};
-    use crate::{Cores, CpuBuffer, Isa};
-    use offshoot_backend::{
-        CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform,
-    };
-
-    fn product(cores: &Cores, w: &CpuWeights, rows: usize, numbers: &[f32]) -> Vec<f32> {
-        let x = CpuBuffer { rows, width: w.cols, data: numbers.to_vec() };
-        let mut out = CpuBuffer::new(rows, w.rows);
-        linear_stack(cores, &mut GemmScratch::default(), &mut out, &x, w, None, OutputMode::Replace);
-        out.data
-    }
-
-    /// Groups that are smaller and larger than a strip, that do not divide the inputs, and none; whole panels and half ones.
-    #[test]
-    fn rows_have_the_bits_that_they_have_alone() {
-        const OUTPUTS: usize = 50;
-        let shapes =
-            [(768, Some(32)), (264, Some(88)), (200, Some(64)), (203, Some(64)), (1024, Some(512)), (600, None)];
-        let codes = [CodeFormat::Fp8, CodeFormat::Int8, CodeFormat::Int4, CodeFormat::Fp4];
-        for (isa, codes) in Isa::available().into_iter().flat_map(|isa| codes.map(|codes| (isa, codes))) {
-            let cores = Cores::new(isa);
-            for (cols, group) in shapes {
-                let numbers = Uniform { stream: 5, centre: 0.0, reach: 0.1 };
-                let random = RandomWeight { dtype: Dtype::F32, rows: OUTPUTS, cols, numbers };
-                let zeros = codes == CodeFormat::Int4 && group != Some(32);
-                let format = QuantFormat { codes, group, zeros, rounding: Rounding::Exact };
-                let view = QuantView::of(format, OUTPUTS, cols, QuantSource::Random(random));
-                let w = CpuWeights::pack(isa, &[MatrixPart::Quantised(view)]);
-                for rows in [13, 34] {
-                    let x: Vec<f32> = (0..rows * cols).map(|i| numbers.at(i)).collect();
-                    let found = product(&cores, &w, rows, &x);
-                    for (r, found) in found.chunks_exact(OUTPUTS).enumerate() {
-                        let alone = product(&cores, &w, 1, &x[r * cols..][..cols]);
-                        assert_eq!(alone, found, "{isa}: {format}, {cols} inputs, row {r} of {rows}");
-                    }
-                }
-            }
-        }
     }
 }

@@ -1,0 +1,471 @@
+//! The CPU as a backend: which module computes each op.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::experts::{CpuExperts, CpuRoutes};
+use super::fabric::{CpuFabric, attend_as};
+use super::gemm::CpuWeights;
+use super::kv::KvStore;
+use super::step::CpuStep;
+use super::{Cores, CpuBuffer, Isa, Team};
+use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sampling, sums};
+use offshoot_backend::ranks::Place;
+use offshoot_backend::{
+    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView,
+};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::KvSlot;
+use offshoot_kv::plan::{CostModel, Member, NewPage};
+
+/// The CPU as a [`Backend`].
+pub struct Cpu {
+    pub(super) cores: Cores,
+    kv: KvDtype,
+    attention: attention::AttentionScratch,
+    delta: delta_rule::DeltaScratch,
+    gemm: gemm::GemmScratch,
+    sampling: sampling::SampleScratch,
+    /// `load` refuses steps of more rows.
+    most_rows: usize,
+    /// Whether `run` fails behind all ops, by the number of the step since the first and its rows.
+    fails: fn(usize, usize) -> bool,
+    runs: usize,
+    /// Time that threads had no work in steps, in the mean of all threads.
+    idle: Duration,
+    /// Among the ranks of a model.
+    pub(super) place: Option<Place<CpuFabric>>,
+}
+
+impl Cpu {
+    /// Uses the path named by OFFSHOOT_CPU, or else the fastest one of this processor. Errors: see [`Isa::chosen`].
+    pub fn open() -> Result<Self> {
+        Ok(Self::with_isa(Isa::chosen()?))
+    }
+
+    /// Uses the path `isa`. Panics if the processor does not support it.
+    pub fn with_isa(isa: Isa) -> Self {
+        assert!(Isa::available().contains(&isa), "this processor has no path {isa}");
+        let cores = Cores::new(isa);
+        Self {
+            cores,
+            kv: KvDtype::Model,
+            attention: Default::default(),
+            delta: Default::default(),
+            gemm: Default::default(),
+            sampling: Default::default(),
+            most_rows: usize::MAX,
+            fails: |_, _| false,
+            runs: 0,
+            idle: Duration::ZERO,
+            place: None,
+        }
+    }
+
+    /// The same on the share of its threads that each of so many replicas has, at least one.
+    #[must_use]
+    pub fn on_a_share_of_cores(self, replicas: usize) -> Self {
+        let Cores { isa, team } = self.cores;
+        Self { cores: Cores { isa, team: Team::new(team.threads() / replicas.max(1)) }, ..self }
+    }
+
+    /// Makes `load` fail with `Error::DeviceMemory` for steps of more than `most_rows` rows, as a full device would.
+    #[must_use]
+    pub fn with_most_rows(self, most_rows: usize) -> Self {
+        Self { most_rows, ..self }
+    }
+
+    /// Makes `run` fail in the same way when all ops of the step have been computed, where `fails` says so of the
+    /// step's number, from 0, and its rows.
+    #[must_use]
+    pub fn failing_where(self, fails: fn(usize, usize) -> bool) -> Self {
+        Self { fails, ..self }
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.cores.isa
+    }
+}
+
+/// The error of a device that lacks memory for `rows` and has some for `most`.
+fn shortage_of(rows: usize, most: usize) -> Error {
+    let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
+    Error::DeviceMemory { device: "cpu".to_string(), asked: Some(asked), free, total: free }
+}
+
+/// The part of a rank at `place` in a group of ranks that divide positions.
+fn member(place: &Place<CpuFabric>) -> Option<Member> {
+    let member = place.member(kv::PAGE_TOKENS);
+    (member.of > 1).then_some(member)
+}
+
+impl Backend for Cpu {
+    type Buffer = CpuBuffer;
+    type Matrix = CpuWeights;
+    type Vector = Vec<f32>;
+    type Experts = CpuExperts;
+    type Routes = CpuRoutes;
+    type Kv = KvStore;
+    type Rope = RopeTable;
+    type Step = CpuStep;
+
+    const MIXES_DTYPES: bool = true;
+    const IS_ASYNC: bool = false;
+
+    fn describe(&self) -> String {
+        format!("cpu, {}, {} threads", self.cores.isa, self.cores.team.threads())
+    }
+
+    /// Results differ between instruction sets: they sum in different orders and round operands differently. Versions
+    /// without sections have other results.
+    fn arithmetic(&self) -> String {
+        format!("cpu, {}, sections of {}", self.cores.isa, attention::SECTION)
+    }
+
+    fn page_layout(&self) -> String {
+        kv::LAYOUT.to_owned()
+    }
+
+    fn page_tokens(&self) -> u32 {
+        kv::PAGE_TOKENS
+    }
+
+    fn cost_model(&self) -> CostModel {
+        CostModel::CPU
+    }
+
+    fn tile(&self) -> u32 {
+        attention::TILE
+    }
+
+    /// Does nothing: the CPU's ops always are batch-invariant.
+    fn set_batch_invariant(&mut self) {}
+
+    fn set_kv_dtype(&mut self, kv: KvDtype) {
+        self.kv = kv;
+    }
+
+    /// Measured on two cores with AVX-512 (benches/runs/2026-11-20-emerald-rapids-2core): the f32 product rate, and
+    /// half of the read bandwidth, since a copy reads and writes. Tiles multiply faster than this says.
+    fn swap_rates(&self) -> SwapRates {
+        SwapRates { host_bytes: 14e9, flops: 350e9 }
+    }
+
+    fn free_bytes(&self) -> Result<usize> {
+        Ok(memory::free_bytes())
+    }
+
+    fn multiplies(&self, _: WeightFormat) -> bool {
+        true
+    }
+
+    fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuWeights> {
+        Ok(CpuWeights::pack(self.cores.isa, parts))
+    }
+
+    fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {
+        Ok(parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect())
+    }
+
+    fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
+        Ok(CpuExperts { matrices, biases })
+    }
+
+    fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {
+        Ok(CpuRoutes::new(experts, router))
+    }
+
+    fn resize_routes(&mut self, routes: &mut CpuRoutes, rows: usize) -> Result<()> {
+        routes.resize(rows);
+        Ok(())
+    }
+
+    /// fp8 values are rounded to fp8 but stored in the weights' dtype, so the size is the same.
+    fn kv_element_bytes(&self, _: HeadLayout, dtype: Dtype) -> usize {
+        dtype.bytes()
+    }
+
+    fn page_bytes(&self, shape: &KvShape) -> usize {
+        KvStore::page_bytes(shape)
+    }
+
+    fn kv(&mut self, shape: &KvShape) -> Result<KvStore> {
+        KvStore::new(shape, self.kv)
+    }
+
+    fn rope_table(&mut self, table: &RopeTable) -> Result<RopeTable> {
+        Ok(table.clone())
+    }
+
+    fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<CpuBuffer> {
+        Ok(CpuBuffer::new(0, width))
+    }
+
+    fn resize(&mut self, buffer: &mut CpuBuffer, rows: usize) -> Result<()> {
+        buffer.rows = rows;
+        buffer.data.resize(rows * buffer.width, 0.0);
+        Ok(())
+    }
+
+    fn write(&mut self, buffer: &mut CpuBuffer, rows: usize, values: &[f32]) -> Result<()> {
+        buffer.data[..rows * buffer.width].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &CpuBuffer, rows: usize) -> Result<Vec<f32>> {
+        Ok(buffer.data[..rows * buffer.width].to_vec())
+    }
+
+    fn save_pages(&mut self, kv: &KvStore, pages: &[PageId]) -> Result<SavedPages> {
+        Ok(SavedPages::Bytes(kv.save(pages)))
+    }
+
+    fn restore_pages(&mut self, kv: &mut KvStore, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
+        kv.restore(saved.of_device(), pages);
+        Ok(())
+    }
+
+    fn save_state(&mut self, kv: &KvStore, slot: StateId) -> Result<Vec<u8>> {
+        Ok(kv.save_state(slot))
+    }
+
+    fn restore_state(&mut self, kv: &mut KvStore, saved: &[u8], slot: StateId) -> Result<()> {
+        kv.restore_state(saved, slot);
+        Ok(())
+    }
+
+    fn join_saved(
+        kv: &KvStore,
+        saved: &mut SavedPages,
+        page: usize,
+        others: &SavedPages,
+        from: usize,
+        slots: Range<u32>,
+    ) {
+        kv.join(saved.of_device_mut(), page, others.of_device(), from, slots);
+    }
+
+    fn step(&mut self, _: &[HeadLayout], _: Dtype, _: usize) -> Result<CpuStep> {
+        Ok(CpuStep::default())
+    }
+
+    fn load(&mut self, step: &mut CpuStep, batch: StepBatch) -> Result<StepShape> {
+        let rows = batch.tokens.len();
+        if rows > self.most_rows {
+            return Err(shortage_of(rows, self.most_rows));
+        }
+        Ok(step.load(batch, self.place.as_ref().and_then(member)))
+    }
+
+    fn advance(&mut self, step: &mut CpuStep, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape> {
+        Ok(step.advance(uniforms, new_pages))
+    }
+
+    fn run(
+        &mut self,
+        step: &mut CpuStep,
+        shape: StepShape,
+        ops: impl FnOnce(&mut Self, &mut CpuStep) -> Result<()>,
+    ) -> Result<()> {
+        let (begun, before) = (Instant::now(), self.cores.team.times());
+        ops(self, step)?;
+        self.idle += self.cores.team.idle_since(before, begun.elapsed());
+        let number = self.runs;
+        self.runs += 1;
+        if (self.fails)(number, shape.rows) {
+            step.fail();
+            return Err(shortage_of(shape.rows, 0));
+        }
+        step.finish();
+        Ok(())
+    }
+
+    fn idle(&self) -> Option<Duration> {
+        Some(self.idle)
+    }
+
+    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Sampled>> {
+        Ok(step.collect())
+    }
+
+    fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
+        gemm::embed(&self.cores.team, out, table, step.tokens());
+    }
+
+    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+        norm::rms_norm(&self.cores, out, x, weight, eps);
+    }
+
+    fn layer_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
+        norm::layer_norm(&self.cores, out, x, weight, bias, eps);
+    }
+
+    fn rms_norm_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+        norm::rms_norm_add(&self.cores, out, x, weight, eps);
+    }
+
+    fn round(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
+        out.data.copy_from_slice(&x.data);
+    }
+
+    fn add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
+        sums::add(&self.cores, out, x);
+    }
+
+    fn scale(&mut self, x: &mut CpuBuffer, factor: f32) {
+        sums::scale(&self.cores, x, factor);
+    }
+
+    fn softcap(&mut self, x: &mut CpuBuffer, cap: f32) {
+        sums::softcap(&self.cores, x, cap);
+    }
+
+    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Replace);
+    }
+
+    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Add);
+    }
+
+    fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
+        norm::head_norm(&self.cores, qkv, heads, kind, weight, eps);
+    }
+
+    fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {
+        rope::rope(&self.cores, qkv, heads, table, &step.batch().positions);
+    }
+
+    fn kv_append(&mut self, kv: &mut KvStore, layer: LayerIx, qkv: &CpuBuffer, step: &CpuStep) {
+        let group = kv.group(layer);
+        match step.own_rows(group) {
+            None => kv.append(&self.cores, layer, qkv, &step.batch().slots[group.ix()]),
+            Some(rows) => {
+                let mut own = CpuBuffer::new(rows.len(), qkv.width);
+                for (to, &(row, _)) in own.data.chunks_exact_mut(qkv.width.max(1)).zip(rows) {
+                    to.copy_from_slice(qkv.row(row));
+                }
+                let slots: Vec<KvSlot> = rows.iter().map(|&(_, at)| at).collect();
+                kv.append(&self.cores, layer, &own, &slots);
+            }
+        }
+    }
+
+    fn tree_attention(
+        &mut self,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        kv: &KvStore,
+        layer: LayerIx,
+        step: &mut CpuStep,
+        plan: usize,
+        scoring: Scoring<'_, Vec<f32>>,
+    ) {
+        let (plan, cores, scratch) = (step.plan(plan), &self.cores, &mut self.attention);
+        match (&self.place, self.place.as_ref().and_then(member)) {
+            (Some(place), Some(member)) => {
+                let scoring = scoring.of_member(member);
+                attend_as(cores, scratch, place, member, out, qkv, kv, layer, plan, scoring);
+            }
+            _ => attention::tree_attention(cores, scratch, out, qkv, kv, layer, plan, scoring, None),
+        }
+    }
+
+    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+        activation::gated(&self.cores, out, x, gate);
+    }
+
+    fn gelu_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
+        activation::gelu_times(&self.cores, x, y, from);
+    }
+
+    fn gelu(&mut self, x: &mut CpuBuffer) {
+        activation::gelu(&self.cores, x);
+    }
+
+    fn sigmoid_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer) {
+        delta_rule::sigmoid_times(&self.cores, x, y);
+    }
+
+    fn causal_conv(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        weight: &Vec<f32>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let runs = &step.batch().state_runs;
+        delta_rule::causal_conv(&self.cores, &mut self.delta, out, x, weight, kv.states(layer), runs);
+    }
+
+    fn delta_rule(
+        &mut self,
+        out: &mut CpuBuffer,
+        qkv: &CpuBuffer,
+        ba: &CpuBuffer,
+        gates: DeltaGates<'_, Vec<f32>>,
+        kv: &mut KvStore,
+        layer: LayerIx,
+        step: &CpuStep,
+    ) {
+        let gates = delta_rule::Gates { rate: gates.rate, dt: gates.dt };
+        let runs = &step.batch().state_runs;
+        delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
+    }
+
+    fn gated_rms_norm(&mut self, x: &mut CpuBuffer, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+        delta_rule::gated_rms_norm(&self.cores, x, gate, weight, eps);
+    }
+
+    fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
+        routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
+    }
+
+    fn expert_linear(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        experts: &CpuExperts,
+        routes: &CpuRoutes,
+        input: ExpertInput,
+    ) {
+        gemm::expert_linear(&self.cores, &mut self.gemm, out, x, experts, routes, input);
+    }
+
+    fn expert_gated(
+        &mut self,
+        out: &mut CpuBuffer,
+        inner: &mut CpuBuffer,
+        x: &CpuBuffer,
+        experts: &CpuExperts,
+        routes: &CpuRoutes,
+        gate: Gate,
+    ) {
+        self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
+        self.gated(out, inner, gate);
+    }
+
+    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
+        routes.combine(&self.cores.team, out, x);
+    }
+
+    fn combine_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
+        routes.combine_add(&self.cores.team, out, x);
+    }
+
+    fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {
+        for (i, &row) in step.batch().logit_rows.iter().enumerate() {
+            out.data[i * x.width..][..x.width].copy_from_slice(x.row(row as usize));
+        }
+    }
+
+    fn sample(&mut self, logits: &CpuBuffer, step: &mut CpuStep) {
+        let (requests, sampled) = step.sampling();
+        sampling::sample(&self.cores, &mut self.sampling, logits, requests, sampled);
+    }
+}
