@@ -15,6 +15,8 @@ mod delta_rule;
 #[cfg(target_arch = "x86_64")]
 mod exp;
 mod fabric;
+#[path = "../../../../tests/common/full.rs"]
+mod full;
 mod gemm {
     #[cfg(target_arch = "x86_64")]
     mod amx;

@@ -1,19 +1,32 @@
 //! `offshoot-lab check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
-//! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check.
+//! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check. The quick
+//! check compiles without optimisation, and knows nothing of registers.
 
+use offshoot_cases::CheckEffort;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
 use offshoot_cuda::compile::{Compiler, KernelReport, compile_all};
 
 /// Prints a line per kernel, unit and architecture; returns false if a kernel spills more registers than allowed.
-pub fn kernels(archs: &[String], also: &[String]) -> Result<bool> {
+pub fn kernels(archs: &[String], also: &[String], effort: CheckEffort) -> Result<bool> {
     let unusable = |why| Error::NoDevice { device: "CUDA".into(), why };
     let compiler = Compiler::open(None).map_err(unusable)?;
     archs.iter().chain(also).try_for_each(|arch| compiler.knows(arch)).map_err(unusable)?;
     out::line(compiler.describe())?;
+    match effort {
+        CheckEffort::Quick => {
+            let reports = compile_all(&compiler.without_optimisation(), archs, also)?;
+            out::line(format_args!("{} kernels compiled without optimisation", reports.len()))?;
+            Ok(true)
+        }
+        CheckEffort::Full => registers(&compile_all(&compiler, archs, also)?),
+    }
+}
+
+/// Prints what each kernel uses; returns false if one spills more registers than allowed.
+fn registers(reports: &[KernelReport]) -> Result<bool> {
     out::line(format_args!("{:<8} {:>9} {:>6} {:>7}  kernel", "arch", "registers", "spills", "shared"))?;
-    let reports = compile_all(&compiler, archs, also)?;
-    for report in &reports {
+    for report in reports {
         out::line(row(report))?;
     }
     let (spilling, known): (Vec<_>, Vec<_>) =

@@ -32,7 +32,8 @@ pub fn check(on: DeviceChoice, options: &DeviceCheck) -> Result<bool> {
         return Ok(true);
     }
     if options.kernels {
-        return kernels::kernels(&options.arch, &options.also);
+        let effort = if options.quick { CheckEffort::Quick } else { CheckEffort::Full };
+        return kernels::kernels(&options.arch, &options.also, effort);
     }
     let opened = on.open(None)?;
     opened.not_cuda().into_iter().for_each(out::aside);
