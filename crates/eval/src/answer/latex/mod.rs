@@ -31,8 +31,6 @@
 mod brackets;
 mod names;
 mod numbers;
-#[cfg(test)]
-mod properties;
 mod reader;
 mod relation;
 mod sum;
