@@ -186,7 +186,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::best_of_n::{best_by_scorer, best_of_n, sample};
     #[doc(inline)]
-    pub use offshoot_search::choose::{ChoiceScore, Neutral, OfferedChoice, choose};
+    pub use offshoot_search::choose::{Neutral, OfferedChoice, choose};
     #[doc(inline)]
     pub use offshoot_search::dvts::dvts;
     #[doc(inline)]
@@ -213,8 +213,8 @@ pub mod search {
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]
     pub use offshoot_search::{
-        Assess, Assessment, AssessmentRequest, Assessor, Details, FailedBranches, Outcome, Sample, SearchJob,
-        TokenLogprob,
+        Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
+        SearchJob, TokenLogprob,
     };
 }
 

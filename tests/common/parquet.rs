@@ -12,8 +12,8 @@ pub fn write_parquet(path: &Path, records: &[Value]) {
     fs::create_dir_all(path.parent().expect("a file has a folder")).expect("writable");
     let kind = records.iter().fold(None, |kind, record| merged(kind, kind_of(record)));
     let Some(Kind::Struct(fields)) = kind else { panic!("the records have columns") };
-    let file = File::create(path).expect("writable");
-    write_records(fields, records.to_vec(), file).expect("the records have these columns");
+    let mut file = File::create(path).expect("writable");
+    write_records(fields, records.to_vec(), &mut file).expect("the records have these columns");
 }
 
 /// What a column of such values holds; `None` if it may be anything.

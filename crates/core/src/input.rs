@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::figures;
@@ -72,6 +72,15 @@ pub fn whole(path: &Path, reader: impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(most + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     if bytes.len() > MOST_OF_RECORD { Err(too_long("more")) } else { Ok(bytes) }
+}
+
+/// The paths of what is in a folder, sorted.
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let failed = || Error::io(folder, "list the folder");
+    let entries = std::fs::read_dir(folder).map_err(failed())?;
+    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry.map_err(failed())?.path())).collect::<Result<_>>()?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// Opens a file, pipe or terminal.

@@ -22,5 +22,6 @@ pub mod setting;
 #[cfg(test)]
 #[path = "../../../tests/common/skip.rs"]
 mod skip;
+pub mod sorting;
 
 pub use error::{Error, Result};

@@ -11,9 +11,6 @@ pub mod records;
 pub mod report;
 pub mod run;
 pub mod scoring;
-#[cfg(test)]
-#[path = "../../../tests/common/skip.rs"]
-mod skip;
 pub(crate) mod source;
 pub mod statistics;
 pub mod task;

@@ -46,7 +46,7 @@ static IMPORT: LazyLock<Regex> = LazyLock::new(|| {
 
 impl Judge {
     /// The modules that the tests and references of these problems import and the interpreter lacks, by name.
-    pub fn lacking<'a>(&self, problems: impl IntoIterator<Item = &'a Problem>) -> Result<Vec<LackingModule>> {
+    pub fn lacking(&self, problems: &mut dyn Iterator<Item = &Problem>) -> Result<Vec<LackingModule>> {
         let mut importers: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
         for problem in problems {
             let mut modules: Vec<_> = test_code(&problem.suite).into_iter().flat_map(imported).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Judge;
 use super::message::first_error;
-use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit, WorkFolder};
+use super::sandbox::{Confined, Ended, How, StdinMode, WorkFolder};
 use crate::language::{Commands, Language};
 use crate::problem::Limits;
 use offshoot_core::error::{Error, Result};
@@ -99,17 +99,9 @@ impl CandidateProgram {
             }
         };
         let mut running = judge.sandbox.start(Confined {
-            program,
-            arguments: self.arguments.clone(),
-            environment: Vec::new(),
             readable: self.readable.clone(),
-            folder: folder.path().to_path_buf(),
-            keep_files: false,
-            limits,
-            wall: WallLimit::Own,
             stdin: StdinMode::Pipe,
-            stdout: StdoutMode::Capture,
-            channel: false,
+            ..Confined::new(program, self.arguments.clone(), folder.path(), limits)
         })?;
         running.write_stdin(input)?;
         running.wait()
@@ -192,19 +184,8 @@ fn compile(
     arguments: Vec<String>,
     readable: Vec<PathBuf>,
 ) -> Result<Option<String>> {
-    let running = judge.sandbox.start(Confined {
-        program,
-        arguments,
-        environment: Vec::new(),
-        readable,
-        folder: home.path().to_path_buf(),
-        keep_files: true,
-        limits: COMPILING,
-        wall: WallLimit::Own,
-        stdin: StdinMode::Null,
-        stdout: StdoutMode::Capture,
-        channel: false,
-    })?;
+    let confined = Confined::new(program, arguments, home.path(), COMPILING);
+    let running = judge.sandbox.start(Confined { readable, keep_files: true, ..confined })?;
     let ended = running.wait()?;
     let complaint = first_error(&ended.stderr).or_else(|| first_error(&ended.stdout));
     if ended.how == How::Exit(0) {

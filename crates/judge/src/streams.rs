@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::compare::difference;
 use super::message::last_line;
 use super::program::{CandidateProgram, CompiledCandidate};
-use super::sandbox::{Confined, Ended, How, StdinMode, StdoutMode, WallLimit};
+use super::sandbox::{Confined, Ended, How};
 use super::{Judge, Judgement, TestVerdict, Verdict};
 use crate::language::Language;
 use crate::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest};
@@ -155,19 +155,8 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         fs::write(&path, text).map_err(Error::io(&path, "write"))?;
     }
     let arguments = ["-I", "-B"].into_iter().chain(names).map(str::to_string).collect();
-    let running = judge.sandbox.start(Confined {
-        program: python.path.clone(),
-        arguments,
-        environment: Vec::new(),
-        readable: python.readable.clone(),
-        folder: folder.path().to_path_buf(),
-        keep_files: false,
-        limits: Limits::default(),
-        wall: WallLimit::Own,
-        stdin: StdinMode::Null,
-        stdout: StdoutMode::Capture,
-        channel: false,
-    })?;
+    let confined = Confined::new(&python.path, arguments, folder.path(), Limits::default());
+    let running = judge.sandbox.start(Confined { readable: python.readable.clone(), ..confined })?;
     let ended = running.wait()?;
     let said = last_line(&ended.stderr).or_else(|| last_line(&ended.stdout));
     Ok(match ended.how {

@@ -1,7 +1,13 @@
 //! Files of lines, gzipped or not: opened, unpacked as they are read, and limited in length, so that no file decides how
-//! much memory is held. What a line means is left to the callers.
+//! much memory is held; and files of results that grow line by line ([`SortedLines`]). What a line means is left to the
+//! callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
+
+#[cfg(test)]
+#[path = "../../../tests/common/skip.rs"]
+mod skip;
+mod sorted;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -11,6 +17,8 @@ use flate2::bufread::MultiGzDecoder;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::input::{self, BYTE_ORDER_MARK};
+
+pub use sorted::{LineKey, SortedLines};
 
 /// The first bytes of a gzipped file.
 const GZIP: &[u8] = b"\x1f\x8b";

@@ -5,13 +5,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use serde_json::Value;
 
-use super::PATIENCE;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
+
+/// Longest wait for an event before the interrupt flag is read again.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The assessment of a finished text.
 #[derive(Clone, Debug, Default, PartialEq)]

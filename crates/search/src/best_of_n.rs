@@ -4,10 +4,13 @@
 use std::collections::HashMap;
 
 use super::settings::{BestBy, BestOfN};
-use super::{Details, Outcome, Sample, Scorer, SearchJob, failed};
+use crate::job::{SearchJob, failed};
+use crate::outcome::{Details, Outcome, Sample};
+use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
+use offshoot_core::sorting::sort_by_number;
 
 /// Samples N candidates below `at` and chooses the best; of equal ones, the smallest index. [`BestBy::Grade`]: the
 /// first that the grader accepts, or, if it accepts none, the one with the largest mean log-probability per token.
@@ -85,7 +88,7 @@ fn until(
     }
     let cancelled = n - samples.len() - failed(tree, &candidates);
     let mut outcome = Outcome { cancelled, ..Outcome::default() };
-    samples.sort_by_key(|sample| sample.index);
+    sort_by_number(&mut samples, |sample| sample.index);
     for &candidate in &candidates {
         let index = tree.node(candidate).ordinal;
         let counts = samples.binary_search_by_key(&index, |sample| sample.index).is_ok();

@@ -1,11 +1,11 @@
 //! K-choice: picks the most likely of the answers offered for an item. The prompt is computed once and all choices are
 //! scored in one batch; nothing is sampled.
 
-use serde::{Deserialize, Serialize};
-
 use super::select::argmax;
 use super::settings::ChooseBy;
-use super::{Assessment, Details, Outcome, Sample, SearchJob};
+use crate::assess::Assessment;
+use crate::job::SearchJob;
+use crate::outcome::{ChoiceScore, Details, Outcome, Sample};
 use crate::tree::{After, Probe, SamplingTree};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{NodeId, TokenId};
@@ -31,22 +31,6 @@ pub struct Neutral {
     pub prompt: Vec<TokenId>,
     /// Tokens of the answer after it.
     pub tokens: Vec<TokenId>,
-}
-
-/// The scores of a choice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ChoiceScore {
-    /// Its label.
-    pub choice: String,
-    /// Natural-log probability after the item's prompt.
-    pub logprob: f64,
-    /// The same after the neutral prompt, if the task has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub neutral: Option<f64>,
-    /// Number of its tokens.
-    pub tokens: usize,
-    /// The deciding score: the largest wins; of equal ones, the first.
-    pub score: f64,
 }
 
 /// Scores `choices` as continuations of `at` and chooses the one with the largest score by `by`; of equal ones, the

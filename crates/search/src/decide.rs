@@ -3,7 +3,8 @@
 use super::select::argmax;
 use super::settings::Decide;
 use super::steps::{Solution, Stepper, tokens_off_paths};
-use super::{Details, Outcome, Sample, SearchJob, verdict_on};
+use crate::job::SearchJob;
+use crate::outcome::{Details, Outcome, Sample, verdict_on};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;

@@ -8,7 +8,8 @@
 use super::decide::{Valued, decided, take};
 use super::settings::{Mcts, MctsDecide, MctsSelect, RolloutScoring};
 use super::steps::{Solution, Stepper, merged};
-use super::{Outcome, Sample, SearchJob, tally};
+use crate::job::SearchJob;
+use crate::outcome::{Outcome, Sample, tally};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;

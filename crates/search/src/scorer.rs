@@ -2,8 +2,8 @@
 //! text, or by its assessment. Verdict words are not sampled: their probabilities are read from the model. The drivers
 //! decide what to do with the values.
 
-use super::SearchJob;
 use super::evaluate::expected_value;
+use crate::job::SearchJob;
 use crate::tree::{After, Probe, SamplingTree};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{NodeId, TokenId};

@@ -2,10 +2,12 @@
 //! the remaining samples once the vote is decided.
 
 use super::vote::{Decided, VoteTally, Votes};
-use super::{Outcome, Sample, SearchJob, failed, first_with, tally, verdict_on};
+use crate::job::{SearchJob, failed};
+use crate::outcome::{Outcome, Sample, first_with, tally, verdict_on};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
+use offshoot_core::sorting::sort_by_number;
 
 /// Candidates are sampled in waves, by index; a wave has the minimum number of candidates that can decide the vote. So
 /// no sample is wasted, and which samples count depends only on the samples: they are the shortest prefix that decides
@@ -37,7 +39,7 @@ pub fn self_consistency(
         while let Some(sample) = job.next_sample(&mut growing)? {
             samples.push(sample);
         }
-        samples.sort_by_key(|sample| sample.index);
+        sort_by_number(&mut samples, |sample| sample.index);
     }
     for &spared in remaining {
         tree.prune(spared);

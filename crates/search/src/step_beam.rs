@@ -5,7 +5,8 @@
 use super::decide::{Valued, conclude};
 use super::settings::StepSearch;
 use super::steps::{Solution, Stepper, merged};
-use super::{Outcome, SearchJob};
+use crate::job::SearchJob;
+use crate::outcome::Outcome;
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;

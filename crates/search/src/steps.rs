@@ -5,7 +5,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::settings::{Aggregate, StepSettings};
-use super::{Assessment, Sample, Scorer, SearchJob, token_logprobs};
+use crate::assess::Assessment;
+use crate::job::{SearchJob, token_logprobs};
+use crate::outcome::Sample;
+use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};

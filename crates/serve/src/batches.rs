@@ -19,7 +19,9 @@ use offshoot_core::setting::MAX_DATA;
 use offshoot_engine::{EngineHandle, Priority};
 use offshoot_lines::open;
 use offshoot_model::{ModelConfig, WeightChoice};
-use offshoot_openai::batch::{AnswerOrigin, AnswerProgress, CacheFormats, InputLine, RequestFile, read_lines, reader};
+use offshoot_openai::batch::{
+    AnswerOrigin, AnswerProgress, CacheFormats, DEFAULT_MOST_OF_LINE, InputLine, RequestFile, read_lines, reader,
+};
 use offshoot_openai::protocol::files::{
     BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
 };
@@ -30,8 +32,6 @@ use super::store::{Record, Store};
 
 /// Batches come after the requests of clients.
 const PRIORITY: Priority = Priority(1000);
-/// The longest line of an input file, in bytes.
-const MOST_OF_LINE: usize = 64 << 20;
 /// The answers of a batch, in messages.
 const ANSWERS: &str = "the answers of the batch";
 /// How often a batch is begun without an answer more: one that ends the server each time is not begun at every start.
@@ -203,7 +203,7 @@ impl Runner {
         let BatchEngine { engine, tokenizer, config, model, names, limits, formats, weights, seed } = &self.with;
         let input = self.store.bytes_of(&record.object.input_file_id);
         check_unpacked(&input, self.store.most_bytes)?;
-        let mut lines = read_lines(&input, MOST_OF_LINE)?;
+        let mut lines = read_lines(&input, DEFAULT_MOST_OF_LINE)?;
         keep_place(&mut lines);
         let reader = reader(tokenizer, config, &names[0], *seed);
         let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };

@@ -9,7 +9,7 @@ use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, extract};
 use serde_json::json;
 
@@ -35,8 +35,8 @@ pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
         false => Default::default(),
     };
     let guarded = Router::new()
-        .route(Endpoint::Completions.path(), post(completions))
-        .route(Endpoint::Chat.path(), post(chat))
+        .route(Endpoint::Completions.path(), generating(Endpoint::Completions))
+        .route(Endpoint::Chat.path(), generating(Endpoint::Chat))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/v1/branches/{id}", get(branch).delete(release_branch))
@@ -100,22 +100,13 @@ async fn count_response(State(server): AppState, request: Request, next: Next) -
     response
 }
 
-async fn completions(
-    State(server): AppState,
-    Extension(client): Extension<ClientId>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    Ok(generate(server, Endpoint::Completions, client, headers, body).await?)
-}
-
-async fn chat(
-    State(server): AppState,
-    Extension(client): Extension<ClientId>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    Ok(generate(server, Endpoint::Chat, client, headers, body).await?)
+/// Answers the requests of an endpoint.
+fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
+    post(
+        move |State(server): AppState, Extension(client): Extension<ClientId>, headers: HeaderMap, body: Body| async move {
+            generate(server, endpoint, client, headers, body).await.map_err(Refused)
+        },
+    )
 }
 
 async fn models(State(server): AppState) -> Response {

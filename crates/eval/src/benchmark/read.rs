@@ -1,17 +1,18 @@
 //! Problem files: JSON lines, a JSON list or CSV, gzipped or not, Parquet, or APPS's own folder of folders. The sibling modules
 //! interpret the records.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::benchmark::fields::{RecordFields, Wrong};
-use crate::benchmark::{BenchmarkFormat, expected_marks};
+use crate::benchmark::format::{BenchmarkFormat, expected_marks};
 use crate::records;
 use crate::records::{FileRecord, Format, RecordPlace};
 use crate::source::read_text;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input;
+use offshoot_core::json;
 use offshoot_core::json::describe;
 use offshoot_core::json::names;
 use offshoot_judge::problem::Problem;
@@ -84,30 +85,21 @@ impl Iterator for Entries {
 }
 
 fn id_of(format: BenchmarkFormat, fields: &Map<String, Value>) -> Result<String, Wrong> {
-    match fields.get(format.id_field()) {
-        Some(Value::String(id)) => Ok(id.clone()),
-        Some(Value::Number(id)) => Ok(id.to_string()),
-        other => Err(Wrong {
-            field: format.id_field().to_string(),
-            expected: "an id, a text or a number".to_string(),
-            found: other.map_or("nothing (the field is missing)".to_string(), describe),
-        }),
-    }
+    let found = fields.get(format.id_field());
+    json::id(found).ok_or_else(|| Wrong {
+        field: format.id_field().to_string(),
+        expected: "an id, a text or a number".to_string(),
+        found: found.map_or("nothing (the field is missing)".to_string(), describe),
+    })
 }
 
 /// APPS as its authors ship it: one folder per problem; the name of the folder is the id.
 fn apps_folders(path: &Path) -> Result<impl Iterator<Item = Result<FileRecord>> + use<>> {
-    let mut folders = Vec::new();
-    for entry in fs::read_dir(path).map_err(Error::io(path, "list"))? {
-        let folder = entry.map_err(Error::io(path, "list"))?.path();
-        if folder.join("question.txt").is_file() {
-            folders.push(folder);
-        }
-    }
+    let mut folders = input::entries(path)?;
+    folders.retain(|folder| folder.join("question.txt").is_file());
     if folders.is_empty() {
         return Err(Error::format(path, "expected APPS's folders, each with a question.txt, found none"));
     }
-    folders.sort();
     Ok(folders.into_iter().enumerate().map(|(ix, folder)| Ok((RecordPlace::Entry(ix + 1), apps_folder(&folder)?))))
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Journal;
+use super::folder;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 
@@ -62,10 +62,10 @@ impl AttentionFile {
         }
     }
 
-    /// Replaces the file in `folder` atomically.
-    pub fn write(&self, folder: &Path) -> Result<()> {
+    /// Replaces the file in the folder `run` atomically.
+    pub fn write(&self, run: &Path) -> Result<()> {
         let line = |sample| json::text("a sample's attention", sample).map(|line| line + "\n");
-        Journal::write(folder, Self::NAME, &self.samples.iter().map(line).collect::<Result<String>>()?)
+        folder::write(run, Self::NAME, &self.samples.iter().map(line).collect::<Result<String>>()?)
     }
 
     /// Adds the field `attention` to a line of `samples.jsonl`, if the sample is known and has as many tokens.

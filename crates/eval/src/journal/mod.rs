@@ -4,21 +4,20 @@
 //! complete run sorts them, so that equal runs write equal files.
 
 mod attention;
-mod lines;
+pub mod folder;
 mod replace;
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
-use lines::SortedLines;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::out::files::{FolderClaim, write_whole};
+use offshoot_core::json;
 use offshoot_core::setting::OUT;
+use offshoot_lines::{LineKey, SortedLines};
 use offshoot_search::{Outcome, Sample};
 
 pub use attention::{AttentionFile, SampleAttention};
@@ -73,18 +72,18 @@ impl Journal {
     /// Creates empty files in `folder`, which the caller has claimed. Fails if it already contains results.
     pub fn create(folder: &Path) -> Result<Self> {
         Ok(Self {
-            samples: Mutex::new(SortedLines::create(&folder.join("samples.jsonl"))?),
-            items: Mutex::new(SortedLines::create(&folder.join("items.jsonl"))?),
+            samples: Mutex::new(create(&folder.join("samples.jsonl"))?),
+            items: Mutex::new(create(&folder.join("items.jsonl"))?),
             folder: folder.to_path_buf(),
         })
     }
 
     /// Opens the journal that an earlier process left in `folder`. `index_of` returns an item's index in the task.
-    pub fn reopen(folder: &Path, index_of: impl Fn(&str) -> Option<usize>) -> Result<(Self, Recorded)> {
+    pub fn reopen(folder: &Path, index_of: &dyn Fn(&str) -> Option<usize>) -> Result<(Self, Recorded)> {
         let mut recorded = Recorded::default();
         let place = |id: &str| index_of(id).ok_or_else(|| format!("the task has no item `{id}`"));
         let mut met = HashSet::new();
-        let samples = SortedLines::reopen(&folder.join("samples.jsonl"), |line| {
+        let samples = reopen(&folder.join("samples.jsonl"), &mut |line| {
             let SampleLine { id, sample } = parse(line, "a sample")?;
             let at = (place(&id)?, sample.index);
             if !met.insert(at) {
@@ -96,7 +95,7 @@ impl Journal {
             }
             Ok(at)
         })?;
-        let items = SortedLines::reopen(&folder.join("items.jsonl"), |line| {
+        let items = reopen(&folder.join("items.jsonl"), &mut |line| {
             let ItemLine { id, error, samples, outcome } = parse(line, "an item")?;
             let at = place(&id)?;
             if recorded.failed.contains(&at) || recorded.finished.contains_key(&at) {
@@ -113,11 +112,11 @@ impl Journal {
     }
 
     /// Keeps only the lines that `items` (by item) and `samples` (by item and number) accept.
-    pub fn retain(self, items: impl Fn(usize) -> bool, samples: impl Fn((usize, u64)) -> bool) -> Result<Self> {
+    pub fn retain(self, items: &dyn Fn(usize) -> bool, samples: &dyn Fn((usize, u64)) -> bool) -> Result<Self> {
         let lines = |lines: Mutex<SortedLines>| lines.into_inner().expect("appending does not panic");
         Ok(Self {
             samples: Mutex::new(lines(self.samples).retain(samples)?),
-            items: Mutex::new(lines(self.items).retain(|(item, _)| items(item))?),
+            items: Mutex::new(lines(self.items).retain(&|(item, _)| items(item))?),
             folder: self.folder,
         })
     }
@@ -140,11 +139,15 @@ impl Journal {
 
     /// Writes sample number `sample` of the task's item `item`.
     pub fn sample(&self, item: usize, sample: u64, line: &impl Serialize) -> Result<()> {
-        self.samples.lock().expect("appending does not panic").append((item, sample), line)
+        self.samples
+            .lock()
+            .expect("appending does not panic")
+            .append((item, sample), json::text("a result", line)?)
+            .map(drop)
     }
 
     pub fn item(&self, item: usize, line: &impl Serialize) -> Result<()> {
-        self.items.lock().expect("appending does not panic").append((item, 0), line)
+        self.items.lock().expect("appending does not panic").append((item, 0), json::text("a result", line)?).map(drop)
     }
 
     /// Sorts the lines of a complete run by item and sample. Each file is replaced atomically or not changed.
@@ -157,71 +160,38 @@ impl Journal {
 
     /// Writes the file `name` atomically.
     pub fn file(&self, name: &str, contents: &str) -> Result<()> {
-        Self::write(&self.folder, name, contents)
+        folder::write(&self.folder, name, contents)
     }
+}
 
-    /// Writes a file atomically into a folder that has no journal yet.
-    pub fn write(folder: &Path, name: &str, contents: &str) -> Result<()> {
-        let path = folder.join(name);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(Error::io(parent, "create the folder"))?;
-        }
-        write_whole(&path, |file| file.write_all(contents.as_bytes()))
-    }
+fn create(path: &Path) -> Result<SortedLines> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    SortedLines::new(path, file.map_err(Error::io(path, "create"))?)
+}
 
-    /// Copies `name` to `NAME.before`, unless that exists.
-    pub fn keep(folder: &Path, name: &str) -> Result<()> {
-        let (path, before) = (folder.join(name), folder.join(format!("{name}.before")));
-        if !path.exists() || before.exists() {
-            return Ok(());
-        }
-        let mut now = File::open(&path).map_err(Error::io(&path, "open"))?;
-        write_whole(&before, |file| std::io::copy(&mut now, file).map(drop))
-    }
+/// `read`: returns the key of a line, or why it is invalid.
+fn reopen(path: &Path, read: &mut dyn FnMut(&[u8]) -> Result<LineKey, String>) -> Result<SortedLines> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    SortedLines::reopen(path, file.map_err(Error::io(path, "open"))?, b"", &mut |number, line| {
+        let wrong = |what| Error::format(path, format!("line {number}: {what}"));
+        read(line).map(Some).map_err(wrong)
+    })
 }
 
 fn parse<'a, T: Deserialize<'a>>(line: &'a [u8], what: &str) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|error| format!("not {what}: {error}"))
 }
 
-/// The existing folders among `base`, `base-2`, ..., latest first.
-pub fn run_folders(base: &Path) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = numbered(base).take_while(|path| path.exists()).collect();
-    folders.reverse();
-    folders
-}
-
-/// Makes and claims the first of `base`, `base-2`, `base-3`, ... that does not exist yet.
-pub fn fresh_folder(base: &Path) -> Result<FolderClaim> {
-    for path in numbered(base) {
-        if let Some(claim) = FolderClaim::fresh(&path)? {
-            return Ok(claim);
-        }
-    }
-    Err(Error::Internal(format!("no number behind {} is free", base.display())))
-}
-
-/// The first of `base`, `base-2`, `base-3`, ... that does not exist yet.
-pub fn free_path(base: &Path) -> PathBuf {
-    numbered(base).find(|path| !path.exists()).expect("some number is free")
-}
-
-/// `base`, `base-2`, `base-3`, ...
-fn numbered(base: &Path) -> impl Iterator<Item = PathBuf> {
-    (1u32..).map(|n| match n {
-        1 => base.to_path_buf(),
-        n => PathBuf::from(format!("{}-{n}", base.display())),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn lines_are_whole_and_nothing_is_overwritten() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let out = folder.path().join("deep/run");
+        let base = tempfile::tempdir().expect("a temporary folder");
+        let out = base.path().join("deep/run");
         fs::create_dir_all(&out).expect("the folder is writable");
         let journal = Journal::create(&out).expect("the folder is writable");
         journal.sample(1, 0, &serde_json::json!({"id": "a", "text": "two\nlines"})).expect("written");
@@ -230,7 +200,7 @@ mod tests {
         assert_eq!(text, "{\"id\":\"a\",\"text\":\"two\\nlines\"}\n{\"id\":\"b\"}\n");
 
         assert!(matches!(Journal::create(&out), Err(Error::Io { .. })), "a second run must not write over the first");
-        assert_eq!(free_path(&out), folder.path().join("deep/run-2"));
+        assert_eq!(folder::free_path(&out), base.path().join("deep/run-2"));
 
         journal.finish().expect("written");
         let text = fs::read_to_string(out.join("samples.jsonl")).expect("readable");

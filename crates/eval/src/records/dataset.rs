@@ -2,13 +2,13 @@
 //! `main/test-*.parquet`, `main/test/0000.parquet`, a cache with `snapshots`), or as Spark and others write them: which
 //! files are one split of one subset. What is in the files is left to `parquet`.
 
-use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input;
 use offshoot_core::json::listed;
 
 /// Which files of a folder are read; `None` where the folder has only one.
@@ -86,9 +86,9 @@ fn of_split(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
     if shards.is_empty() {
         return Err(Error::format(path, "no .parquet file in this folder"));
     }
-    let subset = one_of(path, "subset", choice.subset.as_deref(), shards.iter().map(|shard| &shard.subset))?;
+    let subset = one_of(path, "subset", choice.subset.as_deref(), shards.iter().map(|shard| &*shard.subset).collect())?;
     shards.retain(|shard| shard.subset == subset);
-    let split = one_of(path, "split", choice.split.as_deref(), shards.iter().map(|shard| &shard.split))?;
+    let split = one_of(path, "split", choice.split.as_deref(), shards.iter().map(|shard| &*shard.split).collect())?;
     shards.retain(|shard| shard.split == split);
     shards.sort();
     match shards.iter().find_map(|shard| shard.of.filter(|of| *of != shards.len())) {
@@ -102,14 +102,9 @@ fn of_split(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
 }
 
 /// The chosen name, or the only one.
-fn one_of<'s>(
-    path: &Path,
-    what: &str,
-    chosen: Option<&str>,
-    names: impl Iterator<Item = &'s String>,
-) -> Result<String> {
-    let names: BTreeSet<&str> = names.map(String::as_str).collect();
-    let names: Vec<&str> = names.into_iter().collect();
+fn one_of(path: &Path, what: &str, chosen: Option<&str>, mut names: Vec<&str>) -> Result<String> {
+    names.sort_unstable();
+    names.dedup();
     match (chosen, &names[..]) {
         (Some(chosen), _) if names.contains(&chosen) => Ok(chosen.to_string()),
         (Some(chosen), _) => {
@@ -207,15 +202,8 @@ fn walk(folder: &Path, most: usize) -> Result<Vec<PathBuf>> {
 
 /// The entries of a folder that are not hidden, sorted.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))? {
-        let path = entry.map_err(Error::io(folder, "list the folder"))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.starts_with(['.', '_']) {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = input::entries(folder)?;
+    found.retain(|path| !path.file_name().unwrap_or_default().to_string_lossy().starts_with(['.', '_']));
     Ok(found)
 }
 

@@ -194,7 +194,6 @@ impl JsonLines {
 }
 
 fn json_list(path: &Path, text: &str) -> Result<Vec<FileRecord>> {
-    let text = text.trim_start_matches('\u{feff}');
     let list: Vec<Value> = json::read_with_digits(text).map_err(|e| {
         Error::format(
             path,
@@ -245,7 +244,7 @@ pub(crate) fn inline(path: &Path, list: Vec<Value>) -> Result<Vec<FileRecord>> {
 }
 
 fn csv(path: &Path, text: &str, columns: Option<&[String]>) -> Result<Vec<FileRecord>> {
-    let mut rows = csv_rows(text.trim_start_matches('\u{feff}'))
+    let mut rows = csv_rows(text)
         .map_err(|line| Error::format(path, format!("line {line}: a quoted field does not end")))?
         .into_iter();
     let names = match columns {

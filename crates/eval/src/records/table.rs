@@ -401,8 +401,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("x.parquet");
         let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
-        let file = std::fs::File::create(&path).expect("writable");
-        write_parquet(kind, Path::new("x.jsonl"), Box::new(Cursor::new(lines)), file).expect("written");
+        let mut file = std::fs::File::create(&path).expect("writable");
+        write_parquet(kind, Path::new("x.jsonl"), Box::new(Cursor::new(lines)), &mut file).expect("written");
         let read = rows(&path, &SplitChoice::default()).expect("Parquet");
         read.map(|row| Value::Object(row.expect("a row").1.into_iter().filter(|(_, value)| !value.is_null()).collect()))
             .collect()

@@ -13,7 +13,7 @@ use offshoot_core::error::{Error, Result};
 const ROW_GROUP: usize = 16 * BATCH;
 
 /// Writes the records of JSON lines as Parquet, compressed by zstd. `path` names the lines in errors.
-pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out: impl Write) -> Result<()> {
+pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out: &mut dyn Write) -> Result<()> {
     let failed = |error| Error::io(path, "write as Parquet")(error);
     let mut writer = Writer::new(out, kind.fields()).map_err(failed)?;
     let mut in_group = 0;
@@ -30,7 +30,7 @@ pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out
 }
 
 /// Writes `records` as Parquet with columns of these kinds.
-pub fn write_records(fields: Fields, records: Vec<Value>, out: impl Write) -> Result<()> {
+pub fn write_records(fields: Fields, records: Vec<Value>, out: &mut dyn Write) -> Result<()> {
     let failed = |error| Error::io(Path::new("records"), "write as Parquet")(error);
     let mut columns = columns(&fields);
     let rows = records.len();

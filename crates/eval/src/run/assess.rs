@@ -51,7 +51,7 @@ impl RunJudge {
             judge.compiler()?;
         }
         let in_python = tests().filter(|tests| tests.language == Language::Python);
-        for module in judge.lacking(in_python.map(|tests| &tests.problem))? {
+        for module in judge.lacking(&mut in_python.map(|tests| &tests.problem))? {
             out::aside(format_args!("warning: {module}"));
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Map, Value};
 
 use super::levels::mean_attention;
-use super::manifest::{self, Manifest};
+use super::manifest::Manifest;
 use crate::journal::{AttentionFile, SampleAttention};
 use crate::view::{RecordedItem, SampleEnd, ends, recorded};
 use offshoot_backend::{AttentionLevels, LevelBounds, LevelMass, MOST_LEVELS};
@@ -20,6 +20,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::out::{self, Progress};
 use offshoot_core::setting::{MODEL, TREES};
+use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::FinishReason;
 use offshoot_launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
 use offshoot_model::hashes::hash_of_folder;
@@ -48,10 +49,7 @@ pub struct AttentionOptions {
 /// Computes and writes the attention. If `interrupt` asks to stop, nothing is written.
 pub fn attention(options: &AttentionOptions, interrupt: &Interrupt) -> Result<()> {
     let run = &options.run;
-    let Some(manifest) = Manifest::read(run)? else {
-        let found = format!("none in {}", run.display());
-        return Err(Error::value("the run", format!("a folder of results with {}", manifest::NAME), found));
-    };
+    let manifest = Manifest::of(run, "the run")?;
     let job = AttentionJob::new(run, recorded(run, options.item.as_deref())?)?;
     let folder = model_of(&manifest, options)?;
     let model = ModelSource::folder(&folder)?;
@@ -256,16 +254,17 @@ fn replay<B: AttentionLevels>(
         progress.item_done();
     }
     progress.finish();
-    let places: HashMap<&str, usize> = job.items.iter().enumerate().map(|(place, item)| (&*item.id, place)).collect();
-    found.sort_by_key(|sample| (places.get(&*sample.id), sample.index));
+    let places: HashMap<&str, u64> = job.items.iter().map(|item| &*item.id).zip(0..).collect();
+    sort_by_number(&mut found, |sample: &SampleAttention| sample.index);
+    sort_by_number(&mut found, |sample| places[&*sample.id]);
     Ok(found)
 }
 
 /// Sorts the samples so that common prefixes follow each other and are computed once.
 fn in_token_order<T>(all: &[T], tokens: impl Fn(&T) -> &Vec<TokenId>) -> Vec<&T> {
-    let mut sorted: Vec<&T> = all.iter().collect();
-    sorted.sort_by(|a, b| tokens(a).cmp(tokens(b)));
-    sorted
+    let mut sorted: Vec<(&[TokenId], usize)> = all.iter().map(|one| &tokens(one)[..]).zip(0..).collect();
+    sorted.sort();
+    sorted.into_iter().map(|(_, place)| &all[place]).collect()
 }
 
 /// The mean over tokens (at least one) of the first `levels` levels.

@@ -15,12 +15,15 @@ use offshoot_kv::plan::Planner;
 use offshoot_launch::EngineOptions;
 use offshoot_search::vote::Decided;
 
+use super::dry_run;
+use super::options::RunOptions;
 use super::outcome::{Finished, RunOutcome};
+use super::prepare::PreparedRun;
 use super::resume::Earlier;
 use super::worker::ItemRunner;
-use super::{PreparedRun, RunOptions, dry_run};
 use offshoot_core::out::Progress;
 use offshoot_core::setting::{JSON, OUT, PLAN, RESUME, TREES};
+use offshoot_core::sorting::sort_by_number;
 
 /// Number of problems of the vote, and of the comparison of plans; few, so that results appear in seconds.
 const VOTE_ITEMS: usize = 8;
@@ -37,7 +40,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     }
     let by_tokens: Vec<usize> = prepared.encode_all()?.0.iter().map(|prompt| prompt.item.index).collect();
     let place = |item: &Item| by_tokens.iter().position(|&index| index == item.index);
-    prepared.items.sort_by_key(place);
+    sort_by_number(&mut prepared.items, |item| place(item).map_or(0, |place| 1 + place as u64));
     let (items, samples) = (prepared.items.len(), prepared.task.method.samples());
     out::line(format_args!("{items} word problems, {samples} samples each, the majority's answer counts.\n"))?;
     let run = the_vote(&prepared, &vote, interrupt)?;

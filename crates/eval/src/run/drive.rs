@@ -15,8 +15,8 @@ use offshoot_search::{
 };
 use offshoot_text::{AddSpecial, SharedEncoder};
 
-use super::prompts::question_of;
-use super::{ItemPrompt, PreparedRun};
+use super::prepare::PreparedRun;
+use super::prompts::{ItemPrompt, question_of};
 
 /// Searches `tree` by the task's method.
 pub(super) fn drive(

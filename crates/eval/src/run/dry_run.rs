@@ -8,7 +8,9 @@ use offshoot_kv::PromptTree;
 use offshoot_launch::LaunchSizes;
 use offshoot_text::LevelTokens;
 
-use super::{ItemPrompt, PreparedRun, RunOptions};
+use super::options::RunOptions;
+use super::prepare::PreparedRun;
+use super::prompts::ItemPrompt;
 
 pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let (prompts, left_out) = prepared.encode_all()?;

@@ -19,7 +19,7 @@ use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_engine::EngineFacts;
 
-use super::PreparedRun;
+use super::prepare::PreparedRun;
 use offshoot_core::setting::{DETERMINISTIC, KV_DTYPE, STATE_DTYPE};
 use offshoot_launch::{EngineBudget, Launched};
 use offshoot_model::WeightChoice;
@@ -120,6 +120,13 @@ impl Manifest {
         let text = fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
         let manifest = serde_json::from_str(&text);
         manifest.map(Some).map_err(|error| Error::format(&path, format!("not a run's manifest: {error}")))
+    }
+
+    /// Reads the manifest in the folder `run`, which `what` names in the error if there is none.
+    pub fn of(run: &Path, what: &str) -> Result<Self> {
+        let none =
+            || Error::value(what, format!("a folder of results with {NAME}"), format!("none in {}", run.display()));
+        Self::read(run)?.ok_or_else(none)
     }
 
     pub fn text(&self) -> Result<String> {

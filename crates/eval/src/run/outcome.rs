@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::RunOptions;
+use super::options::RunOptions;
 use crate::report::Summary;
 use crate::task::Item;
 use offshoot_core::error::{Error, Result};

@@ -18,8 +18,8 @@ use offshoot_model::ModelFolder;
 use offshoot_model::check::{Facts, facts};
 use offshoot_text::Tokenizer;
 
-use super::RunOptions;
 use super::assess::RunJudge;
+use super::options::RunOptions;
 use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};

@@ -2,13 +2,13 @@
 //! before its search begins, so that a run neither waits for all of them nor keeps them. The task defines the texts,
 //! the tokenizer encodes them.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::task::choose::OfferedAnswer;
 use crate::task::{Choose, Item, Method, Task, TaskPrompt, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_core::sorting::sort_by_number;
 use offshoot_kv::PromptTree;
 use offshoot_launch::TextKey;
 use offshoot_model::ModelFolder;
@@ -140,7 +140,7 @@ impl<'a> PromptEncoder<'a> {
     pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>, skip_too_long: bool) -> Result<()> {
         let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
         let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
-        doubtful.sort_by_key(|item| Reverse(text(item).bytes));
+        sort_by_number(&mut doubtful, |item| u64::MAX - text(item).bytes as u64);
         let mut encoded = 0;
         doubtful.retain(|item| {
             let before = encoded;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::task::{Item, Method, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
+use offshoot_core::sorting::sort_by_number;
 use offshoot_search::best_of_n::choose_best;
 use offshoot_search::self_consistency::vote;
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, tally};
@@ -46,8 +47,8 @@ impl Graded {
         let by_index: HashMap<usize, &Item> = items.iter().map(|item| (item.index, item)).collect();
         let mut all: Vec<(&Item, &mut Vec<Sample>)> =
             drawn.iter_mut().map(|(index, samples)| (by_index[index], samples)).collect();
-        all.sort_by_key(|(item, _)| item.index);
-        all.iter_mut().for_each(|(_, samples)| samples.sort_by_key(|sample| sample.index));
+        sort_by_number(&mut all, |(item, _)| item.index as u64);
+        all.iter_mut().for_each(|(_, samples)| sort_by_number(samples, |sample| sample.index));
         let mut errors = grading.grade(&mut all)?;
         let line = |(item, samples): &(&Item, &mut Vec<Sample>)| -> String {
             samples.iter().map(|sample| text(&LineWithId { id: &item.id, rest: sample })).collect()
@@ -64,7 +65,7 @@ impl Graded {
         let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
         let item_of = |line: &Map<String, Value>| line.get("id").and_then(Value::as_str).and_then(|id| by_id.get(id));
         let mut lines: Vec<_> = lines.into_iter().filter_map(|line| Some((*item_of(&line)?, line))).collect();
-        lines.sort_by_key(|(item, _)| item.index);
+        sort_by_number(&mut lines, |(item, _): &(&Item, _)| item.index as u64);
         for (item, mut line) in lines {
             let place = json!(item.index);
             graded.moved |= line.insert("index".to_string(), place.clone()).is_some_and(|before| before != place);
@@ -75,7 +76,7 @@ impl Graded {
         graded.unfinished = items.iter().filter(unfinished).count();
         let more = items.iter().filter_map(|item| Some((item, errors.remove(&item.index)?)));
         graded.unjudged.extend(more.map(|(item, error)| Failed { index: item.index, id: item.id.clone(), error }));
-        graded.unjudged.sort_by_key(|item| item.index);
+        sort_by_number(&mut graded.unjudged, |item| item.index as u64);
         Ok(graded)
     }
 

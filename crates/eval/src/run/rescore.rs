@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use crate::journal::{Journal, free_path, replace};
+use crate::journal::folder::{free_path, keep};
+use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
 use crate::task::{EarlyStop, Method, Overrides, Task};
 use offshoot_core::error::{Error, Result};
@@ -49,10 +50,7 @@ const ITEMS: &str = "items.jsonl";
 
 pub fn rescore(options: &RescoreOptions) -> Result<()> {
     let run = &options.run;
-    let Some(mut manifest) = Manifest::read(run)? else {
-        let found = format!("none in {}", run.display());
-        return Err(Error::value("the run to rescore", format!("a folder of results with {}", manifest::NAME), found));
-    };
+    let mut manifest = Manifest::of(run, "the run to rescore")?;
     check_both_are_there(run)?;
     let was = Task::method_of(&manifest.task_file, manifest.task.clone())?;
     let task = task_of(options, &manifest, &was)?;
@@ -70,7 +68,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
     }
     let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
     // While the journal is open, no other process writes to the run.
-    let (_journal, recorded) = Journal::reopen(run, |id| indices.get(id).copied())?;
+    let (_journal, recorded) = Journal::reopen(run, &|id| indices.get(id).copied())?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
     let withheld = [run.clone(), folder.to_path_buf()];
@@ -83,7 +81,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {
-        true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?)?,
+        true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?, "")?,
         false => Map::from_iter([("task".to_string(), json!(task.name))]),
     };
     before.insert("method".to_string(), json!(task.method.described()));
@@ -119,7 +117,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         }
     }
     // The run's original files stay as `*.before`, also after a second rescore.
-    files.iter().try_for_each(|(name, _)| Journal::keep(folder, name))?;
+    files.iter().try_for_each(|(name, _)| keep(folder, name))?;
     replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
     if graded.unjudged.is_empty() {
@@ -238,18 +236,11 @@ fn put_trees_aside(folder: &Path) -> Result<()> {
 
 fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    let numbered = |(ix, line)| object(path, line).map_err(|error| at_line(error, ix + 1));
+    let numbered = |(ix, line)| object(path, line, &format!("line {}: ", ix + 1));
     text.lines().enumerate().map(numbered).collect()
 }
 
-/// Adds the number of the line to an error about it.
-fn at_line(error: Error, line: usize) -> Error {
-    match error {
-        Error::Format { path, what } => Error::format(path, format!("line {line}: {what}")),
-        other => other,
-    }
-}
-
-fn object(path: &Path, text: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text).map_err(|error| Error::format(path, format!("not a JSON object: {error}")))
+/// `place`: where in the file the object is, for an error.
+fn object(path: &Path, text: &str, place: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).map_err(|error| Error::format(path, format!("{place}not a JSON object: {error}")))
 }

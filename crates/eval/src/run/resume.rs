@@ -5,16 +5,19 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use crate::journal::{Journal, Recorded, fresh_folder, run_folders};
+use crate::journal::folder::{self, fresh_folder, run_folders};
+use crate::journal::{Journal, Recorded};
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_core::out::files::FolderClaim;
+use offshoot_core::sorting::sort_by_number;
 use offshoot_search::Sample;
 
 use super::levels::LevelCounts;
 use super::manifest::{self, Manifest};
+use super::options::RunOptions;
 use super::outcome::Finished;
-use super::{PreparedRun, RunOptions};
+use super::prepare::PreparedRun;
 
 /// The results of earlier processes of this run.
 #[derive(Default)]
@@ -85,8 +88,8 @@ impl RunFolder {
     /// Opens the journal. The manifest of a new run is written first, so that the run can always be resumed.
     pub fn open(&self, prepared: &PreparedRun) -> Result<(Journal, Earlier)> {
         let describe = || {
-            Journal::write(self.path(), manifest::NAME, &self.manifest.text()?)?;
-            Journal::write(self.path(), "task.json", &format!("{:#}\n", prepared.task.source))
+            folder::write(self.path(), manifest::NAME, &self.manifest.text()?)?;
+            folder::write(self.path(), "task.json", &format!("{:#}\n", prepared.task.source))
         };
         if !self.resumed {
             describe()?;
@@ -95,12 +98,12 @@ impl RunFolder {
         // All of the task's items, because an earlier process may have had a higher --limit.
         let items = prepared.task.items(None)?;
         let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
-        let (journal, recorded) = Journal::reopen(self.path(), |id| indices.get(id).copied())?;
+        let (journal, recorded) = Journal::reopen(self.path(), &|id| indices.get(id).copied())?;
         describe()?;
         let failed_samples = recorded.failed_samples.clone();
         let ItemsLeft { earlier, unfinished, anew } = ItemsLeft::new(recorded, prepared);
         let keeps = |(item, sample)| !anew.contains(&item) && !failed_samples.contains(&(item, sample));
-        Ok((journal.retain(|item| !unfinished.contains(&item), keeps)?, earlier))
+        Ok((journal.retain(&|item| !unfinished.contains(&item), &keeps)?, earlier))
     }
 }
 
@@ -130,7 +133,7 @@ impl ItemsLeft {
         let asked: HashSet<usize> = prepared.items.iter().map(|item| item.index).collect();
         for index in asked {
             let mut samples = recorded.samples.remove(&index).unwrap_or_default();
-            samples.sort_by_key(|sample| sample.index);
+            sort_by_number(&mut samples, |sample| sample.index);
             let ended = recorded.finished.remove(&index);
             // A power cut may lose a sample's line but keep its item's; more samples may be requested than before;
             // failed samples are tried again.

@@ -16,8 +16,9 @@ use offshoot_search::{Details, Outcome, Sample, tally, verdict_on};
 
 use super::judging::Judged;
 use super::levels::{LevelCounts, levels};
+use super::options::RunOptions;
 use super::outcome::Finished;
-use super::{PreparedRun, RunOptions};
+use super::prepare::PreparedRun;
 use offshoot_launch::Launched;
 
 /// Default values of k for pass@k and maj@k, up to the number of samples.

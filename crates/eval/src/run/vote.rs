@@ -15,7 +15,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
-use offshoot_core::out::files::{WholeFile, check_output, write_whole};
+use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
 use offshoot_core::setting::{ID, SET, Setting, TEXT};
 use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
@@ -56,7 +56,7 @@ struct ItemTexts {
 }
 
 pub fn main(options: &VoteOptions) -> Result<()> {
-    let path = options.out.clone().unwrap_or_else(|| beside(&options.samples));
+    let path = options.out.clone().unwrap_or_else(|| with_ending(&options.samples, "_votes.jsonl"));
     check_output(&path)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
@@ -104,13 +104,6 @@ fn write(path: &Path, lines: String) -> Result<()> {
     let mut out = WholeFile::create(path)?;
     write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines)), out.writer())?;
     out.finish()
-}
-
-/// `samples.jsonl_votes.jsonl`, named as the judge names its results.
-fn beside(samples: &Path) -> PathBuf {
-    let mut name = samples.as_os_str().to_owned();
-    name.push("_votes.jsonl");
-    PathBuf::from(name)
 }
 
 /// The task to vote by: the given one or one of the samples' own fields, with the vote as its method.
@@ -185,14 +178,12 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<ItemTexts>> {
 
 fn id_of(options: &VoteOptions, record: &FileRecord) -> Result<(String, String)> {
     let field = field_of(options, record, options.id.as_deref(), &IDS, ID)?;
-    match &record.1[&field] {
-        Value::String(id) => Ok((id.clone(), field)),
-        Value::Number(id) => Ok((id.to_string(), field)),
-        other => {
-            let expected = format!("a string or a number at {}", record.0);
-            Err(Error::field(&options.samples, field, expected, describe(other)))
-        }
-    }
+    let value = &record.1[&field];
+    let id = json::id(Some(value)).ok_or_else(|| {
+        let expected = format!("a string or a number at {}", record.0);
+        Error::field(&options.samples, &field, expected, describe(value))
+    })?;
+    Ok((id, field))
 }
 
 /// The texts of a record: one, or a list.

@@ -17,6 +17,7 @@ use crate::task::{Item, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::out::Progress;
+use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::RootOptions;
 use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
@@ -25,10 +26,12 @@ use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 use super::assess::{answer_of, assessor, grade, question_of};
 use super::drive::drive;
 use super::levels::LevelCounts;
+use super::options::RunOptions;
 use super::outcome::{Failed, Finished, RunOutcome};
+use super::prepare::PreparedRun;
+use super::prompts::ItemPrompt;
 use super::resume::Earlier;
 use super::summary::summarise;
-use super::{ItemPrompt, PreparedRun, RunOptions};
 
 /// The outcome of searching several items.
 pub struct Searched {
@@ -66,8 +69,8 @@ impl<'a> ItemRunner<'a> {
     /// summary.
     pub fn sum_up(&self, searched: Searched, seconds: f64) -> Result<RunOutcome> {
         let Searched { mut finished, mut failed, ended, unfinished_samples, levels } = searched;
-        finished.sort_by_key(|item| item.index);
-        failed.sort_by_key(|item| item.index);
+        sort_by_number(&mut finished, |item| item.index as u64);
+        sort_by_number(&mut failed, |item| item.index as u64);
         match summarise(self.prepared, self.launched, self.options, &finished, levels, seconds) {
             Ok(summary) => {
                 let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);

@@ -54,7 +54,7 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
     }
     if let Some(path) = problems {
         let problems = Problems::read(path, *format, LimitChanges::default(), false)?;
-        let lacking = judge.lacking(problems.tests())?;
+        let lacking = judge.lacking(&mut problems.tests())?;
         if lacking.is_empty() {
             out::line(format_args!(
                 "{:<12} the interpreter has all that the tests of {} import",

@@ -86,11 +86,7 @@ impl Scored<'_> {
     }
 
     /// Calls the function with each problem that has samples and can be judged, with its index and all of its lines.
-    fn each(
-        &self,
-        results: &mut Results,
-        mut take: impl FnMut(bool, usize, &ListedProblem, Vec<JudgedLine>) -> Result<()>,
-    ) -> Result<()> {
+    fn each(&self, results: &mut Results, take: &mut TakeProblem) -> Result<()> {
         let with_samples = self.problems.list.iter().zip(self.places).enumerate();
         let with_samples =
             with_samples.filter(|(ix, (_, lines))| !lines.is_empty() && !self.tally.left_out.contains_key(ix));
@@ -118,7 +114,7 @@ impl Scored<'_> {
             false => String::new(),
         };
         out.text(&format!("{{\"date\": {}, \"hash\": {}, \"eval\": {{", json!(date), json!(hash)))?;
-        self.each(results, |first, _, listed, lines| {
+        self.each(results, &mut |first, _, listed, lines| {
             let lines: Vec<String> = lines.iter().map(|line| line.eval_plus(listed)).collect();
             out.entry(first, &listed.id, &format!("[{}]", lines.join(", ")))
         })?;
@@ -144,7 +140,7 @@ impl Scored<'_> {
 
     fn apps(&self, results: &mut Results, out: &mut JsonWriter) -> Result<()> {
         out.text("{")?;
-        self.each(results, |first, ix, _, lines| {
+        self.each(results, &mut |first, ix, _, lines| {
             let codes: Vec<Value> = lines.iter().map(|line| line.codes([-2, -1, -1])).collect();
             out.entry(first, &ix.to_string(), &json!(codes).to_string())
         })?;
@@ -153,7 +149,7 @@ impl Scored<'_> {
 
     fn live_code_bench(&self, results: &mut Results, out: &mut JsonWriter) -> Result<()> {
         out.text("[")?;
-        self.each(results, |first, _, listed, lines| {
+        self.each(results, &mut |first, _, listed, lines| {
             let mut entry = listed.about.clone();
             let programs: Vec<&Value> = lines.iter().filter_map(|line| line.fields.get("solution")).collect();
             let passed: Vec<bool> = lines.iter().map(|line| line.outcome.passed()).collect();
@@ -173,6 +169,9 @@ impl Scored<'_> {
         out.text("]")
     }
 }
+
+/// Takes a problem with its index and its lines; the first argument: whether it is the first.
+type TakeProblem<'a> = dyn FnMut(bool, usize, &ListedProblem, Vec<JudgedLine>) -> Result<()> + 'a;
 
 /// A line of the file of results.
 struct JudgedLine {

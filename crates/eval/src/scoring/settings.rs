@@ -1,18 +1,18 @@
 //! The settings that verdicts depend on, besides the samples: problems, limits, language, extraction. Their fingerprint
 //! is stored next to the results: a scoring is resumed only with the same settings.
 
-use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::ScoreOptions;
+use super::options::ScoreOptions;
 use super::problems::Problems;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::out::files::with_ending;
 use offshoot_core::setting::RESUME;
 
 /// Writes the fingerprint next to `lines`; if `lines` is resumed, fails unless the existing fingerprint is equal.
 pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -> Result<()> {
-    let path = beside(lines);
+    let path = with_ending(lines, ".settings");
     let now = fingerprint(options, problems);
     if options.resume && lines.exists() {
         let before = fs::read_to_string(&path).map_err(Error::io(&path, "read the settings of the verdicts"))?;
@@ -26,12 +26,6 @@ pub(super) fn check(lines: &Path, options: &ScoreOptions, problems: &Problems) -
         true => Ok(()),
         false => fs::write(&path, now + "\n").map_err(Error::io(&path, "write")),
     }
-}
-
-fn beside(lines: &Path) -> PathBuf {
-    let mut name: OsString = lines.as_os_str().to_owned();
-    name.push(".settings");
-    PathBuf::from(name)
 }
 
 fn fingerprint(options: &ScoreOptions, problems: &Problems) -> String {

@@ -14,8 +14,11 @@ use crate::source::values::{TaskPath, Texts};
 use crate::source::{Place, read_text};
 use crate::task::file_format::{TEXTS, columns_of, format_of};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input;
+use offshoot_core::json;
 use offshoot_core::json::describe;
 use offshoot_core::json::names;
+use offshoot_core::sorting::sort_by_number;
 
 type FieldMap = Map<String, Value>;
 
@@ -50,8 +53,7 @@ pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
         return Ok((vec![path.to_path_buf()], 0));
     }
     let (folder, mut found, mut others) = (path, Vec::new(), 0);
-    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))? {
-        let path = entry.map_err(Error::io(folder, "list the folder"))?.path();
+    for path in input::entries(folder)? {
         let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
         match is_text(&path) && path.is_file() {
             true if !is_hidden => found.push(path),
@@ -65,7 +67,6 @@ pub(crate) fn text_files(path: &Path) -> Result<(Vec<PathBuf>, usize)> {
             format!("no .txt or .md file in this folder; it contains {others} other entries"),
         ));
     }
-    found.sort();
     Ok((found, others))
 }
 
@@ -159,14 +160,11 @@ impl QuestionSet {
         let mut waiting: HashMap<_, Vec<_>> = HashMap::new();
         for (ix, question) in questions.enumerate() {
             let (place, mut fields) = question?;
-            let document = match fields.shift_remove(field) {
-                Some(Value::String(name)) => name,
-                Some(Value::Number(number)) => number.to_string(),
-                other => {
-                    let found = other.as_ref().map_or_else(|| format!("the fields {}", names(&fields)), describe);
-                    return Err(Error::field(path, field, format!("the name of a document at {place}"), found));
-                }
-            };
+            let value = fields.shift_remove(field);
+            let document = json::id(value.as_ref()).ok_or_else(|| {
+                let found = value.as_ref().map_or_else(|| format!("the fields {}", names(&fields)), describe);
+                Error::field(path, field, format!("the name of a document at {place}"), found)
+            })?;
             waiting.entry(document).or_default().push((ix, place, fields));
         }
         Ok(QuestionSet::Named(NamedQuestions {
@@ -186,7 +184,7 @@ impl QuestionSet {
                 let mut own: Vec<_> = known_as.filter_map(|name| named.waiting.remove(name)).flatten().collect();
                 named.documents += 1;
                 named.unasked += usize::from(own.is_empty());
-                own.sort_by_key(|&(ix, ..)| ix);
+                sort_by_number(&mut own, |&(ix, ..)| ix as u64);
                 own.into_iter().map(|(_, _, fields)| fields).collect()
             }
         }

@@ -21,6 +21,7 @@ use crate::task::grade::ExpectedAnswer;
 use crate::task::matched;
 use crate::task::matched::NamePattern;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json;
 use offshoot_core::json::describe;
 use offshoot_core::json::names;
 
@@ -307,14 +308,11 @@ impl ItemSource {
     /// The id field's text; without an id field, the item's index.
     fn id_of(&self, fields: &Map<String, Value>, place: RecordPlace, index: usize) -> Result<String> {
         let Some(name) = &self.id else { return Ok(index.to_string()) };
-        match fields.get(name) {
-            Some(Value::String(id)) => Ok(id.clone()),
-            Some(Value::Number(id)) => Ok(id.to_string()),
-            other => {
-                let found = other.map_or_else(|| format!("the fields {}", names(fields)), describe);
-                Err(Error::field(&self.path, name, format!("an id, a string or a number, at {place}"), found))
-            }
-        }
+        let value = fields.get(name);
+        json::id(value).ok_or_else(|| {
+            let found = value.map_or_else(|| format!("the fields {}", names(fields)), describe);
+            Error::field(&self.path, name, format!("an id, a string or a number, at {place}"), found)
+        })
     }
 
     /// Expands a document to one item per question, `document/0`, `document/1` …, each with the document's fields and

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input;
 
 /// A file's name with one star in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +55,7 @@ fn matching(pattern: &Path) -> Result<Vec<(String, PathBuf)>> {
     };
     let folder = pattern.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list the folder"))? {
-        let path = entry.map_err(Error::io(folder, "list the folder"))?.path();
+    for path in input::entries(folder)? {
         found.extend(names.star(&path).map(|star| (star, path)));
     }
     found.sort();

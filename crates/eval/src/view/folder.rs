@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{ShownItem, ShownRun};
+use super::shown::{ShownItem, ShownRun};
 use crate::journal::{AttentionFile, settle};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{ITEM, TREES};
+use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::{ForkKind, finish_fields};
 use offshoot_search::tree::{NodeState, Trace, TraceNode};
 
@@ -58,7 +59,7 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
         }
         samples.entry(id).or_default().push(sample);
     }
-    items.sort_by_key(|item| index_of(item).unwrap_or(usize::MAX));
+    sort_by_number(&mut items, |item| index_of(item).map_or(u64::MAX, |index| index as u64));
     let finished: HashSet<String> = items.iter().map(id_of).collect();
     unfinished.retain(|id| !finished.contains(id));
     items.extend(unfinished.into_iter().map(|id| Map::from_iter([("id".to_string(), Value::String(id))])));
@@ -67,7 +68,7 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
     }
     let with_samples = |facts: Map<String, Value>| {
         let mut samples = samples.remove(&id_of(&facts)).unwrap_or_default();
-        samples.sort_by_key(index_of);
+        sort_by_number(&mut samples, |sample| index_of(sample).map_or(0, |index| 1 + index as u64));
         let file = index_of(&facts).map(|index| folder.join(format!("trees/{index}.json")));
         let tree = file.filter(|file| file.exists()).map(|file| Trace::read(&file).map(|trace| (file, trace)));
         Ok(RecordedItem { facts, samples, tree: tree.transpose()? })

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::{ShownItem, ShownNode, ShownRun};
+use super::shown::{ShownItem, ShownNode, ShownRun};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::setting::{HTML, ITEM};
 use offshoot_engine::ForkKind;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{ShownItem, ShownRun};
+use super::shown::{ShownItem, ShownRun};
 use offshoot_core::error::Result;
 use offshoot_core::json;
 

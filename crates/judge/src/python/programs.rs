@@ -9,7 +9,7 @@ use super::stream::{self, StreamRead};
 use crate::fair_clock::Deadline;
 use crate::message::last_line;
 use crate::problem::Limits;
-use crate::sandbox::{Confined, Running, Sandbox, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder};
+use crate::sandbox::{Confined, Running, Sandbox, StdoutMode, WallLimit, WarmInterpreter, WorkFolder};
 use crate::toolchain::Interpreter;
 use offshoot_core::error::{Error, Result};
 
@@ -119,17 +119,11 @@ impl Programs {
 
     fn confined(&self, arguments: Vec<String>, folder: &Path, limits: Limits) -> Confined {
         Confined {
-            program: self.python.path.clone(),
-            arguments,
-            environment: Vec::new(),
             readable: self.python.readable.clone(),
-            folder: folder.to_path_buf(),
-            keep_files: false,
-            limits,
             wall: WallLimit::ByCaller,
-            stdin: StdinMode::Null,
             stdout: StdoutMode::Null,
             channel: true,
+            ..Confined::new(&self.python.path, arguments, folder, limits)
         }
     }
 }

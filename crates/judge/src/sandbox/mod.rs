@@ -13,7 +13,7 @@
 //! folder is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs
 //! that need one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,25 @@ pub struct Confined {
     pub stdout: StdoutMode,
     /// A stream between the caller ([`Running::channel`]) and the program, which has it as file descriptor 3.
     pub channel: bool,
+}
+
+impl Confined {
+    /// A program with an empty standard input, whose output is captured and whose files are dropped.
+    pub fn new(program: impl Into<PathBuf>, arguments: Vec<String>, folder: &Path, limits: Limits) -> Self {
+        Self {
+            program: program.into(),
+            arguments,
+            environment: Vec::new(),
+            readable: Vec::new(),
+            folder: folder.to_path_buf(),
+            keep_files: false,
+            limits,
+            wall: WallLimit::Own,
+            stdin: StdinMode::Null,
+            stdout: StdoutMode::Capture,
+            channel: false,
+        }
+    }
 }
 
 /// What ends a program that hangs.

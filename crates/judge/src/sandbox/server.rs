@@ -370,19 +370,7 @@ impl Sandbox {
         let (folder, outside) = (self.folder()?, self.folder()?);
         let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };
-        let nothing = Confined {
-            program: PathBuf::from("/bin/sh"),
-            arguments: Vec::new(),
-            environment: Vec::new(),
-            readable: Vec::new(),
-            folder: folder.path().to_path_buf(),
-            keep_files: false,
-            limits,
-            wall: WallLimit::Own,
-            stdin: StdinMode::Null,
-            stdout: StdoutMode::Capture,
-            channel: false,
-        };
+        let nothing = Confined::new("/bin/sh", Vec::new(), folder.path(), limits);
         let ended = self.send(nothing, Some(probes))?.wait()?;
         serde_json::from_slice(&ended.stdout)
             .map_err(|_| Error::Internal("the process that probes the sandbox ended without a report".to_string()))

@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use offshoot_core::error::Error;
 use offshoot_judge::problem::Limits;
-use offshoot_judge::sandbox::{
-    Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode, StdoutMode, WallLimit,
-};
+use offshoot_judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode};
 
 use crate::compiler;
 use crate::sandbox_setup as common;
@@ -90,19 +88,7 @@ pub(crate) fn all_modes() -> &'static [Mode] {
 }
 
 pub(crate) fn confined(program: impl Into<PathBuf>, arguments: &[&str], folder: &Path) -> Confined {
-    Confined {
-        program: program.into(),
-        arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
-        environment: Vec::new(),
-        readable: Vec::new(),
-        folder: folder.into(),
-        keep_files: false,
-        limits: LIMITS,
-        wall: WallLimit::Own,
-        stdin: StdinMode::Null,
-        stdout: StdoutMode::Capture,
-        channel: false,
-    }
+    Confined::new(program, arguments.iter().map(|argument| argument.to_string()).collect(), folder, LIMITS)
 }
 
 fn shell(mode: Mode, script: &str) -> Ended {

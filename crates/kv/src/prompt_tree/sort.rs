@@ -4,8 +4,6 @@
 
 use offshoot_core::ids::TokenId;
 
-use super::Prompts;
-
 /// Runs of fewer prompts are sorted on one thread.
 const PARALLEL_FROM: usize = 256;
 
@@ -20,15 +18,15 @@ pub struct SortedPrompt {
 }
 
 /// All prompts in lexicographic order of tokens, equal ones by arrival.
-pub fn by_tokens<P: Prompts + ?Sized>(prompts: &P) -> Vec<SortedPrompt> {
-    let count = u32::try_from(prompts.count()).expect("prompts are counted in u32");
+pub fn by_tokens(prompts: &[&[TokenId]]) -> Vec<SortedPrompt> {
+    let count = u32::try_from(prompts.len()).expect("prompts are counted in u32");
     let mut sorted: Vec<SortedPrompt> = (0..count).map(|prompt| SortedPrompt { prompt, shared: 0 }).collect();
     sort(prompts, &mut sorted, &mut vec![SortedPrompt::default(); count as usize]);
     sorted
 }
 
 /// Sorts `run`. `spare` has the same length; its contents are overwritten.
-fn sort<P: Prompts + ?Sized>(prompts: &P, run: &mut [SortedPrompt], spare: &mut [SortedPrompt]) {
+fn sort(prompts: &[&[TokenId]], run: &mut [SortedPrompt], spare: &mut [SortedPrompt]) {
     if run.len() < 2 {
         return;
     }
@@ -46,14 +44,14 @@ fn sort<P: Prompts + ?Sized>(prompts: &P, run: &mut [SortedPrompt], spare: &mut 
 }
 
 /// Merges two sorted runs, `left` first where prompts are equal.
-fn merge<P: Prompts + ?Sized>(prompts: &P, left: &[SortedPrompt], right: &[SortedPrompt], merged: &mut [SortedPrompt]) {
+fn merge(prompts: &[&[TokenId]], left: &[SortedPrompt], right: &[SortedPrompt], merged: &mut [SortedPrompt]) {
     let (mut left, mut right) = (Head::of(left), Head::of(right));
     for next in merged {
         let from_left = match (left.prompt(), right.prompt()) {
             // The one that shares more tokens with the last merged prompt comes first.
             (Some(_), Some(_)) if left.shared != right.shared => left.shared > right.shared,
             (Some(a), Some(b)) => {
-                let (a, b) = (prompts.tokens(a as usize), prompts.tokens(b as usize));
+                let (a, b) = (prompts[a as usize], prompts[b as usize]);
                 let known = left.shared as usize;
                 let shared = known + common_prefix(&a[known..], &b[known..]);
                 let left_first = shared == a.len() || shared < b.len() && a[shared] < b[shared];

@@ -13,6 +13,8 @@ use offshoot_core::file_kind::is_task;
 use offshoot_core::json::{RawJson, describe, field_of_partial};
 use offshoot_lines::{Line, Lines, open};
 
+/// The longest line that is read if nobody asks for another, in bytes.
+pub const DEFAULT_MOST_OF_LINE: usize = 64 << 20;
 /// The most of a line's beginning that is searched for its id if the line is too long, in bytes.
 const MOST_SEARCHED: usize = 1 << 20;
 /// Characters of a parser's message, which may quote all of a value.

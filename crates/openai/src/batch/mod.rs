@@ -33,8 +33,8 @@ use offshoot_text::Tokenizer;
 use serde_json::json;
 
 pub use file::RequestFile;
-pub use input::InputLine;
 pub use input::read as read_lines;
+pub use input::{DEFAULT_MOST_OF_LINE, InputLine};
 pub use origin::{AnswerOrigin, CacheFormats, system_fingerprint};
 pub use prompts::{BatchPrompt, read_prompts};
 pub use request::reader;
@@ -54,9 +54,6 @@ pub struct BatchOptions {
     pub seed: u64,
     pub engine: EngineOptions,
 }
-
-/// The default of [`BatchOptions::most_of_line`].
-pub const DEFAULT_MOST_OF_LINE: usize = 64 << 20;
 
 /// The exit code if requests were refused.
 const REFUSED: u8 = 2;

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::DEFAULT_MOST_OF_LINE;
-use super::input::{self, Call};
+use super::input::{self, Call, DEFAULT_MOST_OF_LINE};
 use super::request::{self, LineRequest};
 use crate::protocol::Refusal;
 use offshoot_core::error::Result;

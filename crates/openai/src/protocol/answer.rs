@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
-use super::logprobs::{ChatLogprobs, CompletionLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
+use super::logprobs::{ChoiceLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::{ScoredChoice, scored_choice};
 use super::shown::{SampleText, TokenPlacer};
@@ -193,23 +193,6 @@ pub fn finish_word(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => "length",
         _ => "stop",
-    }
-}
-
-/// The log-probabilities of a choice.
-pub struct ChoiceLogprobs<'a> {
-    pub shown: Vec<ShownToken<'a>>,
-    pub endpoint: Endpoint,
-    pub tokenizer: &'a Tokenizer,
-}
-
-impl Serialize for ChoiceLogprobs<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
-        match self.endpoint {
-            Endpoint::Completions => CompletionLogprobs { shown, tokenizer }.serialize(serializer),
-            Endpoint::Chat => ChatLogprobs { shown, tokenizer }.serialize(serializer),
-        }
     }
 }
 

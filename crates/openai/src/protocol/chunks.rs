@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::answer::{AnswerHead, ChoiceLogprobs, StopReason, Usage, finish_word};
+use super::answer::{AnswerHead, StopReason, Usage, finish_word};
 use super::endpoint::Endpoint;
-use super::logprobs::{ShownToken, echoed_tokens};
+use super::logprobs::{ChoiceLogprobs, ShownToken, echoed_tokens};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::{SampleText, TokenPlace, TokenPlacer};
 use super::sse;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::ser::{SerializeMap, SerializeStruct};
 use serde::{Serialize, Serializer};
 
+use super::endpoint::Endpoint;
 use super::request::EncodedPrompt;
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
@@ -44,10 +45,27 @@ pub fn echoed_tokens<'a>(
     shown
 }
 
-/// `logprobs` of a completion.
-pub struct CompletionLogprobs<'a> {
-    pub shown: &'a [ShownToken<'a>],
+/// The log-probabilities of a choice.
+pub struct ChoiceLogprobs<'a> {
+    pub shown: Vec<ShownToken<'a>>,
+    pub endpoint: Endpoint,
     pub tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for ChoiceLogprobs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
+        match self.endpoint {
+            Endpoint::Completions => CompletionLogprobs { shown, tokenizer }.serialize(serializer),
+            Endpoint::Chat => ChatLogprobs { shown, tokenizer }.serialize(serializer),
+        }
+    }
+}
+
+/// `logprobs` of a completion.
+struct CompletionLogprobs<'a> {
+    shown: &'a [ShownToken<'a>],
+    tokenizer: &'a Tokenizer,
 }
 
 impl Serialize for CompletionLogprobs<'_> {
@@ -79,9 +97,9 @@ fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Se
 }
 
 /// `logprobs` of a chat.
-pub struct ChatLogprobs<'a> {
-    pub shown: &'a [ShownToken<'a>],
-    pub tokenizer: &'a Tokenizer,
+struct ChatLogprobs<'a> {
+    shown: &'a [ShownToken<'a>],
+    tokenizer: &'a Tokenizer,
 }
 
 #[derive(Serialize)]

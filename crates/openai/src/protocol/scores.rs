@@ -3,7 +3,8 @@
 
 use serde::Serialize;
 
-use super::logprobs::{CompletionLogprobs, ShownToken};
+use super::endpoint::Endpoint;
+use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
@@ -16,7 +17,7 @@ pub struct ScoredChoice<'a> {
     index: usize,
     /// The continuation itself.
     text: &'a str,
-    logprobs: ScoredTokens<'a>,
+    logprobs: ChoiceLogprobs<'a>,
     finish_reason: &'static str,
     stop_reason: Option<()>,
     score: Score,
@@ -39,17 +40,6 @@ pub struct Score {
     bytes: usize,
     /// Whether each token is the likeliest in its place.
     is_greedy: bool,
-}
-
-struct ScoredTokens<'a> {
-    shown: Vec<ShownToken<'a>>,
-    tokenizer: &'a Tokenizer,
-}
-
-impl Serialize for ScoredTokens<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        CompletionLogprobs { shown: &self.shown, tokenizer: self.tokenizer }.serialize(serializer)
-    }
 }
 
 /// `scored`: its last tokens are the continuation's.
@@ -85,7 +75,7 @@ pub fn scored_choice<'a>(
     ScoredChoice {
         index,
         text: &choice.text,
-        logprobs: ScoredTokens { shown, tokenizer },
+        logprobs: ChoiceLogprobs { shown, endpoint: Endpoint::Completions, tokenizer },
         finish_reason: "stop",
         stop_reason: None,
         score,

@@ -1,5 +1,5 @@
-//! A running `extend`: events as branches grow and finish, and cancelling single branches. The tree is updated when an
-//! event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`] does not, for callers that
+//! Sampling from nodes: a running `extend`, events as branches grow and finish, and cancelling single branches. The tree
+//! is updated when an event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`] does not, for callers that
 //! read and change the tree, or extend other nodes, while it runs.
 
 use std::collections::HashMap;
@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use super::SamplingTree;
+use super::nodes::ThoughtNode;
+use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, NodeId};
-use offshoot_engine::{Event, EventReceiver, First};
+use offshoot_core::ids::{BranchId, NodeId, TokenId};
+use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Stop};
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
 /// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that failed
@@ -31,7 +32,7 @@ pub struct Growth {
 pub struct UnappliedEvent(Event);
 
 impl Growth {
-    pub(super) fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeId>) -> Self {
+    fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeId>) -> Self {
         Self { inner, by_branch }
     }
 
@@ -155,5 +156,109 @@ impl Drop for Extension<'_> {
             // Errors of single nodes are recorded in the tree.
             drop(self.take(event));
         }
+    }
+}
+
+impl SamplingTree {
+    /// Samples from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed. A
+    /// failed node does not affect the others: see [`has_failed`](Self::has_failed). A node that is extended twice
+    /// continues where it ended.
+    ///
+    /// # Errors
+    ///
+    /// A parameter is out of range; a node is closed or pruned; all nodes fail (the first one's error); the engine has
+    /// stopped.
+    pub fn extend(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<()> {
+        let mut growing = self.start(nodes, how, stop)?;
+        while growing.next_event()?.is_some() {}
+        drop(growing);
+        self.unless_all_failed(nodes)
+    }
+
+    /// Appends given tokens to each of `nodes`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`extend`](Self::extend).
+    pub fn extend_given(&mut self, nodes: &[NodeId], tokens: &[TokenId]) -> Result<()> {
+        let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: None };
+        let mut growing = self.start_with(nodes, given)?;
+        while growing.next_event()?.is_some() {}
+        drop(growing);
+        self.unless_all_failed(nodes)
+    }
+
+    fn unless_all_failed(&mut self, nodes: &[NodeId]) -> Result<()> {
+        match nodes.iter().all(|&node| self.has_failed(node)) {
+            true => nodes.first().and_then(|node| self.failures.remove(node)).map_or(Ok(()), Err),
+            false => Ok(()),
+        }
+    }
+
+    /// Starts to sample from each of `nodes` and returns the events: for searches that stream, cancel or judge nodes
+    /// while others grow.
+    ///
+    /// # Errors
+    ///
+    /// A parameter is out of range; a node is closed or pruned; the engine has stopped.
+    pub fn start(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
+        self.start_until(nodes, how, |_, _| stop.clone())
+    }
+
+    /// Like [`start`](Self::start), with a stop for each of `nodes`, by its index in them.
+    pub fn start_until(
+        &mut self,
+        nodes: &[NodeId],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &ThoughtNode) -> Stop,
+    ) -> Result<Extension<'_>> {
+        self.start_with(nodes, |ix, node| Continuation::Sampled {
+            params: how.clone(),
+            stop: stop(ix, node),
+            uniforms: node.uniforms,
+        })
+    }
+
+    fn start_with(
+        &mut self,
+        nodes: &[NodeId],
+        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
+    ) -> Result<Extension<'_>> {
+        let growth = self.growth_with(nodes, continuation)?;
+        Ok(Extension::new(self, growth))
+    }
+
+    /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree. Errors
+    /// are those of [`start`](Self::start).
+    pub fn growth(&self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
+        self.growth_with(nodes, |_, node| Continuation::Sampled {
+            params: how.clone(),
+            stop: stop.clone(),
+            uniforms: node.uniforms,
+        })
+    }
+
+    /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].
+    pub fn growth_given(&self, given: &[(NodeId, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
+        let nodes: Vec<NodeId> = given.iter().map(|&(node, _)| node).collect();
+        let logprobs = logprobs.then_some(0);
+        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), logprobs })
+    }
+
+    fn growth_with(
+        &self,
+        nodes: &[NodeId],
+        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
+    ) -> Result<Growth> {
+        let mut by_branch = HashMap::new();
+        let mut extends = Vec::with_capacity(nodes.len());
+        for (ix, &node) in nodes.iter().enumerate() {
+            let branch = self.open_branch(node)?;
+            by_branch.insert(branch, node);
+            extends.push(Extend { branch, continuation: continuation(ix, &self.nodes[node]) });
+        }
+        let mut inner = self.engine.receiver(self.hear);
+        inner.start(extends)?;
+        Ok(Growth::new(inner, by_branch))
     }
 }

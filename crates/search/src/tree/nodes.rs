@@ -1,13 +1,106 @@
-//! The nodes of a sampling tree, by their ids. Nodes are only added, so an id stays valid as long as the tree; what a
-//! node holds is left to the tree.
+//! The nodes of a sampling tree: what one holds, and where it is. Nodes are only added, so an id stays valid as long as
+//! the tree; how nodes change is left to the tree.
 
 use std::ops::{Index, IndexMut};
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
+use serde::{Deserialize, Serialize};
 
-use super::ThoughtNode;
-use offshoot_core::ids::NodeId;
+use offshoot_core::ids::{BranchId, NodeId, TokenId};
+use offshoot_engine::{FinishReason, ForkKind, UniformKey};
+
+/// A node of the sampling tree: one thought (the text between two forks) and how it came about.
+#[derive(Clone, Debug)]
+pub struct ThoughtNode {
+    /// Why the node was forked. Children of different kinds have separate ordinals.
+    pub kind: ForkKind,
+    /// Its index among its parent's children of the same kind.
+    pub ordinal: u64,
+    /// The thought as text, cut at a stop string.
+    pub text: String,
+    /// The thought's tokens; for the root, the prompt's.
+    pub tokens: Vec<TokenId>,
+    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always).
+    pub logprobs: Vec<f32>,
+    /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
+    /// empty list if alternatives were not requested.
+    pub top: Vec<Vec<(TokenId, f32)>>,
+    /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
+    pub logprob: f64,
+    /// Why the thought ended; `None` while it runs, or if it was never extended.
+    pub finish: Option<FinishReason>,
+    /// The scorer's value.
+    pub score: Option<f64>,
+    /// Simulations that passed through it, in searches that simulate.
+    pub visits: Option<u32>,
+    /// Whether the node is a question: its tokens are a separate prompt, and its context excludes the nodes above.
+    pub asks: bool,
+    pub(super) lease: Lease,
+    pub(super) uniforms: UniformKey,
+}
+
+/// Whether a node can grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    /// It can be extended and forked.
+    Open,
+    /// Released; part of the result.
+    Closed,
+    /// Rejected by the search.
+    Pruned,
+}
+
+/// A node's hold on the engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lease {
+    Open(BranchId),
+    Closed,
+    Pruned,
+}
+
+impl ThoughtNode {
+    pub(super) fn new(kind: ForkKind, ordinal: u64, lease: Lease, uniforms: UniformKey) -> ThoughtNode {
+        ThoughtNode {
+            kind,
+            ordinal,
+            text: String::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            top: Vec::new(),
+            logprob: 0.0,
+            finish: None,
+            score: None,
+            visits: None,
+            asks: false,
+            lease,
+            uniforms,
+        }
+    }
+
+    /// Whether the node can grow.
+    pub fn state(&self) -> NodeState {
+        match self.lease {
+            Lease::Open(_) => NodeState::Open,
+            Lease::Closed => NodeState::Closed,
+            Lease::Pruned => NodeState::Pruned,
+        }
+    }
+
+    /// Mean natural-log probability of the thought's tokens; 0 without tokens.
+    pub fn mean_logprob(&self) -> f64 {
+        self.logprob / self.tokens.len().max(1) as f64
+    }
+
+    /// The engine's branch, as long as the node can grow.
+    pub(super) fn branch(&self) -> Option<BranchId> {
+        match self.lease {
+            Lease::Open(branch) => Some(branch),
+            Lease::Closed | Lease::Pruned => None,
+        }
+    }
+}
 
 /// Nodes, parents before children, each with an edge from its parent; the first is the root.
 pub(super) struct Nodes(DiGraph<ThoughtNode, ()>);

@@ -1,7 +1,7 @@
 //! Log-probabilities of given continuations; all of one call run in one batch. Prefixes that the continuations share
 //! with each other or with the tree are computed once; the tree does not change.
 
-use super::SamplingTree;
+use super::sampling_tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::Extend;

@@ -1,7 +1,8 @@
 //! Questions of a search (nodes with separate prompts, recorded below the thought that they are about), tokens given to
 //! nodes, random numbers for the search's own choices, and the cost of all nodes.
 
-use super::{Extension, Prompt, SamplingTree};
+use super::extension::Extension;
+use super::sampling_tree::{Prompt, SamplingTree};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{FinishReason, ForkKind};

@@ -1,7 +1,8 @@
 //! Ends a search: paths are answered if the task has a question for it, and the best one is the outcome.
 
 use super::{Evaluate, Texts, ThoughtPath, ThoughtSearcher};
-use crate::{Outcome, Sample, select};
+use crate::outcome::{Outcome, Sample};
+use crate::select;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 

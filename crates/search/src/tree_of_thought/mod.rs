@@ -10,7 +10,9 @@ mod settings;
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Outcome, SearchJob, select};
+use crate::job::SearchJob;
+use crate::outcome::Outcome;
+use crate::select;
 use crate::tree::{Prompt, SamplingTree};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{NodeId, TokenId};

@@ -1,7 +1,7 @@
 //! Decides when a vote can stop: when its winner cannot change any more, or is unlikely to. Pure functions of votes;
 //! the search samples and skips.
 
-use super::VoteTally;
+use super::tally::VoteTally;
 
 /// When the remaining samples of a vote are skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -24,7 +24,7 @@ pub fn depth(tokens: &[Token]) -> usize {
 }
 
 /// Splits at the separators that are outside all brackets.
-pub fn parts(tokens: &[Token], separates: impl Fn(&Token) -> bool) -> Vec<&[Token]> {
+pub fn parts<'t>(tokens: &'t [Token], separates: &dyn Fn(&Token) -> bool) -> Vec<&'t [Token]> {
     let (mut found, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, token) in tokens.iter().enumerate() {
         if opens(token) {

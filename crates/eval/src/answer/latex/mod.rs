@@ -31,8 +31,6 @@
 mod brackets;
 mod names;
 mod numbers;
-#[cfg(test)]
-mod properties;
 mod reader;
 mod relation;
 mod sum;
@@ -79,7 +77,7 @@ fn braced(elements: &mut [String]) -> String {
 fn elements(tokens: &[Token]) -> Option<Vec<String>> {
     let is_word =
         |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
-    let mut listed = parts(tokens, |token| *token == Token::Sign(',') || is_word(token));
+    let mut listed = parts(tokens, &|token| *token == Token::Sign(',') || is_word(token));
     listed.retain(|part| !part.is_empty());
     units::have_same_unit(&listed).then_some(())?;
     let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
@@ -156,13 +154,13 @@ fn words(tokens: &[Token]) -> Option<String> {
 
 /// A set, tuple, interval, matrix, union or ratio of values, or an expression.
 fn value(tokens: &[Token]) -> Option<String> {
-    let united = parts(tokens, |token| command(token) == "cup");
+    let united = parts(tokens, &|token| command(token) == "cup");
     if united.len() > 1 {
         let mut united = united.into_iter().map(value).collect::<Option<Vec<_>>>()?;
         united.sort();
         return Some(united.join(" \\cup "));
     }
-    let ratio = parts(tokens, |token| *token == Token::Sign(':'));
+    let ratio = parts(tokens, &|token| *token == Token::Sign(':'));
     if ratio.len() > 1 {
         return Some(ratio.into_iter().map(expression).collect::<Option<Vec<_>>>()?.join(":"));
     }
@@ -174,7 +172,7 @@ fn value(tokens: &[Token]) -> Option<String> {
         },
         (Token::Command(open), Token::Command(close)) if open == "begin" && close == "end" => matrix(inside),
         (Token::Sign(open @ ('(' | '[')), Token::Sign(close @ (')' | ']'))) => {
-            let listed = parts(inside, |token| *token == Token::Sign(','));
+            let listed = parts(inside, &|token| *token == Token::Sign(','));
             match listed[..] {
                 [one] if (*open == '(') == (*close == ')') => value(one),
                 [_] => None,
@@ -192,10 +190,10 @@ fn value(tokens: &[Token]) -> Option<String> {
 
 fn matrix(inside: &[Token]) -> Option<String> {
     let row = |row: &[Token]| {
-        let entries = parts(row, |token| *token == Token::Sign('&'));
+        let entries = parts(row, &|token| *token == Token::Sign('&'));
         Some(entries.into_iter().map(value).collect::<Option<Vec<_>>>()?.join(" & "))
     };
-    let mut rows = parts(inside, |token| command(token) == "\\");
+    let mut rows = parts(inside, &|token| command(token) == "\\");
     rows.retain(|row| !row.is_empty());
     let rows: Vec<String> = rows.into_iter().map(row).collect::<Option<_>>()?;
     Some(format!("\\begin{{pmatrix}}{}\\end{{pmatrix}}", rows.join(" \\\\ ")))

@@ -56,7 +56,7 @@ impl Sign {
 
 /// The sides and the signs between them.
 fn sides(tokens: &[Token]) -> (Vec<&[Token]>, Vec<Sign>) {
-    let sides = parts(tokens, |token| sign(token).is_some());
+    let sides = parts(tokens, &|token| sign(token).is_some());
     let mut end = 0;
     let mut signs = Vec::new();
     for side in &sides[..sides.len() - 1] {
@@ -87,9 +87,9 @@ fn is_name(tokens: &[Token]) -> bool {
         [one, Token::Sign('_'), _] => is_letter(one),
         [one, Token::Sign('_'), Token::Sign('{'), _, Token::Sign('}')] => is_letter(one),
         [one, Token::Sign('('), other, Token::Sign(')')] => is_letter(one) && is_letter(other),
-        [Token::Sign('('), inside @ .., Token::Sign(')')] => {
-            parts(inside, |token| *token == Token::Sign(',')).iter().all(|part| matches!(part, [one] if is_letter(one)))
-        }
+        [Token::Sign('('), inside @ .., Token::Sign(')')] => parts(inside, &|token| *token == Token::Sign(','))
+            .iter()
+            .all(|part| matches!(part, [one] if is_letter(one))),
         texts => texts.iter().all(|token| matches!(token, Token::Text(_))),
     }
 }

@@ -228,7 +228,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.parquet");
         let records = vec![json!({}); FREE_ROWS as usize + (64 << 10)];
-        write_records(vec![("a", Kind::I64)], records, File::create(&path).unwrap()).unwrap();
+        write_records(vec![("a", Kind::I64)], records, &mut File::create(&path).unwrap()).unwrap();
         let error = rows(vec![path]).unwrap_err().to_string();
         assert!(error.contains("expected at most") && error.contains("rows, found more"), "{error}");
     }

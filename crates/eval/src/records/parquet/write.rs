@@ -14,8 +14,8 @@ const PLAIN: i64 = 0;
 const RUNS: i64 = 3;
 
 /// A Parquet file that is written, a row group at a time.
-pub(in crate::records) struct Writer<W> {
-    out: W,
+pub(crate) struct Writer<'w> {
+    out: &'w mut dyn Write,
     at: u64,
     schema: Vec<Thrift>,
     columns: Vec<Leaf>,
@@ -60,8 +60,8 @@ fn text(text: &str) -> Thrift {
     Thrift::Bytes(text.as_bytes().to_vec())
 }
 
-impl<W: Write> Writer<W> {
-    pub fn new(mut out: W, of: Fields) -> io::Result<Writer<W>> {
+impl<'w> Writer<'w> {
+    pub fn new(out: &'w mut dyn Write, of: Fields) -> io::Result<Writer<'w>> {
         out.write_all(b"PAR1")?;
         let root = fields(vec![(4, text("schema")), (5, int(of.len()))]);
         let (mut schema, mut columns) = (vec![root], Vec::new());

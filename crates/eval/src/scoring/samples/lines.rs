@@ -96,15 +96,12 @@ impl SampleParser<'_> {
         let problem = self.problem(fields, "question_id")?;
         let id = &self.problems.list[problem].id;
         let codes = self.texts(fields, "code_list")?.into_iter().enumerate();
-        Ok(codes.map(|(index, code)| super::ImportedSample::program(problem, id, index, code)).collect())
+        Ok(codes.map(|(index, code)| ImportedSample::program(problem, id, index, code)).collect())
     }
 
     fn problem(&self, fields: &Map<String, Value>, name: &str) -> Result<usize> {
-        let id = match fields.get(name) {
-            Some(Value::String(id)) => id.clone(),
-            Some(Value::Number(id)) => id.to_string(),
-            other => return Err(self.wrong(name, "an id, a text or a number", other)),
-        };
+        let value = fields.get(name);
+        let id = json::id(value).ok_or_else(|| self.wrong(name, "an id, a text or a number", value))?;
         self.problems.find(&id).ok_or_else(|| unknown(self.path, name, self.place, &id, self.problems))
     }
 

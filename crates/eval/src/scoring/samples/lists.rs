@@ -1,7 +1,6 @@
 //! Samples as one JSON value (BigCode's generations, APPS's codes, LiveCodeBench's outputs) or as a folder of programs
 //! (EvalPlus).
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -13,6 +12,7 @@ use crate::records::{RecordPlace, inline};
 use crate::scoring::problems::Problems;
 use crate::source::read_text;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::input;
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
@@ -22,7 +22,7 @@ pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Re
     let Value::Array(list) = value(path, text)? else { return Err(Error::format(path, "not a JSON list")) };
     if !list.first().is_some_and(Value::is_array) {
         let form = list.first().and_then(|first| lines::form(&first.to_string())).unwrap_or(Form::Lines);
-        let texts = RawJson::part(without_mark(text)).list().expect("it was read as a list");
+        let texts = RawJson::part(text).list().expect("it was read as a list");
         let records = inline(path, list)?.into_iter().zip(texts).map(Ok);
         return Ok(ImportedSamples { form, iter: Box::new(lines::samples(path, records, problems)) });
     }
@@ -36,11 +36,7 @@ pub(super) fn list<'a>(path: &'a Path, text: &str, problems: &'a Problems) -> Re
 }
 
 pub(super) fn value<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
-    json::read(without_mark(text)).map_err(|e| Error::format(path, format!("not JSON: {e}")))
-}
-
-fn without_mark(text: &str) -> &str {
-    text.trim_start_matches('\u{feff}')
+    json::read(text).map_err(|e| Error::format(path, format!("not JSON: {e}")))
 }
 
 /// Whether the values of an object are programs.
@@ -84,12 +80,12 @@ fn of_problem(path: &Path, problems: &Problems, problem: usize, programs: Value)
 /// Reads EvalPlus's folder (`HumanEval_0/0.py`), in the order of problems and numbers.
 pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {
     let mut files: Vec<(usize, usize, PathBuf)> = Vec::new();
-    for folder in entries(path)?.into_iter().filter(|folder| folder.is_dir()) {
+    for folder in input::entries(path)?.into_iter().filter(|folder| folder.is_dir()) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let slashed = name.replacen('_', "/", 1);
         let problem = problems.find(&slashed).or_else(|| problems.find(&name));
         let problem = problem.ok_or_else(|| unknown(path, "folder", &name, &slashed, problems))?;
-        for file in entries(&folder)?.into_iter().filter(|file| file.extension().is_some_and(|e| e == "py")) {
+        for file in input::entries(&folder)?.into_iter().filter(|file| file.extension().is_some_and(|e| e == "py")) {
             let number = file.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
             let number = number.ok_or_else(|| Error::format(&file, "expected a number before .py"))?;
             files.push((problem, number, file));
@@ -103,9 +99,4 @@ pub(super) fn folder<'a>(path: &'a Path, problems: &'a Problems) -> Result<Impor
         Ok(ImportedSample::program(problem, &problems.list[problem].id, number, read_text(&file)?))
     });
     Ok(ImportedSamples { form: Form::EvalPlus, iter: Box::new(samples) })
-}
-
-fn entries(path: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(path).map_err(Error::io(path, "list"))?;
-    entries.map(|entry| Ok(entry.map_err(Error::io(path, "list"))?.path())).collect()
 }

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::source::Place;
-use crate::task::Item;
+use crate::task::items::Item;
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
 use offshoot_search::settings::{BestBy, Decide, Mcts, MctsDecide, StepSearch};

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeState, SamplingTree};
+use super::nodes::NodeState;
+use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;

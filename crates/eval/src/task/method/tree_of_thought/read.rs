@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::answer::compile;
 use crate::source::Place;
 use crate::source::values::{Pairs, Texts};
-use crate::task::method::tree_of_thought::{QuestionTemplate, TreeOfThought};
+use crate::task::method::tree_of_thought::questions::{QuestionTemplate, TreeOfThought};
 use crate::task::prompt::{PromptSettings, PromptTemplate};
 use offshoot_core::error::Result;
 use offshoot_core::json::listed;

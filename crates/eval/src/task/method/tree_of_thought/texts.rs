@@ -1,12 +1,13 @@
 //! The texts of a tree-of-thought search about one item, from the task's templates and regexes.
 
-use crate::task::{Item, TaskPrompt};
+use crate::task::items::Item;
+use crate::task::prompt::TaskPrompt;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 use offshoot_search::tree::Prompt;
 use offshoot_search::tree_of_thought::Texts;
 
-use super::{QuestionTemplate, TreeOfThought};
+use super::questions::{QuestionTemplate, TreeOfThought};
 
 /// A task's texts about `item`.
 #[derive(Clone, Copy)]

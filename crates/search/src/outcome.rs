@@ -1,0 +1,151 @@
+//! What searches return: the samples of a problem, the answer chosen and how. Votes on the samples' answers are counted
+//! here, too; `vote` decides when they are settled.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::vote::VoteTally;
+use offshoot_core::ids::TokenId;
+use offshoot_engine::{FinishReason, finish_fields};
+
+/// One finished candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Index among the problem's samples; with the seed it determines all random numbers of the sample.
+    pub index: u64,
+    /// Its text after the prompt.
+    pub text: String,
+    /// Number of sampled tokens.
+    pub tokens: usize,
+    /// Why it ended.
+    #[serde(flatten, with = "finish_fields")]
+    pub finish: FinishReason,
+    /// Natural-log probability of its tokens under the model.
+    pub logprob: f64,
+    /// Its answer in the form that votes compare.
+    pub answer: Option<String>,
+    /// Whether it is right; `None`: unknown.
+    pub correct: Option<bool>,
+    /// [`Assessment::detail`](crate::Assessment::detail); named `judged` in results, after the judges' verdicts.
+    #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Value>,
+    /// One for each token, where `SamplingParams::top_logprobs` asked for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A token of a sample and its most likely alternatives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: TokenId,
+    /// Natural-log probability.
+    pub logprob: f32,
+    /// The most likely tokens with their log-probabilities, most likely first.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// The result of a search on one problem.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcome {
+    /// Finished samples by index.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+    /// The answer chosen.
+    pub prediction: Option<String>,
+    /// Whether the chosen answer is right; `None` if the task has no grader.
+    pub correct: Option<bool>,
+    /// Answers with their votes, most votes first; empty for methods without a vote.
+    pub votes: Vec<(String, u32)>,
+    /// The sample chosen.
+    pub chosen: Option<u64>,
+    /// Candidates that the outcome does not use: never started, stopped, or finished after the decision.
+    pub cancelled: usize,
+    /// Tokens sampled by those candidates.
+    pub cancelled_tokens: usize,
+    /// Sampled tokens that are not part of `samples`: intermediate thoughts, lists of proposals, judgements.
+    pub search_tokens: usize,
+    /// Tokens given in addition to the item's prompt: questions about thoughts, adopted proposals. Each is counted in
+    /// full, even if it was shared.
+    pub search_prompt_tokens: usize,
+    /// Branches that failed and are missing from the outcome.
+    pub failed: Option<FailedBranches>,
+    /// Results that only this method has.
+    #[serde(flatten)]
+    pub details: Option<Details>,
+}
+
+/// Branches that failed while others of the same search continued.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedBranches {
+    /// How many.
+    pub branches: usize,
+    /// The error of the first failed branch.
+    pub first: String,
+}
+
+/// Results of an item that only some methods have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Details {
+    /// The scores of the choices that were offered.
+    Choices {
+        /// In the order in which they were offered.
+        choices: Vec<ChoiceScore>,
+    },
+    /// In search-and-learn's format: the solutions, and the values of each solution's steps.
+    Solutions {
+        /// The solutions' texts.
+        completions: Vec<String>,
+        /// For each solution, the value after each step.
+        scores: Vec<Vec<f64>>,
+        /// The answer chosen.
+        pred: Option<String>,
+    },
+    /// The scorer's value of each sample, by index. This variant is tried last when reading, because `Solutions` also
+    /// has a field `scores`.
+    Scores {
+        /// By the sample's index.
+        scores: Vec<f64>,
+    },
+}
+
+/// The scores of a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceScore {
+    /// Its label.
+    pub choice: String,
+    /// Natural-log probability after the item's prompt.
+    pub logprob: f64,
+    /// The same after the neutral prompt, if the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neutral: Option<f64>,
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// The deciding score: the largest wins; of equal ones, the first.
+    pub score: f64,
+}
+
+/// The votes of `samples`.
+pub fn tally(samples: &[Sample]) -> VoteTally {
+    let mut tally = VoteTally::default();
+    for sample in samples {
+        tally.add(sample.index as usize, sample.answer.as_deref());
+    }
+    tally
+}
+
+/// Whether `answer` is right: the verdict on the sample with the smallest index that gave it. A grader reads whole
+/// texts, so samples with the same answer may have different verdicts; every vote (maj@k too) uses this function.
+pub fn verdict_on(answer: &str, samples: &[Sample]) -> Option<bool> {
+    first_with(answer, samples)?.correct
+}
+
+/// The sample with the smallest index that gave `answer`.
+pub(crate) fn first_with<'a>(answer: &str, samples: &'a [Sample]) -> Option<&'a Sample> {
+    samples.iter().filter(|sample| sample.answer.as_deref() == Some(answer)).min_by_key(|sample| sample.index)
+}

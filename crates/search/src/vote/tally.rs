@@ -1,0 +1,75 @@
+//! The votes of samples on an item, counted.
+
+/// One answer's votes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Votes {
+    /// The answer.
+    pub value: String,
+    /// Samples that gave it.
+    pub count: u32,
+    /// The smallest index of a sample that gave it.
+    pub first: usize,
+}
+
+/// The votes on one item; samples may arrive in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VoteTally {
+    votes: Vec<Votes>,
+    silent: u32,
+}
+
+impl VoteTally {
+    /// Counts sample number `sample`, which gave this canonical answer or none.
+    pub fn add(&mut self, sample: usize, value: Option<&str>) {
+        let Some(value) = value else {
+            self.silent += 1;
+            return;
+        };
+        match self.votes.iter_mut().find(|votes| votes.value == value) {
+            Some(votes) => {
+                votes.count += 1;
+                votes.first = votes.first.min(sample);
+            }
+            None => self.votes.push(Votes { value: value.to_string(), count: 1, first: sample }),
+        }
+    }
+
+    /// The answers and their votes, in the order in which they arrived first.
+    pub fn votes(&self) -> &[Votes] {
+        &self.votes
+    }
+
+    /// The answer with the most votes; of equal ones, the one with the smallest sample index.
+    pub fn leader(&self) -> Option<&Votes> {
+        self.votes.iter().max_by_key(|votes| (votes.count, std::cmp::Reverse(votes.first)))
+    }
+
+    /// The votes of the first and of the second answer.
+    pub fn first_two(&self) -> (u32, u32) {
+        let (mut first, mut second) = (0, 0);
+        for votes in &self.votes {
+            second = second.max(votes.count.min(first));
+            first = first.max(votes.count);
+        }
+        (first, second)
+    }
+
+    /// Samples without an answer.
+    pub fn without_answer(&self) -> u32 {
+        self.silent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_go_to_the_smallest_index_in_whatever_order_samples_arrive() {
+        let mut tally = VoteTally::default();
+        for (sample, value) in [(3, "b"), (2, "a"), (1, "b"), (0, "c"), (4, "a")] {
+            tally.add(sample, Some(value));
+        }
+        assert_eq!(tally.leader().map(|v| (v.value.as_str(), v.count, v.first)), Some(("b", 2, 1)));
+    }
+}
