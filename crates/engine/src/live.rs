@@ -4,7 +4,7 @@
 use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::{Engine, Metrics};
+use crate::metrics::Metrics;
 
 /// An engine after its last turn.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,23 +72,5 @@ impl LivePlace {
 
     pub fn publish(&self, live: LiveMetrics) {
         *self.lock() = live;
-    }
-}
-
-impl Engine {
-    /// Publishes what the engine is now: some hundred bytes.
-    pub(super) fn publish(&mut self) {
-        self.count_memory();
-        self.count_pins();
-        let held = self.cache.prefix.leased().pages;
-        let (total, free) = (self.cache.pages.capacity(), self.cache.pages.free());
-        let pinned = self.cache.pinned_pages;
-        self.live.publish(LiveMetrics {
-            metrics: self.metrics.clone(),
-            running: self.scheduler.running(),
-            waiting: self.scheduler.waiting(),
-            branches: self.branches.len(),
-            pages: PoolPages { total, held, pinned, cached: total - free - held, free },
-        });
     }
 }

@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::Engine;
 use crate::branch::{Branch, KvHold};
 use crate::cache::KvCache;
+use crate::engine::Engine;
 use crate::prefix_store::{Arrival, CHUNK_TOKENS, ChunkBytes, ReadChunk, ReadState};
 use crate::schedule::ScheduledRow;
 use offshoot_backend::SavedPages;

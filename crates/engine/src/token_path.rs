@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::sampler::{RunCounts, TokenCounts};
+use crate::token_counts::{RunCounts, TokenCounts};
 use offshoot_core::ids::TokenId;
 
 /// A shared run, except the last one, has at least this many tokens: a path of n tokens has at most n/256 + 2 runs, and
