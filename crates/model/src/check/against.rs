@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use offshoot_backend::{Backend, Dtype, MatrixPart};
+use offshoot_backend::{Backend, Dtype};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
@@ -142,8 +142,12 @@ impl Files {
 
     /// The elements as little-endian f32.
     fn numbers(&self, spec: &TensorSpec) -> Result<Vec<u8>> {
-        let numbers = |parts: &[MatrixPart<'_>]| Ok(parts[0].dense_bytes(Dtype::F32, 0..spec.cols()));
-        self.files.parts(std::slice::from_ref(spec), Dtype::F32, Check::Values, numbers)
+        let mut numbers = Vec::new();
+        self.files.parts(std::slice::from_ref(spec), Dtype::F32, Check::Values, &mut |parts| {
+            numbers = parts[0].dense_bytes(Dtype::F32, 0..spec.cols());
+            Ok(())
+        })?;
+        Ok(numbers)
     }
 }
 

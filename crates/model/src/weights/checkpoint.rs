@@ -17,8 +17,8 @@ use offshoot_core::figures::shortened;
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::naming::{Naming, stored_modules};
-use super::quantised::{Check, StoredMatrix, is_companion};
 use super::safetensors_file::SafetensorsFile;
+use super::stored::{Check, StoredMatrix, is_companion};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -149,7 +149,7 @@ impl Checkpoint {
     }
 
     /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
-    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
+    pub fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
         let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
             dtype: found.dtype,
@@ -157,22 +157,22 @@ impl Checkpoint {
             cols: spec.cols(),
             bytes: found.file.bytes(found.info),
         });
-        let packed = pack(&views.collect::<Vec<_>>())?;
+        pack(&views.collect::<Vec<_>>())?;
         found.iter().for_each(|found| found.file.release(found.info));
-        Ok(packed)
+        Ok(())
     }
 
     /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
-    pub fn parts<T>(
+    pub fn parts(
         &self,
         specs: &[TensorSpec],
         check: Check,
-        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
-    ) -> Result<T> {
+        pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+    ) -> Result<()> {
         let stored = specs.iter().map(|spec| self.matrix(spec, check)).collect::<Result<Vec<_>>>()?;
-        let packed = pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
+        pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
         stored.iter().for_each(StoredMatrix::release);
-        Ok(packed)
+        Ok(())
     }
 
     /// The file that errors about the whole checkpoint name.

@@ -11,7 +11,7 @@ use super::super::config::{ModelConfig, ModelFolder, Quantisation};
 use super::super::layout::{Layout, TensorSpec};
 use super::checkpoint::{self, Checkpoint};
 use super::gguf::GgufModel;
-use super::quantised::{Check, StoredMatrix};
+use super::stored::{Check, StoredMatrix};
 
 /// The mapped files of a model.
 pub enum ModelFiles {
@@ -130,13 +130,13 @@ impl ModelFiles {
 
     /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages. `dtype`: the compute
     /// dtype.
-    pub fn parts<T>(
+    pub fn parts(
         &self,
         specs: &[TensorSpec],
         dtype: Dtype,
         check: Check,
-        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
-    ) -> Result<T> {
+        pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+    ) -> Result<()> {
         match self {
             Self::Safetensors(folder) => folder.parts(specs, check, pack),
             Self::Gguf(model) => model.parts(specs, dtype, pack),
@@ -144,7 +144,7 @@ impl ModelFiles {
     }
 
     /// Calls `pack` with the tensors of `specs` as dense ones, then releases their mapped pages.
-    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
+    pub fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
         match self {
             Self::Safetensors(folder) => folder.packed(specs, pack),
             Self::Gguf(model) => model.packed(specs, pack),

@@ -217,12 +217,12 @@ impl GgufModel {
     }
 
     /// Calls `pack` with the matrices of `specs` as they are stored. Activations are rounded unless `dtype` is f32.
-    pub fn parts<T>(
+    pub fn parts(
         &self,
         specs: &[TensorSpec],
         dtype: Dtype,
-        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
-    ) -> Result<T> {
+        pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+    ) -> Result<()> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
         let bytes: Vec<(WeightFormat, Cow<'_, [u8]>)> = found.iter().map(Found::stored).collect();
         let parts = bytes.iter().zip(specs).map(|((format, bytes), spec)| {
@@ -237,13 +237,13 @@ impl GgufModel {
                 }
             }
         });
-        let packed = pack(&parts.collect::<Vec<_>>())?;
+        pack(&parts.collect::<Vec<_>>())?;
         found.iter().flat_map(Found::rows).for_each(Rows::release);
-        Ok(packed)
+        Ok(())
     }
 
     /// Calls `pack` with the tensors of `specs` as dense ones.
-    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
+    pub fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
         let bytes: Vec<(Dtype, Cow<'_, [u8]>)> = found.iter().map(Found::dense).collect();
         let views = bytes.iter().zip(specs).map(|((dtype, bytes), spec)| WeightView {
@@ -252,9 +252,9 @@ impl GgufModel {
             cols: spec.cols(),
             bytes,
         });
-        let packed = pack(&views.collect::<Vec<_>>())?;
+        pack(&views.collect::<Vec<_>>())?;
         found.iter().flat_map(Found::rows).for_each(Rows::release);
-        Ok(packed)
+        Ok(())
     }
 
     /// The rows that make up a tensor of the layout.

@@ -4,8 +4,8 @@ use offshoot_backend::{Gate, Router, RouterScores};
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
-use super::super::{ExpertWidthField, ExpertsSpec, Norm};
-use super::Family;
+use super::super::layer::{ExpertWidthField, ExpertsSpec, Norm};
+use super::family::Family;
 
 /// The experts of layer `layer`; `None` if its feed-forward block is dense.
 pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -> Result<Option<ExpertsSpec>> {
