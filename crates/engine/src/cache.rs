@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
 use crate::prefix_store::PrefixStore;
-use crate::token_path::SharedBeginning;
+use crate::token_path::{SharedBeginning, position};
 use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{OutOfPages, PagePool, PathMark, PrefixTree, StatePlace, Window};
@@ -347,10 +347,6 @@ impl KvCache {
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 #[cfg(test)]

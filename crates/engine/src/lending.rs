@@ -12,6 +12,7 @@ use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::lent::{Lend, LentPart, PendingLend};
 use crate::prefix_store::ChunkBytes;
+use crate::token_path::position;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{SegmentId, TokenId};
 use offshoot_kv::StatePlace;
@@ -58,10 +59,6 @@ impl KvCache {
     pub fn lends_state(&self, place: StatePlace) -> bool {
         self.lent_states.contains(&place)
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 impl Engine {

@@ -9,6 +9,7 @@ use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::prefix_store::{Arrival, CHUNK_TOKENS, ChunkBytes, ReadChunk, ReadState};
 use crate::schedule::ScheduledRow;
+use crate::token_path::position;
 use offshoot_backend::SavedPages;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{BranchId, GroupIx, PageId, SegmentId};
@@ -139,10 +140,6 @@ impl KvCache {
     pub fn has_slots(&self, segment: SegmentId, mut positions: Range<usize>) -> bool {
         positions.all(|at| self.prefix.has_slots(segment, position(at)))
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 impl Engine {

@@ -5,7 +5,7 @@ use offshoot_core::error::Result;
 
 use super::config::{ModelConfig, ModelFolder};
 use super::layout::Layout;
-use super::weights::{ModelFiles, RandomWeights, WeightSource};
+use super::weights::{self, RandomWeights, WeightSource};
 
 /// The weights of a model, from which decoders are loaded.
 pub struct ModelWeights {
@@ -19,7 +19,7 @@ pub struct ModelWeights {
 impl ModelWeights {
     /// Those of a folder, by memory map. All tensors are checked against config.json.
     pub fn open(folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = ModelFiles::open(folder)?;
+        let checkpoint = weights::open(folder)?;
         let config = checkpoint.complete(&folder.config);
         let layout = Layout::of(&config);
         checkpoint.verify(&layout)?;

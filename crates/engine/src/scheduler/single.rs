@@ -2,6 +2,7 @@
 
 use crate::branch::{Branch, KvHold, Stage};
 use crate::cache::{Branches, KvCache};
+use crate::token_path::position;
 use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
 use offshoot_kv::OutOfPages;
@@ -38,8 +39,7 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
 /// on pages it holds, which may be few behind a window.
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
-    let end = u32::try_from(end).expect("positions fit u32, as contexts do");
-    let needed = cache.prefix.most_prompt_pages(end);
+    let needed = cache.prefix.most_prompt_pages(position(end));
     (needed > cache.pages.capacity()).then_some(needed)
 }
 

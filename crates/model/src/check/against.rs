@@ -12,7 +12,7 @@ use super::super::config::ModelFolder;
 use super::super::decoder::Decoder;
 use super::super::layout::{Layout, TensorSpec};
 use super::super::sequence::Sequence;
-use super::super::weights::{Check, ModelFiles};
+use super::super::weights::{self, Check, ModelFiles};
 use super::golden::{likeliest, logprob};
 
 /// Tokens per step.
@@ -125,13 +125,13 @@ pub fn layer_differences(model: &ModelFolder, other: &ModelFolder) -> Result<Vec
 
 /// A model's files and what is in them.
 struct Files {
-    files: ModelFiles,
+    files: Box<dyn ModelFiles>,
     layout: Layout,
 }
 
 impl Files {
     fn open(model: &ModelFolder) -> Result<Self> {
-        let files = ModelFiles::open(model)?;
+        let files = weights::open(model)?;
         let layout = Layout::of(&files.complete(&model.config));
         Ok(Self { files, layout })
     }

@@ -20,9 +20,11 @@ use offshoot_backend::{
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
+use offshoot_gguf::Gguf;
 
-use super::config::Quantisation;
+use super::config::{ModelFolder, Quantisation};
 use super::layout::TensorSpec;
+use checkpoint::Checkpoint;
 pub use checkpoint::{IndexFacts, compare_index};
 use device::{Device, Matrices};
 pub use files::ModelFiles;
@@ -33,13 +35,26 @@ pub use stored::Check;
 /// Where weights come from.
 pub enum WeightSource {
     Checkpoint {
-        checkpoint: ModelFiles,
+        checkpoint: Box<dyn ModelFiles>,
         /// The compute dtype of the layers.
         dtype: Dtype,
         /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
         converts: bool,
     },
     Random(Box<RandomWeights>),
+}
+
+/// Maps the files of a model.
+pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
+    Ok(match offshoot_gguf::files(&model.path)? {
+        Some(_) => Box::new(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
+        None => Box::new(Checkpoint::open(model)?),
+    })
+}
+
+/// Whether all files of a model's weights are there.
+pub fn are_there(model: &ModelFolder) -> Result<bool> {
+    Ok(offshoot_gguf::files(&model.path)?.is_some() || checkpoint::are_there(&model.path)?)
 }
 
 impl WeightSource {

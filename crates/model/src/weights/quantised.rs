@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use super::super::config::{Packing, Quantisation, Scheme, module_of};
 use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
+use super::files::ModelFiles;
 use super::stored::{Check, StoredMatrix, StoredPart, Tensor};
 use offshoot_backend::{
-    Dtype, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    Dtype, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
     quantised::{ActivationScale, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
@@ -49,7 +50,7 @@ impl Checkpoint {
     }
 
     /// Stacked experts in OpenAI's MXFP4: `_blocks` and `_scales`.
-    pub fn mxfp4(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
+    pub fn mxfp4_experts(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
         let module = self.name_in_file(module_of(&spec.name)).into_owned();
         let scheme = self.scheme(spec, &module)?;
         Finder { checkpoint: self, module: &module, spec, scheme, check }.mxfp4()
@@ -88,28 +89,6 @@ impl Checkpoint {
             }
         };
         Ok(StoredMatrix { part, order: None, tensors })
-    }
-
-    /// Refuses infinite numbers and NaN in what is to be made into codes, which cannot say them.
-    pub fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
-        let rows = (0..view.rows).into_par_iter();
-        let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
-        let Some(row) = bad else { return Ok(()) };
-        let (file, name) = (self.find(spec)?.file, self.name_in_file(&spec.name));
-        Err(self.misfit(
-            file,
-            &name,
-            "finite numbers, to be made into codes".to_owned(),
-            format!("another in row {row}"),
-        ))
-    }
-
-    /// What the user wants a dense matrix to become.
-    pub fn made_format(&self, spec: &TensorSpec) -> Option<QuantFormat> {
-        match &self.quantisation {
-            Some(made @ Quantisation::Made { .. }) => made.format(spec, self.tied),
-            _ => None,
-        }
     }
 
     fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
