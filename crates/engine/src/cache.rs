@@ -321,6 +321,15 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
+    /// What `take` gives, after pages without a lease are evicted for it if it is short of them; `None` if there are too
+    /// few.
+    pub fn evicting<T>(&mut self, take: impl Fn(&mut Self) -> Result<T, OutOfPages>) -> Option<T> {
+        match take(self) {
+            Err(short) if self.evict_for(short.needed) => take(self).ok(),
+            taken => taken.ok(),
+        }
+    }
+
     /// If `branch` is scored: the segment at the end of its path, and the first row whose logits it needs, which it
     /// computes even if others have computed its keys and values.
     pub fn first_row_again(&self, branch: &Branch) -> Option<(SegmentId, u32)> {

@@ -199,7 +199,8 @@ impl Engine {
         if !is_alike || computed < positions.start {
             return Ok(false);
         }
-        let Some(segment) = self.cache.admit_lent(&tokens[..end]) else { return Ok(false) };
+        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, &tokens[..end]);
+        let Some(segment) = self.cache.evicting(admit) else { return Ok(false) };
         let is_laid = self.cache.lay_stored(segment, end);
         let is_taken = is_laid && self.restore_positions(segment, positions, bytes)?;
         self.cache.prefix.release(segment);
@@ -209,16 +210,5 @@ impl Engine {
         // Who waits may have what it waits for.
         self.scheduler.changed = true;
         Ok(is_taken)
-    }
-}
-
-impl KvCache {
-    /// Registers tokens, evicting pages without a lease if need be. Leased by the caller; `None` if there is no room.
-    fn admit_lent(&mut self, tokens: &[TokenId]) -> Option<SegmentId> {
-        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, tokens);
-        match admit(self) {
-            Err(short) if self.evict_for(short.needed) => admit(self).ok(),
-            admitted => admitted.ok(),
-        }
     }
 }

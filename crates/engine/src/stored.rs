@@ -49,14 +49,10 @@ impl KvCache {
 
     fn try_read(&mut self, branch: &Branch, lacking: Range<usize>) -> Option<()> {
         let found = self.store.as_mut()?.find(branch, lacking.start, lacking.end)?;
-        let admit = |cache: &mut KvCache| {
+        let segment = self.evicting(|cache| {
             let (path, rest) = cache.look_up(branch, found.end());
             cache.prefix.admit_behind(&mut cache.pages, path, &rest, u32::MAX)
-        };
-        let segment = match admit(self) {
-            Err(short) if self.evict_for(short.needed) => admit(self).ok()?,
-            admitted => admitted.ok()?,
-        };
+        })?;
         let mark = self.prefix.mark(segment);
         self.store.as_mut()?.begin(found, segment, mark);
         Some(())
@@ -89,11 +85,7 @@ impl KvCache {
 
     /// Gives what ends at `end` slots in all groups, evicting pages without a lease. False if there are too few.
     pub fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
-        let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
-        match lay(self) {
-            Err(short) => self.evict_for(short.needed) && lay(self).is_ok(),
-            Ok(()) => true,
-        }
+        self.evicting(|cache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end))).is_some()
     }
 
     /// The pages of `positions` of the path of `segment`, which are whole pages, of one page group after the other;

@@ -39,7 +39,8 @@ pub fn predictions<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: 
     for chunk in tokens.chunks(CHUNK) {
         let logits = sequence.extend(chunk, 0..chunk.len() as u32)?;
         let rows = logits.chunks_exact(vocab).zip(&mut next);
-        found.extend(rows.map(|(row, &token)| Prediction { logprob: logprob(row, token), likeliest: likeliest(row) }));
+        let of = |row, token| Prediction { logprob: logprob(row, token) as f32, likeliest: likeliest(row) };
+        found.extend(rows.map(|(row, &token)| of(row, token)));
     }
     Ok(found)
 }
