@@ -100,8 +100,9 @@ impl Launch<'_> {
         }
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
-        let not_cuda = opened.not_cuda().cloned();
-        Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
+        let (started, not_cuda) = (Instant::now(), opened.not_cuda().cloned());
+        let model = opened.with_engine(self.is_exact(), Load { model: self.model, budget: self.budget })?;
+        Ok(Launched { not_cuda, ..self.start_loaded(model, started)? })
     }
 
     /// Whether one GPU is to add up as several would: if results are to be deterministic, and the model could be
@@ -186,13 +187,17 @@ impl Launch<'_> {
     }
 }
 
-pub(super) struct Start<'a>(pub &'a Launch<'a>);
+/// Loads a model, on one of several devices too.
+pub(super) struct Load<'a> {
+    pub model: ModelSource<'a>,
+    pub budget: EngineBudget,
+}
 
-impl OnBackend for Start<'_> {
-    type Output = Launched;
+impl OnBackend for Load<'_> {
+    type Output = Box<dyn StepRunner>;
 
-    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
-        self.0.start_on(backend)
+    fn run<B: Backend>(self, backend: B) -> Result<Box<dyn StepRunner>> {
+        load_on(backend, self.model, &self.budget)
     }
 }
 

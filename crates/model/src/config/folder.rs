@@ -84,7 +84,7 @@ impl ModelConfig {
         let generation = path.with_file_name("generation_config.json");
         if generation.is_file() {
             let json = read_json(&generation)?;
-            families::read_generation(&Fields::of_file(&generation, &json)?, &mut config)?;
+            families::read_special_tokens(&Fields::of_file(&generation, &json)?, &mut config)?;
         }
         Ok(config)
     }

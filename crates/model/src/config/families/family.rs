@@ -108,16 +108,8 @@ impl Family {
             Self::Llama | Self::SmolLm3 => Biases { qkv: attention, out: attention, mlp, head: false },
             Self::Mistral | Self::Ministral | Self::Ministral3 | Self::Mixtral | Self::Phi3 => Biases::default(),
             Self::Qwen2 => Biases { qkv: true, ..Biases::default() },
-            Self::Qwen3 | Self::Qwen3Moe | Self::Olmo2 | Self::Olmo3 | Self::GptOss => {
-                Biases { qkv: attention, out: attention, ..Biases::default() }
-            }
-            Self::Qwen3Next | Self::Qwen35 | Self::Qwen35Moe => {
-                Biases { qkv: attention, out: attention, ..Biases::default() }
-            }
-            Self::Gemma2 | Self::Gemma3 | Self::Gemma4 => {
-                Biases { qkv: attention, out: attention, ..Biases::default() }
-            }
             Self::Phi => Biases { qkv: true, out: true, mlp: true, head: true },
+            _ => Biases { qkv: attention, out: attention, ..Biases::default() },
         })
     }
 

@@ -24,7 +24,7 @@ use super::quantisation::{self, Quantisation};
 pub use family::Family;
 use family::{GEMMA4_UNIFIED, supported};
 use layers::softcap;
-use tokens::read_special_tokens;
+pub(super) use tokens::read_special_tokens;
 
 /// A wrapper around a text model, whose config nests.
 struct Wrapper {
@@ -108,11 +108,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         config.final_softcap.take_if(|_| family == Family::Gemma3);
     }
     Ok(config)
-}
-
-/// The special tokens of a generation_config.json take precedence.
-pub(super) fn read_generation(fields: &Fields<'_>, config: &mut ModelConfig) -> Result<()> {
-    read_special_tokens(fields, config)
 }
 
 /// Reads the fields of a text model.
