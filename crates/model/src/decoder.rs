@@ -9,7 +9,7 @@ use offshoot_core::out::Stage;
 use offshoot_kv::plan::{NewPage, PlanHints};
 use offshoot_kv::{PageGroups, StateRun};
 
-use super::activations::{Activations, BufferIndices};
+use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
@@ -70,11 +70,11 @@ impl<B: Backend> Decoder<B> {
         let activations = Activations::new(backend, &config, dtype)?;
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = backend.is_first().then(|| Stage::new("layers of the model", layout.layers.len()));
-        let layers = tensors.map(|(ix, (tensors, buffers))| {
-            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers);
-            layer.inspect(|_| stage.iter().for_each(Stage::step))
-        });
-        let layers = layers.collect::<Result<_>>()?;
+        let layers = made_of(tensors, |(ix, (tensors, buffers))| {
+            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers)?;
+            stage.iter().for_each(Stage::step);
+            Ok(layer)
+        })?;
         let one = std::slice::from_ref;
         let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
@@ -154,14 +154,6 @@ impl<B: Backend> Decoder<B> {
         }
         self.longest = tokens;
         Ok(changes)
-    }
-
-    pub fn parameters(&self) -> usize {
-        self.config.parameters()
-    }
-
-    pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
     }
 
     pub fn kv_bytes_per_token(&self) -> usize {
