@@ -321,8 +321,8 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
-    /// What `take` gives, after pages without a lease are evicted for it if it is short of them; `None` if there are too
-    /// few.
+    /// What `take` gives, after pages without a lease are evicted for it if it is short of them; `None` if there are
+    /// too few.
     pub fn evicting<T>(&mut self, take: impl Fn(&mut Self) -> Result<T, OutOfPages>) -> Option<T> {
         match take(self) {
             Err(short) if self.evict_for(short.needed) => take(self).ok(),

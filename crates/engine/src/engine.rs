@@ -1,5 +1,5 @@
-//! The engine: what it owns, and how it is built, started and ended. Its work is defined beside what it is about: the turn
-//! in `commands`, a step in `step`, what came of it in `commit`.
+//! The engine: what it owns, and how it is built, started and ended. Its work is defined beside what it is about: the
+//! turn in `commands`, a step in `step`, what came of it in `commit`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -81,12 +81,13 @@ pub(super) struct LoadedStep {
     pub copy: Option<StepBatch>,
 }
 
-/// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps after
-/// it repeat it with every row one token further. The uniforms' keys are kept here, so that the branches need not be
-/// read again.
+/// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps
+/// after it repeat it with every row one token further. The uniforms' keys are kept here, so that the branches need not
+/// be read again.
 pub(super) struct SteadySteps {
     /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
-    /// time, frees pages, or has as many tokens counted on the device as the backend allows ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
+    /// time, frees pages, or has as many tokens counted on the device as the backend allows
+    /// ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
     pub steps: usize,
     /// One for each row.
     pub uniforms: Vec<UniformKey>,

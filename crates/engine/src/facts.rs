@@ -44,8 +44,8 @@ pub struct EngineFacts {
 }
 
 impl EngineFacts {
-    /// Most pages of a branch of `given` tokens that has sampled `more`, or scored so many given ones, when it is computed
-    /// again. The last token has no keys and values.
+    /// Most pages of a branch of `given` tokens that has sampled `more`, or scored so many given ones, when it is
+    /// computed again. The last token has no keys and values.
     pub fn path_pages(&self, given: usize, more: usize) -> usize {
         let end = given + more.saturating_sub(1);
         self.page_counts().of_path(u32::try_from(end).unwrap_or(u32::MAX))

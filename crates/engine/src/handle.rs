@@ -1,6 +1,6 @@
 //! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in
-//! progress; an `EventReceiver` (`receiver`) receives what happens. Neither knows model, backend or type parameters, so a test can
-//! answer the channel with a script (`scripted`).
+//! progress; an `EventReceiver` (`receiver`) receives what happens. Neither knows model, backend or type parameters, so
+//! a test can answer the channel with a script (`scripted`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

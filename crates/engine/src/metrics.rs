@@ -50,7 +50,8 @@ sums! {
     pub struct Metrics {
         /// Steps submitted.
         pub steps: u64,
-        /// Of these, the ones scheduled and planned anew; the others repeated the step before, every row one token further.
+        /// Of these, the ones scheduled and planned anew; the others repeated the step before, every row one token
+        /// further.
         pub steps_replanned: u64,
         /// Query tokens computed: prompt chunks, given tokens and decodes.
         pub rows: u64,
@@ -66,8 +67,8 @@ sums! {
         /// `prompt_tokens_computed`.
         #[serde(default)]
         pub prompt_tokens_stored: u64,
-        /// Prompt and given tokens whose keys and values another engine had computed and were copied from it. Not part of
-        /// `prompt_tokens_computed`.
+        /// Prompt and given tokens whose keys and values another engine had computed and were copied from it. Not part
+        /// of `prompt_tokens_computed`.
         #[serde(default)]
         pub prompt_tokens_copied: u64,
         /// Chunks of prefixes handed over to be written to the prefix store.
@@ -89,12 +90,12 @@ sums! {
         pub kv_bytes_cached: u64,
         /// The largest `kv_bytes_held` of any step.
         pub kv_bytes_peak: u64,
-        /// At that peak: distinct tokens of the branches that hold pages. The rest of `kv_bytes_peak` is the free slots of
-        /// pages that are not full.
+        /// At that peak: distinct tokens of the branches that hold pages. The rest of `kv_bytes_peak` is the free slots
+        /// of pages that are not full.
         #[serde(default)]
         pub kv_tokens_peak: u64,
-        /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind windows
-        /// of layers.
+        /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind
+        /// windows of layers.
         pub kv_bytes_peak_unshared: u64,
         /// States of delta-rule layers that branches hold now, without those that are only cached; and the most of any
         /// step.
@@ -116,8 +117,8 @@ sums! {
         pub seconds_planning: f64,
         /// Submitting steps: loading their arrays and enqueueing their work; on the CPU, computing them.
         pub seconds_forward: f64,
-        /// Of these seconds, those in which the CPU's threads had no work while ops ran, in the mean of all threads: they
-        /// waited for each other, or for what one of them does alone. `None` where it is not counted.
+        /// Of these seconds, those in which the CPU's threads had no work while ops ran, in the mean of all threads:
+        /// they waited for each other, or for what one of them does alone. `None` where it is not counted.
         #[serde(default)]
         pub seconds_idle: Option<f64>,
         /// Waiting for the samples of submitted steps.

@@ -1,5 +1,5 @@
-//! What all layers read and write in a step: rope tables, which grow with the sequences, keys and values, and the step's
-//! integers.
+//! What all layers read and write in a step: rope tables, which grow with the sequences, keys and values, and the
+//! step's integers.
 
 use offshoot_backend::Backend;
 use offshoot_core::error::Result;

@@ -35,8 +35,8 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
     }
 }
 
-/// The pages that the waiting `branch` needs at once, if the whole pool has fewer. Not known for a branch that continues
-/// on pages it holds, which may be few behind a window.
+/// The pages that the waiting `branch` needs at once, if the whole pool has fewer. Not known for a branch that
+/// continues on pages it holds, which may be few behind a window.
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
     let needed = cache.prefix.most_prompt_pages(position(end));

@@ -55,9 +55,11 @@ impl PromptRequest<'_> {
 /// A sample of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleId {
-    /// The prompt's number: its index in the list given to [`generate`](super::generate), or the number passed to [`Generator::begin`](super::Generator::begin).
+    /// The prompt's number: its index in the list given to [`generate`](super::generate), or the number passed to
+    /// [`Generator::begin`](super::Generator::begin).
     pub prompt: usize,
-    /// From 0, below `n`; `n`: the prompt's own scores. Or the index of a continuation ([`Generator::begin_choices`](super::Generator::begin_choices)).
+    /// From 0, below `n`; `n`: the prompt's own scores. Or the index of a continuation
+    /// ([`Generator::begin_choices`](super::Generator::begin_choices)).
     pub sample: usize,
 }
 

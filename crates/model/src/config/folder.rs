@@ -24,8 +24,8 @@ pub struct ModelFolder {
     /// The folder, or the GGUF file.
     pub path: PathBuf,
     pub config: ModelConfig,
-    /// The compute dtype of a GGUF model with quantised matrices, which have none; `None`: bf16. In f32, activations are
-    /// not rounded.
+    /// The compute dtype of a GGUF model with quantised matrices, which have none; `None`: bf16. In f32, activations
+    /// are not rounded.
     pub dtype: Option<Dtype>,
 }
 

@@ -62,7 +62,8 @@ pub struct PerLayerInputs {
 }
 
 impl ModelConfig {
-    /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised already.
+    /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised
+    /// already.
     pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
         let exact = choice.activations == ActivationChoice::Bf16;
         self.quantisation = match (self.quantisation, choice.weights) {

@@ -166,8 +166,8 @@ impl WeightSource {
         }
     }
 
-    /// Loads the matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the device does
-    /// not multiply them as they are.
+    /// Loads the matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the device
+    /// does not multiply them as they are.
     fn load(&self, device: &mut dyn Device, specs: &[TensorSpec], parts: &[MatrixPart<'_>]) -> Result<()> {
         let (dtype, converts) = self.compute();
         let is_ordered = |part: &MatrixPart<'_>| matches!(part, MatrixPart::Quantised(view) if view.order.is_some());

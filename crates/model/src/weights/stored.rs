@@ -1,5 +1,5 @@
-//! A matrix as a checkpoint stores it, dense or in codes, and the names of what lies beside codes. `quantised` finds its
-//! tensors.
+//! A matrix as a checkpoint stores it, dense or in codes, and the names of what lies beside codes. `quantised` finds
+//! its tensors.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use safetensors::tensor::TensorInfo;
 use super::safetensors_file::SafetensorsFile;
 use offshoot_backend::{Dtype, MatrixPart, QuantView, WeightView};
 
-/// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the scales of
-/// fp8 keys and values.
+/// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the
+/// scales of fp8 keys and values.
 const COMPANIONS: [&str; 17] = [
     "weight_scale_inv",
     "weight_scale",
@@ -78,8 +78,8 @@ impl StoredMatrix<'_> {
         self.tensors.iter().for_each(|tensor| tensor.file.release(tensor.info));
     }
 
-    /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where they
-    /// alternate.
+    /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where
+    /// they alternate.
     pub fn expert(&self, expert: usize, experts: usize, alternating: bool) -> Vec<MatrixPart<'_>> {
         let StoredPart::Quantised(view) = self.part else { unreachable!("`Checkpoint::mxfp4` reads blocks only") };
         let rows = view.rows / experts;
