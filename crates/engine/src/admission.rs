@@ -6,6 +6,7 @@ use crate::branch::{Branch, BranchWork, KvHold, Lease, SamplingState, Stage};
 use crate::cache::KvCache;
 use crate::growth::{GrowingBranch, PeakMemory};
 use crate::place::Priority;
+use crate::token_path::position;
 use offshoot_kv::{Reach, Usage};
 
 /// Expected output length as a fraction of `max_tokens` (moving average over finished extends, 0 to 1). Extends that
@@ -225,10 +226,6 @@ impl Commitment {
         self.kept += cost.kept;
         self.own = self.own.max(cost.own);
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 /// Pages that one more branch takes at once, and its expected growth, in pages.

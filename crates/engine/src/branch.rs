@@ -4,8 +4,8 @@
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
 use crate::request::{Event, Finish, FinishReason, SampledToken, SamplingParams, Stop};
-use crate::sampler::TokenCounts;
 use crate::text::BranchText;
+use crate::token_counts::TokenCounts;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
 use offshoot_core::error::Error;
@@ -198,13 +198,18 @@ impl Branch {
         }
     }
 
+    /// Its place in the queue.
+    pub fn key(&self) -> QueueKey {
+        QueueKey { priority: self.priority, order: self.order, branch: self.id }
+    }
+
     /// A branch that continues where this one ends. The caller must retain its lease, if it has one.
     pub fn fork(&mut self, id: BranchId) -> Self {
         let hold = self.lease().map(|lease| KvHold::Path(Lease { own: false, used: false, ..lease }));
         Branch {
             hold: hold.unwrap_or(KvHold::Nothing),
             computed_once: self.computed_once,
-            ..Branch::at_rest(QueueKey { branch: id, ..QueueKey::of(self) }, self.tokens.fork())
+            ..Branch::at_rest(QueueKey { branch: id, ..self.key() }, self.tokens.fork())
         }
     }
 

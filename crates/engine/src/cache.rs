@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
 use crate::prefix_store::PrefixStore;
-use crate::token_path::SharedBeginning;
+use crate::token_path::{SharedBeginning, position};
 use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{OutOfPages, PagePool, PathMark, PrefixTree, StatePlace, Window};
@@ -321,6 +321,15 @@ impl KvCache {
         self.prefix.evict(&mut self.pages, short) >= short
     }
 
+    /// What `take` gives, after pages without a lease are evicted for it if it is short of them; `None` if there are
+    /// too few.
+    pub fn evicting<T>(&mut self, take: impl Fn(&mut Self) -> Result<T, OutOfPages>) -> Option<T> {
+        match take(self) {
+            Err(short) if self.evict_for(short.needed) => take(self).ok(),
+            taken => taken.ok(),
+        }
+    }
+
     /// If `branch` is scored: the segment at the end of its path, and the first row whose logits it needs, which it
     /// computes even if others have computed its keys and values.
     pub fn first_row_again(&self, branch: &Branch) -> Option<(SegmentId, u32)> {
@@ -347,10 +356,6 @@ impl KvCache {
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 #[cfg(test)]

@@ -1,10 +1,6 @@
 //! What the prefix tree holds, for a page that draws the memory for keys and values as a tree map.
 
-use std::collections::HashSet;
-
-use crate::Engine;
-use offshoot_core::ids::{SegmentId, TokenId};
-use offshoot_kv::MappedSegment;
+use offshoot_core::ids::TokenId;
 
 /// A run of tokens whose keys and values are kept together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,24 +21,4 @@ pub struct CacheSegment {
     pub is_pinned: bool,
     /// Its first tokens, 16 at most.
     pub begin: Vec<TokenId>,
-}
-
-impl Engine {
-    pub(super) fn cache_map(&self, most: usize) -> Vec<CacheSegment> {
-        let pins = self.scheduler.pins().filter_map(|id| self.branches.get(&id)?.kept());
-        let pinned: HashSet<SegmentId> = pins.flat_map(|end| self.cache.prefix.path(end)).collect();
-        let page_bytes = self.facts.page_bytes;
-        let segment = |mapped: MappedSegment| CacheSegment {
-            parent: mapped.parent,
-            tokens: mapped.tokens,
-            computed: mapped.computed,
-            bytes: mapped.pages * page_bytes,
-            bytes_beneath: mapped.pages_beneath * page_bytes,
-            leases: mapped.leases,
-            users: mapped.users,
-            is_pinned: pinned.contains(&mapped.id),
-            begin: mapped.begin,
-        };
-        self.cache.prefix.map(most).into_iter().map(segment).collect()
-    }
 }

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::branch::{Branch, BranchWork};
+use crate::token_path::position;
 use offshoot_core::ids::{PageId, SegmentId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::{MOST_KEPT_TOP, PrefixTree};
@@ -76,8 +77,4 @@ impl ScoreClaims {
         let claims = self.0.get(&page).filter(|_| tops <= MOST_KEPT_TOP);
         claims.is_some_and(|claims| claims.iter().any(|claim| claim.covers(positions, tops)))
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }

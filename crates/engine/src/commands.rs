@@ -3,8 +3,8 @@
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
-use crate::Engine;
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
+use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
 use crate::request::{Continuation, Event, Extend, FinishReason};

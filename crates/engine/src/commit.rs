@@ -2,10 +2,11 @@
 
 use crate::branch::{Branch, BranchWork, SamplingState};
 use crate::cache::KvCache;
+use crate::engine::Engine;
 use crate::events::EventBatcher;
+use crate::facts::EngineFacts;
 use crate::request::{Event, FinishReason, SampledToken};
 use crate::schedule::LogitsRequest;
-use crate::{Engine, EngineFacts};
 use offshoot_backend::Sampled;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};

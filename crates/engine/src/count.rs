@@ -1,7 +1,14 @@
-//! Updates the metrics of submitted steps: rows, reads, memory.
+//! Updates the metrics of submitted steps (rows, reads, memory), and says what the engine holds.
 
+use std::collections::HashSet;
+
+use crate::cache_map::CacheSegment;
+use crate::engine::Engine;
+use crate::live::{LiveMetrics, PoolPages};
+use crate::metrics::Metrics;
 use crate::schedule::ScheduledRow;
-use crate::{Engine, Metrics};
+use offshoot_core::ids::SegmentId;
+use offshoot_kv::MappedSegment;
 use offshoot_kv::plan::PlanStats;
 
 /// What an engine holds between two turns.
@@ -66,5 +73,39 @@ impl Engine {
             self.metrics.kv_tokens_peak = leased.tokens as u64;
             self.metrics.kv_bytes_peak_unshared = self.cache.unshared_pages as u64 * page_bytes;
         }
+    }
+
+    /// Publishes what the engine is now: some hundred bytes.
+    pub(super) fn publish(&mut self) {
+        self.count_memory();
+        self.count_pins();
+        let held = self.cache.prefix.leased().pages;
+        let (total, free) = (self.cache.pages.capacity(), self.cache.pages.free());
+        let pinned = self.cache.pinned_pages;
+        self.live.publish(LiveMetrics {
+            metrics: self.metrics.clone(),
+            running: self.scheduler.running(),
+            waiting: self.scheduler.waiting(),
+            branches: self.branches.len(),
+            pages: PoolPages { total, held, pinned, cached: total - free - held, free },
+        });
+    }
+
+    pub(super) fn cache_map(&self, most: usize) -> Vec<CacheSegment> {
+        let pins = self.scheduler.pins().filter_map(|id| self.branches.get(&id)?.kept());
+        let pinned: HashSet<SegmentId> = pins.flat_map(|end| self.cache.prefix.path(end)).collect();
+        let page_bytes = self.facts.page_bytes;
+        let segment = |mapped: MappedSegment| CacheSegment {
+            parent: mapped.parent,
+            tokens: mapped.tokens,
+            computed: mapped.computed,
+            bytes: mapped.pages * page_bytes,
+            bytes_beneath: mapped.pages_beneath * page_bytes,
+            leases: mapped.leases,
+            users: mapped.users,
+            is_pinned: pinned.contains(&mapped.id),
+            begin: mapped.begin,
+        };
+        self.cache.prefix.map(most).into_iter().map(segment).collect()
     }
 }

@@ -1,8 +1,7 @@
 //! The engine's channel client. `EngineHandle` names branches and sends commands without waiting for the step in
-//! progress; an `EventReceiver` receives what happens. Neither knows model, backend or type parameters, so a test can
-//! answer the channel with a script (`scripted`).
+//! progress; an `EventReceiver` (`receiver`) receives what happens. Neither knows model, backend or type parameters, so
+//! a test can answer the channel with a script (`scripted`).
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -10,89 +9,16 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::cache_map::CacheSegment;
-use crate::events::{EventSender, Hear};
-use crate::lending::{Lend, LentPart, PrefixCosts};
+use crate::events::EventSender;
+use crate::facts::EngineFacts;
+use crate::lent::{Lend, LentPart};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
-use crate::receiver::EventReceiver;
-use crate::request::{Continuation, Event, Extend, Finish};
+use crate::request::Extend;
 use crate::token_path::TokenPath;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_kv::{PageCounts, PageGroups, Reach};
-
-/// Facts of an engine that never change.
-#[derive(Clone, Debug)]
-pub struct EngineFacts {
-    /// Most tokens of one branch.
-    pub context: usize,
-    pub vocab: usize,
-    pub bos: Option<TokenId>,
-    pub eos: Vec<TokenId>,
-    /// The device's name, one line.
-    pub device: String,
-    /// The arithmetic that determines the last bits of exact results (see `RunnerFacts::arithmetic`).
-    pub arithmetic: String,
-    /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
-    /// branches, on plans, or on which steps computed it.
-    pub exact: bool,
-    /// Whether steps run on a device beside the host's cores (see `RunnerFacts::is_async`).
-    pub is_async: bool,
-    pub page_tokens: usize,
-    /// Bytes of one page: all layers of a page group.
-    pub page_bytes: usize,
-    /// Without padding, which pages may have.
-    pub kv_bytes_per_token: usize,
-    pub pool_pages: usize,
-    /// A token has a slot in a page of each.
-    pub page_groups: PageGroups,
-    /// Most pages of a branch in each group with a window; `None` if there is none.
-    pub window_pages: Option<usize>,
-    /// Most branches that run at once.
-    pub max_branches: usize,
-    /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
-    pub state_bytes: usize,
-    pub states: usize,
-    /// What prefixes cost that another engine has computed.
-    pub prefix_costs: PrefixCosts,
-    /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are
-    /// those of the smallest one, `max_branches` is the sum.
-    pub replicas: usize,
-}
-
-impl EngineFacts {
-    /// Most pages of a branch of `given` tokens that has sampled `more`, or scored so many given ones, when it is computed
-    /// again. The last token has no keys and values.
-    pub fn path_pages(&self, given: usize, more: usize) -> usize {
-        let end = given + more.saturating_sub(1);
-        self.page_counts().of_path(u32::try_from(end).unwrap_or(u32::MAX))
-    }
-
-    /// How many pages texts take.
-    pub fn page_counts(&self) -> PageCounts {
-        let page_tokens = u32::try_from(self.page_tokens).expect("a page has few tokens");
-        PageCounts { page_tokens, groups: self.page_groups, window_pages: self.window_pages }
-    }
-
-    /// Tokens of which the pool has all pages.
-    pub fn pool_tokens(&self) -> usize {
-        self.pool_pages / self.page_groups.count() * self.page_tokens
-    }
-
-    /// Most tokens, at least one, that a branch of `given` tokens can sample if it has the whole pool.
-    pub fn most_sampled(&self, given: usize) -> usize {
-        let [all, windowed] = Reach::BOTH.map(|reach| self.page_groups.with(reach));
-        let beside = self.pool_pages.saturating_sub(windowed * self.window_pages.unwrap_or(0));
-        // With all of its pages, or with as many as a window leaves.
-        let tokens = match all {
-            0 if beside > 0 => self.context,
-            0 => 0,
-            _ => beside / all * self.page_tokens,
-        };
-        tokens.max(self.pool_tokens()).saturating_sub(given) + 1
-    }
-}
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -256,46 +182,6 @@ impl EngineHandle {
         let children: Vec<BranchId> = (0..n).map(|_| self.name_branch()).collect();
         self.send(Command::Fork { at, children: children.clone() })?;
         Ok(children)
-    }
-
-    /// Where branches are begun, at any time, and heard of.
-    pub fn receiver(&self, hear: Hear) -> EventReceiver {
-        EventReceiver::new(self.clone(), hear)
-    }
-
-    /// Begins to extend branches, and hears their tokens.
-    pub fn start(&self, extends: Vec<Extend>) -> Result<EventReceiver> {
-        let mut receiver = self.receiver(Hear::Tokens);
-        receiver.start(extends)?;
-        Ok(receiver)
-    }
-
-    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first
-    /// failure.
-    pub fn finish(&self, extends: Vec<Extend>) -> Result<Vec<Finish>> {
-        let places: HashMap<BranchId, usize> =
-            extends.iter().zip(0..).map(|(extend, at)| (extend.branch, at)).collect();
-        let mut finished: Vec<Option<Finish>> = extends.iter().map(|_| None).collect();
-        let mut receiver = self.receiver(Hear::Finishes);
-        receiver.start(extends)?;
-        while let Some(event) = receiver.next() {
-            match event {
-                Event::Tokens { .. } => {}
-                Event::Finished { id: branch, finish } => finished[places[&branch]] = Some(finish),
-                Event::Failed { error, .. } => return Err(error),
-            }
-        }
-        Ok(finished.into_iter().map(|finish| finish.expect("every branch ends, and none failed")).collect())
-    }
-
-    pub(super) fn check_extends(&self, extends: &[Extend]) -> Result<()> {
-        for extend in extends {
-            if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
-                params.check(self.facts.vocab)?;
-                stop.check(self.facts.vocab)?;
-            }
-        }
-        Ok(())
     }
 
     /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled

@@ -7,92 +7,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-
-use crate::Engine;
 use crate::branch::Branch;
 use crate::cache::KvCache;
+use crate::engine::Engine;
+use crate::lent::{Lend, LentPart, PendingLend};
 use crate::prefix_store::ChunkBytes;
+use crate::token_path::position;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{SegmentId, TokenId};
 use offshoot_kv::StatePlace;
-
-/// Estimated seconds that a prefix costs an engine: computed, or copied from another engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PrefixCosts {
-    /// Of computing a token of a prompt.
-    pub computed_token: f64,
-    /// Of copying a token's keys and values to host memory and from there into another engine's pool.
-    pub copied_token: f64,
-    /// Of each prefix that is copied, however short: both engines stop for it between two steps; and of a state.
-    pub copied_prefix: f64,
-}
-
-/// The delay of a copy, in seconds: a step is awaited on each of two devices.
-const ASYNC_DELAY: f64 = 2e-3;
-/// The same where a step ends before the next one is prepared.
-const SYNC_DELAY: f64 = 2e-4;
-
-impl PrefixCosts {
-    /// `bytes_per_token`: of keys and values; `computed_token`: see there; `host_bytes`: bytes per second between host
-    /// memory and a pool, one way.
-    pub fn new(
-        bytes_per_token: usize,
-        state_bytes: usize,
-        computed_token: f64,
-        host_bytes: f64,
-        is_async: bool,
-    ) -> Self {
-        let copied = |bytes: usize| 2.0 * bytes as f64 / host_bytes;
-        let delay = if is_async { ASYNC_DELAY } else { SYNC_DELAY };
-        PrefixCosts {
-            computed_token,
-            copied_token: copied(bytes_per_token),
-            copied_prefix: delay + copied(state_bytes),
-        }
-    }
-
-    /// Those of an engine that copies wherever it can: for checks.
-    pub fn copying_at_any_cost(self) -> Self {
-        PrefixCosts { copied_token: 0.0, copied_prefix: 0.0, ..self }
-    }
-
-    /// Whether copying so many tokens is faster than computing them.
-    pub fn copying_pays(&self, tokens: usize) -> bool {
-        let tokens = tokens as f64;
-        self.copied_prefix + tokens * self.copied_token < tokens * self.computed_token
-    }
-
-    /// The number of tokens that take as long to compute as it takes to bring so many that another engine has: those
-    /// themselves where copying does not pay.
-    pub(crate) fn brought(&self, tokens: u64) -> u64 {
-        match usize::try_from(tokens).is_ok_and(|tokens| self.copying_pays(tokens)) {
-            true => ((self.copied_prefix + tokens as f64 * self.copied_token) / self.computed_token) as u64,
-            false => tokens,
-        }
-    }
-}
-
-/// A request for a part of a prefix.
-pub(crate) struct Lend {
-    /// The whole prefix: whole pages.
-    pub tokens: Arc<[TokenId]>,
-    /// What comes before is there already; whole pages.
-    pub from: usize,
-    /// Gets one part. Closed without one if the engine ends.
-    pub reply: Sender<LentPart>,
-}
-
-/// Keys and values of some tokens of a prefix, whole pages, in host memory.
-pub(crate) struct LentPart {
-    /// Empty if the lender has nothing to lend.
-    pub positions: Range<usize>,
-    /// Whether nothing follows that is worth waiting for.
-    pub is_last: bool,
-    /// As [`RunnerFacts::page_layout`](offshoot_model::RunnerFacts::page_layout) of the lender.
-    layout: String,
-    bytes: ChunkBytes,
-}
 
 /// Bytes of a part: few enough to be held in host memory, and so many that the header of most jobs is one part.
 const PART_BYTES: usize = 512 << 20;
@@ -106,14 +29,6 @@ const MOST_NOTED: usize = 16;
 /// More turns of the engine than these in which nothing of a prefix is computed, and it counts as not being computed:
 /// whoever computes it waits for room, or was preempted.
 const STALLED: u32 = 16;
-
-/// A request that waits for what it asks for to be computed.
-pub(super) struct PendingLend {
-    lend: Lend,
-    /// How much of the prefix was computed at the last look, and turns since that changed.
-    computed: usize,
-    turns: u32,
-}
 
 /// What there is of a prefix.
 #[derive(Clone, Copy)]
@@ -144,10 +59,6 @@ impl KvCache {
     pub fn lends_state(&self, place: StatePlace) -> bool {
         self.lent_states.contains(&place)
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 impl Engine {
@@ -288,7 +199,8 @@ impl Engine {
         if !is_alike || computed < positions.start {
             return Ok(false);
         }
-        let Some(segment) = self.cache.admit_lent(&tokens[..end]) else { return Ok(false) };
+        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, &tokens[..end]);
+        let Some(segment) = self.cache.evicting(admit) else { return Ok(false) };
         let is_laid = self.cache.lay_stored(segment, end);
         let is_taken = is_laid && self.restore_positions(segment, positions, bytes)?;
         self.cache.prefix.release(segment);
@@ -298,35 +210,5 @@ impl Engine {
         // Who waits may have what it waits for.
         self.scheduler.changed = true;
         Ok(is_taken)
-    }
-}
-
-impl KvCache {
-    /// Registers tokens, evicting pages without a lease if need be. Leased by the caller; `None` if there is no room.
-    fn admit_lent(&mut self, tokens: &[TokenId]) -> Option<SegmentId> {
-        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, tokens);
-        match admit(self) {
-            Err(short) if self.evict_for(short.needed) => admit(self).ok(),
-            admitted => admitted.ok(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_prefixes_are_copied_and_short_ones_computed() {
-        // 8 billion parameters, 128 KiB a token, an H200: 23 us to compute a token, 5 us to copy it, and 2 ms.
-        let costs = PrefixCosts::new(128 << 10, 0, 2.0 * 8e9 / 700e12, 50e9, true);
-        assert!(costs.copying_pays(2400) && costs.copying_pays(128));
-        assert!(!costs.copying_pays(100) && !costs.copying_pays(0));
-        assert_eq!(costs.brought(100), 100);
-        assert!((600..700).contains(&costs.brought(2400)), "{}", costs.brought(2400));
-        // A state of 100 MB takes 4 ms more.
-        let with_state = PrefixCosts::new(128 << 10, 100 << 20, 2.0 * 8e9 / 700e12, 50e9, true);
-        assert!(with_state.copying_pays(384) && !with_state.copying_pays(320));
-        assert!(costs.copying_at_any_cost().copying_pays(1));
     }
 }

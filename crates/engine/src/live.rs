@@ -1,49 +1,36 @@
 //! What can be read of an engine at any time without waiting for it: its counters and what it holds, as of its last
 //! turn, with the rows of a step once it is submitted. `EngineHandle::live` reads them.
 
-use std::ops::AddAssign;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::{Engine, Metrics};
+use crate::metrics::{Metrics, Sum, sums};
 
-/// An engine after its last turn.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LiveMetrics {
-    pub metrics: Metrics,
-    /// Number of running branches, and of those that wait for pages or rows.
-    pub running: usize,
-    pub waiting: usize,
-    /// Number of all branches, also those at rest.
-    pub branches: usize,
-    pub pages: PoolPages,
+sums! {
+    /// An engine after its last turn.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct LiveMetrics {
+        pub metrics: Metrics,
+        /// Number of running branches, and of those that wait for pages or rows.
+        pub running: usize,
+        pub waiting: usize,
+        /// Number of all branches, also those at rest.
+        pub branches: usize,
+        pub pages: PoolPages,
+    }
 }
 
-/// The pages of the pool: each is held, cached or free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolPages {
-    pub total: usize,
-    /// Pages that branches and pins hold, each counted once.
-    pub held: usize,
-    /// Of these, the ones that pins hold.
-    pub pinned: usize,
-    /// Pages that nobody holds, whose keys and values can still be found.
-    pub cached: usize,
-    pub free: usize,
-}
-
-impl AddAssign<&LiveMetrics> for LiveMetrics {
-    fn add_assign(&mut self, other: &LiveMetrics) {
-        let LiveMetrics { metrics, running, waiting, branches, pages } = other;
-        self.metrics += metrics;
-        self.running += running;
-        self.waiting += waiting;
-        self.branches += branches;
-        let PoolPages { total, held, pinned, cached, free } = pages;
-        self.pages.total += total;
-        self.pages.held += held;
-        self.pages.pinned += pinned;
-        self.pages.cached += cached;
-        self.pages.free += free;
+sums! {
+    /// The pages of the pool: each is held, cached or free.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PoolPages {
+        pub total: usize,
+        /// Pages that branches and pins hold, each counted once.
+        pub held: usize,
+        /// Of these, the ones that pins hold.
+        pub pinned: usize,
+        /// Pages that nobody holds, whose keys and values can still be found.
+        pub cached: usize,
+        pub free: usize,
     }
 }
 
@@ -66,29 +53,11 @@ impl LivePlace {
 
     pub fn read(&self) -> LiveMetrics {
         let mut live = self.lock().clone();
-        self.behind.iter().for_each(|engine| live += &engine.read());
+        self.behind.iter().for_each(|engine| live.add(&engine.read()));
         live
     }
 
     pub fn publish(&self, live: LiveMetrics) {
         *self.lock() = live;
-    }
-}
-
-impl Engine {
-    /// Publishes what the engine is now: some hundred bytes.
-    pub(super) fn publish(&mut self) {
-        self.count_memory();
-        self.count_pins();
-        let held = self.cache.prefix.leased().pages;
-        let (total, free) = (self.cache.pages.capacity(), self.cache.pages.free());
-        let pinned = self.cache.pinned_pages;
-        self.live.publish(LiveMetrics {
-            metrics: self.metrics.clone(),
-            running: self.scheduler.running(),
-            waiting: self.scheduler.waiting(),
-            branches: self.branches.len(),
-            pages: PoolPages { total, held, pinned, cached: total - free - held, free },
-        });
     }
 }

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use crate::engine::Engine;
 use crate::handle::{Command, EngineHandle};
+use crate::place::RootOptions;
 use crate::request::{Extend, SamplingParams, Stop};
 use crate::uniforms::UniformKey;
-use crate::{Engine, RootOptions};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::Usage;

@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::branch::Branch;
 use offshoot_core::ids::BranchId;
 
 /// Lower numbers are served earlier; 0 unless something else is said.
@@ -33,10 +32,6 @@ pub(crate) struct QueueKey {
 }
 
 impl QueueKey {
-    pub(super) fn of(branch: &Branch) -> Self {
-        QueueKey { priority: branch.priority, order: branch.order, branch: branch.id }
-    }
-
     /// Whether it may take rows and pages from a running branch at `other`.
     pub fn is_more_urgent_than(self, other: QueueKey) -> bool {
         self.priority < other.priority

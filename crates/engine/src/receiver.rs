@@ -1,7 +1,7 @@
 //! Extends branches and receives their events: a few branches started together, or thousands started at different
 //! times.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::events::{EventReader, Hear};
 use crate::handle::{Command, EngineHandle};
-use crate::request::{Event, Extend};
+use crate::request::{Continuation, Event, Extend, Finish};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
 
@@ -29,6 +29,48 @@ pub struct EventReceiver {
     hear: Hear,
     events: EventReader,
     unfinished: BTreeSet<BranchId>,
+}
+
+impl EngineHandle {
+    /// Where branches are begun, at any time, and heard of.
+    pub fn receiver(&self, hear: Hear) -> EventReceiver {
+        EventReceiver::new(self.clone(), hear)
+    }
+
+    /// Begins to extend branches, and hears their tokens.
+    pub fn start(&self, extends: Vec<Extend>) -> Result<EventReceiver> {
+        let mut receiver = self.receiver(Hear::Tokens);
+        receiver.start(extends)?;
+        Ok(receiver)
+    }
+
+    /// Extends branches and waits until all have finished: what each of them came to, in their order, or the first
+    /// failure.
+    pub fn finish(&self, extends: Vec<Extend>) -> Result<Vec<Finish>> {
+        let places: HashMap<BranchId, usize> =
+            extends.iter().zip(0..).map(|(extend, at)| (extend.branch, at)).collect();
+        let mut finished: Vec<Option<Finish>> = extends.iter().map(|_| None).collect();
+        let mut receiver = self.receiver(Hear::Finishes);
+        receiver.start(extends)?;
+        while let Some(event) = receiver.next() {
+            match event {
+                Event::Tokens { .. } => {}
+                Event::Finished { id: branch, finish } => finished[places[&branch]] = Some(finish),
+                Event::Failed { error, .. } => return Err(error),
+            }
+        }
+        Ok(finished.into_iter().map(|finish| finish.expect("every branch ends, and none failed")).collect())
+    }
+
+    fn check_extends(&self, extends: &[Extend]) -> Result<()> {
+        for extend in extends {
+            if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
+                params.check(self.facts().vocab)?;
+                stop.check(self.facts().vocab)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl EventReceiver {

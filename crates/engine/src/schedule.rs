@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::branch::{Branch, BranchWork, Lease, NeededPositions};
 use crate::cache::KvCache;
 use crate::claims::ScoreClaims;
+use crate::token_path::position;
 use offshoot_core::ids::{BranchId, GroupIx, PageId, SegmentId};
 use offshoot_core::mix::IdMap;
 use offshoot_kv::plan::{NewPage, of_group};
@@ -281,8 +282,4 @@ pub(super) fn first_row(branch: &Branch, need: &NeededPositions, cache: &KvCache
     let lease = branch.lease().expect("a running branch has a lease");
     let first = cache.prefix.computed(lease.segment).min(position(need.logits_from));
     cache.prefix.resume_from(lease.segment, first) as usize
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
+use crate::token_path::position;
 use offshoot_kv::TokenScore;
 
 impl KvCache {
@@ -66,8 +67,4 @@ impl KvCache {
 
 fn positions(from: usize, upto: usize) -> Range<u32> {
     position(from)..position(upto)
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }

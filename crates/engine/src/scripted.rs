@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::events::EventSender;
-use crate::handle::{Command, EngineFacts, EngineHandle, live};
-use crate::lending::PrefixCosts;
+use crate::facts::EngineFacts;
+use crate::handle::{Command, EngineHandle, live};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
+use crate::prefix_costs::PrefixCosts;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};

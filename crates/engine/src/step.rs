@@ -6,32 +6,18 @@ use std::time::Instant;
 
 use crate::branch::{BranchWork, KvHold};
 use crate::cache::Transfer;
+use crate::config::EngineConfig;
+use crate::engine::{Engine, LoadedStep, SteadySteps, SubmittedStep, SwappedBytes};
 use crate::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
-use crate::{Engine, EngineConfig, SwappedBytes, UniformKey, batch, sampler};
-use offshoot_backend::{MOST_COUNTED, StepBatch};
+use crate::{batch, sampler};
+use offshoot_backend::MOST_COUNTED;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, GroupIx, PageId, StateId};
 use offshoot_kv::plan::{AttentionPlan, NewPage, PlanStats};
 use offshoot_kv::{Forest, StatePlace, StepRow};
 use offshoot_model::StepFailure;
-
-/// A step that was submitted and not collected: one request for each of its samples.
-pub(super) struct SubmittedStep {
-    requests: Vec<LogitsRequest>,
-}
-
-/// The step that the model has loaded.
-pub(super) struct LoadedStep {
-    schedule: Schedule,
-    /// One for each plan.
-    stats: Vec<PlanStats>,
-    /// `None` if the next step cannot repeat this one.
-    steady: Option<SteadySteps>,
-    /// Kept only if plans are checked.
-    copy: Option<StepBatch>,
-}
 
 /// What became of the rows of a schedule.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,17 +25,6 @@ enum Submitted {
     Rows,
     /// None was submitted: the state before one of them is gone.
     LacksState,
-}
-
-/// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps after
-/// it repeat it with every row one token further. The uniforms' keys are kept here, so that the branches need not be
-/// read again.
-struct SteadySteps {
-    /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
-    /// time, frees pages, or has as many tokens counted on the device as the backend allows ([`MOST_COUNTED`]).
-    steps: usize,
-    /// One for each row.
-    uniforms: Vec<UniformKey>,
 }
 
 impl Engine {

@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::Engine;
 use crate::branch::{Branch, KvHold};
 use crate::cache::KvCache;
+use crate::engine::Engine;
 use crate::prefix_store::{Arrival, CHUNK_TOKENS, ChunkBytes, ReadChunk, ReadState};
 use crate::schedule::ScheduledRow;
+use crate::token_path::position;
 use offshoot_backend::SavedPages;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{BranchId, GroupIx, PageId, SegmentId};
@@ -48,14 +49,10 @@ impl KvCache {
 
     fn try_read(&mut self, branch: &Branch, lacking: Range<usize>) -> Option<()> {
         let found = self.store.as_mut()?.find(branch, lacking.start, lacking.end)?;
-        let admit = |cache: &mut KvCache| {
+        let segment = self.evicting(|cache| {
             let (path, rest) = cache.look_up(branch, found.end());
             cache.prefix.admit_behind(&mut cache.pages, path, &rest, u32::MAX)
-        };
-        let segment = match admit(self) {
-            Err(short) if self.evict_for(short.needed) => admit(self).ok()?,
-            admitted => admitted.ok()?,
-        };
+        })?;
         let mark = self.prefix.mark(segment);
         self.store.as_mut()?.begin(found, segment, mark);
         Some(())
@@ -88,11 +85,7 @@ impl KvCache {
 
     /// Gives what ends at `end` slots in all groups, evicting pages without a lease. False if there are too few.
     pub fn lay_stored(&mut self, segment: SegmentId, end: usize) -> bool {
-        let lay = |cache: &mut KvCache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end));
-        match lay(self) {
-            Err(short) => self.evict_for(short.needed) && lay(self).is_ok(),
-            Ok(()) => true,
-        }
+        self.evicting(|cache| cache.prefix.lay_upto(&mut cache.pages, segment, position(end))).is_some()
     }
 
     /// The pages of `positions` of the path of `segment`, which are whole pages, of one page group after the other;
@@ -139,10 +132,6 @@ impl KvCache {
     pub fn has_slots(&self, segment: SegmentId, mut positions: Range<usize>) -> bool {
         positions.all(|at| self.prefix.has_slots(segment, position(at)))
     }
-}
-
-fn position(tokens: usize) -> u32 {
-    u32::try_from(tokens).expect("positions fit u32, as contexts do")
 }
 
 impl Engine {

@@ -6,8 +6,13 @@ use std::borrow::Cow;
 use std::ops::{Index, Range};
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::sampler::{RunCounts, TokenCounts};
+use crate::token_counts::{RunCounts, TokenCounts};
 use offshoot_core::ids::TokenId;
+
+/// The position at which so many tokens end.
+pub(super) fn position(tokens: usize) -> u32 {
+    u32::try_from(tokens).expect("positions fit u32, as contexts do")
+}
 
 /// A shared run, except the last one, has at least this many tokens: a path of n tokens has at most n/256 + 2 runs, and
 /// a fork copies fewer than 256 tokens beside those that came after the previous fork.

@@ -2,86 +2,19 @@
 //! and of programs that use the library. No other module builds engines, except `inspect` and `lab::check`, which test
 //! them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, EngineOptions, OnBackend, WhyNotCuda};
-use offshoot_backend::{Backend, Dtype};
+use super::{DeviceKind, Devices, EngineBudget, ModelSource, OnBackend, WhyNotCuda};
+use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{KV_MEMORY, MEMORY, STATE_DTYPE};
 use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use offshoot_kv::PageCounts;
 use offshoot_kv::plan::Planner;
-use offshoot_model::check::facts;
-use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{Decoder, ModelConfig, ModelFolder, ModelWeights, StepRunner};
+use offshoot_model::{Decoder, ModelWeights, StepRunner};
 use offshoot_text::Tokenizer;
-
-/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets.
-pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
-    let (launched, tokenizer) = EngineOptions::default().open(model)?;
-    Ok((launched.engine, tokenizer))
-}
-
-/// Where a model's weights come from.
-#[derive(Clone, Copy)]
-pub struct ModelSource<'a> {
-    pub config: &'a ModelConfig,
-    /// The compute dtype.
-    pub dtype: Dtype,
-    /// `None`: random weights.
-    folder: Option<&'a ModelFolder>,
-}
-
-/// Seed of random weights, so that every run has the same ones.
-const SEED: u64 = 1;
-
-impl<'a> ModelSource<'a> {
-    pub fn folder(folder: &'a ModelFolder) -> Result<Self> {
-        Ok(Self::folder_of(folder, facts(folder)?.dtype))
-    }
-
-    /// A folder whose compute dtype is known.
-    pub fn folder_of(folder: &'a ModelFolder, dtype: Dtype) -> Self {
-        ModelSource { config: &folder.config, dtype, folder: Some(folder) }
-    }
-
-    pub fn random(config: &'a ModelConfig, dtype: Dtype) -> Self {
-        ModelSource { config, dtype, folder: None }
-    }
-
-    /// Bytes of the weights on this device, where matrices become dense whose format it does not multiply; on several
-    /// that compute together, of all, each with a copy of what is not divided.
-    pub fn weight_bytes_on<B: Backend>(&self, backend: &B) -> usize {
-        let (held, devices) = (self.held_by(backend), backend.devices());
-        held.weight_bytes(self.dtype) + held.repeated_bytes(self.dtype, devices, backend.sharing())
-    }
-
-    /// The model as this device holds it.
-    pub fn held_by<B: Backend>(&self, backend: &B) -> ModelConfig {
-        self.config.held_where(|format| self.config.is_multiplied(backend, format))
-    }
-
-    /// Identifies the weights: a hash of the folder, or what random ones follow from.
-    fn identity(&self) -> Result<String> {
-        match self.folder {
-            Some(folder) => hash_of_folder(&folder.path),
-            None => Ok(format!("random, seed {SEED}, {:?}, {:?}", self.dtype, self.config)),
-        }
-    }
-
-    pub fn weights(&self) -> Result<ModelWeights> {
-        match self.folder {
-            Some(folder) => ModelWeights::open(folder),
-            None => Ok(ModelWeights::random(self.config.clone(), self.dtype, SEED)),
-        }
-    }
-
-    pub fn load<B: Backend>(&self, backend: &mut B) -> Result<Decoder<B>> {
-        Decoder::of(backend, &self.weights()?)
-    }
-}
 
 /// Upper bounds on what a job can use.
 pub struct Demand<'a> {
@@ -167,8 +100,9 @@ impl Launch<'_> {
         }
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
-        let not_cuda = opened.not_cuda().cloned();
-        Ok(Launched { not_cuda, ..opened.with_engine(self.is_exact(), Start(self))? })
+        let (started, not_cuda) = (Instant::now(), opened.not_cuda().cloned());
+        let model = opened.with_engine(self.is_exact(), Load { model: self.model, budget: self.budget })?;
+        Ok(Launched { not_cuda, ..self.start_loaded(model, started)? })
     }
 
     /// Whether one GPU is to add up as several would: if results are to be deterministic, and the model could be
@@ -253,13 +187,17 @@ impl Launch<'_> {
     }
 }
 
-pub(super) struct Start<'a>(pub &'a Launch<'a>);
+/// Loads a model, on one of several devices too.
+pub(super) struct Load<'a> {
+    pub model: ModelSource<'a>,
+    pub budget: EngineBudget,
+}
 
-impl OnBackend for Start<'_> {
-    type Output = Launched;
+impl OnBackend for Load<'_> {
+    type Output = Box<dyn StepRunner>;
 
-    fn run<B: Backend>(self, backend: B) -> Result<Launched> {
-        self.0.start_on(backend)
+    fn run<B: Backend>(self, backend: B) -> Result<Box<dyn StepRunner>> {
+        load_on(backend, self.model, &self.budget)
     }
 }
 

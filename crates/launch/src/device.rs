@@ -1,19 +1,19 @@
-//! Chooses the device: parses `--device` and opens the backend for it. Code that needs the backend's type implements
-//! [`OnDevice`]; how the device's memory is used is left to that code.
+//! Chooses the device: parses `--device` and opens the backend for it, on which work runs (`work`); how the device's
+//! memory is used is left to that.
 
 use std::fmt;
 use std::str::FromStr;
 
+use offshoot_backend::Backend;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
-use offshoot_backend::{AttentionLevels, Backend, Timed};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::TENSOR_PARALLEL;
 use offshoot_cpu::Cpu;
-use offshoot_model::{RunnerFacts, SharedKeys, WhyCopied};
+use offshoot_model::{SharedKeys, WhyCopied};
 
-use super::ModelSource;
 use super::gpu::{self, Cuda};
+use super::{ModelSource, OnBackend, OnDevice};
 
 /// `auto`, `cpu`, `cuda` (its first GPU) or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,50 +28,6 @@ pub enum DeviceChoice {
         /// Its number, from 0, as the driver counts them.
         ordinal: usize,
     },
-}
-
-/// A backend of a real device.
-pub trait DeviceBackend: Timed + AttentionLevels {
-    /// Returns a function that opens the same device again, with its own memory and kernels.
-    fn opener(&self) -> Box<dyn Fn() -> Result<Self>>;
-}
-
-impl DeviceBackend for Cpu {
-    fn opener(&self) -> Box<dyn Fn() -> Result<Self>> {
-        Box::new(Cpu::open)
-    }
-}
-
-/// Work that runs on any device.
-pub trait OnDevice {
-    type Output;
-
-    fn run<B: DeviceBackend>(self, backend: B) -> Result<Self::Output>;
-}
-
-/// Properties of a kind of device that the budgets depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceKind {
-    /// Tokens per KV page.
-    pub page_tokens: usize,
-    /// Whether it computes asynchronously, in its own memory (`Backend::IS_ASYNC`).
-    pub is_async: bool,
-    /// Devices that compute one model together (`Backend::devices`).
-    pub devices: usize,
-}
-
-impl DeviceKind {
-    pub fn of<B: Backend>(backend: &B) -> Self {
-        let devices = backend.devices();
-        DeviceKind { page_tokens: backend.page_tokens() as usize, is_async: B::IS_ASYNC, devices }
-    }
-}
-
-impl From<&RunnerFacts> for DeviceKind {
-    fn from(facts: &RunnerFacts) -> Self {
-        let &RunnerFacts { page_tokens, is_async, devices, .. } = facts;
-        DeviceKind { page_tokens: page_tokens as usize, is_async, devices }
-    }
 }
 
 /// An open device. Displays as its name, followed by the reason if `auto` found no usable GPU.
@@ -108,13 +64,6 @@ impl Opened {
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
     }
-}
-
-/// Work that runs on any backend.
-pub trait OnBackend {
-    type Output;
-
-    fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;
 }
 
 /// Open devices of one kind, as the ranks of one model.

@@ -16,15 +16,19 @@ mod options;
 mod order;
 mod ranks;
 mod several;
+mod source;
+mod work;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
-pub use assemble::{Demand, Launch, LaunchSizes, Launched, ModelSource, PrefixFolder, in_bytes, open};
+pub use assemble::{Demand, Launch, LaunchSizes, Launched, PrefixFolder, in_bytes};
 pub use budget::{EngineBudget, MoreTokens, check_path};
-pub use device::{DeviceBackend, DeviceChoice, DeviceKind, OnBackend, OnDevice, Opened, WhyNotCuda};
+pub use device::{DeviceChoice, Opened, WhyNotCuda};
 pub use devices::Devices;
 pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, Generation, GenerationEvent, Generator, PromptRequest, RefusedPrompt,
     Release, SampleId, generate,
 };
-pub use options::EngineOptions;
+pub use options::{EngineOptions, open};
 pub use order::{OutputTokens, PromptOrder, TextKey};
+pub use source::ModelSource;
+pub use work::{DeviceBackend, DeviceKind, OnBackend, OnDevice};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Demand, Devices, EngineBudget, Launch, Launched, ModelSource, PrefixFolder};
 use offshoot_core::error::Result;
+use offshoot_engine::EngineHandle;
 use offshoot_kv::plan::Planner;
 use offshoot_model::ModelFolder;
 use offshoot_text::Tokenizer;
@@ -46,4 +47,10 @@ impl EngineOptions {
             prefix_store: self.prefix_store.clone(),
         }
     }
+}
+
+/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let (launched, tokenizer) = EngineOptions::default().open(model)?;
+    Ok((launched.engine, tokenizer))
 }

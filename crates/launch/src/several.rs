@@ -4,9 +4,8 @@
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
-use super::assemble::{Size, load_on};
-use super::{DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, ModelSource, OnBackend, Opened};
-use offshoot_backend::Backend;
+use super::assemble::{Load, Size};
+use super::{DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, Opened};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::replicas;
 use offshoot_model::StepRunner;
@@ -59,18 +58,5 @@ impl Launch<'_> {
             1 => self.budget,
             replicas => self.budget.one_of(replicas, is_async),
         })
-    }
-}
-
-struct Load<'a> {
-    model: ModelSource<'a>,
-    budget: EngineBudget,
-}
-
-impl OnBackend for Load<'_> {
-    type Output = Box<dyn StepRunner>;
-
-    fn run<B: Backend>(self, backend: B) -> Result<Box<dyn StepRunner>> {
-        load_on(backend, self.model, &self.budget)
     }
 }

@@ -181,6 +181,15 @@ fn keeps_blocks(config: &ModelConfig) -> bool {
     config.per_layer_inputs.is_some() || config.layers.iter().any(|layer| passes(layer) || sums(layer))
 }
 
+/// What `make` makes of each of `all`. A plain loop, as backends have each a copy of it.
+pub fn made_of<T, M>(all: impl IntoIterator<Item = T>, mut make: impl FnMut(T) -> Result<M>) -> Result<Vec<M>> {
+    let mut made = Vec::new();
+    for one in all {
+        made.push(make(one)?);
+    }
+    Ok(made)
+}
+
 impl<B: Backend> StreamBuffers<B> {
     /// The buffers behind a block. Only for models that have them.
     pub fn behind_blocks(blocks: &mut Option<BlockBuffers<B>>) -> &mut BlockBuffers<B> {
@@ -192,15 +201,15 @@ impl<B: Backend> Activations<B> {
     pub fn new(backend: &mut B, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         let heads = head_kinds(config);
         let operands = ActivationDtype::Operands(dtype);
-        let mut qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
-        let qkv = heads.iter().map(&mut qkv).collect::<Result<_>>()?;
+        let qkv = |heads: &MixedHeads| backend.shared_buffer(heads.qkv_width(), operands, heads.qkv_share());
+        let qkv = made_of(&heads, qkv)?;
         let delta_rule = |heads: &MixedHeads| match heads {
             MixedHeads::Attention(_) => Ok(None),
             MixedHeads::DeltaRule(heads) => DeltaRuleBuffers::new(backend, *heads, dtype).map(Some),
         };
         Ok(Self {
             qkv,
-            delta_rule: heads.iter().map(delta_rule).collect::<Result<_>>()?,
+            delta_rule: made_of(&heads, delta_rule)?,
             all: StreamBuffers::new(backend, config, dtype)?,
             logit_rows: StreamBuffers::new(backend, config, dtype)?,
             logits: backend.shared_buffer(config.vocab, ActivationDtype::Sums, Share::Gathered)?,
@@ -209,8 +218,13 @@ impl<B: Backend> Activations<B> {
 
     pub fn resize(&mut self, backend: &mut B, shape: StepShape) -> Result<()> {
         self.all.resize(backend, shape.rows)?;
-        let delta_rule = self.delta_rule.iter_mut().flatten().flat_map(|delta| [&mut delta.conv, &mut delta.ba]);
-        self.qkv.iter_mut().chain(delta_rule).try_for_each(|buffer| backend.resize(buffer, shape.rows))?;
+        for buffer in &mut self.qkv {
+            backend.resize(buffer, shape.rows)?;
+        }
+        for DeltaRuleBuffers { conv, ba } in self.delta_rule.iter_mut().flatten() {
+            backend.resize(conv, shape.rows)?;
+            backend.resize(ba, shape.rows)?;
+        }
         self.logit_rows.resize(backend, shape.logit_rows)?;
         backend.resize(&mut self.logits, shape.logit_rows)
     }
@@ -244,19 +258,16 @@ impl<B: Backend> StreamBuffers<B> {
         };
         let operands = ActivationDtype::Operands(dtype);
         let mut of_heads = |heads: MixedHeads| backend.shared_buffer(heads.attended_width(), operands, Share::Columns);
-        let attended = head_kinds(config).into_iter().map(&mut of_heads).collect::<Result<_>>()?;
-        let gated = if has_gates(config) { head_kinds(config) } else { Vec::new() };
-        let gates = gated.into_iter().map(&mut of_heads).collect::<Result<_>>()?;
+        let attended = made_of(head_kinds(config), &mut of_heads)?;
+        let gates = if has_gates(config) { made_of(head_kinds(config), of_heads)? } else { Vec::new() };
         let shares = |layer: &LayerSpec| matches!(layer.feed_forward, FeedForward::SharedExpert { .. });
         let shared_gate = match config.layers.iter().any(shares) {
             true => Some(backend.buffer(1, ActivationDtype::Sums)?),
             false => None,
         };
-        let inner = inner_kinds(config).into_iter().map(|kind| InnerBuffers::new(backend, kind, dtype));
-        let inner = inner.collect::<Result<_>>()?;
-        let mixtures = mixture_kinds(config).into_iter();
-        let mixtures = mixtures.map(|kind| MixtureBuffers::new(backend, kind, config.hidden, dtype));
-        let mixtures = mixtures.collect::<Result<_>>()?;
+        let inner = made_of(inner_kinds(config), |kind| InnerBuffers::new(backend, kind, dtype))?;
+        let mixture = |kind| MixtureBuffers::new(backend, kind, config.hidden, dtype);
+        let mixtures = made_of(mixture_kinds(config), mixture)?;
         let inputs = config.per_layer_inputs;
         let inputs =
             inputs.map(|inputs| LayerInputBuffers::new(backend, inputs, config.layers.len(), dtype)).transpose()?;
@@ -264,14 +275,25 @@ impl<B: Backend> StreamBuffers<B> {
     }
 
     fn resize(&mut self, backend: &mut B, rows: usize) -> Result<()> {
-        let inner = self.inner.iter_mut().flat_map(|inner| std::iter::once(&mut inner.up).chain(&mut inner.gated));
-        let blocks = self.blocks.iter_mut().flat_map(|blocks| [&mut blocks.block, &mut blocks.sum]);
-        let buffers = [&mut self.residual, &mut self.normed].into_iter().chain(blocks);
-        let inputs = self.inputs.iter_mut();
-        let inputs = inputs.flat_map(|inputs| [&mut inputs.tokens, &mut inputs.layers, &mut inputs.gated]);
-        let buffers = buffers.chain(&mut self.attended).chain(&mut self.gates).chain(&mut self.shared_gate);
-        let buffers = buffers.chain(inner).chain(inputs);
-        buffers.into_iter().try_for_each(|buffer| backend.resize(buffer, rows))?;
+        let mut resize = |buffer: &mut B::Buffer| backend.resize(buffer, rows);
+        resize(&mut self.residual)?;
+        resize(&mut self.normed)?;
+        if let Some(BlockBuffers { block, sum }) = &mut self.blocks {
+            resize(block)?;
+            resize(sum)?;
+        }
+        for buffer in self.attended.iter_mut().chain(&mut self.gates).chain(&mut self.shared_gate) {
+            resize(buffer)?;
+        }
+        for InnerBuffers { up, gated } in &mut self.inner {
+            resize(up)?;
+            gated.as_mut().map_or(Ok(()), &mut resize)?;
+        }
+        if let Some(LayerInputBuffers { tokens, layers, gated }) = &mut self.inputs {
+            resize(tokens)?;
+            resize(layers)?;
+            resize(gated)?;
+        }
         self.mixtures.iter_mut().try_for_each(|mixture| mixture.resize(backend, rows))
     }
 }

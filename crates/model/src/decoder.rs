@@ -9,14 +9,13 @@ use offshoot_core::out::Stage;
 use offshoot_kv::plan::{NewPage, PlanHints};
 use offshoot_kv::{PageGroups, StateRun};
 
-use super::activations::{Activations, BufferIndices};
+use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
-use super::layer::{Kinds, Layer, StepOperands};
-use super::layout::Layout;
+use super::layer::{Kinds, Layer};
+use super::model_weights::ModelWeights;
+use super::operands::{LoadedRope, StepOperands, load_ropes};
 use super::parts::NormLayer;
-use super::rope::{Rotary, Turning};
-use super::weights::{ModelFiles, RandomWeights, WeightSource};
 
 /// A loaded model with its activation buffers.
 pub struct Decoder<B: Backend> {
@@ -48,53 +47,6 @@ pub struct Decoder<B: Backend> {
     activations: Activations<B>,
 }
 
-/// A rope table that covers all positions in use, on the host and in the backend's memory.
-pub struct LoadedRope<B: Backend> {
-    rotary: Rotary,
-    pub table: B::Rope,
-    /// Whether `table` equals that of `rotary`: false if the device had no memory for a longer table.
-    is_current: bool,
-}
-
-/// The weights of a model, from which decoders are loaded.
-pub struct ModelWeights {
-    config: ModelConfig,
-    /// The compute dtype.
-    dtype: Dtype,
-    layout: Layout,
-    source: WeightSource,
-}
-
-impl ModelWeights {
-    /// Those of a folder, by memory map. All tensors are checked against config.json.
-    pub fn open(folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = ModelFiles::open(folder)?;
-        let config = checkpoint.complete(&folder.config);
-        let layout = Layout::of(&config);
-        checkpoint.verify(&layout)?;
-        checkpoint.note_left_out(&layout);
-        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
-        let converts = config.compute.is_some();
-        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
-        Ok(Self { config, dtype, layout, source })
-    }
-
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
-    }
-
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// Random ones of `dtype`, generated from `seed`.
-    pub fn random(config: ModelConfig, dtype: Dtype, seed: u64) -> Self {
-        let layout = Layout::of(&config);
-        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
-        Self { config, dtype, layout, source }
-    }
-}
-
 impl<B: Backend> Decoder<B> {
     /// Loads a folder's model.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
@@ -118,11 +70,11 @@ impl<B: Backend> Decoder<B> {
         let activations = Activations::new(backend, &config, dtype)?;
         let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
         let stage = backend.is_first().then(|| Stage::new("layers of the model", layout.layers.len()));
-        let layers = tensors.map(|(ix, (tensors, buffers))| {
-            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers);
-            layer.inspect(|_| stage.iter().for_each(Stage::step))
-        });
-        let layers = layers.collect::<Result<_>>()?;
+        let layers = made_of(tensors, |(ix, (tensors, buffers))| {
+            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers)?;
+            stage.iter().for_each(Stage::step);
+            Ok(layer)
+        })?;
         let one = std::slice::from_ref;
         let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
@@ -204,14 +156,6 @@ impl<B: Backend> Decoder<B> {
         Ok(changes)
     }
 
-    pub fn parameters(&self) -> usize {
-        self.config.parameters()
-    }
-
-    pub fn weight_bytes(&self) -> usize {
-        self.config.weight_bytes(self.dtype)
-    }
-
     pub fn kv_bytes_per_token(&self) -> usize {
         self.kv_bytes_per_token
     }
@@ -264,7 +208,7 @@ impl<B: Backend> Decoder<B> {
 
     /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
     pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
-        let loaded = self.check(&batch).and_then(|()| {
+        let loaded = check(&self.config, &self.hints, &batch).and_then(|()| {
             self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
             backend.load(step, batch)
         });
@@ -368,40 +312,36 @@ impl<B: Backend> Decoder<B> {
             backend.sample(&a.logits, step.loaded);
         }
     }
+}
 
-    /// Checks what a backend would panic on. Token ids and lengths come from the input of callers; other errors are
-    /// bugs.
-    fn check(&self, batch: &StepBatch) -> Result<()> {
-        let rows = batch.tokens.len();
-        let known = batch.tokens.iter().filter_map(|token| match token {
-            RowToken::Known(token) => Some(token),
-            RowToken::Sampled(_) => None,
-        });
-        if let Some(token) = known.into_iter().find(|token| token.ix() >= self.config.vocab) {
-            let expected = format!("below the model's vocabulary of {}", self.config.vocab);
-            return Err(Error::value("token id", expected, token.to_string()));
-        }
-        if let Some(&last) = batch.positions.iter().find(|&&position| position as usize >= self.config.context) {
-            let (what, context) = ("a sequence".to_owned(), self.config.context);
-            return Err(Error::ContextTooLong { what, tokens: last as usize + 1, context });
-        }
-        let fits = rows > 0
-            && batch.positions.len() == rows
-            && batch.slots.iter().all(|slots| slots.len() == rows)
-            && batch.logit_rows.is_sorted()
-            && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
-            && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
-            && batch.plans.len() == self.hints.len()
-            && batch
-                .plans
-                .iter()
-                .zip(&self.hints)
-                .all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
-            && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
-            && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
-            && (self.config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
-        if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
+/// Checks what a backend would panic on. Token ids and lengths come from the input of callers; other errors are
+/// bugs.
+fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result<()> {
+    let rows = batch.tokens.len();
+    let known = batch.tokens.iter().filter_map(|token| match token {
+        RowToken::Known(token) => Some(token),
+        RowToken::Sampled(_) => None,
+    });
+    if let Some(token) = known.into_iter().find(|token| token.ix() >= config.vocab) {
+        let expected = format!("below the model's vocabulary of {}", config.vocab);
+        return Err(Error::value("token id", expected, token.to_string()));
     }
+    if let Some(&last) = batch.positions.iter().find(|&&position| position as usize >= config.context) {
+        let (what, context) = ("a sequence".to_owned(), config.context);
+        return Err(Error::ContextTooLong { what, tokens: last as usize + 1, context });
+    }
+    let fits = rows > 0
+        && batch.positions.len() == rows
+        && batch.slots.iter().all(|slots| slots.len() == rows)
+        && batch.logit_rows.is_sorted()
+        && batch.logit_rows.last().is_none_or(|&row| (row as usize) < rows)
+        && (batch.requests.is_empty() || batch.requests.len() == batch.logit_rows.len())
+        && batch.plans.len() == hints.len()
+        && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
+        && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
+        && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
+        && (config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
+    if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }
 }
 
 /// Whether the runs have each row once.
@@ -439,25 +379,5 @@ fn note_made_dense<B: Backend>(backend: &B, config: &ModelConfig, dtype: Dtype) 
         log::warn!(
             "quantised matrices become {dtype} on {device}, which multiplies no others: {dense}, stored {stored}"
         );
-    }
-}
-
-fn load_ropes<B: Backend>(backend: &mut B, ropes: &[Turning], longest: usize) -> Result<Vec<LoadedRope<B>>> {
-    ropes.iter().map(|rope| LoadedRope::new(backend, rope, longest)).collect()
-}
-
-impl<B: Backend> LoadedRope<B> {
-    fn new(backend: &mut B, turning: &Turning, longest: usize) -> Result<Self> {
-        let rotary = Rotary::new(turning, longest);
-        Ok(Self { table: backend.rope_table(rotary.table())?, rotary, is_current: true })
-    }
-
-    fn cover(&mut self, backend: &mut B, positions: usize) -> Result<()> {
-        self.is_current &= !self.rotary.cover(positions);
-        if !self.is_current {
-            self.table = backend.rope_table(self.rotary.table())?;
-            self.is_current = true;
-        }
-        Ok(())
     }
 }

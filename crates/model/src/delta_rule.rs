@@ -6,8 +6,8 @@ use offshoot_core::ids::LayerIx;
 
 use super::activations::DeltaRuleBuffers;
 use super::config::DeltaRuleSpec;
-use super::layer::StepOperands;
 use super::layout::{DeltaRuleTensors, LayerTensors};
+use super::operands::StepOperands;
 use super::parts::Linear;
 use super::weights::{WeightSource, split_vector_of};
 

@@ -9,11 +9,11 @@ use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers
 use super::config::{
     AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
 };
-use super::decoder::LoadedRope;
 use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
 use super::layout::LayerTensors;
+use super::operands::StepOperands;
 use super::parts::{Linear, NormLayer, norm_weight};
 use super::rope::Turning;
 use super::weights::{WeightSource, vector_of};
@@ -81,13 +81,6 @@ pub struct Kinds {
     pub ropes: Vec<Turning>,
     by_layer: Vec<Option<AttentionKind>>,
     stored: Vec<usize>,
-}
-
-/// The operands of all layers in a step.
-pub struct StepOperands<'a, B: Backend> {
-    pub ropes: &'a [LoadedRope<B>],
-    pub kv: &'a mut B::Kv,
-    pub loaded: &'a mut B::Step,
 }
 
 impl Kinds {

@@ -3,54 +3,19 @@
 
 mod attention;
 mod delta_rule;
-
-use std::ops::Range;
+mod names;
+mod tensors;
 
 use offshoot_backend::Split;
 
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, LayerSpec, Mixer, ModelConfig, Modules,
-    Norm,
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm,
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
-
-/// The module of the tokens' embeddings.
-const EMBEDDING: &str = "model.embed_tokens";
-/// The field of the width of the residual stream.
-const HIDDEN: &str = "hidden_size";
-
-/// A size and the field of config.json it comes from.
-#[derive(Clone, Copy, Debug)]
-pub struct Dim {
-    pub size: usize,
-    pub field: &'static str,
-}
-
-/// A vector `[n]`, a matrix `[out, in]`, or the matrices of all experts `[experts, .., ..]`.
-#[derive(Clone, Debug)]
-pub struct TensorSpec {
-    pub name: String,
-    pub shape: Vec<Dim>,
-}
-
-/// Matrices that are stacked into one, and their biases (all or none).
-#[derive(Clone, Debug)]
-pub struct LinearTensors {
-    pub weights: Vec<TensorSpec>,
-    pub biases: Vec<TensorSpec>,
-    /// Which rows of the stack the layer has, in its order; `None`: all as they are stored.
-    pub rows: Option<Vec<Range<usize>>>,
-    /// How ranks divide the matrix.
-    pub split: Split,
-}
-
-/// The tensors of a norm.
-#[derive(Clone, Debug)]
-pub struct NormTensors {
-    pub weight: TensorSpec,
-    pub bias: Option<TensorSpec>,
-}
+use names::LayerNames;
+pub use tensors::{Dim, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
+use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};
 
 /// The matrices of a linear layer of experts, as they are stored.
 #[derive(Clone, Debug)]
@@ -85,14 +50,6 @@ pub struct ExpertTensors {
 pub struct DenseTensors {
     pub up: LinearTensors,
     pub down: LinearTensors,
-}
-
-/// The norms of queries and of keys.
-#[derive(Clone, Debug)]
-pub struct HeadNormTensors {
-    pub query: TensorSpec,
-    /// `None` if the layer projects no keys.
-    pub key: Option<TensorSpec>,
 }
 
 /// The norms before and after a block.
@@ -152,55 +109,6 @@ pub struct Layout {
     pub head_bias: Option<TensorSpec>,
 }
 
-impl TensorSpec {
-    pub fn elements(&self) -> usize {
-        self.shape.iter().map(|dim| dim.size).product()
-    }
-
-    /// The product of all sizes but the last.
-    pub fn rows(&self) -> usize {
-        self.shape[..self.shape.len() - 1].iter().map(|dim| dim.size).product()
-    }
-
-    pub fn cols(&self) -> usize {
-        self.shape.last().map_or(1, |dim| dim.size)
-    }
-
-    /// Whether it is the table of the tokens' embeddings.
-    pub fn is_embedding(&self) -> bool {
-        self.name == format!("{EMBEDDING}.weight")
-    }
-
-    /// Whether its outputs are added to the residual stream.
-    pub fn writes_residual(&self) -> bool {
-        self.shape.len() > 1 && self.shape[self.shape.len() - 2].field == HIDDEN
-    }
-
-    /// For example `[4096, 11008] (hidden_size, intermediate_size)`.
-    pub fn describe_shape(&self) -> String {
-        let sizes: Vec<usize> = self.shape.iter().map(|dim| dim.size).collect();
-        let fields: Vec<&str> = self.shape.iter().map(|dim| dim.field).collect();
-        format!("{sizes:?} ({})", fields.join(", "))
-    }
-}
-
-impl LinearTensors {
-    /// The same, divided so.
-    fn split(self, split: Split) -> Self {
-        Self { split, ..self }
-    }
-
-    /// Every tensor once: keys that are values too are stacked twice.
-    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        once(&self.weights).chain(once(&self.biases))
-    }
-}
-
-/// The tensors that differ from the one before them.
-fn once(stacked: &[TensorSpec]) -> impl Iterator<Item = &TensorSpec> {
-    stacked.iter().enumerate().filter(|(i, spec)| *i == 0 || stacked[i - 1].name != spec.name).map(|(_, spec)| spec)
-}
-
 impl ExpertMatrices {
     pub fn tensors(&self) -> Box<dyn Iterator<Item = &TensorSpec> + '_> {
         match self {
@@ -239,12 +147,6 @@ impl ExpertTensors {
 impl BlockNormTensors {
     fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         self.before.iter().chain(&self.after).flat_map(NormTensors::tensors)
-    }
-}
-
-impl NormTensors {
-    fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        std::iter::once(&self.weight).chain(&self.bias)
     }
 }
 
@@ -339,50 +241,7 @@ fn input_width(size: usize) -> Dim {
     Dim { size, field: "hidden_size_per_layer_input" }
 }
 
-fn vector(name: &str, size: Dim) -> TensorSpec {
-    TensorSpec { name: name.to_owned(), shape: vec![size] }
-}
-
-fn matrix(module: &str, rows: Dim, cols: Dim) -> TensorSpec {
-    TensorSpec { name: format!("{module}.weight"), shape: vec![rows, cols] }
-}
-
-fn norm(module: &str, norm: Norm, width: Dim) -> NormTensors {
-    let part = |name: &str| vector(&format!("{module}.{name}"), width);
-    NormTensors { weight: part("weight"), bias: matches!(norm, Norm::Layer { .. }).then(|| part("bias")) }
-}
-
-fn linear(modules: &[(String, Dim)], cols: Dim, bias: bool) -> LinearTensors {
-    let biased = if bias { modules } else { &[] };
-    LinearTensors {
-        weights: modules.iter().map(|(module, rows)| matrix(module, *rows, cols)).collect(),
-        biases: biased.iter().map(|(module, rows)| vector(&format!("{module}.bias"), *rows)).collect(),
-        rows: None,
-        split: Split::Whole,
-    }
-}
-
-/// Makes the tensors of layer `ix`.
-struct LayerNames<'a> {
-    ix: usize,
-    hidden: Dim,
-    config: &'a ModelConfig,
-    spec: &'a LayerSpec,
-}
-
 impl LayerNames<'_> {
-    fn at(&self, module: &str) -> String {
-        format!("model.layers.{}.{module}", self.ix)
-    }
-
-    fn modules(&self) -> &Modules {
-        &self.config.modules
-    }
-
-    fn norm(&self, module: &str, kind: Norm) -> NormTensors {
-        norm(&self.at(module), kind, self.hidden)
-    }
-
     fn tensors(&self) -> LayerTensors {
         let (modules, spec, hidden) = (self.modules(), self.spec, self.hidden);
         let none = BlockNormTensors { before: None, after: None };

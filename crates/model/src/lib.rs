@@ -19,18 +19,22 @@ mod layer;
 mod layout;
 mod loaded;
 mod loaded_ranks;
+mod model_weights;
+mod operands;
 mod parts;
 mod rope;
 mod runner;
 mod sequence;
+mod sizes;
 pub mod weights;
 
 pub use attribution::Attribution;
 pub use config::{
     ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
 };
-pub use decoder::{Decoder, ModelWeights};
+pub use decoder::Decoder;
 pub use loaded::Loaded;
 pub use loaded_ranks::LoadedRanks;
+pub use model_weights::ModelWeights;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;

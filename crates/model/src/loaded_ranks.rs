@@ -1,5 +1,5 @@
 //! A model that several devices compute together ([`LoadedRanks`]): each has its share loaded, and every call of
-//! [`StepRunner`] is one for each of them, on its own thread.
+//! [`StepRunner`] is one for each of them, on its own thread. The calls are compiled once, whatever the devices are.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -16,41 +16,60 @@ use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
 
 /// A model that was loaded on each of its ranks.
-pub struct LoadedRanks<B: Ranked> {
+pub struct LoadedRanks {
     config: ModelConfig,
-    members: Members<Loaded<Rank<B>>>,
+    members: Members<Box<dyn RankRunner>>,
 }
 
-impl<B: Ranked> LoadedRanks<B> {
+/// A rank's share of a model.
+trait RankRunner: StepRunner {
+    /// The rank's number.
+    fn number(&self) -> usize;
+
+    /// Of the slots of a page of all ranks, those that the rank has in its own page.
+    fn own_slots(&self, slots: Range<u32>) -> Range<u32>;
+}
+
+impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
+    fn number(&self) -> usize {
+        self.backend().number()
+    }
+
+    fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
+        self.backend().own_slots(slots)
+    }
+}
+
+impl LoadedRanks {
     /// Loads a model's shares, each by `load`, for an engine.
     ///
     /// # Errors
     ///
     /// Those of `load`, or no thread can be started.
-    pub fn start(
+    pub fn start<B: Ranked>(
         ranks: Ranks<B>,
         load: impl Fn(&mut Rank<B>) -> Result<Decoder<Rank<B>>> + Sync,
     ) -> Result<Box<dyn StepRunner>> {
         let members = ranks.start(|mut rank| {
             let decoder = load(&mut rank)?;
-            Ok(Loaded::new(rank, decoder))
+            Ok(Box::new(Loaded::new(rank, decoder)) as Box<dyn RankRunner>)
         })?;
         let config = members.of(0).config().clone();
         Ok(Box::new(Self { config, members }))
     }
 
     /// The least that a rank has.
-    fn least(&self, bytes: impl Fn(&Loaded<Rank<B>>) -> Result<usize>) -> Result<usize> {
-        let each = (0..self.members.count()).map(|rank| bytes(&self.members.of(rank))).collect::<Result<Vec<_>>>()?;
+    fn least(&self, bytes: impl Fn(&dyn RankRunner) -> Result<usize>) -> Result<usize> {
+        let each = (0..self.members.count()).map(|rank| bytes(&**self.members.of(rank))).collect::<Result<Vec<_>>>()?;
         Ok(each.into_iter().min().expect("there is a rank"))
     }
 
     /// Each rank submits, or none does. An error of one that has begun ends them all: others wait for it.
     fn submit_each(
         &self,
-        submit: impl Fn(&mut Loaded<Rank<B>>) -> Result<(), StepFailure> + Sync,
+        submit: impl Fn(&mut dyn RankRunner) -> Result<(), StepFailure> + Sync,
     ) -> Result<(), StepFailure> {
-        let submitted = self.members.try_together(|loaded| match submit(loaded) {
+        let submitted = self.members.try_together(|loaded| match submit(&mut **loaded) {
             Err(StepFailure { error, has_begun: true }) => Err(error),
             submitted => Ok(submitted.err().map(|failure| failure.error)),
         });
@@ -63,7 +82,7 @@ impl<B: Ranked> LoadedRanks<B> {
     }
 }
 
-impl<B: Ranked> StepRunner for LoadedRanks<B> {
+impl StepRunner for LoadedRanks {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
@@ -73,11 +92,11 @@ impl<B: Ranked> StepRunner for LoadedRanks<B> {
     }
 
     fn free_bytes(&self) -> Result<usize> {
-        self.least(Loaded::free_bytes)
+        self.least(|loaded| loaded.free_bytes())
     }
 
     fn kv_room(&self) -> Result<usize> {
-        self.least(Loaded::kv_room)
+        self.least(|loaded| loaded.kv_room())
     }
 
     fn prepare(&mut self, limits: StepLimits) -> Result<()> {
@@ -89,7 +108,7 @@ impl<B: Ranked> StepRunner for LoadedRanks<B> {
     }
 
     fn clear(&mut self) {
-        self.members.each(Loaded::clear);
+        self.members.each(|loaded| loaded.clear());
     }
 
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {
@@ -103,7 +122,7 @@ impl<B: Ranked> StepRunner for LoadedRanks<B> {
     /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
     /// would be those of different texts from here on.
     fn collect(&mut self) -> Result<Vec<Sampled>> {
-        let mut each = self.members.try_together(Loaded::collect)?;
+        let mut each = self.members.try_together(|loaded| loaded.collect())?;
         let first = each.swap_remove(0);
         let tokens = |samples: &[Sampled]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
         match each.iter().all(|other| tokens(other) == tokens(&first)) {
@@ -125,15 +144,13 @@ impl<B: Ranked> StepRunner for LoadedRanks<B> {
 
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         let count = self.members.count();
-        self.members
-            .try_each(|loaded| loaded.restore_pages(&saved.of_rank(loaded.backend().number(), count), pages))
-            .map(drop)
+        self.members.try_each(|loaded| loaded.restore_pages(&saved.of_rank(loaded.number(), count), pages)).map(drop)
     }
 
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {
         for (rank, saved) in saved.of_ranks_mut().iter_mut().enumerate() {
             let loaded = self.members.of(rank);
-            let own = loaded.backend().own_slots(slots.clone());
+            let own = loaded.own_slots(slots.clone());
             if !own.is_empty() {
                 loaded.join_pages(saved, page, &others.of_rank(rank, self.members.count()), from, own);
             }
@@ -148,6 +165,6 @@ impl<B: Ranked> StepRunner for LoadedRanks<B> {
     fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()> {
         let share = saved.len() / self.members.count();
         let own = |rank: usize| &saved[rank * share..][..share];
-        self.members.try_each(|loaded| loaded.restore_state(own(loaded.backend().number()), slot)).map(drop)
+        self.members.try_each(|loaded| loaded.restore_state(own(loaded.number()), slot)).map(drop)
     }
 }

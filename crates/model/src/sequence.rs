@@ -16,6 +16,12 @@ pub struct Sequence<'a, B: Backend> {
     pub(super) model: &'a mut Decoder<B>,
     pub(super) kv: B::Kv,
     pub(super) step: B::Step,
+    place: SequencePlace,
+}
+
+/// Where the tokens of a sequence have their keys and values.
+struct SequencePlace {
+    page_tokens: u32,
     /// Pages of each group.
     pages: usize,
     groups: PageGroups,
@@ -26,12 +32,13 @@ pub struct Sequence<'a, B: Backend> {
 impl<'a, B: Backend> Sequence<'a, B> {
     /// Room for `capacity` tokens.
     pub fn new(backend: &'a mut B, model: &'a mut Decoder<B>, capacity: usize) -> Result<Self> {
-        let pages = capacity.div_ceil(backend.page_tokens() as usize);
+        let page_tokens = backend.page_tokens();
+        let pages = capacity.div_ceil(page_tokens as usize);
         model.set_longest(backend, capacity)?;
         let groups = model.page_groups(backend);
         let kv = backend.kv(&model.kv_shape(groups.count() * pages).with_states(1))?;
         let step = model.step(backend)?;
-        Ok(Self { backend, model, kv, step, pages, groups, tokens: 0 })
+        Ok(Self { backend, model, kv, step, place: SequencePlace { page_tokens, pages, groups, tokens: 0 } })
     }
 
     /// Appends `tokens` in one step. Returns the logits of rows `logit_rows` of that step, `[logit_rows.len(), vocab]`.
@@ -57,23 +64,31 @@ impl<'a, B: Backend> Sequence<'a, B> {
     /// Keeps the first `tokens` tokens, or none if there is a state, which cannot go back; the next step continues after
     /// them. Returns how many are kept.
     pub(super) fn truncate(&mut self, tokens: usize) -> usize {
-        let goes_back = tokens < self.tokens as usize;
+        let held = &mut self.place.tokens;
+        let goes_back = tokens < *held as usize;
         let has_state = self.model.config().delta_heads().next().is_some();
         let tokens = if goes_back && has_state { 0 } else { tokens };
-        self.tokens = self.tokens.min(u32::try_from(tokens).unwrap_or(u32::MAX));
-        self.tokens as usize
+        *held = (*held).min(u32::try_from(tokens).unwrap_or(u32::MAX));
+        *held as usize
     }
 
     /// The step that appends `tokens` and computes the logits of its rows `logit_rows`.
     pub(super) fn batch(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> StepBatch {
+        self.place.batch(tokens, logit_rows, self.model.plan_hints())
+    }
+}
+
+impl SequencePlace {
+    /// The step that appends `tokens` and computes the logits of its rows `logit_rows`.
+    fn batch(&mut self, tokens: &[TokenId], logit_rows: Range<u32>, hints: &[PlanHints]) -> StepBatch {
         let new = u32::try_from(tokens.len()).expect("a step has fewer than 2^32 rows");
         let positions: Vec<u32> = (self.tokens..self.tokens + new).collect();
         let from = (self.tokens > 0).then_some(StateId(0));
         let state_runs = vec![StateRun { rows: 0..new, from, is_in: false, to: Some(StateId(0)) }];
         self.tokens += new;
         let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
-        let plans: Vec<_> = self.model.plan_hints().iter().map(plan).collect();
-        let page_tokens = self.backend.page_tokens();
+        let plans: Vec<_> = hints.iter().map(plan).collect();
+        let page_tokens = self.page_tokens;
         let slot = |group: GroupIx, position: u32| KvSlot {
             page: self.page(group, position / page_tokens),
             slot: position % page_tokens,
@@ -98,10 +113,10 @@ impl<'a, B: Backend> Sequence<'a, B> {
 
     /// The sequence as one segment in the pages of `group`.
     fn forest(&self, positions: &[u32], group: GroupIx) -> Forest {
-        let pages = self.tokens.div_ceil(self.backend.page_tokens());
+        let pages = self.tokens.div_ceil(self.page_tokens);
         let rows = positions.len() as u32;
         Forest {
-            page_tokens: self.backend.page_tokens(),
+            page_tokens: self.page_tokens,
             segments: vec![ForestSegment {
                 id: SegmentId(0),
                 parent: None,

@@ -34,8 +34,8 @@ pub use chunk::CHUNK_TOKENS;
 use chunk::{ChunkKey, ChunkName, ChunkPart, Identity, Unread, path_of};
 use folder::{FolderWriter, touch};
 
-use crate::EngineFacts;
 use crate::branch::Branch;
+use crate::facts::EngineFacts;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, SegmentId};
 use offshoot_kv::PathMark;

@@ -9,23 +9,8 @@ use offshoot_core::setting::DETERMINISTIC;
 use super::branch::On;
 use super::load::most_sampled;
 use super::prefix::Prefix;
-use super::queue::{Said, Task};
+use super::queue::{Said, Started, Task};
 use super::router::Router;
-
-/// An extend that engines have.
-pub(super) struct Started {
-    /// Where it has not ended: one, except of pins.
-    pub replicas: Vec<usize>,
-    pub task: Task,
-    /// The end of a pin that was heard first, or the first failure.
-    pub end: Option<Event>,
-}
-
-impl Started {
-    pub fn on(replica: usize, task: Task) -> Self {
-        Started { replicas: vec![replica], task, end: None }
-    }
-}
 
 impl Router {
     /// Takes up all events that engines have sent, and notes engines that have ended.

@@ -5,9 +5,9 @@ use crate::{LiveMetrics, Metrics};
 use offshoot_core::ids::BranchId;
 
 use super::branch::On;
-use super::hearing::Started;
+
 use super::prefix::{KnownPrefixes, Prefix};
-use super::queue::{Repeated, Task};
+use super::queue::{Repeated, Started, Task};
 use super::router::Router;
 
 impl Router {

@@ -6,6 +6,7 @@ use std::thread::Builder;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
+use crate::metrics::Sum;
 use crate::{CacheSegment, Command, LivePlace, Metrics};
 
 use super::router::Router;
@@ -24,7 +25,7 @@ impl Router {
         let sum = move || {
             let mut sum = Metrics::default();
             for (receiver, live) in asked {
-                sum += &receiver.recv().unwrap_or_else(|_| live.read().metrics);
+                sum.add(&receiver.recv().unwrap_or_else(|_| live.read().metrics));
             }
             drop(reply.send(sum));
         };

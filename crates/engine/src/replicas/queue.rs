@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::{EventSender, Extend, QueueKey, SampledToken};
+use crate::{Event, EventSender, Extend, QueueKey, SampledToken};
 use offshoot_core::ids::BranchId;
 
 use super::load::Work;
@@ -21,6 +21,21 @@ pub struct Task {
     pub work: Work,
     pub is_cancelled: bool,
     pub said: Said,
+}
+
+/// An extend that engines have.
+pub struct Started {
+    /// Where it has not ended: one, except of pins.
+    pub replicas: Vec<usize>,
+    pub task: Task,
+    /// The end of a pin that was heard first, or the first failure.
+    pub end: Option<Event>,
+}
+
+impl Started {
+    pub fn on(replica: usize, task: Task) -> Self {
+        Started { replicas: vec![replica], task, end: None }
+    }
 }
 
 /// What a client that hears tokens has heard of an extend.

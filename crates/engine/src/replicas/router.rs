@@ -15,11 +15,10 @@ use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
 
 use super::branch::{BranchRecord, On};
-use super::hearing::Started;
 use super::load::{Lengths, Pace, Work};
 use super::loan::Loan;
 use super::prefix::Prefix;
-use super::queue::{Said, Task};
+use super::queue::{Said, Started, Task};
 use super::replica::Replica;
 use super::takeover::{Between, Takeover};
 
@@ -370,7 +369,7 @@ impl Router {
         if self.alive() < alive {
             return Some(Instant::now()); // What a lost one had may have come to one that was given its part before.
         }
-        self.loans.iter().map(Loan::until).chain(wake_at).min()
+        self.loans.iter().map(|loan| loan.until).chain(wake_at).min()
     }
 
     fn alive(&self) -> usize {

@@ -43,6 +43,7 @@
 //! themselves. So all choices of a question run in one step, and thousands of prompts with one beginning in full steps.
 
 mod room;
+mod single;
 mod urgent;
 
 use std::collections::BTreeSet;
@@ -139,7 +140,7 @@ impl Scheduler {
     pub fn add(&mut self, id: BranchId, branches: &mut Branches, cache: &mut KvCache) {
         let branch = branches.get_mut(&id).expect("only a branch gets work");
         branch.stage = Stage::Waiting;
-        let place = QueueKey::of(branch);
+        let place = branch.key();
         self.resting_keep.remove(&id);
         if branch.kept().is_some() {
             self.waiting_keep.insert(place);
@@ -184,7 +185,7 @@ impl Scheduler {
         // It may return without the path it held.
         self.prefix_hold = self.prefix_hold.filter(|hold| gone.binary_search(&hold.branch).is_err());
         for branch in gone.iter().filter_map(|id| branches.get(id)) {
-            self.leave(QueueKey::of(branch));
+            self.leave(branch.key());
         }
         self.changed = true;
     }
@@ -204,7 +205,7 @@ impl Scheduler {
                 true => self.pinned.contains(&branch.id),
                 false => self.resting_keep.contains(&branch.id),
             },
-            Stage::Waiting => self.waiting_keep.contains(&QueueKey::of(branch)),
+            Stage::Waiting => self.waiting_keep.contains(&branch.key()),
             Stage::Running | Stage::Preempted => true,
         };
         match branches.values().find(|branch| branch.kept().is_some() && !is_known(branch)) {
@@ -266,7 +267,7 @@ impl Scheduler {
                     Ok(Ready::AfterCollecting) => return Ready::AfterCollecting,
                     Err(short) => {
                         self.running.clear();
-                        room::fail_alone(id, branches, cache, short);
+                        single::fail_alone(id, branches, cache, short);
                     }
                 },
             }
@@ -328,7 +329,7 @@ impl Scheduler {
                 Some((priority, commitment)) if *priority == place.priority => commitment,
                 _ => &mut committed.insert((place.priority, self.commitment(place.priority, branches, cache))).1,
             };
-            let has_rows = left.rows > 0 || room::new_rows(&branches[&place.branch], cache) == 0;
+            let has_rows = left.rows > 0 || single::new_rows(&branches[&place.branch], cache) == 0;
             if !(has_rows || self.running.is_empty()) {
                 return Ready::Now;
             }
@@ -380,9 +381,9 @@ impl Scheduler {
         cache: &mut KvCache,
     ) -> Entry {
         let (id, alone) = (place.branch, self.running.is_empty());
-        if let Some(needed) = room::never_fits(&branches[&id], cache) {
+        if let Some(needed) = single::never_fits(&branches[&id], cache) {
             self.leave(place);
-            room::fail(id, branches, cache, needed);
+            single::fail(id, branches, cache, needed);
             return Entry::Failed;
         }
         let (cost, fits) = self.fit(place, commitment, branches, cache);
@@ -408,7 +409,7 @@ impl Scheduler {
             Ok(Ready::AfterCollecting) => Entry::AfterCollecting,
             Err(short) if alone => {
                 self.leave(place);
-                room::fail_alone(id, branches, cache, short);
+                single::fail_alone(id, branches, cache, short);
                 Entry::Failed
             }
             Err(_) => {

@@ -12,13 +12,13 @@
 
 use std::ops::Bound;
 
+use super::single::put_away;
 use super::{PrefixHold, Ready, Scheduler};
 use crate::admission::Commitment;
-use crate::branch::{Branch, KvHold, Stage};
+use crate::branch::{Branch, Stage};
 use crate::cache::{Branches, KvCache};
 use crate::place::{Priority, QueueKey};
 use crate::prefix_store::ReadState;
-use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
 use offshoot_kv::OutOfPages;
 
@@ -104,7 +104,7 @@ impl Scheduler {
     pub(super) fn hold_prefix_of(&mut self, branch: &mut Branch, cache: &mut KvCache) {
         cache.hold_prefix(branch);
         if branch.stage == Stage::Waiting && branch.kept().is_some() {
-            self.waiting_keep.insert(QueueKey::of(branch));
+            self.waiting_keep.insert(branch.key());
         }
     }
 
@@ -181,7 +181,7 @@ impl Scheduler {
         if cache.evict_for(pages) {
             return true;
         }
-        let taker = QueueKey::of(&branches[&id]);
+        let taker = branches[&id].key();
         // A branch that was skipped because another one extends its path is tried again once that one has given up
         // its pages.
         let mut gave_up = true;
@@ -247,65 +247,10 @@ impl Scheduler {
     }
 }
 
-/// Number of rows that the waiting `branch` would add to a step: 0 if all its given tokens are computed or scheduled.
-pub(super) fn new_rows(branch: &Branch, cache: &KvCache) -> usize {
-    let known = |upto: usize| {
-        let (path, rest) = cache.look_up(branch, upto);
-        cache.prefix.known(path, &rest).0 as usize
-    };
-    match branch.hold {
-        KvHold::Swapped(_) => 1,
-        KvHold::Nothing | KvHold::Path(_) => branch.need().map_or(0, |need| need.end - known(need.match_upto)),
-    }
-}
-
-/// Puts the keys and values of a preempted branch away: to host memory if that pays, else they are dropped.
-pub(super) fn put_away(branch: &mut Branch, cache: &mut KvCache) {
-    if branch.need().is_none() || !cache.swap_out(branch) {
-        drop_own(branch, cache);
-    }
-}
-
-/// Ends the hold of a preempted branch on all but its given tokens.
-pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
-    let goes_on = branch.need().is_some(); // Otherwise it ends with what was submitted.
-    cache.give_up(branch);
-    if goes_on {
-        cache.hold_prefix(branch);
-    }
-}
-
-/// The pages that the waiting `branch` needs at once, if the whole pool has fewer. Not known for a branch that continues
-/// on pages it holds, which may be few behind a window.
-pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
-    let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
-    let end = u32::try_from(end).expect("positions fit u32, as contexts do");
-    let needed = cache.prefix.most_prompt_pages(end);
-    (needed > cache.pages.capacity()).then_some(needed)
-}
-
-/// Fails `id`, which runs alone and for which the pool has too few pages.
-pub(super) fn fail_alone(id: BranchId, branches: &mut Branches, cache: &mut KvCache, short: OutOfPages) {
-    // All pages that are not free are its own, or pinned.
-    fail(id, branches, cache, cache.pages.capacity() - cache.pages.free() + short.needed);
-}
-
-/// Fails `id`, which needs `needed` pages at once: more than there are.
-pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, needed: usize) {
-    let branch = branches.get_mut(&id).expect("only branches run or wait");
-    cache.give_up(branch);
-    branch.stage = Stage::Resting;
-    let hint = match cache.pinned_pages {
-        0 => "give the engine more memory for keys and values, or shorten the prompt",
-        _ => "pinned prefixes take part of it: give the engine more memory for keys and values, or pin fewer",
-    };
-    branch.fail(Error::OutOfPages { needed, capacity: cache.pages.capacity(), hint });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::branch::{Lease, NeededPositions};
+    use crate::branch::{KvHold, Lease, NeededPositions};
     use crate::cache::RestoreCost;
     use offshoot_core::ids::TokenId;
     use offshoot_kv::PrefixTree;
@@ -351,7 +296,7 @@ mod tests {
             branch.stage = Stage::Waiting;
             let lease = branch.lease().unwrap();
             branch.hold = KvHold::Path(Lease { used: false, ..lease });
-            let place = QueueKey::of(branch);
+            let place = branch.key();
             scheduler.waiting.insert(place);
             scheduler.hold_prefix_of(branch, &mut cache);
         }

@@ -7,7 +7,7 @@
 //! are no others for its sake. A branch preempted for a more urgent one waits as if it had never been admitted: its keys
 //! and values stay cached, or in host memory, until somebody needs the room.
 
-use super::{Entry, Ready, Scheduler, StepBudget, room};
+use super::{Entry, Ready, Scheduler, StepBudget, single};
 use crate::admission::Commitment;
 use crate::branch::Stage;
 use crate::cache::{Branches, KvCache};
@@ -28,7 +28,7 @@ impl Scheduler {
                 passed = Some(place);
                 continue;
             }
-            let new_rows = room::new_rows(&branches[&place.branch], cache);
+            let new_rows = single::new_rows(&branches[&place.branch], cache);
             if left == 0 && new_rows > 0 {
                 return Ready::Now;
             }
@@ -77,7 +77,7 @@ impl Scheduler {
         cache: &mut KvCache,
         budget: StepBudget,
     ) -> bool {
-        if room::never_fits(&branches[&place.branch], cache).is_some() {
+        if single::never_fits(&branches[&place.branch], cache).is_some() {
             return true; // It fails as soon as it is tried.
         }
         if !self.fit(place, commitment, branches, cache).1 {
@@ -123,7 +123,7 @@ impl Scheduler {
             }
             _ if last_running.is_some() => {
                 let last = self.take_last_running();
-                room::put_away(branches.get_mut(&last.branch).expect("only branches run"), cache);
+                single::put_away(branches.get_mut(&last.branch).expect("only branches run"), cache);
                 self.wait_anew(last, branches);
             }
             _ => return false,
@@ -134,7 +134,7 @@ impl Scheduler {
     /// The last running branch gives its row of the step to another one. Its keys and values stay cached.
     fn give_row(&mut self, branches: &mut Branches, cache: &mut KvCache) {
         let last = self.take_last_running();
-        room::drop_own(branches.get_mut(&last.branch).expect("only branches run"), cache);
+        single::drop_own(branches.get_mut(&last.branch).expect("only branches run"), cache);
         self.wait_anew(last, branches);
     }
 

@@ -79,7 +79,7 @@ use page_lists::PageLists;
 pub use scores::{MOST_KEPT_TOP, TokenScore};
 use state_table::{Snapshot, StateTable};
 pub use states::StatePlace;
-pub use usage::{Leased, Usage};
+pub use usage::Usage;
 use visits::Visits;
 
 use super::{PageGroups, PagePool, Reach};
@@ -161,6 +161,13 @@ pub struct TreeStats {
     /// Of all groups; a shared page counts once.
     pub pages: usize,
     pub leases: usize,
+}
+
+/// Pages and tokens kept by leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    pub pages: usize,
+    pub tokens: usize,
 }
 
 /// All segments: a forest with one radix tree per distinct first token.

@@ -1,15 +1,8 @@
 //! Counts the pages and tokens of sets of paths; shared ones count once.
 
-use super::{PrefixTree, count};
+use super::{Leased, PrefixTree, count};
 use crate::Reach;
 use offshoot_core::ids::{SegmentId, TokenId};
-
-/// Pages and tokens kept by leases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Leased {
-    pub pages: usize,
-    pub tokens: usize,
-}
 
 /// A growing set of segments, with the number of their pages and tokens.
 #[derive(Clone, Debug, Default)]

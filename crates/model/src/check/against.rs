@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use offshoot_backend::{Backend, Dtype, MatrixPart};
+use offshoot_backend::{Backend, Dtype};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
@@ -12,7 +12,7 @@ use super::super::config::ModelFolder;
 use super::super::decoder::Decoder;
 use super::super::layout::{Layout, TensorSpec};
 use super::super::sequence::Sequence;
-use super::super::weights::{Check, ModelFiles};
+use super::super::weights::{self, Check, ModelFiles};
 use super::golden::{likeliest, logprob};
 
 /// Tokens per step.
@@ -39,7 +39,8 @@ pub fn predictions<B: Backend>(backend: &mut B, model: &mut Decoder<B>, tokens: 
     for chunk in tokens.chunks(CHUNK) {
         let logits = sequence.extend(chunk, 0..chunk.len() as u32)?;
         let rows = logits.chunks_exact(vocab).zip(&mut next);
-        found.extend(rows.map(|(row, &token)| Prediction { logprob: logprob(row, token), likeliest: likeliest(row) }));
+        let of = |row, token| Prediction { logprob: logprob(row, token) as f32, likeliest: likeliest(row) };
+        found.extend(rows.map(|(row, &token)| of(row, token)));
     }
     Ok(found)
 }
@@ -125,13 +126,13 @@ pub fn layer_differences(model: &ModelFolder, other: &ModelFolder) -> Result<Vec
 
 /// A model's files and what is in them.
 struct Files {
-    files: ModelFiles,
+    files: Box<dyn ModelFiles>,
     layout: Layout,
 }
 
 impl Files {
     fn open(model: &ModelFolder) -> Result<Self> {
-        let files = ModelFiles::open(model)?;
+        let files = weights::open(model)?;
         let layout = Layout::of(&files.complete(&model.config));
         Ok(Self { files, layout })
     }
@@ -142,8 +143,12 @@ impl Files {
 
     /// The elements as little-endian f32.
     fn numbers(&self, spec: &TensorSpec) -> Result<Vec<u8>> {
-        let numbers = |parts: &[MatrixPart<'_>]| Ok(parts[0].dense_bytes(Dtype::F32, 0..spec.cols()));
-        self.files.parts(std::slice::from_ref(spec), Dtype::F32, Check::Values, numbers)
+        let mut numbers = Vec::new();
+        self.files.parts(std::slice::from_ref(spec), Dtype::F32, Check::Values, &mut |parts| {
+            numbers = parts[0].dense_bytes(Dtype::F32, 0..spec.cols());
+            Ok(())
+        })?;
+        Ok(numbers)
     }
 }
 

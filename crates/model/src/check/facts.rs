@@ -12,7 +12,7 @@ use super::super::config::{
     Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
 use super::super::layout::Layout;
-use super::super::weights::{IndexFacts, ModelFiles, compare_index};
+use super::super::weights::{self, IndexFacts, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Facts {
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = ModelFiles::open(folder)?;
+    let checkpoint = weights::open(folder)?;
     let config = checkpoint.complete(&folder.config);
     let layout = Layout::of(&config);
     checkpoint.verify(&layout)?;
@@ -49,7 +49,7 @@ pub fn facts(folder: &ModelFolder) -> Result<Facts> {
 /// Checks the tensors of a model as they are checked before they are loaded; where files are missing, the names in its
 /// index, if it has one.
 pub fn check_stored(folder: &ModelFolder) -> Result<()> {
-    match ModelFiles::are_there(folder)? {
+    match weights::are_there(folder)? {
         true => facts(folder).map(drop),
         false => index_facts(folder).map(drop),
     }

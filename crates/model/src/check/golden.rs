@@ -124,7 +124,7 @@ fn compare<B: Backend>(
         for row in logits.chunks_exact(vocab) {
             at += 1;
             if let (Some(token), Some(expected)) = (case.prompt.get(at), case.prompt_logprobs.get(at - 1)) {
-                logprobs.see(logprob(row, *token), *expected);
+                logprobs.see(logprob(row, *token) as f32, *expected);
             }
         }
         next = logits[logits.len() - vocab..].to_vec();
@@ -140,7 +140,7 @@ fn compare<B: Backend>(
             misses.push(Miss { at, expected, found, gap: next[found.ix()] - next[expected.ix()] });
         }
         if let Some(golden) = case.greedy_logprobs.get(at) {
-            logprobs.see(logprob(&next, expected), *golden);
+            logprobs.see(logprob(&next, expected) as f32, *golden);
         }
         if at + 1 < case.greedy.len() {
             let upto = case.prompt.len() + at + 1;
@@ -182,10 +182,11 @@ pub(super) fn likeliest(logits: &[f32]) -> TokenId {
     TokenId::new((1..logits.len()).fold(0, better))
 }
 
-pub(super) fn logprob(logits: &[f32], token: TokenId) -> f32 {
+/// The natural logarithm of a token's probability.
+pub(super) fn logprob(logits: &[f32], token: TokenId) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    (f64::from(logits[token.ix()] - largest) - sum.ln()) as f32
+    f64::from(logits[token.ix()] - largest) - sum.ln()
 }
 
 impl CaseReport {

@@ -10,6 +10,7 @@ use offshoot_core::mix::{GOLDEN, mix};
 
 use super::super::decoder::Decoder;
 use super::super::sequence::Sequence;
+use super::golden::{likeliest, logprob};
 
 /// The result, printable.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,16 +115,6 @@ fn logits_in_turn<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[T
         all.extend(sequence.extend(std::slice::from_ref(token), 0..1)?);
     }
     Ok(all)
-}
-
-fn logprob(logits: &[f32], token: TokenId) -> f64 {
-    let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum();
-    f64::from(logits[token.ix()]) - most - total.ln()
-}
-
-fn likeliest(logits: &[f32]) -> Option<usize> {
-    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
 }
 
 impl fmt::Display for RoundingReport {

@@ -8,9 +8,12 @@ use serde_json::{Map, Value, json};
 use offshoot_core::error::{Error, Result};
 use offshoot_gguf::{Gguf, Metadata};
 
+use super::families::{self, Family};
 use super::fields::{Fields, LARGEST_LAYERS, LARGEST_WIDTH};
+use super::layer::{BlockNorms, FeedForward, LayerNorms, Norm};
+use super::model::ModelConfig;
 use super::modules::{GGUF, Modules};
-use super::{BlockNorms, Family, FeedForward, LayerNorms, ModelConfig, Norm, RopeScaling, families};
+use super::rope::RopeScaling;
 
 const ARCHITECTURE: &str = "general.architecture";
 

@@ -1,7 +1,10 @@
 //! Puts the layers that store keys and values in page groups (`kv::PageGroups`): layers without a window, which need
-//! all positions, apart from those with one, so that pages behind the window can be freed.
+//! all positions, apart from those with one, so that pages behind the window can be freed. Also says which kinds of
+//! attention the layers have, and the bytes of what they store.
 
-use super::ModelConfig;
+use super::layer::{AttentionKind, AttentionSpec, LayerSpec, kinds};
+use super::model::ModelConfig;
+use offshoot_backend::{Backend, Dtype, HeadLayout, KvShape, StateShape};
 use offshoot_core::ids::GroupIx;
 use offshoot_kv::{LayerPlace, PageGroups, Window};
 
@@ -20,10 +23,63 @@ pub struct LayerPages {
     pub places: Vec<LayerPlace>,
 }
 
+impl ModelConfig {
+    /// The kinds of attention, in order of the first layer of each. Each needs its own attention plan.
+    pub fn attention_kinds(&self) -> Vec<AttentionKind> {
+        kinds(self.attention_by_layer().into_iter().flatten())
+    }
+
+    /// The kind of attention of each layer; `None` for those without.
+    pub fn attention_by_layer(&self) -> Vec<Option<AttentionKind>> {
+        let LayerPages { places, .. } = self.layer_pages();
+        let kind = |(layer, stored): (&LayerSpec, usize)| {
+            let &AttentionSpec { heads, window, .. } = layer.attention()?;
+            Some(AttentionKind { heads, window, group: places[stored].group })
+        };
+        self.layers.iter().zip(self.stored_layers()).map(kind).collect()
+    }
+
+    /// How many layers have this kind of attention.
+    pub fn layers_of(&self, kind: AttentionKind) -> usize {
+        self.attention_by_layer().into_iter().flatten().filter(|&of_layer| of_layer == kind).count()
+    }
+
+    /// The pages in which the layers keep their keys and values.
+    pub fn layer_pages(&self) -> LayerPages {
+        LayerPages::of(self)
+    }
+
+    /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
+    pub fn page_groups<B: Backend>(&self, backend: &B) -> PageGroups {
+        self.layer_pages().groups(backend.tile().max(backend.page_tokens()))
+    }
+
+    /// The memory for keys and values, with no room for states.
+    pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
+        let places = self.layer_pages().places;
+        let states = StateShape { heads: self.delta_heads().collect(), ..StateShape::default() };
+        KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states }
+    }
+
+    /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
+    /// bytes per element in layers with these heads.
+    pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
+        let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
+        let of_layers = self.stored_heads().map(bytes).sum::<usize>();
+        let unused = self.layer_pages().unused_parts();
+        of_layers + unused * self.stored_heads().next().map_or(0, bytes)
+    }
+
+    /// The same on devices that compute together, all of theirs.
+    pub fn kv_bytes_per_token_on<B: Backend>(&self, backend: &B, dtype: Dtype) -> usize {
+        self.kv_bytes_per_token(|heads| backend.kv_copies(heads) * backend.kv_element_bytes(heads, dtype))
+    }
+}
+
 impl LayerPages {
     /// Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
     /// use any part of a page. Otherwise a page holds all layers.
-    pub(super) fn of(config: &ModelConfig) -> Self {
+    fn of(config: &ModelConfig) -> Self {
         let windows = stored_windows(config);
         let longest = windows.iter().copied().flatten().max();
         let windowed = windows.iter().flatten().count();

@@ -4,7 +4,7 @@
 use offshoot_backend::{DeltaHeads, Gate, HeadLayout, Router};
 use offshoot_core::ids::GroupIx;
 
-use super::RopeConfig;
+use super::rope::RopeConfig;
 
 /// One layer of a decoder.
 #[derive(Clone, Debug, PartialEq)]

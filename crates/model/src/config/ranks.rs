@@ -7,7 +7,8 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::{PARTS, RANKS};
 use offshoot_core::error::{Error, Result};
 
-use super::{FeedForward, HeadNormSpan, LayerSpec, Mixer, ModelConfig};
+use super::layer::{FeedForward, HeadNormSpan, LayerSpec, Mixer};
+use super::model::ModelConfig;
 use crate::layout::{Layout, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Dim, HeadNormTensors, LayerNames, LinearTensors, linear, vector};
+use super::names::LayerNames;
+use super::tensors::{Dim, HeadNormTensors, LinearTensors, linear, vector};
 use crate::config::{AttentionSpec, HeadNormSpan, KeySource};
 use offshoot_backend::{HeadLayout, Segment, Split};
 

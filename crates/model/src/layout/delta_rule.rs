@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::{Dim, LayerNames, LinearTensors, TensorSpec, linear, vector};
+use super::names::LayerNames;
+use super::tensors::{Dim, LinearTensors, TensorSpec, linear, vector};
 use crate::config::{DeltaRuleModules, DeltaRuleSpec};
 use offshoot_backend::{CONV_TOKENS, DeltaHeads, Split};
 

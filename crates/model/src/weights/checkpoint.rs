@@ -7,18 +7,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value};
 
-use offshoot_backend::{Dtype, MatrixPart, WeightView};
+use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightView};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
+use super::files::ModelFiles;
 use super::naming::{Naming, stored_modules};
-use super::quantised::{Check, StoredMatrix, is_companion};
 use super::safetensors_file::SafetensorsFile;
+use super::stored::{Check, StoredMatrix, is_companion};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -36,7 +38,7 @@ pub struct Checkpoint {
     /// How matrices are quantised, published or to be made.
     pub(super) quantisation: Option<Quantisation>,
     /// Whether the output layer is the embedding table.
-    pub(super) tied: bool,
+    tied: bool,
 }
 
 impl Checkpoint {
@@ -64,39 +66,6 @@ impl Checkpoint {
         Ok(Self { files, file_of, path, naming, quantisation: None, tied: false })
     }
 
-    pub fn files(&self) -> usize {
-        self.files.len()
-    }
-
-    pub fn tensors(&self) -> usize {
-        self.file_of.len()
-    }
-
-    /// Bytes of all tensors in all files.
-    pub fn bytes(&self) -> usize {
-        self.files.iter().map(SafetensorsFile::data_len).sum()
-    }
-
-    /// Tensors of each element type.
-    pub fn dtypes(&self) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for (name, &file) in &self.file_of {
-            if let Some(info) = self.files[file].info(name) {
-                *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
-            }
-        }
-        counts
-    }
-
-    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
-    /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
-    pub fn complete(&self, config: &ModelConfig) -> ModelConfig {
-        let mut config = config.clone();
-        config.modules = stored_modules(config.modules, self.file_of.keys());
-        config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
-        config
-    }
-
     fn has_own_head(&self) -> bool {
         let place = |name: &str| {
             let name = self.name_in_file(name);
@@ -105,74 +74,6 @@ impl Checkpoint {
         };
         let (Some((file, head)), Some((other, embed))) = (place(HEAD), place(EMBED)) else { return false };
         (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed)
-    }
-
-    /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
-    /// equal dtypes, and that no tensor outside the layout would change the result.
-    pub fn verify(&self, layout: &Layout) -> Result<()> {
-        let stacks: Vec<&[TensorSpec]> = layout.layers.iter().flat_map(|layer| layer.stacks()).collect();
-        let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
-        let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
-        for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
-            self.find(spec)?;
-        }
-        for spec in matrices() {
-            self.matrix(spec, Check::Shapes)?;
-        }
-        for spec in layout.layers.iter().flat_map(LayerTensors::mxfp4) {
-            self.mxfp4(spec, Check::Shapes)?;
-        }
-        for stacked in stacks {
-            let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
-            for spec in &stacked[1..] {
-                let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
-                if other != first {
-                    let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
-                    return Err(self.misfit(self.find(spec)?.file, &spec.name, expected, format!("{other:?}")));
-                }
-            }
-        }
-        self.refuse_unread(layout)
-    }
-
-    /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
-    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        let has = |name: &str| self.place(name).is_some();
-        let module = self.name_in_file(module_of(&spec.name));
-        let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
-        match self.find(spec) {
-            Ok(found) => Ok(found.dtype),
-            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.dtype),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Calls `pack` with the tensors of `specs`, then releases their mapped pages, so that weights are in memory once.
-    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
-        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
-            dtype: found.dtype,
-            rows: spec.rows(),
-            cols: spec.cols(),
-            bytes: found.file.bytes(found.info),
-        });
-        let packed = pack(&views.collect::<Vec<_>>())?;
-        found.iter().for_each(|found| found.file.release(found.info));
-        Ok(packed)
-    }
-
-    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages.
-    pub fn parts<T>(
-        &self,
-        specs: &[TensorSpec],
-        check: Check,
-        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
-    ) -> Result<T> {
-        let stored = specs.iter().map(|spec| self.matrix(spec, check)).collect::<Result<Vec<_>>>()?;
-        let packed = pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
-        stored.iter().for_each(StoredMatrix::release);
-        Ok(packed)
     }
 
     /// The file that errors about the whole checkpoint name.
@@ -235,9 +136,136 @@ impl Checkpoint {
         };
         file.bytes(info).iter().all(|&byte| byte == 0)
     }
+}
 
-    /// Says which tensors are left out, in one line.
-    pub fn note_left_out(&self, layout: &Layout) {
+impl ModelFiles for Checkpoint {
+    fn quantisation(&self) -> Option<&Quantisation> {
+        self.quantisation.as_ref()
+    }
+
+    fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
+        let rows = (0..view.rows).into_par_iter();
+        let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
+        let Some(row) = bad else { return Ok(()) };
+        let (file, name) = (self.find(spec)?.file, self.name_in_file(&spec.name));
+        Err(self.misfit(
+            file,
+            &name,
+            "finite numbers, to be made into codes".to_owned(),
+            format!("another in row {row}"),
+        ))
+    }
+
+    fn made_format(&self, spec: &TensorSpec) -> Option<QuantFormat> {
+        match &self.quantisation {
+            Some(made @ Quantisation::Made { .. }) => made.format(spec, self.tied),
+            _ => None,
+        }
+    }
+
+    fn mxfp4(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
+        self.mxfp4_experts(spec, check)
+    }
+
+    fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn tensors(&self) -> usize {
+        self.file_of.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.files.iter().map(SafetensorsFile::data_len).sum()
+    }
+
+    fn dtypes(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (name, &file) in &self.file_of {
+            if let Some(info) = self.files[file].info(name) {
+                *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
+    /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
+    fn complete(&self, config: &ModelConfig) -> ModelConfig {
+        let mut config = config.clone();
+        config.modules = stored_modules(config.modules, self.file_of.keys());
+        config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
+        config
+    }
+
+    /// Checks that every tensor of `layout` exists with its shape and a supported dtype, that stacked tensors have
+    /// equal dtypes, and that no tensor outside the layout would change the result.
+    fn verify(&self, layout: &Layout) -> Result<()> {
+        let stacks: Vec<&[TensorSpec]> = layout.layers.iter().flat_map(|layer| layer.stacks()).collect();
+        let matrices = || stacks.iter().copied().flatten().chain(&layout.head);
+        let names: HashSet<&str> = matrices().map(|spec| spec.name.as_str()).collect();
+        for spec in layout.tensors().filter(|spec| !names.contains(spec.name.as_str())) {
+            self.find(spec)?;
+        }
+        for spec in matrices() {
+            self.matrix(spec, Check::Shapes)?;
+        }
+        for spec in layout.layers.iter().flat_map(LayerTensors::mxfp4) {
+            self.mxfp4(spec, Check::Shapes)?;
+        }
+        for stacked in stacks {
+            let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
+            for spec in &stacked[1..] {
+                let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
+                if other != first {
+                    let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
+                    return Err(self.misfit(self.find(spec)?.file, &spec.name, expected, format!("{other:?}")));
+                }
+            }
+        }
+        self.refuse_unread(layout)
+    }
+
+    /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
+    fn dtype(&self, layout: &Layout) -> Result<Dtype> {
+        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let has = |name: &str| self.place(name).is_some();
+        let module = self.name_in_file(module_of(&spec.name));
+        let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
+        match self.find(spec) {
+            Ok(found) => Ok(found.dtype),
+            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.dtype),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
+            dtype: found.dtype,
+            rows: spec.rows(),
+            cols: spec.cols(),
+            bytes: found.file.bytes(found.info),
+        });
+        pack(&views.collect::<Vec<_>>())?;
+        found.iter().for_each(|found| found.file.release(found.info));
+        Ok(())
+    }
+
+    fn parts(
+        &self,
+        specs: &[TensorSpec],
+        _: Dtype,
+        check: Check,
+        pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let stored = specs.iter().map(|spec| self.matrix(spec, check)).collect::<Result<Vec<_>>>()?;
+        pack(&stored.iter().map(StoredMatrix::part).collect::<Vec<_>>())?;
+        stored.iter().for_each(StoredMatrix::release);
+        Ok(())
+    }
+
+    fn note_left_out(&self, layout: &Layout) {
         let left_out = UnreadNames::of(self.file_of.keys(), layout, &self.naming, self.quantisation.as_ref()).left_out;
         let path = self.path.display();
         let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };

@@ -2,12 +2,13 @@
 
 use rayon::prelude::*;
 
-use offshoot_backend::{Backend, MatrixPart, QuantSource, QuantView, Split, WeightView};
+use offshoot_backend::{Backend, Split, WeightView};
 use offshoot_core::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
-use super::quantised::Check;
-use super::{RandomWeights, WeightSource, multiplies_experts, split_vector_of};
+use super::device::{Device, Matrices};
+use super::stored::Check;
+use super::{RandomWeights, WeightSource, dense_part, split_vector_of};
 
 impl WeightSource {
     /// A matrix `[out, in]` for each expert of this width; gate is above up.
@@ -18,12 +19,18 @@ impl WeightSource {
         width: usize,
         split: &Split,
     ) -> Result<Vec<B::Matrix>> {
+        let mut loading = Matrices::of_experts(backend, split, width);
+        self.load_experts(&mut loading, stored)?;
+        Ok(loading.loaded)
+    }
+
+    fn load_experts(&self, device: &mut dyn Device, stored: &ExpertMatrices) -> Result<()> {
         let (tensor, transposed) = match stored {
             ExpertMatrices::Separate(experts) => {
-                return experts.iter().map(|specs| self.expert_matrix(backend, specs, width, split)).collect();
+                return experts.iter().try_for_each(|specs| self.stack(device, specs));
             }
             ExpertMatrices::Mxfp4 { tensor, alternating } => {
-                return self.mxfp4_experts(backend, tensor, *alternating, width, split);
+                return self.load_mxfp4_experts(device, tensor, *alternating);
             }
             ExpertMatrices::Stacked(tensor) => (tensor, None),
             ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
@@ -32,27 +39,19 @@ impl WeightSource {
             WeightSource::Checkpoint { checkpoint, .. } => {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
-                checkpoint.packed(specs, |views| {
-                    if made.is_some() && backend.is_first() {
+                checkpoint.packed(specs, &mut |views| {
+                    if made.is_some() && device.is_first() {
                         checkpoint.refuse_nan(&views[0], tensor)?;
                     }
-                    let experts = (0..tensor.shape[0].size).map(|expert| {
+                    (0..tensor.shape[0].size).try_for_each(|expert| {
                         let view = slice(&views[0], tensor, expert);
                         let turned = transposed.map(|alternating| turned(&view, alternating));
                         let view = match &turned {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        let part = match made {
-                            None => MatrixPart::Dense(view),
-                            Some(format) => {
-                                let source = QuantSource::Dense(view);
-                                MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, source))
-                            }
-                        };
-                        self.matrix_of(backend, specs, &[part], split, multiplies_experts(width))
-                    });
-                    experts.collect()
+                        self.load(device, specs, &[dense_part(view, made)])
+                    })
                 })
             }
             WeightSource::Random(random) => {
@@ -60,56 +59,43 @@ impl WeightSource {
                 if transposed.is_some() {
                     (rows, cols) = (cols, rows);
                 }
-                self.random_experts(backend, random, tensor, [rows, cols], width, split)
+                self.load_random_experts(device, random, tensor, [rows, cols])
             }
         }
     }
 
     /// Experts in blocks of 32 inputs with a scale each.
-    fn mxfp4_experts<B: Backend>(
-        &self,
-        backend: &mut B,
-        tensor: &TensorSpec,
-        alternating: bool,
-        width: usize,
-        split: &Split,
-    ) -> Result<Vec<B::Matrix>> {
+    fn load_mxfp4_experts(&self, device: &mut dyn Device, tensor: &TensorSpec, alternating: bool) -> Result<()> {
         let count = tensor.shape[0].size;
         match self {
             WeightSource::Checkpoint { checkpoint, .. } => {
-                let stored = checkpoint.mxfp4(tensor, Check::on(backend))?;
+                let stored = checkpoint.mxfp4(tensor, Check::by(device.is_first()))?;
                 let specs = [tensor.clone(), tensor.clone()];
-                let matrices = (0..count).map(|expert| {
-                    let parts = stored.expert(expert, count, alternating);
-                    self.matrix_of(backend, &specs, &parts, split, multiplies_experts(width))
-                });
-                let matrices = matrices.collect();
+                let loaded = (0..count)
+                    .try_for_each(|expert| self.load(device, &specs, &stored.expert(expert, count, alternating)));
                 stored.release();
-                matrices
+                loaded
             }
             WeightSource::Random(random) => {
-                self.random_experts(backend, random, tensor, [tensor.shape[1], tensor.shape[2]], width, split)
+                self.load_random_experts(device, random, tensor, [tensor.shape[1], tensor.shape[2]])
             }
         }
     }
 
     /// `shape`: outputs and inputs of an expert.
-    fn random_experts<B: Backend>(
+    fn load_random_experts(
         &self,
-        backend: &mut B,
+        device: &mut dyn Device,
         random: &RandomWeights,
         tensor: &TensorSpec,
         shape: [Dim; 2],
-        width: usize,
-        split: &Split,
-    ) -> Result<Vec<B::Matrix>> {
+    ) -> Result<()> {
         let format = random.config.format(tensor, random.dtype);
-        let experts = (0..tensor.shape[0].size).map(|expert| {
+        (0..tensor.shape[0].size).try_for_each(|expert| {
             let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
             let part = random.part(&spec, format);
-            self.matrix_of(backend, &[spec], &[part], split, multiplies_experts(width))
-        });
-        experts.collect()
+            self.load(device, &[spec], &[part])
+        })
     }
 
     /// A vector for each expert from `[experts, out]`; `alternating`: gate and up in turn, to be set apart.

@@ -13,6 +13,8 @@ use offshoot_gguf::{Gguf, GgufFile, TensorInfo, TensorType};
 
 use super::super::config::{ModelConfig, PairedHeads, paired_heads};
 use super::super::layout::{Layout, TensorSpec};
+use super::files::ModelFiles;
+use super::stored::Check;
 
 /// How the layout begins the names of a layer's tensors, and how files do.
 const LAYER: (&str, &str) = ("model.layers.", "blk.");
@@ -149,34 +151,6 @@ impl GgufModel {
         Ok(Self { gguf, paired, experts: experts.map_or(0, |experts| experts.count), dtype })
     }
 
-    pub fn files(&self) -> usize {
-        self.gguf.files().len()
-    }
-
-    pub fn tensors(&self) -> usize {
-        self.gguf.tensors().count()
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.gguf.tensors().map(|tensor| tensor.place.len()).sum()
-    }
-
-    pub fn dtypes(&self) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for tensor in self.gguf.tensors() {
-            *counts.entry(tensor.kind.to_string()).or_default() += 1;
-        }
-        counts
-    }
-
-    pub fn verify(&self, layout: &Layout) -> Result<()> {
-        let mut read = HashSet::new();
-        for spec in layout.tensors() {
-            read.extend(self.find(spec)?.rows().map(|rows| &rows.info.name));
-        }
-        self.refuse_unread(layout, &read)
-    }
-
     /// Refuses tensors in layers that the layout does not read: ignoring them would silently change the arithmetic.
     fn refuse_unread(&self, layout: &Layout, read: &HashSet<&String>) -> Result<()> {
         /// Precomputed, or read with the configuration.
@@ -195,13 +169,6 @@ impl GgufModel {
         Ok(())
     }
 
-    /// The compute dtype: that of the layers' matrices; bf16 where they are quantised.
-    pub fn dtype(&self, layout: &Layout) -> Result<Dtype> {
-        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        let kind = self.find(spec)?.rows().map(|rows| rows.info.kind).next();
-        Ok(kind.and_then(dense_dtype).or(self.dtype).unwrap_or(Dtype::Bf16))
-    }
-
     /// How each tensor of the layout is stored, by its name there.
     pub fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
         let format = |spec: &TensorSpec| {
@@ -214,47 +181,6 @@ impl GgufModel {
             Ok((spec.name.clone(), format))
         };
         layout.tensors().map(format).collect()
-    }
-
-    /// Calls `pack` with the matrices of `specs` as they are stored. Activations are rounded unless `dtype` is f32.
-    pub fn parts<T>(
-        &self,
-        specs: &[TensorSpec],
-        dtype: Dtype,
-        pack: impl FnOnce(&[MatrixPart<'_>]) -> Result<T>,
-    ) -> Result<T> {
-        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let bytes: Vec<(WeightFormat, Cow<'_, [u8]>)> = found.iter().map(Found::stored).collect();
-        let parts = bytes.iter().zip(specs).map(|((format, bytes), spec)| {
-            let (rows, cols) = (spec.rows(), spec.cols());
-            match *format {
-                WeightFormat::Blocks(kind) => {
-                    MatrixPart::Blocks(BlockView { kind, rows, cols, bytes, exact: dtype == Dtype::F32 })
-                }
-                _ => {
-                    let dtype = format.dense().expect("files have blocks or dense tensors");
-                    MatrixPart::Dense(WeightView { dtype, rows, cols, bytes })
-                }
-            }
-        });
-        let packed = pack(&parts.collect::<Vec<_>>())?;
-        found.iter().flat_map(Found::rows).for_each(Rows::release);
-        Ok(packed)
-    }
-
-    /// Calls `pack` with the tensors of `specs` as dense ones.
-    pub fn packed<T>(&self, specs: &[TensorSpec], pack: impl FnOnce(&[WeightView<'_>]) -> Result<T>) -> Result<T> {
-        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let bytes: Vec<(Dtype, Cow<'_, [u8]>)> = found.iter().map(Found::dense).collect();
-        let views = bytes.iter().zip(specs).map(|((dtype, bytes), spec)| WeightView {
-            dtype: *dtype,
-            rows: spec.rows(),
-            cols: spec.cols(),
-            bytes,
-        });
-        let packed = pack(&views.collect::<Vec<_>>())?;
-        found.iter().flat_map(Found::rows).for_each(Rows::release);
-        Ok(packed)
     }
 
     /// The rows that make up a tensor of the layout.
@@ -330,6 +256,84 @@ impl GgufModel {
             }
             _ => Vec::new(),
         }
+    }
+}
+
+impl ModelFiles for GgufModel {
+    fn files(&self) -> usize {
+        self.gguf.files().len()
+    }
+
+    fn tensors(&self) -> usize {
+        self.gguf.tensors().count()
+    }
+
+    fn bytes(&self) -> usize {
+        self.gguf.tensors().map(|tensor| tensor.place.len()).sum()
+    }
+
+    fn dtypes(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for tensor in self.gguf.tensors() {
+            *counts.entry(tensor.kind.to_string()).or_default() += 1;
+        }
+        counts
+    }
+
+    fn verify(&self, layout: &Layout) -> Result<()> {
+        let mut read = HashSet::new();
+        for spec in layout.tensors() {
+            read.extend(self.find(spec)?.rows().map(|rows| &rows.info.name));
+        }
+        self.refuse_unread(layout, &read)
+    }
+
+    /// The compute dtype: that of the layers' matrices; bf16 where they are quantised.
+    fn dtype(&self, layout: &Layout) -> Result<Dtype> {
+        let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
+        let kind = self.find(spec)?.rows().map(|rows| rows.info.kind).next();
+        Ok(kind.and_then(dense_dtype).or(self.dtype).unwrap_or(Dtype::Bf16))
+    }
+
+    /// Calls `pack` with the matrices of `specs` as they are stored. Activations are rounded unless `dtype` is f32.
+    fn parts(
+        &self,
+        specs: &[TensorSpec],
+        dtype: Dtype,
+        _: Check,
+        pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+    ) -> Result<()> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let bytes: Vec<(WeightFormat, Cow<'_, [u8]>)> = found.iter().map(Found::stored).collect();
+        let parts = bytes.iter().zip(specs).map(|((format, bytes), spec)| {
+            let (rows, cols) = (spec.rows(), spec.cols());
+            match *format {
+                WeightFormat::Blocks(kind) => {
+                    MatrixPart::Blocks(BlockView { kind, rows, cols, bytes, exact: dtype == Dtype::F32 })
+                }
+                _ => {
+                    let dtype = format.dense().expect("files have blocks or dense tensors");
+                    MatrixPart::Dense(WeightView { dtype, rows, cols, bytes })
+                }
+            }
+        });
+        pack(&parts.collect::<Vec<_>>())?;
+        found.iter().flat_map(Found::rows).for_each(Rows::release);
+        Ok(())
+    }
+
+    fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let bytes: Vec<(Dtype, Cow<'_, [u8]>)> = found.iter().map(Found::dense).collect();
+        let views = bytes.iter().zip(specs).map(|((dtype, bytes), spec)| WeightView {
+            dtype: *dtype,
+            rows: spec.rows(),
+            cols: spec.cols(),
+            bytes,
+        });
+        pack(&views.collect::<Vec<_>>())?;
+        found.iter().flat_map(Found::rows).for_each(Rows::release);
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 //! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
+mod device;
 mod experts;
 mod files;
 mod gguf;
@@ -9,6 +10,7 @@ mod naming;
 mod quantised;
 mod random;
 mod safetensors_file;
+mod stored;
 
 use std::ops::Range;
 
@@ -18,19 +20,22 @@ use offshoot_backend::{
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
+use offshoot_gguf::Gguf;
 
-use super::config::Quantisation;
+use super::config::{ModelFolder, Quantisation};
 use super::layout::TensorSpec;
+use checkpoint::Checkpoint;
 pub use checkpoint::{IndexFacts, compare_index};
+use device::{Device, Matrices};
 pub use files::ModelFiles;
 pub use gguf::GgufModel;
-pub use quantised::Check;
 pub use random::RandomWeights;
+pub use stored::Check;
 
 /// Where weights come from.
 pub enum WeightSource {
     Checkpoint {
-        checkpoint: ModelFiles,
+        checkpoint: Box<dyn ModelFiles>,
         /// The compute dtype of the layers.
         dtype: Dtype,
         /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
@@ -39,43 +44,25 @@ pub enum WeightSource {
     Random(Box<RandomWeights>),
 }
 
-/// Whether a backend multiplies matrices of experts of this width as they are.
-fn multiplies_experts<B: Backend>(width: usize) -> impl Fn(&B, WeightFormat) -> bool {
-    move |backend, format| backend.multiplies_experts(format, width)
+/// Maps the files of a model.
+pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
+    Ok(match offshoot_gguf::files(&model.path)? {
+        Some(_) => Box::new(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
+        None => Box::new(Checkpoint::open(model)?),
+    })
+}
+
+/// Whether all files of a model's weights are there.
+pub fn are_there(model: &ModelFolder) -> Result<bool> {
+    Ok(offshoot_gguf::files(&model.path)?.is_some() || checkpoint::are_there(&model.path)?)
 }
 
 impl WeightSource {
     /// The matrices of `specs`, stacked into one.
     pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
-        self.stacked(backend, specs, split, B::multiplies)
-    }
-
-    /// The same of an expert of this width.
-    fn expert_matrix<B: Backend>(
-        &self,
-        backend: &mut B,
-        specs: &[TensorSpec],
-        width: usize,
-        split: &Split,
-    ) -> Result<B::Matrix> {
-        self.stacked(backend, specs, split, multiplies_experts(width))
-    }
-
-    fn stacked<B: Backend>(
-        &self,
-        backend: &mut B,
-        specs: &[TensorSpec],
-        split: &Split,
-        multiplies: impl Fn(&B, WeightFormat) -> bool,
-    ) -> Result<B::Matrix> {
-        match self {
-            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                let check = Check::on(backend);
-                checkpoint
-                    .parts(specs, *dtype, check, |parts| self.matrix_of(backend, specs, parts, split, &multiplies))
-            }
-            WeightSource::Random(random) => self.matrix_of(backend, specs, &random.parts(specs), split, multiplies),
-        }
+        let mut loading = Matrices::new(backend, split);
+        self.stack(&mut loading, specs)?;
+        Ok(loading.only())
     }
 
     /// The same with these rows of the stack only, in this order. What is stored in codes becomes dense.
@@ -86,10 +73,27 @@ impl WeightSource {
         rows: &[Range<usize>],
         split: &Split,
     ) -> Result<B::Matrix> {
-        let check = Check::on(backend);
+        let mut loading = Matrices::new(backend, split);
+        self.stack_rows(&mut loading, specs, rows)?;
+        Ok(loading.only())
+    }
+
+    /// Loads the matrices of `specs` stacked into one.
+    fn stack(&self, device: &mut dyn Device, specs: &[TensorSpec]) -> Result<()> {
+        match self {
+            WeightSource::Checkpoint { checkpoint, dtype, .. } => {
+                let check = Check::by(device.is_first());
+                checkpoint.parts(specs, *dtype, check, &mut |parts| self.load(device, specs, parts))
+            }
+            WeightSource::Random(random) => self.load(device, specs, &random.parts(specs)),
+        }
+    }
+
+    fn stack_rows(&self, device: &mut dyn Device, specs: &[TensorSpec], rows: &[Range<usize>]) -> Result<()> {
+        let check = Check::by(device.is_first());
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
             let dense = StackShape::of(parts).dense;
-            if dense.is_none() && made.is_none() && backend.is_first() {
+            if dense.is_none() && made.is_none() && device.is_first() {
                 log::warn!("tensor `{}` becomes dense: its rows are put in another order", specs[0].name);
             }
             let (dtype, cols) = (dense.unwrap_or(self.compute().0), parts[0].cols());
@@ -98,18 +102,12 @@ impl WeightSource {
             let bytes: Vec<u8> =
                 rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
             let view = WeightView { dtype, rows: rows.iter().map(Range::len).sum(), cols, bytes: &bytes };
-            let part = match made {
-                None => MatrixPart::Dense(view),
-                Some(format) => {
-                    MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
-                }
-            };
-            self.matrix_of(backend, specs, &[part], split, B::multiplies)
+            self.load(device, specs, &[dense_part(view, made)])
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
-                None => checkpoint.parts(specs, *dtype, check, |parts| select(parts, None)),
-                made => checkpoint.packed(specs, |views| {
+                None => checkpoint.parts(specs, *dtype, check, &mut |parts| select(parts, None)),
+                made => checkpoint.packed(specs, &mut |views| {
                     if check == Check::Values {
                         views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
                     }
@@ -134,25 +132,29 @@ impl WeightSource {
 
     /// The same, divided as the matrix beside it.
     pub fn split_vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Vector> {
-        match self {
-            WeightSource::Checkpoint { checkpoint, .. } => {
-                checkpoint.packed(specs, |views| backend.split_vector(views, split))
-            }
-            WeightSource::Random(random) => {
-                with_bytes(&random.parts(specs), |views| backend.split_vector(views, split))
-            }
-        }
+        let mut vector = None;
+        self.with_views(specs, &mut |views| {
+            vector = Some(backend.split_vector(views, split)?);
+            Ok(())
+        })?;
+        Ok(vector.expect("it is loaded when its views are there"))
     }
 
     /// The elements of a tensor.
     pub fn values(&self, spec: &TensorSpec) -> Result<Vec<f32>> {
-        let elements = |views: &[WeightView<'_>]| -> Vec<f32> {
-            views.iter().flat_map(|view| (0..view.rows * view.cols).map(|i| view.get(i))).collect()
-        };
-        let specs = std::slice::from_ref(spec);
+        let mut values = Vec::new();
+        self.with_views(std::slice::from_ref(spec), &mut |views| {
+            values = views.iter().flat_map(|view| (0..view.rows * view.cols).map(|i| view.get(i))).collect();
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Calls `read` once, with the tensors of `specs` as dense ones.
+    fn with_views(&self, specs: &[TensorSpec], read: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
         match self {
-            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, |views| Ok(elements(views))),
-            WeightSource::Random(random) => Ok(with_bytes(&random.parts(specs), elements)),
+            WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, read),
+            WeightSource::Random(random) => with_bytes(&random.parts(specs), read),
         }
     }
 
@@ -164,28 +166,21 @@ impl WeightSource {
         }
     }
 
-    /// The matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the backend does not
-    /// multiply them as they are, which `multiplies` says.
-    fn matrix_of<B: Backend>(
-        &self,
-        backend: &mut B,
-        specs: &[TensorSpec],
-        parts: &[MatrixPart<'_>],
-        split: &Split,
-        multiplies: impl Fn(&B, WeightFormat) -> bool,
-    ) -> Result<B::Matrix> {
+    /// Loads the matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the device
+    /// does not multiply them as they are.
+    fn load(&self, device: &mut dyn Device, specs: &[TensorSpec], parts: &[MatrixPart<'_>]) -> Result<()> {
         let (dtype, converts) = self.compute();
         let is_ordered = |part: &MatrixPart<'_>| matches!(part, MatrixPart::Quantised(view) if view.order.is_some());
         let is_plain =
-            B::ORDERS_INPUTS || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
+            device.orders_inputs() || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
-            WeightFormat::Dense(other) => (B::MIXES_DTYPES && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && multiplies(backend, format),
+            WeightFormat::Dense(other) => (device.mixes_dtypes() && !converts) || other == dtype,
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && device.multiplies(format),
         };
         let held = parts.iter().map(|&part| HeldPart { part, becomes: (!is_kept(&part)).then_some(dtype) });
         let held: Vec<_> = held.collect();
         if held.iter().all(|held| held.becomes.is_none()) {
-            return backend.split_matrix(&held, split);
+            return device.load(&held);
         }
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
@@ -196,16 +191,24 @@ impl WeightSource {
         if let (Some(made), Some(format)) = (quantisation.and_then(Quantisation::made_layers), other)
             && format == WeightFormat::Quantised(made)
         {
-            let found = format!("{format} on {}, which does not multiply it", backend.describe());
+            let found = format!("{format} on {}, which does not multiply it", device.describe());
             return Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found));
         }
         // Of quantised matrices `Decoder` says it once for all.
         let dense = |held: &HeldPart<'_>| held.part.format().dense().filter(|_| held.becomes.is_some());
-        let changed = specs.iter().zip(&held).filter(|_| backend.is_first());
+        let changed = specs.iter().zip(&held).filter(|_| device.is_first());
         for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
             log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
-        backend.split_matrix(&held, split)
+        device.load(&held)
+    }
+}
+
+/// A dense matrix, to be made into codes if a format is given.
+fn dense_part(view: WeightView<'_>, made: Option<QuantFormat>) -> MatrixPart<'_> {
+    match made {
+        None => MatrixPart::Dense(view),
+        Some(format) => MatrixPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view))),
     }
 }
 

@@ -2,17 +2,15 @@
 //! the backend as views of mapped bytes. Which tensors are there decides whether a matrix is quantised; config.json says
 //! how to read them.
 
-use std::collections::HashSet;
-
 use rayon::prelude::*;
-use safetensors::tensor::TensorInfo;
 
 use super::super::config::{Packing, Quantisation, Scheme, module_of};
 use super::super::layout::TensorSpec;
 use super::checkpoint::Checkpoint;
-use super::safetensors_file::SafetensorsFile;
+use super::files::ModelFiles;
+use super::stored::{Check, StoredMatrix, StoredPart, Tensor};
 use offshoot_backend::{
-    Backend, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    Dtype, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
     quantised::{ActivationScale, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
@@ -20,120 +18,6 @@ use offshoot_core::error::{Error, Result};
 /// Tensors of 8-bit codes may name their scales in one of these ways, and the scale of static activations in one of those.
 const SCALE_NAMES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 const INPUT_SCALE_NAMES: [&str; 2] = ["input_scale", "activation_scale"];
-/// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the scales of
-/// fp8 keys and values.
-const COMPANIONS: [&str; 17] = [
-    "weight_scale_inv",
-    "weight_scale",
-    "input_scale",
-    "activation_scale",
-    "weight_packed",
-    "weight_zero_point",
-    "weight_shape",
-    "weight_g_idx",
-    "qweight",
-    "qzeros",
-    "scales",
-    "g_idx",
-    "q_scale",
-    "k_scale",
-    "v_scale",
-    "kv_scale",
-    "output_scale",
-];
-
-/// A matrix as its checkpoint has it.
-pub struct StoredMatrix<'a> {
-    part: StoredPart<'a>,
-    /// The inputs in the order of their groups.
-    order: Option<Vec<u32>>,
-    tensors: Vec<Tensor<'a>>,
-}
-
-enum StoredPart<'a> {
-    Dense(WeightView<'a>),
-    Quantised(QuantView<'a>),
-}
-
-/// A tensor in its file.
-#[derive(Clone, Copy)]
-struct Tensor<'a> {
-    file: &'a SafetensorsFile,
-    info: &'a TensorInfo,
-}
-
-impl<'a> Tensor<'a> {
-    fn bytes(self) -> &'a [u8] {
-        self.file.bytes(self.info)
-    }
-}
-
-impl StoredMatrix<'_> {
-    /// As the backend stacks it.
-    pub fn part(&self) -> MatrixPart<'_> {
-        match self.part {
-            StoredPart::Dense(view) => MatrixPart::Dense(view),
-            StoredPart::Quantised(view) => MatrixPart::Quantised(QuantView { order: self.order.as_deref(), ..view }),
-        }
-    }
-
-    /// The dtype of a dense matrix.
-    pub fn dense(&self) -> Option<Dtype> {
-        match self.part {
-            StoredPart::Dense(view) => Some(view.dtype),
-            StoredPart::Quantised(_) => None,
-        }
-    }
-
-    /// Releases the mapped pages.
-    pub fn release(&self) {
-        self.tensors.iter().for_each(|tensor| tensor.file.release(tensor.info));
-    }
-
-    /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where they
-    /// alternate.
-    pub fn expert(&self, expert: usize, experts: usize, alternating: bool) -> Vec<MatrixPart<'_>> {
-        let StoredPart::Quantised(view) = self.part else { unreachable!("`Checkpoint::mxfp4` reads blocks only") };
-        let rows = view.rows / experts;
-        let first = expert * rows;
-        match alternating {
-            false => vec![MatrixPart::Quantised(QuantView { rows, first, ..view })],
-            true => [0, 1]
-                .map(|half| MatrixPart::Quantised(QuantView { rows: rows / 2, first: first + half, step: 2, ..view }))
-                .to_vec(),
-        }
-    }
-}
-
-/// Whether a tensor of this name is read beside the codes of one of `modules`, or passed over knowingly.
-pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
-    let of_module = |end: &str| name.strip_suffix(end).is_some_and(|module| modules.contains(module));
-    let dotted = name.rsplit_once('.').filter(|(_, end)| COMPANIONS.contains(end));
-    dotted.is_some_and(|(module, _)| modules.contains(module))
-        || of_module("_blocks")
-        || of_module("_scales")
-        // Scales of fp8 keys and values; this program stores them in formats of its own.
-        || ["q", "k", "v", "kv"].iter().any(|of| name.ends_with(&format!(".self_attn.{of}_scale")))
-}
-
-/// How closely a matrix is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
-    /// Its tensors' names, types and shapes.
-    Shapes,
-    /// And its groups: enough to multiply it, if its values are checked elsewhere.
-    Groups,
-    /// And its scales and codes, which reads them.
-    Values,
-}
-
-impl Check {
-    /// That of a device which loads the matrix: of several that load a model together, the first checks values for all.
-    pub fn on<B: Backend>(device: &B) -> Self {
-        if device.is_first() { Check::Values } else { Check::Groups }
-    }
-}
-
 impl Checkpoint {
     /// The matrix of `spec`, as it is stored, or to be made as the user asks.
     pub fn matrix(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
@@ -166,7 +50,7 @@ impl Checkpoint {
     }
 
     /// Stacked experts in OpenAI's MXFP4: `_blocks` and `_scales`.
-    pub fn mxfp4(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
+    pub fn mxfp4_experts(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
         let module = self.name_in_file(module_of(&spec.name)).into_owned();
         let scheme = self.scheme(spec, &module)?;
         Finder { checkpoint: self, module: &module, spec, scheme, check }.mxfp4()
@@ -205,28 +89,6 @@ impl Checkpoint {
             }
         };
         Ok(StoredMatrix { part, order: None, tensors })
-    }
-
-    /// Refuses infinite numbers and NaN in what is to be made into codes, which cannot say them.
-    pub fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
-        let rows = (0..view.rows).into_par_iter();
-        let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
-        let Some(row) = bad else { return Ok(()) };
-        let (file, name) = (self.find(spec)?.file, self.name_in_file(&spec.name));
-        Err(self.misfit(
-            file,
-            &name,
-            "finite numbers, to be made into codes".to_owned(),
-            format!("another in row {row}"),
-        ))
-    }
-
-    /// What the user wants a dense matrix to become.
-    pub fn made_format(&self, spec: &TensorSpec) -> Option<QuantFormat> {
-        match &self.quantisation {
-            Some(made @ Quantisation::Made { .. }) => made.format(spec, self.tied),
-            _ => None,
-        }
     }
 
     fn tensor(&self, name: &str) -> Option<Tensor<'_>> {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Family, GEMMA4_UNIFIED};
+use super::family::{Family, GEMMA4_UNIFIED};
 
 /// Inserts the family's defaults where `object` has no such key; a written `null` stays.
 pub fn lay_under(family: Family, object: &mut Map<String, Value>) {

@@ -3,8 +3,8 @@
 use offshoot_backend::{CONV_TOKENS, DeltaHeads};
 use offshoot_core::error::Result;
 
-use super::super::DeltaRuleSpec;
 use super::super::fields::{Fields, LARGEST_WIDTH};
+use super::super::layer::DeltaRuleSpec;
 
 /// `eps`: of the model's norms.
 pub fn read(fields: &Fields<'_>, eps: f32) -> Result<DeltaRuleSpec> {

@@ -1,45 +1,36 @@
 //! Reads the mixture of experts of a layer, where it has one.
 
 use offshoot_backend::{Gate, Router, RouterScores};
-use offshoot_core::error::Result;
+use offshoot_core::error::{Error, Result};
 
 use super::super::fields::{Fields, LARGEST_EXPERTS, LARGEST_WIDTH, shown, whole};
-use super::super::{ExpertWidthField, ExpertsSpec, Norm};
-use super::Family;
+use super::super::layer::{ExpertWidthField, ExpertsSpec, Norm};
+use super::family::Family;
 
 /// The experts of layer `layer`; `None` if its feed-forward block is dense.
 pub fn of_layer(family: Family, fields: &Fields<'_>, layer: usize, norm: Norm) -> Result<Option<ExpertsSpec>> {
-    Ok(match family {
-        Family::Mixtral => {
-            let scores = RouterScores::Softmax { normalise: true };
-            Some(read(fields, "num_experts_per_tok", ExpertWidthField::Intermediate, Gate::Silu, scores)?)
-        }
-        Family::Qwen3Moe if is_sparse(fields, layer)? => {
-            let normalise = fields.flag("norm_topk_prob")?.unwrap_or(false);
-            let scores = RouterScores::Softmax { normalise };
-            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
-        }
-        Family::Qwen3Next if is_sparse(fields, layer)? => {
-            let scores = RouterScores::Softmax { normalise: fields.flag("norm_topk_prob")?.unwrap_or(true) };
-            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
-        }
-        Family::Qwen35Moe => {
-            let scores = RouterScores::Softmax { normalise: true };
-            Some(read(fields, "num_experts_per_tok", ExpertWidthField::MoeIntermediate, Gate::Silu, scores)?)
-        }
+    const CHOSEN: &str = "num_experts_per_tok";
+    let softmax = |normalise: bool| RouterScores::Softmax { normalise };
+    let silu = |width, normalise| read(fields, CHOSEN, width, Gate::Silu, softmax(normalise)).map(Some);
+    let normalises = |default: bool| Ok::<_, Error>(fields.flag("norm_topk_prob")?.unwrap_or(default));
+    match family {
+        Family::Mixtral => silu(ExpertWidthField::Intermediate, true),
+        Family::Qwen3Moe if is_sparse(fields, layer)? => silu(ExpertWidthField::MoeIntermediate, normalises(false)?),
+        Family::Qwen3Next if is_sparse(fields, layer)? => silu(ExpertWidthField::MoeIntermediate, normalises(true)?),
+        Family::Qwen35Moe => silu(ExpertWidthField::MoeIntermediate, true),
         Family::GptOss => {
             refuse_other_limit(fields)?;
             let scores = RouterScores::SoftmaxOfChosen;
-            let experts = read(fields, "num_experts_per_tok", ExpertWidthField::Intermediate, Gate::Clamped, scores)?;
-            Some(ExpertsSpec { bias: true, ..experts })
+            let experts = read(fields, CHOSEN, ExpertWidthField::Intermediate, Gate::Clamped, scores)?;
+            Ok(Some(ExpertsSpec { bias: true, ..experts }))
         }
         Family::Gemma4 if fields.flag("enable_moe_block")?.unwrap_or(false) => {
-            let scores = RouterScores::Softmax { normalise: true };
-            let experts = read(fields, "top_k_experts", ExpertWidthField::MoeIntermediate, Gate::Gelu, scores)?;
-            Some(ExpertsSpec { router_norm: Some(norm), ..experts })
+            let width = ExpertWidthField::MoeIntermediate;
+            let experts = read(fields, "top_k_experts", width, Gate::Gelu, softmax(true))?;
+            Ok(Some(ExpertsSpec { router_norm: Some(norm), ..experts }))
         }
-        _ => None,
-    })
+        _ => Ok(None),
+    }
 }
 
 /// The intermediate size of the expert that all rows share, in layers with experts.

@@ -4,12 +4,13 @@ use offshoot_backend::{HeadLayout, MOST_HEAD_DIM};
 use offshoot_core::error::Result;
 
 use super::super::fields::{Fields, LARGEST_CONTEXT, LARGEST_WIDTH, shown};
-use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
-use super::super::{
-    AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer,
-    QueryGrowth,
+use super::super::layer::{
+    Activation, AttentionSpec, BlockNorms, DenseSpec, FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms,
+    LayerSpec, Mixer, QueryGrowth,
 };
-use super::{Biases, Family, delta_rule, experts, softcap};
+use super::super::rope::{LayerKind, RopeConfig, RopeDefaults};
+use super::family::{Biases, Family};
+use super::{delta_rule, experts};
 
 /// Defaults of transformers for `sliding_window` and `max_window_layers`, for configs without these keys.
 const DEFAULT_WINDOW: usize = 4096;
@@ -214,7 +215,7 @@ impl<'a> Reader<'a> {
         &self,
         layer: usize,
         keys: KeySource,
-        activation: super::Activation,
+        activation: Activation,
         biases: &Biases,
     ) -> Result<FeedForward> {
         let fields = self.fields;
@@ -447,4 +448,9 @@ fn checked(
         return Err(fields.error(head_dim, expected, format!("{}{derived}", heads.head_dim)));
     }
     Ok(heads)
+}
+
+/// The cap of logits or scores in the field `name`.
+pub fn softcap(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
+    Ok(fields.positive(name)?.map(|cap| cap as f32))
 }

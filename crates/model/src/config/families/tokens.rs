@@ -3,8 +3,8 @@
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
-use super::super::ModelConfig;
 use super::super::fields::{Fields, shown, whole};
+use super::super::model::ModelConfig;
 
 /// Reads `bos_token_id` and `eos_token_id` (one id or a list) if present. Ids outside the vocabulary cannot be sampled;
 /// they are ignored with a warning.

@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use super::super::fields::{Fields, shown};
-use super::Quantisation;
 use super::patterns::{PatternStyle, Patterns};
 use offshoot_backend::{CodeFormat, QuantFormat, Rounding, RoundingKind};
 use offshoot_core::error::Result;
@@ -104,7 +103,7 @@ const LARGEST_GROUP: usize = 1 << 20;
 const FBGEMM_MOST: f32 = 1200.0;
 
 /// Reads `quantization_config`; `None` if the file has none.
-pub fn read(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
+pub fn read(fields: &Fields<'_>) -> Result<Option<Published>> {
     const NAME: &str = "quantization_config";
     let Some(quantised) = fields.object(NAME)? else { return Ok(None) };
     let name = quantised.text("quant_method")?;
@@ -133,17 +132,17 @@ pub fn read(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
         Method::Gptq => read.gptq()?,
         Method::Mxfp4 => read.skipping("modules_to_not_convert", mxfp4())?,
     };
-    Ok(Some(Quantisation::Published(published)))
+    Ok(Some(published))
 }
 
 /// Reads the hf_quant_config.json that ModelOpt writes beside a config.json without `quantization_config`.
-pub fn read_model_opt(fields: &Fields<'_>) -> Result<Option<Quantisation>> {
+pub fn read_model_opt(fields: &Fields<'_>) -> Result<Option<Published>> {
     let Some(quantised) = fields.object("quantization")? else { return Ok(None) };
     if quantised.value("quant_algo").is_none() {
         return Ok(None);
     }
     let reader = Reader { fields: &quantised, method: Method::ModelOpt };
-    Ok(Some(Quantisation::Published(reader.model_opt("exclude_modules")?)))
+    reader.model_opt("exclude_modules").map(Some)
 }
 
 fn dynamic_fp8() -> Rounding {

@@ -1,0 +1,88 @@
+//! How an engine works, as its owner chooses.
+
+use crate::pool::PoolSize;
+use crate::prefix_store::PrefixStoreOptions;
+use offshoot_backend::StepShape;
+use offshoot_kv::plan::Planner;
+use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
+
+/// How an engine works. No field changes what is sampled, except by rounding where results are not exact
+/// ([`EngineFacts::exact`](crate::EngineFacts::exact)).
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Most branches that run at once; each has one row in a step.
+    pub max_branches: usize,
+    /// The longest sequence in tokens; `None`: the model's context.
+    pub context: Option<usize>,
+    /// Rows of a step: one for each branch that decodes; prompts and given tokens fill the rest, at least 1/8 of the
+    /// rows.
+    pub step_rows: usize,
+    pub planner: Planner,
+    /// Memory for keys and values, all layers.
+    pub pool: PoolSize,
+    /// Bytes of host memory for keys, values and states of preempted branches.
+    pub swap_bytes: usize,
+    /// Whether preempted branches are swapped wherever there is room, and prefixes copied between replicas (in
+    /// small parts), even if computing again would be faster: for checks.
+    pub swap_at_any_cost: bool,
+    /// Whether the next step is submitted while the last one is computed. Saves the host's time if the device computes
+    /// asynchronously, and costs one discarded token per finished branch.
+    pub run_ahead: bool,
+    /// Whether results must be exact, also where that is slower.
+    pub deterministic: bool,
+    /// Where computed prefixes are kept on disk; `None`: nowhere.
+    pub prefix_store: Option<PrefixStoreOptions>,
+    /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
+    pub check_plans: bool,
+}
+
+/// Prompts and given tokens get at least 1/`PROMPT_PART` of a step's rows.
+const PROMPT_PART: usize = 8;
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            max_branches: 128,
+            context: None,
+            step_rows: 256,
+            planner: Planner::default(),
+            pool: PoolSize::Share { of_free: 0.5, at_most: 1 << 30 },
+            swap_bytes: 0,
+            swap_at_any_cost: false,
+            run_ahead: false,
+            deterministic: false,
+            prefix_store: None,
+            check_plans: cfg!(debug_assertions),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Most rows with logits in a step: one for each branch, and at least 256, so that given tokens are scored in large
+    /// chunks. Memory for that many logits is reserved.
+    pub fn max_logit_rows(&self) -> usize {
+        self.max_branches.max(256)
+    }
+
+    /// Rows that a step reserves for prompts and given tokens, however many branches decode.
+    pub(crate) fn prompt_rows(&self) -> usize {
+        (self.step_rows / PROMPT_PART).max(1)
+    }
+
+    /// An empty prefix tree whose prompts get slots for the rows of a step.
+    pub(crate) fn prefix_tree(&self, page_tokens: u32, groups: PageGroups) -> PrefixTree {
+        let rows = u32::try_from(self.largest_step().rows).expect("a step has fewer than 2^32 rows");
+        PrefixTree::with_groups(page_tokens, groups).laying_ahead(rows)
+    }
+
+    /// How many pages texts will take in an engine of this configuration.
+    pub fn page_counts(&self, page_tokens: u32, groups: PageGroups) -> PageCounts {
+        self.prefix_tree(page_tokens, groups).page_counts()
+    }
+
+    /// The shape of the largest step.
+    pub fn largest_step(&self) -> StepShape {
+        let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
+        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true }
+    }
+}

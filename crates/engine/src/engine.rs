@@ -1,0 +1,247 @@
+//! The engine: what it owns, and how it is built, started and ended. Its work is defined beside what it is about: the
+//! turn in `commands`, a step in `step`, what came of it in `commit`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use crossbeam_channel::Receiver;
+
+use crate::cache::{Branches, KvCache, RestoreCost};
+use crate::config::EngineConfig;
+use crate::facts::EngineFacts;
+use crate::handle::{Command, EngineHandle, EngineThread, ExitReason, live};
+use crate::lent::PendingLend;
+use crate::live::LivePlace;
+use crate::metrics::Metrics;
+use crate::pool::PoolParts;
+use crate::prefix_costs::PrefixCosts;
+use crate::prefix_store::PrefixStore;
+use crate::schedule::{LogitsRequest, Schedule};
+use crate::scheduler::Scheduler;
+use crate::uniforms::UniformKey;
+use offshoot_backend::{SavedPages, StepBatch, StepShape};
+use offshoot_core::error::{Error, Result};
+use offshoot_core::figures::bytes;
+use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_kv::plan::PlanStats;
+use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
+use offshoot_text::Tokenizer;
+
+/// A model, its keys and values, and the branches that grow on them.
+pub struct Engine {
+    pub(super) model: Box<dyn StepRunner>,
+    pub(super) model_facts: RunnerFacts,
+    /// Keys and values, and states, of swapped branches.
+    pub(super) swapped: HashMap<BranchId, SwappedBytes>,
+    pub(super) loaded: Option<LoadedStep>,
+    /// Oldest first; at most one between two calls of `step`.
+    pub(super) submitted: VecDeque<SubmittedStep>,
+    /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
+    /// always work.
+    pub(super) most_run_rows: usize,
+    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    pub(super) facts: EngineFacts,
+    pub(super) config: EngineConfig,
+    pub(super) cache: KvCache,
+    pub(super) branches: Branches,
+    pub(super) scheduler: Scheduler,
+    pub(super) metrics: Metrics,
+    pub(super) live: LivePlace,
+    /// Requests for prefixes that are being computed.
+    pub(super) lends: Vec<PendingLend>,
+    /// Of models with states: prefixes of which more is to be lent.
+    pub(super) lent_prefixes: Vec<Arc<[TokenId]>>,
+    /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
+    pub(super) end: ExitGuard,
+    pub(super) commands: Receiver<Command>,
+    /// The handles' place for this engine's thread.
+    pub(super) thread: Weak<EngineThread>,
+}
+
+/// What a swapped branch has in host memory.
+pub(super) struct SwappedBytes {
+    pub pages: SavedPages,
+    /// Only of models with delta-rule layers.
+    pub state: Option<Vec<u8>>,
+}
+
+/// A step that was submitted and not collected: one request for each of its samples.
+pub(super) struct SubmittedStep {
+    pub requests: Vec<LogitsRequest>,
+}
+
+/// The step that the model has loaded.
+pub(super) struct LoadedStep {
+    pub schedule: Schedule,
+    /// One for each plan.
+    pub stats: Vec<PlanStats>,
+    /// `None` if the next step cannot repeat this one.
+    pub steady: Option<SteadySteps>,
+    /// Kept only if plans are checked.
+    pub copy: Option<StepBatch>,
+}
+
+/// A step in which each row samples the next token of a branch of its own. Until a branch comes or goes, the steps
+/// after it repeat it with every row one token further. The uniforms' keys are kept here, so that the branches need not
+/// be read again.
+pub(super) struct SteadySteps {
+    /// Number of steps that may repeat it. After them a branch reaches its limit, may sample an end token for the first
+    /// time, frees pages, or has as many tokens counted on the device as the backend allows
+    /// ([`MOST_COUNTED`](offshoot_backend::MOST_COUNTED)).
+    pub steps: usize,
+    /// One for each row.
+    pub uniforms: Vec<UniformKey>,
+}
+
+/// Sets the exit reason when the engine is dropped without another one.
+pub(super) struct ExitGuard(ExitReason);
+
+impl Drop for ExitGuard {
+    fn drop(&mut self) {
+        self.0.get_or_init(|| "it was dropped".to_owned());
+    }
+}
+
+impl Engine {
+    /// Starts a thread that owns the model, and returns its client. Without a tokenizer, text is empty and stop strings
+    /// are an error.
+    pub fn start(
+        model: Box<dyn StepRunner>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        config: EngineConfig,
+    ) -> Result<EngineHandle> {
+        let (engine, handle) = Self::build(model, tokenizer, config)?;
+        engine.spawn()?;
+        Ok(handle)
+    }
+
+    /// Moves the engine to a thread of its own, which works until the last handle is dropped.
+    pub fn spawn(mut self) -> Result<()> {
+        let (exit_reason, place) = (self.end.0.clone(), self.thread.clone());
+        let thread = std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || live(&exit_reason, || self.run()))
+            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {error}") })?;
+        if let Some(place) = place.upgrade() {
+            place.set(thread);
+        }
+        Ok(())
+    }
+
+    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
+    /// wait for events or metrics of the handle in between: nobody else makes them.
+    pub fn build(
+        mut model: Box<dyn StepRunner>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        mut config: EngineConfig,
+    ) -> Result<(Self, EngineHandle)> {
+        for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
+            if value == 0 {
+                return Err(Error::value(what, "a number from 1 up", "0"));
+            }
+        }
+        let largest = config.largest_step();
+        check_room(&*model, largest)?;
+        let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
+        model.prepare(StepLimits { deterministic: config.deterministic, longest, largest })?;
+        let model_facts = model.facts();
+        let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
+        let PoolParts { pages: pool_bytes, states, branches } =
+            config.pool.divide(model.kv_room()?, state_bytes, config.max_branches)?;
+        config.max_branches = branches;
+        let pool_pages = pool_bytes / page_bytes;
+        if pool_pages < page_groups.count() {
+            let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
+            return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
+        }
+        model.allocate(pool_pages, states)?;
+        let prefix = config.prefix_tree(model_facts.page_tokens, page_groups);
+        let prefix = if state_bytes > 0 { prefix.keeping_states(states) } else { prefix };
+        let computed_row = 2.0 * model.config().active_parameters() as f64 / swap_rates.flops;
+        let vocab = model.config().vocab;
+        let facts = EngineFacts {
+            context: longest,
+            vocab,
+            bos: model.config().bos,
+            eos: model.config().eos.iter().copied().filter(|token| token.ix() < vocab).collect(),
+            device: model_facts.device.clone(),
+            arithmetic: model_facts.arithmetic.clone(),
+            exact: model_facts.batch_invariant,
+            is_async: model_facts.is_async,
+            page_tokens: model_facts.page_tokens as usize,
+            page_bytes,
+            kv_bytes_per_token: model_facts.kv_bytes_per_token,
+            pool_pages,
+            page_groups,
+            window_pages: prefix.page_counts().window_pages,
+            max_branches: config.max_branches,
+            state_bytes,
+            states,
+            prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
+            replicas: 1,
+        };
+        let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
+        let restore_cost = RestoreCost {
+            page_bytes,
+            state_bytes,
+            swapped_byte: if config.swap_at_any_cost { 0.0 } else { 2.0 / swap_rates.host_bytes },
+            computed_row,
+        };
+        let mut cache = KvCache::new(prefix, pool_pages, config.swap_bytes, restore_cost);
+        if let Some(options) = &config.prefix_store {
+            cache.store = Some(PrefixStore::open(options, &facts, &model_facts.page_layout)?);
+        }
+        let mut engine = Engine {
+            model,
+            model_facts,
+            swapped: HashMap::new(),
+            loaded: None,
+            submitted: VecDeque::new(),
+            most_run_rows: usize::MAX,
+            tokenizer,
+            facts,
+            config,
+            cache,
+            branches: Branches::default(),
+            scheduler: Scheduler::default(),
+            metrics: Metrics::default(),
+            live: handle.live_place(),
+            lends: Vec::new(),
+            lent_prefixes: Vec::new(),
+            end: ExitGuard(exit_reason),
+            commands,
+            thread: handle.thread(),
+        };
+        engine.publish();
+        Ok((engine, handle))
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Ends the engine with all that it holds but the model, for another engine.
+    pub fn into_model(mut self) -> Box<dyn StepRunner> {
+        self.model.clear();
+        self.model
+    }
+}
+
+/// Refuses steps whose rows and logits alone are more than the memory that is free.
+fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
+    let config = model.config();
+    let (rows, logit_rows) = (shape.rows.saturating_mul(config.hidden), shape.logit_rows.saturating_mul(config.vocab));
+    let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
+    if needed > free {
+        let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
+        return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));
+    }
+    Ok(())
+}
+
+/// What prefixes cost an engine whose model computes a token in `computed_row` seconds.
+fn prefix_costs(facts: &RunnerFacts, computed_row: f64, copies_at_any_cost: bool) -> PrefixCosts {
+    let RunnerFacts { kv_bytes_per_token, state_bytes, swap_rates, is_async, .. } = *facts;
+    let costs = PrefixCosts::new(kv_bytes_per_token, state_bytes, computed_row, swap_rates.host_bytes, is_async);
+    if copies_at_any_cost { costs.copying_at_any_cost() } else { costs }
+}

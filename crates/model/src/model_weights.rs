@@ -1,0 +1,47 @@
+//! The weights of a model, from its folder or a seed, before they are loaded on a backend.
+
+use offshoot_backend::Dtype;
+use offshoot_core::error::Result;
+
+use super::config::{ModelConfig, ModelFolder};
+use super::layout::Layout;
+use super::weights::{self, RandomWeights, WeightSource};
+
+/// The weights of a model, from which decoders are loaded.
+pub struct ModelWeights {
+    pub(super) config: ModelConfig,
+    /// The compute dtype.
+    pub(super) dtype: Dtype,
+    pub(super) layout: Layout,
+    pub(super) source: WeightSource,
+}
+
+impl ModelWeights {
+    /// Those of a folder, by memory map. All tensors are checked against config.json.
+    pub fn open(folder: &ModelFolder) -> Result<Self> {
+        let checkpoint = weights::open(folder)?;
+        let config = checkpoint.complete(&folder.config);
+        let layout = Layout::of(&config);
+        checkpoint.verify(&layout)?;
+        checkpoint.note_left_out(&layout);
+        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
+        let converts = config.compute.is_some();
+        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
+        Ok(Self { config, dtype, layout, source })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Random ones of `dtype`, generated from `seed`.
+    pub fn random(config: ModelConfig, dtype: Dtype, seed: u64) -> Self {
+        let layout = Layout::of(&config);
+        let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
+        Self { config, dtype, layout, source }
+    }
+}

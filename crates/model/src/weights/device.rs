@@ -1,0 +1,81 @@
+//! What loading asks of the device for which it reads matrices. Code that finds, checks and stacks tensors is compiled
+//! once, against the trait [`Device`]; only [`Matrices`] knows the type of the backend.
+
+use offshoot_backend::{Backend, HeldPart, Split, WeightFormat};
+use offshoot_core::error::Result;
+
+/// A device that takes matrices, one after the other.
+pub trait Device {
+    /// Whether it is the first of those that load a model together.
+    fn is_first(&self) -> bool;
+
+    /// Whether it multiplies matrices of this format as they are.
+    fn multiplies(&self, format: WeightFormat) -> bool;
+
+    /// As [`Backend::MIXES_DTYPES`].
+    fn mixes_dtypes(&self) -> bool;
+
+    /// As [`Backend::ORDERS_INPUTS`].
+    fn orders_inputs(&self) -> bool;
+
+    /// Its name, one line.
+    fn describe(&self) -> String;
+
+    /// Loads a matrix that is stacked of these parts.
+    fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()>;
+}
+
+/// Matrices that are loaded on a backend.
+pub struct Matrices<'a, B: Backend> {
+    backend: &'a mut B,
+    split: &'a Split,
+    /// The inner width of the experts whose matrices they are; `None`: they are no experts'.
+    expert_width: Option<usize>,
+    pub loaded: Vec<B::Matrix>,
+}
+
+impl<'a, B: Backend> Matrices<'a, B> {
+    pub fn new(backend: &'a mut B, split: &'a Split) -> Self {
+        Self { backend, split, expert_width: None, loaded: Vec::new() }
+    }
+
+    /// Those of experts of this inner width.
+    pub fn of_experts(backend: &'a mut B, split: &'a Split, width: usize) -> Self {
+        Self { expert_width: Some(width), ..Self::new(backend, split) }
+    }
+
+    /// The one matrix that was loaded.
+    pub fn only(mut self) -> B::Matrix {
+        self.loaded.pop().expect("it is loaded unless that is an error")
+    }
+}
+
+impl<B: Backend> Device for Matrices<'_, B> {
+    fn is_first(&self) -> bool {
+        self.backend.is_first()
+    }
+
+    fn multiplies(&self, format: WeightFormat) -> bool {
+        match self.expert_width {
+            None => self.backend.multiplies(format),
+            Some(width) => self.backend.multiplies_experts(format, width),
+        }
+    }
+
+    fn mixes_dtypes(&self) -> bool {
+        B::MIXES_DTYPES
+    }
+
+    fn orders_inputs(&self) -> bool {
+        B::ORDERS_INPUTS
+    }
+
+    fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()> {
+        self.loaded.push(self.backend.split_matrix(parts, self.split)?);
+        Ok(())
+    }
+}

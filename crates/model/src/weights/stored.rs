@@ -1,0 +1,123 @@
+//! A matrix as a checkpoint stores it, dense or in codes, and the names of what lies beside codes. `quantised` finds
+//! its tensors.
+
+use std::collections::HashSet;
+
+use safetensors::tensor::TensorInfo;
+
+use super::safetensors_file::SafetensorsFile;
+use offshoot_backend::{Dtype, MatrixPart, QuantView, WeightView};
+
+/// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the
+/// scales of fp8 keys and values.
+const COMPANIONS: [&str; 17] = [
+    "weight_scale_inv",
+    "weight_scale",
+    "input_scale",
+    "activation_scale",
+    "weight_packed",
+    "weight_zero_point",
+    "weight_shape",
+    "weight_g_idx",
+    "qweight",
+    "qzeros",
+    "scales",
+    "g_idx",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "kv_scale",
+    "output_scale",
+];
+
+/// A matrix as its checkpoint has it.
+pub struct StoredMatrix<'a> {
+    pub part: StoredPart<'a>,
+    /// The inputs in the order of their groups.
+    pub order: Option<Vec<u32>>,
+    pub tensors: Vec<Tensor<'a>>,
+}
+
+pub enum StoredPart<'a> {
+    Dense(WeightView<'a>),
+    Quantised(QuantView<'a>),
+}
+
+/// A tensor in its file.
+#[derive(Clone, Copy)]
+pub struct Tensor<'a> {
+    pub file: &'a SafetensorsFile,
+    pub info: &'a TensorInfo,
+}
+
+impl<'a> Tensor<'a> {
+    pub fn bytes(self) -> &'a [u8] {
+        self.file.bytes(self.info)
+    }
+}
+
+impl StoredMatrix<'_> {
+    /// As the backend stacks it.
+    pub fn part(&self) -> MatrixPart<'_> {
+        match self.part {
+            StoredPart::Dense(view) => MatrixPart::Dense(view),
+            StoredPart::Quantised(view) => MatrixPart::Quantised(QuantView { order: self.order.as_deref(), ..view }),
+        }
+    }
+
+    /// The dtype of a dense matrix.
+    pub fn dense(&self) -> Option<Dtype> {
+        match self.part {
+            StoredPart::Dense(view) => Some(view.dtype),
+            StoredPart::Quantised(_) => None,
+        }
+    }
+
+    /// Releases the mapped pages.
+    pub fn release(&self) {
+        self.tensors.iter().for_each(|tensor| tensor.file.release(tensor.info));
+    }
+
+    /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where
+    /// they alternate.
+    pub fn expert(&self, expert: usize, experts: usize, alternating: bool) -> Vec<MatrixPart<'_>> {
+        let StoredPart::Quantised(view) = self.part else { unreachable!("`Checkpoint::mxfp4` reads blocks only") };
+        let rows = view.rows / experts;
+        let first = expert * rows;
+        match alternating {
+            false => vec![MatrixPart::Quantised(QuantView { rows, first, ..view })],
+            true => [0, 1]
+                .map(|half| MatrixPart::Quantised(QuantView { rows: rows / 2, first: first + half, step: 2, ..view }))
+                .to_vec(),
+        }
+    }
+}
+
+/// Whether a tensor of this name is read beside the codes of one of `modules`, or passed over knowingly.
+pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
+    let of_module = |end: &str| name.strip_suffix(end).is_some_and(|module| modules.contains(module));
+    let dotted = name.rsplit_once('.').filter(|(_, end)| COMPANIONS.contains(end));
+    dotted.is_some_and(|(module, _)| modules.contains(module))
+        || of_module("_blocks")
+        || of_module("_scales")
+        // Scales of fp8 keys and values; this program stores them in formats of its own.
+        || ["q", "k", "v", "kv"].iter().any(|of| name.ends_with(&format!(".self_attn.{of}_scale")))
+}
+
+/// How closely a matrix is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Its tensors' names, types and shapes.
+    Shapes,
+    /// And its groups: enough to multiply it, if its values are checked elsewhere.
+    Groups,
+    /// And its scales and codes, which reads them.
+    Values,
+}
+
+impl Check {
+    /// That of a device which loads the matrix: of several that load a model together, the first checks values for all.
+    pub fn by(is_first: bool) -> Self {
+        if is_first { Check::Values } else { Check::Groups }
+    }
+}
