@@ -11,6 +11,7 @@ mod long;
 mod options;
 mod whole;
 
+use offshoot_cases::CheckEffort;
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_cpu::Isa;
