@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot_backend::{Backend, Dtype, HeadLayout};
+use offshoot_backend::{Backend, Dtype};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{
     Continuation, Engine, EngineConfig, EngineHandle, Event, Extend, ForkKind, PoolSize, SamplingParams, Stop, Turn,
@@ -65,16 +65,15 @@ fn attention_takes_what_was_measured() {
             group: offshoot_core::ids::GroupIx(0),
             tile,
             window: None,
-            q_heads: small(tree.q_heads),
-            kv_heads: small(tree.kv_heads),
-            head_dim: small(tree.head_dim),
+            q_heads: small(tree.heads.q_heads),
+            kv_heads: small(tree.heads.kv_heads),
+            head_dim: small(tree.heads.head_dim),
             kv_element_bytes: small(tree.dtype.bytes()),
             cost,
         };
-        let heads = HeadLayout { q_heads: tree.q_heads, kv_heads: tree.kv_heads, head_dim: tree.head_dim };
         let plan = Planner::Balanced.plan(&tree.lay_out(page_tokens).expect("pages enough").forest, &hints);
         let Some(&measured) = measured.get(&tree.name) else { continue };
-        rows.push((tree.name, profile.attention_ns(&plan, heads, tree.dtype.bytes()) / 1e3, measured));
+        rows.push((tree.name, profile.attention_ns(&plan, tree.heads, tree.dtype.bytes()) / 1e3, measured));
     }
     assert!(rows.len() > 50, "{} trees were measured", rows.len());
     let mean = compare("us", &rows, 0.8..=1.2);
