@@ -1,6 +1,7 @@
 //! The keys and values of a file, read by type. Every error names the file, the key, what was expected and what was found.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::value::{List, Scalar, Value};
 use offshoot_core::error::{Error, Result};
@@ -26,47 +27,34 @@ impl<'a> Metadata<'a> {
     }
 
     /// The string in the file at this place; `key`: for the error.
-    fn text_at(&self, key: &str, place: std::ops::Range<usize>) -> Result<&'a str> {
+    fn text_at(&self, key: &str, place: Range<usize>) -> Result<&'a str> {
         let text = std::str::from_utf8(&self.file.bytes()[place]);
         text.map_err(|fault| self.error(key, "UTF-8 text", format!("other bytes ({fault})")))
     }
 
+    /// The single value of `key`, which `read` reads.
+    fn one<T>(&self, key: &str, expected: &str, read: impl Fn(&Scalar) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        let found = if let Value::One(scalar) = value { read(scalar) } else { None };
+        found.map(Some).ok_or_else(|| self.mismatch(key, expected, value))
+    }
+
     pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        match self.values.get(key) {
-            None => Ok(None),
-            Some(Value::One(Scalar::Text(place))) => self.text_at(key, place.clone()).map(Some),
-            Some(other) => Err(self.mismatch(key, "a string", other)),
-        }
+        self.one(key, "a string", place)?.map(|place| self.text_at(key, place)).transpose()
     }
 
     /// A whole number from 0.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
-        const EXPECTED: &str = "a whole number from 0";
-        match self.values.get(key) {
-            None => Ok(None),
-            Some(value @ Value::One(Scalar::Whole(whole))) => {
-                u64::try_from(*whole).map(Some).map_err(|_| self.mismatch(key, EXPECTED, value))
-            }
-            Some(other) => Err(self.mismatch(key, EXPECTED, other)),
-        }
+        self.one(key, "a whole number from 0", count)
     }
 
     /// A number.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
-        match self.values.get(key) {
-            None => Ok(None),
-            Some(Value::One(Scalar::Number(number))) => Ok(Some(*number)),
-            Some(Value::One(Scalar::Whole(whole))) => Ok(Some(*whole as f64)),
-            Some(other) => Err(self.mismatch(key, "a number", other)),
-        }
+        self.one(key, "a number", number)
     }
 
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
-        match self.values.get(key) {
-            None => Ok(None),
-            Some(Value::One(Scalar::Bool(flag))) => Ok(Some(*flag)),
-            Some(other) => Err(self.mismatch(key, "true or false", other)),
-        }
+        self.one(key, "true or false", flag)
     }
 
     fn list(&self, key: &str) -> Option<&'a List> {
@@ -80,42 +68,51 @@ impl<'a> Metadata<'a> {
         self.list(key).is_some()
     }
 
-    fn all<T>(&self, key: &str, expected: &str, read: impl Fn(Scalar) -> Option<Result<T>>) -> Result<Option<Vec<T>>> {
+    /// The list of `key`, each of whose values `read` reads.
+    fn all<T>(&self, key: &str, expected: &str, read: impl Fn(&Scalar) -> Option<T>) -> Result<Option<Vec<T>>> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let Value::List(list) = value else { return Err(self.mismatch(key, expected, value)) };
         let mut all = Vec::with_capacity(list.len());
         for scalar in list.scalars(self.file.path(), self.file.bytes()) {
-            all.push(read(scalar).unwrap_or_else(|| Err(self.mismatch(key, expected, value)))?);
+            all.push(read(&scalar).ok_or_else(|| self.mismatch(key, expected, value))?);
         }
         Ok(Some(all))
     }
 
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
-        self.all(key, "a list of strings", |scalar| match scalar {
-            Scalar::Text(place) => Some(self.text_at(key, place)),
-            _ => None,
-        })
+        let Some(places) = self.all(key, "a list of strings", place)? else { return Ok(None) };
+        places.into_iter().map(|place| self.text_at(key, place)).collect::<Result<_>>().map(Some)
     }
 
     pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
-        self.all(key, "a list of whole numbers from 0", |scalar| match scalar {
-            Scalar::Whole(whole) => u64::try_from(whole).ok().map(Ok),
-            _ => None,
-        })
+        self.all(key, "a list of whole numbers from 0", count)
     }
 
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>> {
-        self.all(key, "a list of numbers", |scalar| match scalar {
-            Scalar::Number(number) => Some(Ok(number)),
-            Scalar::Whole(whole) => Some(Ok(whole as f64)),
-            _ => None,
-        })
+        self.all(key, "a list of numbers", number)
     }
 
     pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>> {
-        self.all(key, "a list of true or false", |scalar| match scalar {
-            Scalar::Bool(flag) => Some(Ok(flag)),
-            _ => None,
-        })
+        self.all(key, "a list of true or false", flag)
     }
+}
+
+fn place(scalar: &Scalar) -> Option<Range<usize>> {
+    if let Scalar::Text(place) = scalar { Some(place.clone()) } else { None }
+}
+
+fn count(scalar: &Scalar) -> Option<u64> {
+    if let Scalar::Whole(whole) = scalar { u64::try_from(*whole).ok() } else { None }
+}
+
+fn number(scalar: &Scalar) -> Option<f64> {
+    match scalar {
+        Scalar::Number(number) => Some(*number),
+        Scalar::Whole(whole) => Some(*whole as f64),
+        Scalar::Bool(_) | Scalar::Text(_) => None,
+    }
+}
+
+fn flag(scalar: &Scalar) -> Option<bool> {
+    if let Scalar::Bool(flag) = scalar { Some(*flag) } else { None }
 }

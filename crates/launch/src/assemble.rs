@@ -251,13 +251,6 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     })
 }
 
-impl Launched {
-    /// Rewrites an error in the units of the command line: bytes instead of pages.
-    pub fn in_bytes(&self, error: Error) -> Error {
-        in_bytes(error, self.engine.facts())
-    }
-}
-
 /// Loads the model on an open backend, which then stores keys, values and states in the budget's formats.
 pub(super) fn load_on<B: Backend>(
     mut backend: B,

@@ -215,20 +215,8 @@ impl<B: Backend> Decoder<B> {
         self.make_room(backend, step, loaded)
     }
 
-    /// Advances the loaded step by one token per row (see `StepBatch::advance`) and enqueues it.
-    pub fn advance(
-        &mut self,
-        backend: &mut B,
-        kv: &mut B::Kv,
-        step: &mut B::Step,
-        uniforms: &[f64],
-        new_pages: &[NewPage],
-    ) -> Result<&B::Buffer> {
-        let shape = self.load_advanced(backend, step, uniforms, new_pages)?;
-        self.enqueue(backend, kv, step, shape)
-    }
-
-    /// The first half of `advance`. Nothing is computed, also after an error.
+    /// Advances the loaded step by one token per row (see `StepBatch::advance`); `enqueue` follows. Nothing is computed,
+    /// also after an error.
     pub fn load_advanced(
         &mut self,
         backend: &mut B,
@@ -241,7 +229,7 @@ impl<B: Backend> Decoder<B> {
         self.make_room(backend, step, loaded)
     }
 
-    /// The second half of `forward` and `advance`: enqueues the step of that shape which is loaded. After an error any of
+    /// The second half of `forward`, and what follows `load_advanced`: enqueues the loaded step, of that shape. After an error any of
     /// its ops may have been computed: of the states that the step changes none is to be read again.
     pub fn enqueue(
         &mut self,

@@ -110,13 +110,8 @@ pub struct Layout {
 }
 
 impl ExpertMatrices {
-    pub fn tensors(&self) -> Box<dyn Iterator<Item = &TensorSpec> + '_> {
-        match self {
-            ExpertMatrices::Separate(experts) => Box::new(experts.iter().flatten()),
-            ExpertMatrices::Stacked(tensor)
-            | ExpertMatrices::Transposed { tensor, .. }
-            | ExpertMatrices::Mxfp4 { tensor, .. } => Box::new(std::iter::once(tensor)),
-        }
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
+        self.stacks().into_iter().flatten()
     }
 
     /// Groups of tensors that are stacked into one matrix.

@@ -145,7 +145,7 @@ pub struct AttentionTimes {
     pub products: Option<ProductTimes>,
     /// When the planner splits long items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<SplitAt>,
+    pub split: Option<Split>,
 }
 
 /// How products are timed.
@@ -163,14 +163,6 @@ pub enum ProductTimes {
         token_ns: f64,
         half_token_ns: f64,
     },
-}
-
-/// See [`Split`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SplitAt {
-    pub parts: u64,
-    pub tokens: u32,
 }
 
 /// Hopper's compute capability.
@@ -373,7 +365,7 @@ impl DeviceProfile {
             item: item_ns.unwrap_or(backend.item),
             kv_byte: kv_byte_ns.unwrap_or(backend.kv_byte),
             state_byte: state_byte_ns.unwrap_or(backend.state_byte),
-            split: split.map(|SplitAt { parts, tokens }| Split { parts, tokens }).or(backend.split),
+            split: split.or(backend.split),
             tiles,
         }
     }

@@ -19,7 +19,7 @@ use offshoot_core::json;
 use offshoot_core::out::Progress;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::RootOptions;
-use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, work_ahead};
+use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ahead};
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
 use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 
@@ -211,7 +211,7 @@ impl<'a> WorkerContext<'a> {
                     self.finished.lock().expect("pushing does not panic").push(finished);
                     self.run.progress.item_done();
                 }
-                Err(error) => match self.run.launched.in_bytes(error) {
+                Err(error) => match in_bytes(error, self.run.launched.engine.facts()) {
                     error if self.ends_the_run(&error) => self.end(error),
                     error => self.fail(item, error),
                 },
@@ -305,7 +305,8 @@ impl<'a> WorkerContext<'a> {
             if outcome.samples.is_empty() {
                 return Err(first);
             }
-            outcome.failed = Some(FailedBranches { branches, first: launched.in_bytes(first).to_string() });
+            outcome.failed =
+                Some(FailedBranches { branches, first: in_bytes(first, launched.engine.facts()).to_string() });
         }
         if let Some(journal) = journal {
             // The item's line is written last: a resumed run skips items that have one.

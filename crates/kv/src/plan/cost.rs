@@ -1,5 +1,7 @@
 //! What a planner knows of the model and the device, and the cost of a plan's parts on a backend. Each backend names its [`CostModel`]; only `balanced` uses it.
 
+use serde::{Deserialize, Serialize};
+
 use offshoot_core::ids::GroupIx;
 
 /// Facts of the model and the device that a planner needs.
@@ -55,7 +57,8 @@ pub struct Tiles {
 }
 
 /// An item is split if it is more than a given part of the step's work and longer than a given number of tokens.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Split {
     pub parts: u64,
     pub tokens: u32,

@@ -103,7 +103,8 @@ fn allocated_by_steps(isa: Isa, dtype: Dtype, (prompt, samples): (usize, usize))
     let uniforms = vec![0.6; samples];
     let mut advance = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
-        model.advance(&mut backend, &mut kv, &mut step, &uniforms, &[]).unwrap();
+        let shape = model.load_advanced(&mut backend, &mut step, &uniforms, &[]).unwrap();
+        model.enqueue(&mut backend, &mut kv, &mut step, shape).unwrap();
         let after = ALLOCATIONS.load(Ordering::Relaxed);
         assert_eq!(backend.collect(&mut step).unwrap().len(), samples);
         after - before
