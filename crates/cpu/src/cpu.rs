@@ -163,7 +163,7 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<CpuWeights> {
-        Ok(CpuWeights::pack(self.cores.isa, parts))
+        Ok(CpuWeights::pack(parts))
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vec<f32>> {

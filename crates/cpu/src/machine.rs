@@ -161,57 +161,36 @@ mod x86 {
 
     use crate::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 
-    pub fn f32_avx512(rounds: usize) -> usize {
-        #[target_feature(enable = "avx512f")]
-        fn run(rounds: usize) {
-            let mut sums = [_mm512_setzero_ps(); 24];
-            let (x, y) = (black_box(_mm512_set1_ps(1e-3)), black_box(_mm512_set1_ps(1e-3)));
-            for _ in 0..rounds {
-                for sum in &mut sums {
-                    *sum = _mm512_fmadd_ps(x, y, *sum);
+    /// A loop over independent sums in registers: in every round each becomes `$next` of itself and an operand.
+    macro_rules! peak_loop {
+        ($name:ident, $features:literal, $sums:literal of $zero:expr, $x:ident = $operand:expr,
+            $sum:ident => $next:expr, $operations:expr) => {
+            pub fn $name(rounds: usize) -> usize {
+                #[target_feature(enable = $features)]
+                fn run(rounds: usize) {
+                    let (mut sums, $x) = ([$zero; $sums], $operand);
+                    for _ in 0..rounds {
+                        for $sum in &mut sums {
+                            *$sum = $next;
+                        }
+                    }
+                    black_box(sums);
                 }
+                // SAFETY: called for paths that have the instructions only.
+                unsafe { run(rounds) };
+                $sums * $operations
             }
-            black_box(sums);
-        }
-        // SAFETY: called for `Isa::Avx512` and above only.
-        unsafe { run(rounds) };
-        24 * 16 * 2
+        };
     }
 
-    pub fn f32_avx2(rounds: usize) -> usize {
-        #[target_feature(enable = "avx2,fma")]
-        fn run(rounds: usize) {
-            let mut sums = [_mm256_setzero_ps(); 12];
-            let (x, y) = (black_box(_mm256_set1_ps(1e-3)), black_box(_mm256_set1_ps(1e-3)));
-            for _ in 0..rounds {
-                for sum in &mut sums {
-                    *sum = _mm256_fmadd_ps(x, y, *sum);
-                }
-            }
-            black_box(sums);
-        }
-        // SAFETY: called for `Isa::Avx2` only.
-        unsafe { run(rounds) };
-        12 * 8 * 2
-    }
-
-    pub fn bf16_dot(rounds: usize) -> usize {
-        #[target_feature(enable = "avx512f,avx512bf16")]
-        fn run(rounds: usize) {
-            let mut sums = [_mm512_setzero_ps(); 24];
-            let pairs = black_box(_mm512_set1_ps(1e-3));
-            let x = _mm512_cvtne2ps_pbh(pairs, pairs);
-            for _ in 0..rounds {
-                for sum in &mut sums {
-                    *sum = _mm512_dpbf16_ps(*sum, x, x);
-                }
-            }
-            black_box(sums);
-        }
-        // SAFETY: called where `Isa::Avx512Bf16` is available only.
-        unsafe { run(rounds) };
-        24 * 32 * 2
-    }
+    peak_loop!(f32_avx512, "avx512f", 24 of _mm512_setzero_ps(), x = black_box(_mm512_set1_ps(1e-3)),
+        sum => _mm512_fmadd_ps(x, x, *sum), 16 * 2);
+    peak_loop!(f32_avx2, "avx2,fma", 12 of _mm256_setzero_ps(), x = black_box(_mm256_set1_ps(1e-3)),
+        sum => _mm256_fmadd_ps(x, x, *sum), 8 * 2);
+    peak_loop!(bf16_dot, "avx512f,avx512bf16", 24 of _mm512_setzero_ps(), x = {
+        let pairs = black_box(_mm512_set1_ps(1e-3));
+        _mm512_cvtne2ps_pbh(pairs, pairs)
+    }, sum => _mm512_dpbf16_ps(*sum, x, x), 32 * 2);
 
     /// Four sums, as many as there are products of two tiles by two.
     pub fn bf16_tiles(rounds: usize) -> usize {

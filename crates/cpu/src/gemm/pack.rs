@@ -5,7 +5,6 @@ use half::{bf16, f16};
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
-use crate::Isa;
 use crate::memory::CacheLine;
 use offshoot_backend::{Dtype, WeightView};
 
@@ -23,9 +22,8 @@ pub struct CpuMatrix {
 }
 
 impl CpuMatrix {
-    /// Stacks `parts`, which have equal `cols` and dtype. The layout is the same for every instruction set. Panics if
-    /// parts differ or a part's bytes do not fit its shape.
-    pub fn pack(_isa: Isa, parts: &[WeightView<'_>]) -> Self {
+    /// Stacks `parts`, which have equal `cols` and dtype. Panics if parts differ or a part's bytes do not fit its shape.
+    pub fn pack(parts: &[WeightView<'_>]) -> Self {
         let first = parts.first().expect("a matrix has at least one part");
         let (cols, dtype) = (first.cols, first.dtype);
         assert!(parts.iter().all(|p| p.cols == cols && p.dtype == dtype), "stacked parts agree in width and dtype");
@@ -34,7 +32,7 @@ impl CpuMatrix {
         let mut lines = zeroed(rows.div_ceil(PANEL) * panel_lines(dtype, cols));
         let sources: Vec<&[u8]> =
             parts.iter().flat_map(|p| p.bytes.chunks_exact((cols * dtype.bytes()).max(1))).collect();
-        cast_mut(&mut lines)
+        bytemuck::cast_slice_mut::<u8, CacheLine>(&mut lines)
             .par_chunks_exact_mut(panel_lines(dtype, cols).max(1))
             .zip(sources.par_chunks(PANEL))
             .for_each(|(panel, rows)| fill_panel(panel, rows, dtype));
@@ -134,8 +132,4 @@ pub fn zeroed(lines: usize) -> MmapMut {
         log::debug!("no huge pages for weights: {err}");
     }
     memory
-}
-
-fn cast_mut(memory: &mut MmapMut) -> &mut [CacheLine] {
-    bytemuck::cast_slice_mut(memory)
 }

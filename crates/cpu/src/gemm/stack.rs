@@ -9,7 +9,7 @@ use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
-use crate::{Cores, CpuBuffer, Isa};
+use crate::{Cores, CpuBuffer};
 use offshoot_backend::quantised::QuantView;
 use offshoot_backend::{BlockView, MatrixPart, with_bytes};
 use offshoot_core::ids::TokenId;
@@ -58,10 +58,10 @@ impl Piece {
 
 impl CpuWeights {
     /// Stacks `parts`, which have equal `cols`.
-    pub fn pack(isa: Isa, parts: &[MatrixPart<'_>]) -> Self {
+    pub fn pack(parts: &[MatrixPart<'_>]) -> Self {
         let cols = parts.first().expect("a matrix has at least one part").cols();
         assert!(parts.iter().all(|part| part.cols() == cols), "stacked parts agree in width");
-        let pieces: Vec<Piece> = parts.chunk_by(alike).map(|parts| piece(isa, parts)).collect();
+        let pieces: Vec<Piece> = parts.chunk_by(alike).map(piece).collect();
         Self { rows: parts.iter().map(MatrixPart::rows).sum(), cols, pieces }
     }
 
@@ -94,7 +94,7 @@ fn alike(a: &MatrixPart<'_>, b: &MatrixPart<'_>) -> bool {
 }
 
 /// `parts` are alike.
-fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
+fn piece(parts: &[MatrixPart<'_>]) -> Piece {
     let quantised = parts.iter().map(|part| match part {
         MatrixPart::Quantised(view) => Some(*view),
         _ => None,
@@ -109,7 +109,7 @@ fn piece(isa: Isa, parts: &[MatrixPart<'_>]) -> Piece {
     if let Some(views) = blocks.collect::<Option<Vec<BlockView<'_>>>>() {
         return Piece::Blocks(BlockPanels::pack(&views));
     }
-    Piece::Dense(with_bytes(parts, |views| CpuMatrix::pack(isa, views)))
+    Piece::Dense(with_bytes(parts, CpuMatrix::pack))
 }
 
 /// `out[r] = table[tokens[r]]`, as f32 numbers.

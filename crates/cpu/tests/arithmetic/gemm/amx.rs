@@ -47,7 +47,7 @@ fn outputs_are_those_of_the_instruction_s_definition() {
         let weights: Vec<bf16> = (0..outputs * inputs).map(|_| bf16::from_f32(number())).collect();
         let view =
             WeightView { dtype: Dtype::Bf16, rows: outputs, cols: inputs, bytes: bytemuck::cast_slice(&weights) };
-        let w = CpuMatrix::pack(Isa::Amx, &[view]);
+        let w = CpuMatrix::pack(&[view]);
         let mut x = CpuBuffer::new(rows, inputs);
         // What the padding of rows held before, which must not matter.
         let mut garbage = CpuBuffer::new(96, inputs);

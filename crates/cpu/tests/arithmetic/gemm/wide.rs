@@ -28,7 +28,7 @@ fn rows_have_the_bits_that_they_have_alone() {
             let zeros = codes == CodeFormat::Int4 && group != Some(32);
             let format = QuantFormat { codes, group, zeros, rounding: Rounding::Exact };
             let view = QuantView::of(format, OUTPUTS, cols, QuantSource::Random(random));
-            let w = CpuWeights::pack(isa, &[MatrixPart::Quantised(view)]);
+            let w = CpuWeights::pack(&[MatrixPart::Quantised(view)]);
             for rows in [13, 34] {
                 let x: Vec<f32> = (0..rows * cols).map(|i| numbers.at(i)).collect();
                 let found = product(&cores, &w, rows, &x);
