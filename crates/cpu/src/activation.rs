@@ -36,21 +36,9 @@ pub fn gelu(cores: &Cores, x: &mut CpuBuffer) {
 
 for_each_isa! {
     fn gated_silu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_silu_clear or gated_silu_loop;
-}
-
-for_each_isa! {
     fn gated_gelu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_gelu_clear or gated_gelu_loop;
-}
-
-for_each_isa! {
     fn gated_clamped_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_clamped_clear or gated_clamped_loop;
-}
-
-for_each_isa! {
     fn multiply_row(x: &mut [f32], by: &[f32]) = multiply_loop;
-}
-
-for_each_isa! {
     fn gelu_row(x: &mut [f32]) = gelu_clear or gelu_loop;
 }
 

@@ -345,19 +345,10 @@ pub fn sigmoid_times(cores: &Cores, x: &mut CpuBuffer, y: &CpuBuffer) {
 
 for_each_isa! {
     fn conv_row(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) = conv_clear or conv_loop;
-}
-
-for_each_isa! {
     /// Decays the state, adds the token to it, and reads it. `rounds`: the state is rounded to bf16 before it is read.
     fn update(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) = update_loop;
-}
-
-for_each_isa! {
     /// `out = state^T query`
     fn read(state: &[f32], query: &[f32], out: &mut [f32]) = read_loop;
-}
-
-for_each_isa! {
     /// A strip through all tokens; see [`Strips`]. `rounds`: the state is rounded to bf16 after each token.
     fn update_strip(
         state: &mut [[f32; STRIP]],
@@ -366,23 +357,11 @@ for_each_isa! {
         values: &mut [[f32; STRIP]],
         rounds: bool,
     ) = strip_loop;
-}
-
-for_each_isa! {
     /// Numbers of bf16 as f32.
     fn widen(to: &mut [f32], from: &[bf16]) = widen_loop;
-}
-
-for_each_isa! {
     /// Numbers that bf16 has, which were rounded as they were computed.
     fn narrow(to: &mut [bf16], from: &[f32]) = narrow_loop;
-}
-
-for_each_isa! {
     fn gated_norm_row(x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) = gated_norm_clear or gated_norm_loop;
-}
-
-for_each_isa! {
     fn sigmoid_row(x: &mut [f32], gate: &[f32]) = sigmoid_clear or sigmoid_loop;
 }
 

@@ -36,17 +36,8 @@ pub fn head_norm(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, kind: He
 
 for_each_isa! {
     fn rms_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_loop;
-}
-
-for_each_isa! {
     fn rms_norm_add_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_add_loop;
-}
-
-for_each_isa! {
     fn layer_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_loop;
-}
-
-for_each_isa! {
     fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) = heads_norm_loop;
 }
 

@@ -62,13 +62,16 @@ pub fn bf16_bits(x: f32) -> u32 {
     if x.is_nan() { quiet } else { rounded }
 }
 
-/// Defines `fn name(isa, args)`, which runs the `#[inline(always)]` function `body` compiled for `isa`. With
-/// `clear or body`, `Isa::Portable` runs `clear` instead.
+/// Defines functions `fn name(isa, args)`, each of which runs the `#[inline(always)]` function `body` compiled for
+/// `isa`. With `clear or body`, `Isa::Portable` runs `clear` instead.
 macro_rules! for_each_isa {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident;) => {
-        for_each_isa! { $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
+    (@one $(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? = $body:ident;) => {
+        for_each_isa! { @one $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
     };
-    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $clear:ident or $body:ident;) => {
+    (
+        @one $(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?
+            = $clear:ident or $body:ident;
+    ) => {
         $(#[$doc])*
         $vis fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
@@ -97,6 +100,14 @@ macro_rules! for_each_isa {
                 }
             }
         }
+    };
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident $(or $fast:ident)?;
+    )+) => {
+        $(for_each_isa! {
+            @one $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body $(or $fast)?;
+        })+
     };
 }
 pub(super) use for_each_isa;

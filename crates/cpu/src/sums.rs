@@ -23,13 +23,7 @@ pub fn softcap(cores: &Cores, x: &mut CpuBuffer, cap: f32) {
 
 for_each_isa! {
     fn add_row(out: &mut [f32], x: &[f32]) = add_loop;
-}
-
-for_each_isa! {
     fn scale_row(x: &mut [f32], factor: f32) = scale_loop;
-}
-
-for_each_isa! {
     fn softcap_row(x: &mut [f32], cap: f32) = softcap_clear or softcap_loop;
 }
 

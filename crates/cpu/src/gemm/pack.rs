@@ -22,7 +22,8 @@ pub struct CpuMatrix {
 }
 
 impl CpuMatrix {
-    /// Stacks `parts`, which have equal `cols` and dtype. Panics if parts differ or a part's bytes do not fit its shape.
+    /// Stacks `parts`, which have equal `cols` and dtype. Panics if parts differ or a part's bytes do not fit its
+    /// shape.
     pub fn pack(parts: &[WeightView<'_>]) -> Self {
         let first = parts.first().expect("a matrix has at least one part");
         let (cols, dtype) = (first.cols, first.dtype);
