@@ -8,6 +8,23 @@ use super::operand::OperandForm;
 use crate::gemm::pack::PANEL;
 use offshoot_backend::quantised::{CodeFormat, QuantFormat};
 
+/// The kernel `$tile`, of a decoder or none, for so many rows and panels.
+macro_rules! one_of {
+    ($tile:ident$(, $d:ident)?) => {
+        |rows: usize, panels: usize| -> QuantKernel {
+            match (rows, panels) {
+                (1, 1) => $tile::<$($d,)? 1, 1>,
+                (1, 2) => $tile::<$($d,)? 1, 2>,
+                (2, 1) => $tile::<$($d,)? 2, 1>,
+                (2, 2) => $tile::<$($d,)? 2, 2>,
+                (3, 1) => $tile::<$($d,)? 3, 1>,
+                (4, 1) => $tile::<$($d,)? 4, 1>,
+                _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
+            }
+        }
+    };
+}
+
 /// The kernels that multiply numbers.
 pub fn numbers(format: QuantFormat) -> QuantKernels {
     QuantKernels {
@@ -16,52 +33,23 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
         rows: MOST_ROWS,
         panels,
         kernel: match (format.codes, format.zeros) {
-            (CodeFormat::Fp8, _) => kernel::<Fp8>,
-            (CodeFormat::Int8, _) => kernel::<Int8>,
-            (CodeFormat::Int4, _) => kernel::<Nibbles>,
-            (CodeFormat::Fp4, _) => kernel::<Fp4>,
+            (CodeFormat::Fp8, _) => one_of!(tile, Fp8),
+            (CodeFormat::Int8, _) => one_of!(tile, Int8),
+            (CodeFormat::Int4, _) => one_of!(tile, Nibbles),
+            (CodeFormat::Fp4, _) => one_of!(tile, Fp4),
         },
     }
 }
 
 /// The kernels that multiply bytes.
-pub const BYTES: QuantKernels = QuantKernels {
-    form: OperandForm::Signed,
-    wide: None,
-    rows: MOST_ROWS,
-    panels,
-    kernel: |rows, panels| dot_kernel(rows, panels),
-};
+pub const BYTES: QuantKernels =
+    QuantKernels { form: OperandForm::Signed, wide: None, rows: MOST_ROWS, panels, kernel: one_of!(dot_tile) };
 
 const MOST_ROWS: usize = 4;
 
 /// 16 registers: two sums for each row and panel, and the codes and numbers of one panel.
 fn panels(rows: usize) -> usize {
     if rows <= 2 { 2 } else { 1 }
-}
-
-fn kernel<D: Decode>(rows: usize, panels: usize) -> QuantKernel {
-    match (rows, panels) {
-        (1, 1) => tile::<D, 1, 1>,
-        (1, 2) => tile::<D, 1, 2>,
-        (2, 1) => tile::<D, 2, 1>,
-        (2, 2) => tile::<D, 2, 2>,
-        (3, 1) => tile::<D, 3, 1>,
-        (4, 1) => tile::<D, 4, 1>,
-        _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
-    }
-}
-
-fn dot_kernel(rows: usize, panels: usize) -> QuantKernel {
-    match (rows, panels) {
-        (1, 1) => dot_tile::<1, 1>,
-        (1, 2) => dot_tile::<1, 2>,
-        (2, 1) => dot_tile::<2, 1>,
-        (2, 2) => dot_tile::<2, 2>,
-        (3, 1) => dot_tile::<3, 1>,
-        (4, 1) => dot_tile::<4, 1>,
-        _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
-    }
 }
 
 /// How a format's codes become numbers. `STEP` inputs of eight outputs lie in `BYTES / 2` bytes.

@@ -100,14 +100,9 @@ fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: Operan
     let reciprocal = 1.0 / scale;
     out.iter_mut()
         .zip(row.iter())
-        .for_each(|(out, x)| *out = code(*x, reciprocal).cast_unsigned().wrapping_add(offset));
+        .for_each(|(out, x)| *out = int8_code(x * reciprocal).cast_unsigned().wrapping_add(offset));
     out[row.len()..].fill(offset);
     scale
-}
-
-#[inline(always)]
-fn code(x: f32, reciprocal: f32) -> i8 {
-    int8_code(x * reciprocal)
 }
 
 /// Whether the products with `w` are those of integers.
@@ -149,7 +144,7 @@ impl Operand {
         match integer_scale(w, &numbers) {
             Some(scale) => {
                 let reciprocal = 1.0 / scale;
-                Operand::Int8 { codes: numbers.iter().map(|x| code(*x, reciprocal)).collect(), scale }
+                Operand::Int8 { codes: numbers.iter().map(|x| int8_code(x * reciprocal)).collect(), scale }
             }
             None => {
                 round_row(&mut numbers, w.format.rounding, w.activations);
