@@ -103,12 +103,7 @@ pub fn numbers(dice: &mut Dice, dtype: Dtype, len: usize) -> Vec<f32> {
     (0..len).map(|_| dtype.round(dice.number())).collect()
 }
 
-/// `values` `[rows, cols]`, which `dtype` can hold, as a matrix of the backend.
-pub fn matrix<B: Backend>(backend: &mut B, dtype: Dtype, rows: usize, values: &[f32]) -> Result<B::Matrix> {
-    stacked(backend, dtype, &[rows], values)
-}
-
-/// The same matrix from parts of these rows, as models stack projections.
+/// `values` `[rows, cols]`, which `dtype` can hold, as a matrix of parts of these rows, as models stack projections.
 pub fn stacked<B: Backend>(backend: &mut B, dtype: Dtype, parts: &[usize], values: &[f32]) -> Result<B::Matrix> {
     let cols = values.len() / parts.iter().sum::<usize>();
     // One byte before the weights: files do not align them.

@@ -132,32 +132,24 @@ impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        let (ops, gemms, experts) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let choosing = AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET };
-        let loader = WeightLoader::new(&device)?;
-        let (moves, skips_attention, deterministic) = (0, false, false);
-        let kv = KvDtype::Model;
-        let (fp8, most_rows, most_places) = (None, 0, 0);
-        let (delta_rule, chunk_products) = (Vec::new(), None);
-        let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
-            loader,
-            ops,
-            gemms,
-            fp8,
-            four_bit,
-            most_rows,
-            most_places,
-            experts,
-            delta_rule,
-            chunk_products,
-            choosing,
+            loader: WeightLoader::new(&device)?,
+            ops: HashMap::new(),
+            gemms: HashMap::new(),
+            fp8: None,
+            four_bit: FourBitKernels::new(&device),
+            most_rows: 0,
+            most_places: 0,
+            experts: HashMap::new(),
+            delta_rule: Vec::new(),
+            chunk_products: None,
+            choosing: AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET },
             place: None,
-            moves,
-            skips_attention,
+            moves: 0,
+            skips_attention: false,
             has_begun: false,
-            deterministic,
-            kv,
+            deterministic: false,
+            kv: KvDtype::Model,
             device,
         })
     }
