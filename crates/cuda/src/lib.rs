@@ -703,7 +703,7 @@ impl Backend for Cuda {
     }
 
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.element(), out).embed(out, table, (step.tokens(), 0), step.sampled());
+        self.ops(table.element(), out).embed(out, table, (step.tokens.memory(), 0), &step.sampled);
     }
 
     fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
@@ -729,7 +729,7 @@ impl Backend for Cuda {
     }
 
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
-        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions(), 0));
+        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions.memory(), 0));
     }
 
     fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
@@ -737,7 +737,8 @@ impl Backend for Cuda {
     }
 
     fn prepare_heads(&mut self, qkv: &mut Buffer, steps: &HeadSteps<'_, Vector, Rope>, kv: &mut Kv, step: &Step) {
-        let words = HeadWords { positions: (step.positions(), 0), slots: step.slots(kv.place(steps.layer).group) };
+        let words =
+            HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
         if !self.ops(qkv.element, qkv).prepare_heads(qkv, steps, kv, words) {
             prepare_heads_in_turn(self, qkv, steps, kv, step);
         }
@@ -859,7 +860,7 @@ impl Backend for Cuda {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        self.ops(x.element, out).select_rows(out, x, (step.logit_rows(), 0));
+        self.ops(x.element, out).select_rows(out, x, (step.logit_rows.memory(), 0));
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {
