@@ -66,11 +66,7 @@ fn worst_of(case: &impl OpCase, found: &[f32], expected: &[f64], worst: &mut Wor
         let x = f64::from(x);
         // Two equal infinities or two NaNs have no error.
         let error = if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() };
-        let seen =
-            WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: case.tolerance(at, y) };
-        if seen.error > 0.0 && seen.share() >= worst.share() {
-            *worst = seen;
-        }
+        worst.raise(error, case.tolerance(at, y));
     }
 }
 
