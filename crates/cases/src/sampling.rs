@@ -178,9 +178,9 @@ impl SampleCases {
     }
 }
 
-/// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar size,
-/// with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks of
-/// some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
+/// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
+/// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks
+/// of some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
 fn raise_to_logprobs(worst: &mut WorstError, expected: &Sampled, found: &Sampled) {
     let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
     let same_top =
