@@ -66,11 +66,7 @@ fn worst_of(case: &impl OpCase, found: &[f32], expected: &[f64], worst: &mut Wor
         let x = f64::from(x);
         // Two equal infinities or two NaNs have no error.
         let error = if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() };
-        let seen =
-            WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: case.tolerance(at, y) };
-        if seen.error > 0.0 && seen.share() >= worst.share() {
-            *worst = seen;
-        }
+        worst.raise(error, case.tolerance(at, y));
     }
 }
 
@@ -103,12 +99,7 @@ pub fn numbers(dice: &mut Dice, dtype: Dtype, len: usize) -> Vec<f32> {
     (0..len).map(|_| dtype.round(dice.number())).collect()
 }
 
-/// `values` `[rows, cols]`, which `dtype` can hold, as a matrix of the backend.
-pub fn matrix<B: Backend>(backend: &mut B, dtype: Dtype, rows: usize, values: &[f32]) -> Result<B::Matrix> {
-    stacked(backend, dtype, &[rows], values)
-}
-
-/// The same matrix from parts of these rows, as models stack projections.
+/// `values` `[rows, cols]`, which `dtype` can hold, as a matrix of parts of these rows, as models stack projections.
 pub fn stacked<B: Backend>(backend: &mut B, dtype: Dtype, parts: &[usize], values: &[f32]) -> Result<B::Matrix> {
     let cols = values.len() / parts.iter().sum::<usize>();
     // One byte before the weights: files do not align them.

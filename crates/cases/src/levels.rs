@@ -121,19 +121,12 @@ impl ExactAttribution {
             // Empty levels are -inf on both sides.
             let same = f64::from(found) == exact;
             loosest = if exact.is_finite() { loosest.max(tolerance) } else { loosest };
-            see(&mut worst[0], if same { 0.0 } else { (f64::from(found) - exact).abs() }, tolerance);
+            let tolerance = if tolerance.is_finite() { tolerance } else { 0.0 };
+            worst[0].raise(if same { 0.0 } else { (f64::from(found) - exact).abs() }, tolerance);
         }
         for (&found, exact) in mass.iter().zip(self.mass) {
-            see(&mut worst[1], (f64::from(found) - exact).abs(), 2.0 * loosest);
+            worst[1].raise((f64::from(found) - exact).abs(), 2.0 * loosest);
         }
-    }
-}
-
-fn see(worst: &mut WorstError, error: f64, tolerance: f64) {
-    let error = if error.is_nan() { f64::INFINITY } else { error };
-    let seen = WorstError { error, tolerance: if tolerance.is_finite() { tolerance } else { 0.0 } };
-    if seen.error > 0.0 && seen.share() >= worst.share() {
-        *worst = seen;
     }
 }
 

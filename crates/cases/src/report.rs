@@ -140,6 +140,14 @@ impl CheckReport {
 }
 
 impl WorstError {
+    /// Becomes this error if it is as large a share of what it may be, or larger; one that is no number is infinite.
+    pub fn raise(&mut self, error: f64, tolerance: f64) {
+        let seen = Self { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance };
+        if seen.error > 0.0 && seen.share() >= self.share() {
+            *self = seen;
+        }
+    }
+
     /// The ratio of error to tolerance; 0 for an exact result with a tolerance of 0.
     pub fn share(self) -> f64 {
         if self.error == 0.0 { 0.0 } else { self.error / self.tolerance }

@@ -148,9 +148,8 @@ impl SampleCases {
         };
         let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
         report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
-        let worst = expected.iter().zip(found).map(|(expected, found)| logprobs(expected, found));
-        let worst =
-            worst.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most });
+        let mut worst = WorstError::default();
+        expected.iter().zip(found).for_each(|(expected, found)| raise_to_logprobs(&mut worst, expected, found));
         report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
         Ok(())
     }
@@ -179,23 +178,20 @@ impl SampleCases {
     }
 }
 
-/// The largest difference between two samples' log-probabilities. Both are differences of f32 numbers of similar size,
-/// with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks of
-/// some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
-fn logprobs(expected: &Sampled, found: &Sampled) -> WorstError {
+/// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
+/// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks
+/// of some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
+fn raise_to_logprobs(worst: &mut WorstError, expected: &Sampled, found: &Sampled) {
     let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
     let same_top =
         expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);
     if !same_top {
-        return WorstError { error: f64::INFINITY, tolerance: 0.0 };
+        return worst.raise(f64::INFINITY, 0.0);
     }
     let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
-    let differences = own.into_iter().chain(top).map(|(a, b)| {
-        let (a, b) = (f64::from(a), f64::from(b));
-        let error = if a == b { 0.0 } else { (a - b).abs() };
-        WorstError { error: if error.is_nan() { f64::INFINITY } else { error }, tolerance: 2e-5 + 4.0 * F32 * a.abs() }
-    });
-    differences.fold(WorstError::default(), |most, worst| if worst.share() > most.share() { worst } else { most })
+    for (a, b) in own.into_iter().chain(top).map(|(a, b)| (f64::from(a), f64::from(b))) {
+        worst.raise(if a == b { 0.0 } else { (a - b).abs() }, 2e-5 + 4.0 * F32 * a.abs());
+    }
 }
 
 /// A row of logits: typical for models, on a coarse grid (ties), very negative, or without any finite value.

@@ -132,32 +132,24 @@ impl Cuda {
     /// Opens GPU number `ordinal`. The error is one sentence; see `Device::open`.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = Device::open(ordinal)?;
-        let (ops, gemms, experts) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let choosing = AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET };
-        let loader = WeightLoader::new(&device)?;
-        let (moves, skips_attention, deterministic) = (0, false, false);
-        let kv = KvDtype::Model;
-        let (fp8, most_rows, most_places) = (None, 0, 0);
-        let (delta_rule, chunk_products) = (Vec::new(), None);
-        let four_bit = FourBitKernels::new(&device, deterministic);
         Ok(Self {
-            loader,
-            ops,
-            gemms,
-            fp8,
-            four_bit,
-            most_rows,
-            most_places,
-            experts,
-            delta_rule,
-            chunk_products,
-            choosing,
+            loader: WeightLoader::new(&device)?,
+            ops: HashMap::new(),
+            gemms: HashMap::new(),
+            fp8: None,
+            four_bit: FourBitKernels::new(&device),
+            most_rows: 0,
+            most_places: 0,
+            experts: HashMap::new(),
+            delta_rule: Vec::new(),
+            chunk_products: None,
+            choosing: AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET },
             place: None,
-            moves,
-            skips_attention,
+            moves: 0,
+            skips_attention: false,
             has_begun: false,
-            deterministic,
-            kv,
+            deterministic: false,
+            kv: KvDtype::Model,
             device,
         })
     }
@@ -354,8 +346,7 @@ impl Cuda {
         match &mut self.fp8 {
             _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
-            _ if accumulates => self.gemm(w.format).linear_add(out, x, w, bias),
-            _ => self.gemm(w.format).linear(out, x, w, bias),
+            _ => self.gemm(w.format).linear(out, x, w, bias, accumulates),
         }
     }
 
@@ -373,6 +364,15 @@ fn four_bit_of(format: WeightFormat) -> Option<FourBit> {
         WeightFormat::Quantised(format) => FourBit::of(format),
         WeightFormat::Dense(_) | WeightFormat::Blocks(_) => None,
     }
+}
+
+/// Ops that the element-wise kernels of their first buffer's dtype do, and which change that buffer alone.
+macro_rules! element_wise {
+    ($(fn $op:ident($out:ident $(, $arg:ident: $kind:ty)*);)*) => {$(
+        fn $op(&mut self, $out: &mut Buffer $(, $arg: $kind)*) {
+            self.ops($out.element, $out).$op($out $(, $arg)*);
+        }
+    )*};
 }
 
 impl Backend for Cuda {
@@ -688,8 +688,22 @@ impl Backend for Cuda {
         step.collect()
     }
 
+    element_wise! {
+        fn layer_norm(out, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32);
+        fn rms_norm_add(out, x: &Buffer, weight: &Vector, eps: f32);
+        fn round(out, x: &Buffer);
+        fn add(out, x: &Buffer);
+        fn scale(x, factor: f32);
+        fn softcap(x, cap: f32);
+        fn head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32);
+        fn gelu_times(x, y: &Buffer, from: usize);
+        fn gelu(x);
+        fn sigmoid_times(x, y: &Buffer);
+        fn gated_rms_norm(x, gate: &Buffer, weight: &Vector, eps: f32);
+    }
+
     fn embed(&mut self, out: &mut Buffer, table: &Matrix, step: &Step) {
-        self.ops(table.element(), out).embed(out, table, (step.tokens(), 0), step.sampled());
+        self.ops(table.element(), out).embed(out, table, (step.tokens.memory(), 0), &step.sampled);
     }
 
     fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
@@ -706,30 +720,6 @@ impl Backend for Cuda {
         }
     }
 
-    fn layer_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {
-        self.ops(out.element, out).layer_norm(out, x, weight, bias, eps);
-    }
-
-    fn rms_norm_add(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(out.element, out).rms_norm_add(out, x, weight, eps);
-    }
-
-    fn round(&mut self, out: &mut Buffer, x: &Buffer) {
-        self.ops(out.element, out).round(out, x);
-    }
-
-    fn add(&mut self, out: &mut Buffer, x: &Buffer) {
-        self.ops(out.element, out).add(out, x);
-    }
-
-    fn scale(&mut self, x: &mut Buffer, factor: f32) {
-        self.ops(x.element, x).scale(x, factor);
-    }
-
-    fn softcap(&mut self, x: &mut Buffer, cap: f32) {
-        self.ops(x.element, x).softcap(x, cap);
-    }
-
     fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
         self.product(out, x, w, bias, false);
     }
@@ -738,12 +728,8 @@ impl Backend for Cuda {
         self.product(out, x, w, bias, true);
     }
 
-    fn head_norm(&mut self, qkv: &mut Buffer, heads: HeadLayout, kind: HeadKind, weight: &Vector, eps: f32) {
-        self.ops(qkv.element, qkv).head_norm(qkv, heads, kind, weight, eps);
-    }
-
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
-        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions(), 0));
+        self.ops(qkv.element, qkv).rope(qkv, heads, table, (step.positions.memory(), 0));
     }
 
     fn kv_append(&mut self, kv: &mut Kv, layer: LayerIx, qkv: &Buffer, step: &Step) {
@@ -751,7 +737,8 @@ impl Backend for Cuda {
     }
 
     fn prepare_heads(&mut self, qkv: &mut Buffer, steps: &HeadSteps<'_, Vector, Rope>, kv: &mut Kv, step: &Step) {
-        let words = HeadWords { positions: (step.positions(), 0), slots: step.slots(kv.place(steps.layer).group) };
+        let words =
+            HeadWords { positions: (step.positions.memory(), 0), slots: step.slots(kv.place(steps.layer).group) };
         if !self.ops(qkv.element, qkv).prepare_heads(qkv, steps, kv, words) {
             prepare_heads_in_turn(self, qkv, steps, kv, step);
         }
@@ -793,18 +780,6 @@ impl Backend for Cuda {
         }
     }
 
-    fn gelu_times(&mut self, x: &mut Buffer, y: &Buffer, from: usize) {
-        self.ops(x.element, x).gelu_times(x, y, from);
-    }
-
-    fn gelu(&mut self, x: &mut Buffer) {
-        self.ops(x.element, x).gelu(x);
-    }
-
-    fn sigmoid_times(&mut self, x: &mut Buffer, y: &Buffer) {
-        self.ops(x.element, x).sigmoid_times(x, y);
-    }
-
     fn causal_conv(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, kv: &mut Kv, layer: LayerIx, step: &Step) {
         self.forget_before(out);
         let states = kv.states(layer);
@@ -830,10 +805,6 @@ impl Backend for Cuda {
         let products = self.chunk_products.as_ref().filter(|_| is_chunked);
         let kernels = self.delta_rule_kernels(qkv.element, states.dtype(), states.heads()).expect(LOADED_WITH_STATES);
         kernels.delta_rule(&self.device, out, qkv, ba, gates, states, runs, products);
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Buffer, gate: &Buffer, weight: &Vector, eps: f32) {
-        self.ops(x.element, x).gated_rms_norm(x, gate, weight, eps);
     }
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
@@ -889,7 +860,7 @@ impl Backend for Cuda {
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {
-        self.ops(x.element, out).select_rows(out, x, (step.logit_rows(), 0));
+        self.ops(x.element, out).select_rows(out, x, (step.logit_rows.memory(), 0));
     }
 
     fn sample(&mut self, logits: &Buffer, step: &mut Step) {

@@ -1,13 +1,15 @@
 //! A rank as a [`Backend`]: ops pass to its device, with the buffers, heads and matrices that it has of their operands.
 //! Bytes and pages are those of all ranks.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{PARTS, Place, Rank, RankBuffer, RankShare, Ranked, divides_experts, small};
+use super::cut::{self, ColumnsOf, divides_experts};
+use super::{PARTS, Place, Portion, Rank, RankBuffer, RankShare, Ranked, small};
 use crate::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
     HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Share, Split,
-    StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -215,11 +217,47 @@ impl<B: Ranked> Backend for Rank<B> {
     }
 
     fn split_matrix(&mut self, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
-        self.load_matrix(parts, split)
+        let Place { number, count, sharing, .. } = *self.place();
+        let (portion, of_sum) = (self.portion(split), self.parts());
+        let device = &mut self.0;
+        let each = match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                let outputs = parts.iter().map(|held| held.part.rows()).sum();
+                let own = cut::rows(parts, cut::shares(segments, number, count, sharing));
+                vec![with_dense(&own, |own| device.matrix_of_outputs(own, outputs))?]
+            }
+            (Portion::Inputs, _) => {
+                let width = parts[0].part.cols() / count;
+                let own = cut::columns_of(parts, number * width, width)?;
+                let own: Vec<_> = own.iter().map(ColumnsOf::part).collect();
+                let mut matrix = |own: &[HeldPart<'_>]| with_dense(own, |own| device.matrix(own));
+                let mut matrices = match of_sum {
+                    1 => vec![matrix(&own)?],
+                    of_sum => {
+                        let width = width / of_sum;
+                        let part = |part: usize| {
+                            let columns = cut::columns_of(&own, part * width, width)?;
+                            matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
+                        };
+                        (0..of_sum).map(part).collect::<Result<_>>()?
+                    }
+                };
+                device.join_parts(&mut matrices)?;
+                matrices
+            }
+            _ => vec![with_dense(parts, |parts| device.matrix(parts))?],
+        };
+        Ok(RankShare { each, portion })
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
-        self.load_vector(parts, split)
+        let Place { number, count, sharing, .. } = *self.place();
+        match (self.portion(split), split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                self.0.vector(&cut::elements(parts, cut::shares(segments, number, count, sharing)))
+            }
+            _ => self.0.vector(parts),
+        }
     }
 
     fn experts(
@@ -228,7 +266,17 @@ impl<B: Ranked> Backend for Rank<B> {
         biases: Vec<Self::Vector>,
         kind: ExpertKind,
     ) -> Result<Self::Experts> {
-        self.load_experts(matrices, biases, kind)
+        let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
+        let mut of_parts: Vec<Vec<B::Matrix>> = Vec::new();
+        for matrix in matrices {
+            of_parts.resize_with(matrix.each.len(), Vec::new);
+            of_parts.iter_mut().zip(matrix.each).for_each(|(experts, matrix)| experts.push(matrix));
+        }
+        // Of divided inputs a bias is added once, by the first part.
+        let is_biased = portion != Portion::Inputs || self.place().number == 0;
+        let mut biases = if is_biased { biases } else { Vec::new() };
+        let experts = |matrices| self.0.experts(matrices, std::mem::take(&mut biases), kind);
+        Ok(RankShare { each: of_parts.into_iter().map(experts).collect::<Result<_>>()?, portion })
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer> {
@@ -236,7 +284,39 @@ impl<B: Ranked> Backend for Rank<B> {
     }
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<Self::Buffer> {
-        self.load_buffer(width, holds, share)
+        let (count, parts) = (self.place().count, self.parts());
+        let of_parts = match share {
+            Share::Summed { parts, inputs } => {
+                let how = self.reduced(inputs);
+                self.exchange(|device, fabric, number| device.prepare_sums(fabric, number, parts, how))?;
+                parts
+            }
+            _ => holds,
+        };
+        let own_width = match share {
+            Share::Columns => width / count,
+            Share::Heads(heads) => self.heads(heads).qkv_width(),
+            Share::Whole | Share::Summed { .. } | Share::Gathered | Share::Parts => width,
+        };
+        let (number, other_width) = match share {
+            Share::Whole | Share::Columns | Share::Heads(_) => (0, 0),
+            Share::Summed { .. } => (parts, width),
+            // A width that the ranks do not divide is that of matrices which all have whole.
+            Share::Gathered => (usize::from(width.is_multiple_of(count)), width / count),
+            Share::Parts => (parts - 1, width),
+        };
+        let part_width = own_width / parts;
+        let columns = match share {
+            Share::Columns if parts > 1 => Some(RefCell::new(self.0.buffer(part_width, holds)?)),
+            _ => None,
+        };
+        Ok(RankBuffer {
+            share,
+            own: self.0.buffer(own_width, holds)?,
+            parts: (0..number).map(|_| self.0.buffer(other_width, of_parts)).collect::<Result<_>>()?,
+            columns,
+            part_width,
+        })
     }
 
     fn resize(&mut self, buffer: &mut Self::Buffer, rows: usize) -> Result<()> {
@@ -410,7 +490,14 @@ impl<B: Ranked> Backend for Rank<B> {
         routes: &Self::Routes,
         input: ExpertInput,
     ) {
-        self.multiply_experts(out, x, experts, routes, input);
+        if experts.portion != Portion::Inputs {
+            return self.0.expert_linear(&mut out.own, &x.own, &experts.each[0], routes, input);
+        }
+        assert_eq!(out.share, Share::Parts, "experts whose inputs are divided write parts of sums");
+        let outs = std::iter::once(&mut out.own).chain(&mut out.parts);
+        for (part, (out, experts)) in outs.zip(&experts.each).enumerate() {
+            x.with_part(&mut self.0, part, |device, x| device.expert_linear(out, x, experts, routes, input));
+        }
     }
 
     fn expert_gated(

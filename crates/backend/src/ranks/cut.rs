@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::{BlockView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightView};
+use crate::{
+    BlockView, Dtype, HeldPart, MatrixPart, QuantView, RandomWeight, Segment, Uniform, WeightFormat, WeightView,
+};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
 
@@ -143,4 +145,18 @@ fn bytes_of_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [u8]) + Sy
     let mut bytes = vec![0; rows * width];
     bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, own)| fill(row, own));
     bytes
+}
+
+/// `width` columns of each part.
+pub(super) fn columns_of<'a>(parts: &[HeldPart<'a>], first: usize, width: usize) -> Result<Vec<ColumnsOf<'a>>> {
+    parts.iter().map(|part| columns(part, first..first + width)).collect()
+}
+
+/// Whether the inputs of experts of this width are divided into so many parts where they are stored as `format`.
+pub fn divides_experts(format: WeightFormat, width: usize, parts: usize) -> bool {
+    match format {
+        WeightFormat::Dense(_) => true,
+        WeightFormat::Quantised(format) => width.is_multiple_of(parts * format.group.map_or(1, |group| group as usize)),
+        WeightFormat::Blocks(_) => false,
+    }
 }

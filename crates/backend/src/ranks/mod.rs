@@ -14,7 +14,6 @@
 mod backend;
 mod cut;
 mod fabric;
-mod loading;
 pub mod meeting;
 pub mod members;
 mod products;
@@ -23,8 +22,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use cut::divides_experts;
 pub use fabric::{Fabric, FailedExchange};
-pub use loading::divides_experts;
 pub use meeting::Aborted;
 
 use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Share, Split};

@@ -2,7 +2,7 @@
 //! parts. Sums themselves are the fabric's.
 
 use super::{Portion, Rank, RankBuffer, RankShare, Ranked};
-use crate::{ExpertInput, Share};
+use crate::Share;
 
 impl<B: Ranked> Rank<B> {
     /// `out = w x (+ bias)`, or is increased by it.
@@ -39,25 +39,6 @@ impl<B: Ranked> Rank<B> {
         }
     }
 
-    /// `out[place] = w[expert] x`; of divided inputs, parts of it.
-    pub(super) fn multiply_experts(
-        &mut self,
-        out: &mut RankBuffer<B>,
-        x: &RankBuffer<B>,
-        experts: &RankShare<B::Experts>,
-        routes: &B::Routes,
-        input: ExpertInput,
-    ) {
-        if experts.portion != Portion::Inputs {
-            return self.0.expert_linear(&mut out.own, &x.own, &experts.each[0], routes, input);
-        }
-        assert_eq!(out.share, Share::Parts, "experts whose inputs are divided write parts of sums");
-        let outs = std::iter::once(&mut out.own).chain(&mut out.parts);
-        for (part, (out, experts)) in outs.zip(&experts.each).enumerate() {
-            x.with_part(&mut self.0, part, |device, x| device.expert_linear(out, x, experts, routes, input));
-        }
-    }
-
     /// `out = ` the sum of experts' parts by `routes`, or is increased by it.
     pub(super) fn combine_parts(&mut self, out: &mut RankBuffer<B>, x: &RankBuffer<B>, routes: &B::Routes, adds: bool) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
@@ -72,7 +53,7 @@ impl<B: Ranked> Rank<B> {
 impl<B: Ranked> RankBuffer<B> {
     /// Calls `work` with part `part` of the inputs of a layer whose inputs are divided: a rank's columns, cut further if
     /// its sums have several parts.
-    fn with_part(&self, device: &mut B, part: usize, work: impl FnOnce(&mut B, &B::Buffer)) {
+    pub(super) fn with_part(&self, device: &mut B, part: usize, work: impl FnOnce(&mut B, &B::Buffer)) {
         assert_eq!(self.share, Share::Columns, "the inputs of a layer whose inputs are divided");
         match &self.columns {
             None => work(device, &self.own),

@@ -7,7 +7,7 @@ use super::activations::{gate_tolerance, gated, sigmoid};
 use super::linear::{RowSize, made_of, sum_tolerance};
 use super::quantised::{FORMATS, is_cut};
 use super::suite::OpSuite;
-use crate::case::{CheckEffort, F32, OpCase, buffer, dot, matrix, numbers, rounded, vector};
+use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, rounded, stacked, vector};
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, Rounding, Router,
     RouterScores, WeightFormat,
@@ -282,7 +282,7 @@ impl OpCase for GroupedCase {
         let routes = self.routed.route(backend, None)?;
         let matrices = self.weights.chunks_exact(outputs * inputs);
         let matrices = matrices.map(|values| match self.format {
-            None => matrix(backend, dtype, outputs, values),
+            None => stacked(backend, dtype, &[outputs], values),
             Some(format) => {
                 backend.matrix(&[MatrixPart::Quantised(made_of(format, &Dtype::F32.encode(values), inputs))])
             }

@@ -163,8 +163,8 @@ impl AttentionKernels {
         }
         assert_ne!(kv_element, KvElement::Fp8, "only the kernel for Hopper reads fp8");
         let ([attention, merge], merge_warps) = match deterministic {
-            true => (units::attention_any(element, head_dim), 1),
-            false => (units::attention(element, head_dim), MERGE_WARPS),
+            true => (units::attention(element, head_dim, true), 1),
+            false => (units::attention(element, head_dim, false), MERGE_WARPS),
         };
         let narrow = Tiling {
             narrow_rows: NARROW_ROWS,

@@ -15,48 +15,38 @@ type RawProgram = *mut c_void;
 type Status = c_int;
 const SUCCESS: Status = 0;
 
-/// The functions that are called, with NVRTC's own signatures (the same in CUDA 12 and 13).
-struct Api {
-    error_string: unsafe extern "C" fn(Status) -> *const c_char,
-    version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
-    arch_count: unsafe extern "C" fn(*mut c_int) -> Status,
-    archs: unsafe extern "C" fn(*mut c_int) -> Status,
-    create: unsafe extern "C" fn(
-        *mut RawProgram,
-        *const c_char,
-        *const c_char,
-        c_int,
-        *const *const c_char,
-        *const *const c_char,
-    ) -> Status,
-    destroy: unsafe extern "C" fn(*mut RawProgram) -> Status,
-    compile: unsafe extern "C" fn(RawProgram, c_int, *const *const c_char) -> Status,
-    log_size: unsafe extern "C" fn(RawProgram, *mut usize) -> Status,
-    log: unsafe extern "C" fn(RawProgram, *mut c_char) -> Status,
-    cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> Status,
-    cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> Status,
+/// A struct of a library's functions, each of which is looked up by its symbol.
+macro_rules! api {
+    ($($name:ident = $symbol:literal: fn($($kind:ty),*) -> $given:ty;)*) => {
+        struct Api {
+            $($name: unsafe extern "C" fn($($kind),*) -> $given,)*
+        }
+
+        impl Api {
+            fn of(library: &Library) -> Result<Api, libloading::Error> {
+                // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes the library,
+                // so the pointers stay good.
+                unsafe { Ok(Api { $($name: *library.get($symbol)?,)* }) }
+            }
+        }
+    };
 }
 
-impl Api {
-    fn of(library: &Library) -> Result<Api, libloading::Error> {
-        // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes
-        // the library, so the pointers stay good.
-        unsafe {
-            Ok(Api {
-                error_string: *library.get(b"nvrtcGetErrorString\0")?,
-                version: *library.get(b"nvrtcVersion\0")?,
-                arch_count: *library.get(b"nvrtcGetNumSupportedArchs\0")?,
-                archs: *library.get(b"nvrtcGetSupportedArchs\0")?,
-                create: *library.get(b"nvrtcCreateProgram\0")?,
-                destroy: *library.get(b"nvrtcDestroyProgram\0")?,
-                compile: *library.get(b"nvrtcCompileProgram\0")?,
-                log_size: *library.get(b"nvrtcGetProgramLogSize\0")?,
-                log: *library.get(b"nvrtcGetProgramLog\0")?,
-                cubin_size: *library.get(b"nvrtcGetCUBINSize\0")?,
-                cubin: *library.get(b"nvrtcGetCUBIN\0")?,
-            })
-        }
-    }
+// The functions that are called, with NVRTC's own signatures (the same in CUDA 12 and 13).
+api! {
+    error_string = b"nvrtcGetErrorString\0": fn(Status) -> *const c_char;
+    version = b"nvrtcVersion\0": fn(*mut c_int, *mut c_int) -> Status;
+    arch_count = b"nvrtcGetNumSupportedArchs\0": fn(*mut c_int) -> Status;
+    archs = b"nvrtcGetSupportedArchs\0": fn(*mut c_int) -> Status;
+    create = b"nvrtcCreateProgram\0": fn(
+        *mut RawProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char
+    ) -> Status;
+    destroy = b"nvrtcDestroyProgram\0": fn(*mut RawProgram) -> Status;
+    compile = b"nvrtcCompileProgram\0": fn(RawProgram, c_int, *const *const c_char) -> Status;
+    log_size = b"nvrtcGetProgramLogSize\0": fn(RawProgram, *mut usize) -> Status;
+    log = b"nvrtcGetProgramLog\0": fn(RawProgram, *mut c_char) -> Status;
+    cubin_size = b"nvrtcGetCUBINSize\0": fn(RawProgram, *mut usize) -> Status;
+    cubin = b"nvrtcGetCUBIN\0": fn(RawProgram, *mut c_char) -> Status;
 }
 
 /// Loads the library of built-ins that lies beside NVRTC, as it does in pip's folders: some versions open it by name

@@ -172,12 +172,10 @@ pub fn all() -> Vec<Unit> {
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
     );
-    all.extend(
-        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.into_iter().flat_map(move |dim| attention(element, dim))),
-    );
-    all.extend(
-        DTYPES.into_iter().flat_map(|element| HEAD_DIMS.map(|dim| attention_any(element, dim)).into_iter().flatten()),
-    );
+    for deterministic in [false, true] {
+        let of_dims = |element| HEAD_DIMS.map(|dim| attention(element, dim, deterministic)).into_iter().flatten();
+        all.extend(DTYPES.into_iter().flat_map(of_dims));
+    }
     all.push(level_mass());
     all.extend(DTYPES.map(|element| typed(&CAUSAL_CONV, element)));
     for state in StateDtype::ALL {
@@ -255,7 +253,7 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
 
 /// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.
 pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::ALL.map(|tiles| linear_fp8(out, tiles, scales));
+    let linear = |out| Fp8Tiles::ALL.map(|tiles| fp8_tiles(&LINEAR_FP8, out, tiles, scales));
     let rounding = |source| DTYPES.map(|element| rounding_fp8(source, element, scales));
     let rounding = [&ROUND_ROWS, &RMS_NORM_FP8, &GATED_SILU_FP8].into_iter().flat_map(rounding);
     rounding.chain(DTYPES.into_iter().flat_map(linear)).collect()
@@ -263,7 +261,7 @@ pub fn fp8(scales: Fp8Scaling) -> Vec<Unit> {
 
 /// Units of products of experts of e4m3, on such GPUs; `fp8` has those that round.
 pub fn experts_fp8(scales: Fp8Scaling) -> Vec<Unit> {
-    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| expert_linear_fp8(out, tiles, scales));
+    let linear = |out| Fp8Tiles::OF_EXPERTS.map(|tiles| fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales));
     DTYPES.into_iter().flat_map(linear).collect()
 }
 
@@ -272,15 +270,8 @@ pub fn rounding_fp8(source: &'static Source, element: Dtype, scales: Fp8Scaling)
     typed(source, element).define("BLOCKS", scales.blocks())
 }
 
-pub fn linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
-    fp8_tiles(&LINEAR_FP8, out, tiles, scales)
-}
-
-pub fn expert_linear_fp8(out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
-    fp8_tiles(&EXPERT_LINEAR_FP8, out, tiles, scales)
-}
-
-fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
+/// A kernel that multiplies by e4m3: `LINEAR_FP8` or `EXPERT_LINEAR_FP8`.
+pub fn fp8_tiles(source: &'static Source, out: Dtype, tiles: Fp8Tiles, scales: Fp8Scaling) -> Unit {
     let unit = Unit::new(source).define("OUT", element_name(out)).define("BLOCKS", scales.blocks());
     unit.define("COLUMNS", tiles.columns).define("GROUPS", tiles.groups).define("STAGES", tiles.stages())
 }
@@ -541,16 +532,12 @@ pub fn chunk_states(element: Dtype, state: StateDtype, key_dim: usize, value_dim
     unit.define("STRIP", walk.strip).define("STAGES", walk.stages)
 }
 
-/// The units that it launches on other GPUs.
-pub fn attention(element: Dtype, head_dim: usize) -> [Unit; 2] {
-    let tensor_cores = element != Dtype::F32 && head_dim.is_multiple_of(16) && head_dim <= MOST_MMA_HEAD_DIM;
+/// The units that it launches on other GPUs, and those of deterministic mode if `attention_hopper` has no kernel.
+pub fn attention(element: Dtype, head_dim: usize, deterministic: bool) -> [Unit; 2] {
+    let tensor_cores =
+        !deterministic && element != Dtype::F32 && head_dim.is_multiple_of(16) && head_dim <= MOST_MMA_HEAD_DIM;
     let attention = if tensor_cores { &TREE_ATTENTION } else { &TREE_ATTENTION_ANY };
     [attention, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
-}
-
-/// The units that it launches in deterministic mode if `attention_hopper` has no kernel.
-pub fn attention_any(element: Dtype, head_dim: usize) -> [Unit; 2] {
-    [&TREE_ATTENTION_ANY, &MERGE_STATES].map(|source| typed(source, element).define("HEAD_DIM", head_dim))
 }
 
 /// The units of attention attribution in a model of `element`.

@@ -52,7 +52,7 @@ impl Fp8ExpertKernels {
         self.device.prepare(&units::experts_fp8(scaling))?;
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
             for tiles in Fp8Tiles::OF_EXPERTS {
-                let unit = units::expert_linear_fp8(dtype, tiles, scaling);
+                let unit = units::fp8_tiles(&units::EXPERT_LINEAR_FP8, dtype, tiles, scaling);
                 self.kernels.insert((dtype, tiles, scaling), self.device.function(&unit, "expert_linear_fp8")?);
             }
         }

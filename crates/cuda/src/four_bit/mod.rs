@@ -76,8 +76,8 @@ struct Launch<'a> {
 }
 
 impl FourBitKernels {
-    pub fn new(device: &Device, batch_invariant: bool) -> Self {
-        Self { device: device.clone(), formats: HashMap::new(), batch_invariant, wholes: HashMap::new() }
+    pub fn new(device: &Device) -> Self {
+        Self { device: device.clone(), formats: HashMap::new(), batch_invariant: false, wholes: HashMap::new() }
     }
 
     /// Compiles the kernels of `format`, or takes them from the cache.

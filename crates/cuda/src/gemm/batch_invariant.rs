@@ -113,7 +113,7 @@ impl ProductKind {
     /// without workspace, in which parts of sums could lie. `whole`: the outputs of the matrix whose share has this
     /// shape.
     fn find(library: &Library, usual: &GemmShape, whole: Option<usize>) -> Result<Option<Self>> {
-        let of = |rows, outputs| Description::new(library, GemmShape { rows, outputs, ..*usual });
+        let of = |rows, outputs| Description::new(library, GemmShape { rows, outputs, ..*usual }, None);
         let outputs: Vec<usize> = match whole {
             None => vec![usual.outputs],
             Some(whole) => SHARES.iter().filter(|&shares| whole.is_multiple_of(*shares)).map(|n| whole / n).collect(),
@@ -204,7 +204,7 @@ impl ProductKind {
         let (device, shape, parts) = (library.device(), *self.usual.shape(), layout.parts);
         let GemmShape { rows, inner, outputs, .. } = shape;
         let layout = PartsLayout { rows_apart: parts * inner, outs_apart: rows * outputs, ..layout };
-        let together = Description::of_parts(library, shape, layout)?;
+        let together = Description::new(library, shape, Some(layout))?;
         if together.fit(library, algorithm, COUNTERS).is_none() {
             return Ok(false);
         }

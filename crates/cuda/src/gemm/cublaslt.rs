@@ -195,16 +195,8 @@ impl Drop for Library {
 }
 
 impl Description {
-    pub fn new(library: &Library, shape: GemmShape) -> Result<Self> {
-        Self::with_layout(library, shape, None)
-    }
-
-    /// Of several products of this shape.
-    pub fn of_parts(library: &Library, shape: GemmShape, layout: PartsLayout) -> Result<Self> {
-        Self::with_layout(library, shape, Some(layout))
-    }
-
-    fn with_layout(library: &Library, shape: GemmShape, layout: Option<PartsLayout>) -> Result<Self> {
+    /// `layout`: of several products of this shape.
+    pub fn new(library: &Library, shape: GemmShape, layout: Option<PartsLayout>) -> Result<Self> {
         library.call("describe a product", |_| {
             let GemmShape { rows, outputs, inner, weights, compute, out, .. } = shape;
             let elements = Elements::of(weights);

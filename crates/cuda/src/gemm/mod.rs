@@ -73,17 +73,6 @@ impl Gemm {
         self.products.choose(choosing);
     }
 
-    /// `out[r] = w x[r] (+ bias)`. An error is kept for the device's next check.
-    pub fn linear(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.product(out, x, w, bias, false);
-    }
-
-    /// `out[r] += w x[r] (+ bias)`; `out` is f32. An error is kept for the device's next check.
-    pub fn linear_add(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        assert_eq!(out.element, Dtype::F32, "linear_add: sums are f32");
-        self.product(out, x, w, bias, true);
-    }
-
     /// `outs[i][r] = w[i] x[r][i * inner ..]`: each with the bits of `linear`. Whether the library computes all by one
     /// call; if not, nothing is enqueued. `outs` and `w` have one shape. An error is kept for the device's next check.
     pub fn linear_of_parts(&mut self, outs: &[&Buffer], x: &Buffer, w: &[Matrix]) -> bool {
@@ -106,10 +95,13 @@ impl Gemm {
         })
     }
 
-    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {
+    /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]`, which is f32, where it accumulates. An error is kept for the
+    /// device's next check.
+    pub fn linear(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulate: bool) {
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
         assert_eq!(x.element, w.element(), "linear: dtype of the operand and format of the weights");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
+        assert!(!accumulate || out.element == Dtype::F32, "linear_add: sums are f32");
         if out.rows == 0 {
             return;
         }

@@ -120,7 +120,7 @@ impl LibraryProducts {
             if self.library.device().is_capturing()? {
                 return Ok(false);
             }
-            let described = Description::of_parts(&self.library, shape, layout)?;
+            let described = Description::new(&self.library, shape, Some(layout))?;
             let algorithm = match self.chooser.algorithm_of_parts(&self.library, &described, layout, weights) {
                 // There may be memory to compare them later.
                 Err(error) if error.is_shortage() => {
@@ -161,7 +161,7 @@ impl LibraryProducts {
     }
 
     fn plan(&mut self, shape: GemmShape, operands: GemmOperands<'_>) -> Result<Option<PlannedProduct>> {
-        let description = Description::new(&self.library, shape)?;
+        let description = Description::new(&self.library, shape, None)?;
         let is_shared = self.sharing.as_mut().is_some_and(|sharing| sharing.shares(shape));
         let heard = match &mut self.sharing {
             Some(_) if !is_shared => Some(Chosen::ForAnother),

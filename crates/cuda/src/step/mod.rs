@@ -55,17 +55,17 @@ pub struct Step {
     kernels_of: Vec<usize>,
     sampler: SamplerKernels,
 
-    tokens: Staged,
-    positions: Staged,
+    pub(crate) tokens: Staged,
+    pub(crate) positions: Staged,
     slots: Staged,
-    logit_rows: Staged,
+    pub(crate) logit_rows: Staged,
     requests: Staged,
     uniforms: Staged,
     plans: Vec<Staged>,
     /// Words of `LoadedBatch::run_plan`.
     state_runs: Staged,
     /// The token sampled for each request; read by the next step's `embed`.
-    sampled: Memory,
+    pub(crate) sampled: Memory,
     partials: Memory,
     sampler_scratch: Memory,
     /// Tokens that requests with penalties have sampled since they were loaded.
@@ -474,26 +474,10 @@ impl Step {
         self.staging_slots.collect()
     }
 
-    pub fn tokens(&self) -> &Memory {
-        self.tokens.memory()
-    }
-
-    pub fn positions(&self) -> &Memory {
-        self.positions.memory()
-    }
-
     /// The slots of the loaded step's rows in `group`.
     pub fn slots(&self, group: GroupIx) -> SlotWords<'_> {
         let rows = self.loaded.as_ref().map_or(0, |loaded| loaded.shape.rows);
         SlotWords { words: (self.slots.memory(), group.ix() * rows * size_of::<u32>()), member: self.member }
-    }
-
-    pub fn logit_rows(&self) -> &Memory {
-        self.logit_rows.memory()
-    }
-
-    pub fn sampled(&self) -> &Memory {
-        &self.sampled
     }
 }
 

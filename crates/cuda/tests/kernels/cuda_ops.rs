@@ -87,11 +87,7 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
         bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)]).unwrap());
     let x_buffer = buffer(device, rows, inner, element, &x);
     let out_buffer = buffer(device, rows, outputs, out, &before);
-    if accumulate {
-        gemm.linear_add(&out_buffer, &x_buffer, &matrix, vector.as_ref());
-    } else {
-        gemm.linear(&out_buffer, &x_buffer, &matrix, vector.as_ref());
-    }
+    gemm.linear(&out_buffer, &x_buffer, &matrix, vector.as_ref(), accumulate);
     device.check().unwrap();
     let got = out_buffer.read(device, rows).unwrap();
     let (x, w, before) = (widen(element, &x), widen(element, &w), widen(out, &before));
@@ -161,7 +157,7 @@ fn a_product_is_the_same_from_run_to_run() {
         let w = loader.matrix(&[MatrixPart::Random(w)]).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
         let out = buffer(&device, 32, 1024, Dtype::F32, &bytes_of(numbers(7), Dtype::F32, 32 * 1024));
-        gemm.linear_add(&out, &x, &w, None);
+        gemm.linear(&out, &x, &w, None, true);
         out.read(&device, 32).unwrap()
     };
     assert!(run() == run());

@@ -195,7 +195,9 @@ impl Words<'_> {
 
 /// In the order of positions, of which there is none twice.
 fn by_position(mut context: Context) -> Context {
-    context.sort_unstable();
+    if !context.is_sorted() {
+        context.sort_unstable();
+    }
     let twice = context.windows(2).find(|pair| pair[0].0 == pair[1].0);
     assert_eq!(twice, None, "a position is met again");
     context
@@ -247,8 +249,9 @@ fn check_members(plan: &AttentionPlan, of_members: &[DevicePlan], heads: HeadLay
         }
     }
     for (row, (expected, found)) in contexts(plan).iter().zip(together).enumerate() {
+        assert!(found.iter().all(|of_head| *of_head == found[0]), "{case}: row {row}");
         // No position is two members'.
-        assert!(found.into_iter().all(|found| by_position(found) == *expected), "{case}: row {row}");
+        assert!(found.into_iter().next().map(by_position).as_ref() == Some(expected), "{case}: row {row}");
     }
 }
 
@@ -441,7 +444,7 @@ fn a_plan_fills_no_more_slots_than_it_may_where_long_items_can_be_divided_less()
 #[test]
 fn few_words_follow_a_decode_step_from_page_to_page() {
     let (mut steps, mut patched, mut anew, mut with_openings) = (0, 0, 0, 0);
-    for seed in 0..some_or_full(8, 30) {
+    for seed in 0..30 {
         for planner in Planner::ALL {
             let mut dice = Dice::new(seed);
             let (heads, tiling, window, tile) = any_case(&mut dice);

@@ -291,8 +291,11 @@ impl Layer {
         let &Self { out, outputs, inner, rows, scaling, biased, accumulates, .. } = self;
         let grouped = !self.firsts.is_empty();
         let kernel = match grouped {
-            true => Emulated::compile(&units::expert_linear_fp8(out, tiles, scaling), "expert_linear_fp8")?,
-            false => Emulated::compile(&units::linear_fp8(out, tiles, scaling), "linear_fp8")?,
+            true => Emulated::compile(
+                &units::fp8_tiles(&units::EXPERT_LINEAR_FP8, out, tiles, scaling),
+                "expert_linear_fp8",
+            )?,
+            false => Emulated::compile(&units::fp8_tiles(&units::LINEAR_FP8, out, tiles, scaling), "linear_fp8")?,
         };
         let blocks = if scaling == Fp8Scaling::Rows { 1 } else { inner.div_ceil(128) };
         let (all, apart) = (self.experts() * outputs, rows.next_multiple_of(4));

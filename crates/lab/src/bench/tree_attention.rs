@@ -19,13 +19,14 @@ use offshoot_backend::{
     ActivationDtype, Backend, Dtype, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed, WeightFormat,
 };
 use offshoot_cases::dense::{dense, relative_error};
+use offshoot_cases::setting::hints;
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{LayerIx, PageId, TokenId};
 use offshoot_fixtures::forests::context;
 use offshoot_kv::KvSlot;
-use offshoot_kv::plan::{AttentionPlan, PlanHints, Planner};
+use offshoot_kv::plan::{AttentionPlan, Planner};
 use offshoot_launch::{DeviceBackend, OnDevice};
 
 /// Timed runs of a tree; the median counts.
@@ -136,7 +137,7 @@ fn measure<'a, B: Timed>(
         return Err(Error::value(format!("free memory for {}", tree.name), expected, bytes(free as u64)));
     }
     let paged = tree.lay_out(backend.page_tokens())?;
-    let plan = planner.plan(&paged.forest, &hints(backend, tree));
+    let plan = planner.plan(&paged.forest, &hints(backend, tree.heads, tree.dtype, None));
     let (items, rows) = (plan.items.len(), plan.row_positions.len());
     let numbers = Numbers::draw(tree, rows, sharpness);
     // As in the layers of a model, none is in a CPU's caches when its turn comes; a GPU's are written over.
@@ -185,10 +186,6 @@ impl TreeSpec {
     fn scale(&self) -> f32 {
         (self.heads.head_dim as f32).powf(-0.5)
     }
-}
-
-fn hints<B: Backend>(backend: &B, tree: &TreeSpec) -> PlanHints {
-    offshoot_cases::setting::hints(backend, tree.heads, tree.dtype, None)
 }
 
 fn batch(plan: AttentionPlan) -> StepBatch {

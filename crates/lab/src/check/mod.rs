@@ -38,17 +38,15 @@ pub fn check(on: DeviceChoice, options: &DeviceCheck) -> Result<bool> {
     }
     let opened = on.open(None)?;
     opened.not_cuda().into_iter().for_each(out::aside);
-    opened.with(DeviceSuite(options))
+    opened.with(options)
 }
 
 /// The suite for a device; whether all of it holds.
-struct DeviceSuite<'a>(&'a DeviceCheck);
-
-impl OnDevice for DeviceSuite<'_> {
+impl OnDevice for &DeviceCheck {
     type Output = bool;
 
     fn run<B: DeviceBackend>(self, backend: B) -> Result<bool> {
         let again = backend.opener();
-        device::device(backend, again, self.0)
+        device::device(backend, again, self)
     }
 }
