@@ -1,10 +1,10 @@
 //! The drivers' settings, as plain data: numbers of samples and steps, and the measures by which one is chosen.
-//! `eval::task` reads them from a task file; the settings of tree of thoughts are in its own module.
+//! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings of tree of thoughts are in its own module.
 
 use serde::{Deserialize, Serialize};
 
 /// How the best of several samples is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BestBy {
     /// Log-probability of the whole sample, in nats.
@@ -53,7 +53,8 @@ pub enum ChooseBy {
 }
 
 /// How a solution is split into steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepSettings {
     /// Ends a step; part of it.
     pub delimiter: String,
@@ -62,7 +63,8 @@ pub struct StepSettings {
 }
 
 /// Step-level beam search and DVTS. What scores a step is the [`Stepper`](super::steps::Stepper)'s scorer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepSearch {
     /// Most solutions kept at the end, and steps sampled per round; a multiple of `expansions`.
     pub samples: u32,
@@ -77,7 +79,8 @@ pub struct StepSearch {
 }
 
 /// Monte-Carlo tree search.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mcts {
     /// Most simulations.
     pub samples: u32,
@@ -110,7 +113,8 @@ impl Mcts {
 }
 
 /// How the solution at the end of a simulation is valued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RolloutScoring {
     /// By the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
@@ -157,7 +161,8 @@ pub enum Decide {
 }
 
 /// How Monte-Carlo tree search chooses a solution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MctsDecide {
     /// Among the ends of all simulations.
     Rollouts(Decide),
