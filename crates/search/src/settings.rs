@@ -40,11 +40,12 @@ impl BestOfN {
 }
 
 /// The measure of a choice; the largest wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChooseBy {
     /// Its log-probability after the prompt (lm-eval's `acc`).
+    #[default]
     Logprob,
     /// The same per token of the choice.
     MeanLogprob,
@@ -123,11 +124,12 @@ pub enum RolloutScoring {
 }
 
 /// How a simulation selects a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MctsSelect {
     /// Mean value + exploration · sqrt(ln N / n) (Kocsis and Szepesvári 2006).
+    #[default]
     Uct,
     /// Mean value + exploration · P · sqrt(N) / (1 + n), where P is the share of sampled steps with this text (Silver
     /// et al. 2017).
@@ -135,11 +137,12 @@ pub enum MctsSelect {
 }
 
 /// How the values of the steps are combined into the value of the solution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
     /// The last step's.
+    #[default]
     Last,
     /// The smallest.
     Min,
