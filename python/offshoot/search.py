@@ -132,7 +132,8 @@ def best_of_n(
     if measure == "score" and score is None or measure == "grade" and grade is None:
         raise TypeError(f"best_of_n: `by={measure!r}` needs the function `{measure}`")
     method = {"best_of_n": {
-        "n": _whole("n", n, 1, MOST_SAMPLES), "by": measure, "stop_when_passed": bool(stop_when_passed)}}
+        "n": _whole("n", n, 1, MOST_SAMPLES), "by": None if measure == "score" else measure,
+        "stop_when_passed": bool(stop_when_passed)}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 
@@ -239,11 +240,10 @@ def _stepwise(
     seed: int | None, use_tqdm: bool,
 ) -> Outcome | list[Outcome]:
     """A search over steps by its name."""
-    method = {name: {
+    method = {name: {"scored": score is not None, "settings": {
         "samples": _count("samples", samples), "expansions": _count("expansions", expansions),
-        "delimiter": _text("delimiter", delimiter), "most_steps": _count("most_steps", most_steps),
-        "aggregate": _choice("aggregate", aggregate, ("last", "min", "product")), "by": _choice("by", by, _DECIDE),
-        "scored": score is not None}}
+        "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
+        "aggregate": _choice("aggregate", aggregate, ("last", "min", "product")), "by": _choice("by", by, _DECIDE)}}}
     if samples % expansions:
         raise ValueError(f"samples: expected a multiple of expansions ({expansions}), found {samples}")
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
@@ -264,10 +264,10 @@ def mcts(
     method = {"mcts": {
         "samples": _count("samples", samples), "tokens": _count("tokens", tokens),
         "expansions": _count("expansions", expansions), "parallel": _count("parallel", parallel),
-        "delimiter": _text("delimiter", delimiter), "most_steps": _count("most_steps", most_steps),
-        "select": _choice("select", select, ("uct", "puct")),
+        "steps": {"delimiter": _text("delimiter", delimiter), "most": _count("most_steps", most_steps)},
+        "scoring": "agreement" if score is None else "scorer", "select": _choice("select", select, ("uct", "puct")),
         "exploration": _finite("exploration", exploration), "widening": widening and _finite("widening", widening),
-        "by": by and _choice("by", by, _DECIDE), "scored": score is not None}}
+        "by": "visits" if by is None else {"rollouts": _choice("by", by, _DECIDE)}}}
     assess = _Assess(answer=answer, grade=grade, score=score, grades_text=True)
     return _search(llm, prompts, method, sampling_params, seed, use_tqdm, assess=assess, grades=grade is not None)
 

@@ -9,10 +9,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 
 use offshoot::search::{
-    Aggregate, AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decide, Decided,
-    Evaluate, Generate, Mcts, MctsDecide, MctsSelect, Outcome, Proposal, RolloutScoring, SamplingOverrides, Scorer,
-    SearchJob, StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy,
-    best_by_scorer, best_of_n, dvts, mcts, sample, self_consistency, step_beam, tree_of_thought,
+    AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, Evaluate, Generate,
+    Mcts, Outcome, Proposal, RolloutScoring, SamplingOverrides, Scorer, SearchJob, StepSearch, StepSettings, Stepper,
+    Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, ValueBy, best_by_scorer, best_of_n, dvts, mcts, sample,
+    self_consistency, step_beam, tree_of_thought,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
 use offshoot_engine::EngineHandle;
@@ -35,30 +35,30 @@ const STACK_BYTES: usize = 1 << 20;
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum Method {
-    Vote { n: usize, stop_when: StopWhen },
-    BestOfN { n: usize, by: ChooseBest, stop_when_passed: bool },
-    Sample { n: usize },
+    Vote {
+        n: usize,
+        stop_when: Decided,
+    },
+    /// `by`: `None`: a Python callable scores the samples.
+    BestOfN {
+        n: usize,
+        by: Option<BestBy>,
+        stop_when_passed: bool,
+    },
+    Sample {
+        n: usize,
+    },
     TreeOfThoughts(Thoughts),
-    BeamSearch(Steps),
-    Dvts(Steps),
-    Mcts(Simulations),
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum StopWhen {
-    Never,
-    Certain,
-    Confident(f64),
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ChooseBest {
-    Logprob,
-    MeanLogprob,
-    Grade,
-    Score,
+    /// `scored`: a Python callable values the steps; otherwise their mean probability does.
+    BeamSearch {
+        settings: StepSearch,
+        scored: bool,
+    },
+    Dvts {
+        settings: StepSearch,
+        scored: bool,
+    },
+    Mcts(Mcts),
 }
 
 #[derive(Deserialize)]
@@ -78,35 +78,6 @@ struct Thoughts {
     answer_tokens: Option<u32>,
     thought_tokens: Option<u32>,
     thought_stop: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Steps {
-    samples: u32,
-    expansions: u32,
-    delimiter: String,
-    most_steps: usize,
-    aggregate: Aggregate,
-    by: Decide,
-    /// Whether a Python callable values the steps; otherwise their mean probability.
-    scored: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Simulations {
-    samples: u32,
-    tokens: Option<usize>,
-    expansions: u32,
-    parallel: u32,
-    delimiter: String,
-    most_steps: usize,
-    select: MctsSelect,
-    exploration: f64,
-    widening: Option<f64>,
-    by: Option<Decide>,
-    scored: bool,
 }
 
 /// The first exception of a callable, and the flag that ends all searches once there is one.
@@ -452,23 +423,11 @@ impl Searches<'_> {
     fn drive(&self, index: usize, tree: &mut SamplingTree, job: &mut SearchJob<'_>) -> offshoot::Result<Outcome> {
         let root = tree.root();
         match &self.method {
-            &Method::Vote { n, stop_when } => {
-                let stop = match stop_when {
-                    StopWhen::Never => Decided::Never,
-                    StopWhen::Certain => Decided::Certain,
-                    StopWhen::Confident(chance) => Decided::Confident(chance),
-                };
-                self_consistency(tree, root, n, stop, job)
-            }
-            &Method::BestOfN { n, by, stop_when_passed } => {
-                let by = match by {
-                    ChooseBest::Logprob => BestBy::Logprob,
-                    ChooseBest::MeanLogprob => BestBy::MeanLogprob,
-                    ChooseBest::Grade => BestBy::Grade,
-                    ChooseBest::Score => return best_by_scorer(tree, root, n, &Scorer::Grade, job),
-                };
+            &Method::Vote { n, stop_when } => self_consistency(tree, root, n, stop_when, job),
+            &Method::BestOfN { n, by: Some(by), stop_when_passed } => {
                 best_of_n(tree, root, &BestOfN { samples: n, by, stop_when_passed }, job)
             }
+            &Method::BestOfN { n, by: None, .. } => best_by_scorer(tree, root, n, &Scorer::Grade, job),
             &Method::Sample { n } => sample(tree, root, n, job),
             Method::TreeOfThoughts(thoughts) => {
                 let texts = PythonTexts {
@@ -479,15 +438,15 @@ impl Searches<'_> {
                 };
                 tree_of_thought(tree, &thoughts.settings(self.callables.propose.is_some()), &texts, job)
             }
-            Method::BeamSearch(steps) => self.stepping(&steps.step_settings(), steps.scored, |stepper| {
-                step_beam(tree, root, &steps.settings(), stepper, job)
-            }),
-            Method::Dvts(steps) => self.stepping(&steps.step_settings(), steps.scored, |stepper| {
-                dvts(tree, root, &steps.settings(), stepper, job)
-            }),
-            Method::Mcts(simulations) => {
-                let settings = simulations.settings();
-                self.stepping(&settings.steps, simulations.scored, |stepper| mcts(tree, root, &settings, stepper, job))
+            Method::BeamSearch { settings, scored } => {
+                self.stepping(&settings.steps, *scored, |stepper| step_beam(tree, root, settings, stepper, job))
+            }
+            Method::Dvts { settings, scored } => {
+                self.stepping(&settings.steps, *scored, |stepper| dvts(tree, root, settings, stepper, job))
+            }
+            Method::Mcts(settings) => {
+                let scored = settings.scoring == RolloutScoring::Scorer;
+                self.stepping(&settings.steps, scored, |stepper| mcts(tree, root, settings, stepper, job))
             }
         }
     }
@@ -533,34 +492,6 @@ impl Thoughts {
                 best: Some(best),
                 drawing: SamplingOverrides { max_tokens: self.answer_tokens, ..SamplingOverrides::default() },
             }),
-        }
-    }
-}
-
-impl Steps {
-    fn step_settings(&self) -> StepSettings {
-        StepSettings { delimiter: self.delimiter.clone(), most: self.most_steps }
-    }
-
-    fn settings(&self) -> StepSearch {
-        let Steps { samples, expansions, aggregate, by, .. } = *self;
-        StepSearch { samples, expansions, steps: self.step_settings(), aggregate, by }
-    }
-}
-
-impl Simulations {
-    fn settings(&self) -> Mcts {
-        Mcts {
-            samples: self.samples,
-            tokens: self.tokens,
-            expansions: self.expansions,
-            parallel: self.parallel,
-            steps: StepSettings { delimiter: self.delimiter.clone(), most: self.most_steps },
-            scoring: if self.scored { RolloutScoring::Scorer } else { RolloutScoring::Agreement },
-            select: self.select,
-            exploration: self.exploration,
-            widening: self.widening,
-            by: self.by.map_or(MctsDecide::Visits, MctsDecide::Rollouts),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The drivers' settings, as plain data: numbers of samples and steps, and the measures by which one is chosen.
-//! `eval::task` reads them from a task file; the settings of tree of thoughts are in its own module.
+//! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings of tree of thoughts are in its own module.
 
 use serde::{Deserialize, Serialize};
 
 /// How the best of several samples is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BestBy {
     /// Log-probability of the whole sample, in nats.
@@ -40,11 +40,12 @@ impl BestOfN {
 }
 
 /// The measure of a choice; the largest wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChooseBy {
     /// Its log-probability after the prompt (lm-eval's `acc`).
+    #[default]
     Logprob,
     /// The same per token of the choice.
     MeanLogprob,
@@ -53,7 +54,8 @@ pub enum ChooseBy {
 }
 
 /// How a solution is split into steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepSettings {
     /// Ends a step; part of it.
     pub delimiter: String,
@@ -62,7 +64,8 @@ pub struct StepSettings {
 }
 
 /// Step-level beam search and DVTS. What scores a step is the [`Stepper`](super::steps::Stepper)'s scorer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepSearch {
     /// Most solutions kept at the end, and steps sampled per round; a multiple of `expansions`.
     pub samples: u32,
@@ -77,7 +80,8 @@ pub struct StepSearch {
 }
 
 /// Monte-Carlo tree search.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mcts {
     /// Most simulations.
     pub samples: u32,
@@ -110,7 +114,8 @@ impl Mcts {
 }
 
 /// How the solution at the end of a simulation is valued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RolloutScoring {
     /// By the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
@@ -119,11 +124,12 @@ pub enum RolloutScoring {
 }
 
 /// How a simulation selects a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MctsSelect {
     /// Mean value + exploration · sqrt(ln N / n) (Kocsis and Szepesvári 2006).
+    #[default]
     Uct,
     /// Mean value + exploration · P · sqrt(N) / (1 + n), where P is the share of sampled steps with this text (Silver
     /// et al. 2017).
@@ -131,11 +137,12 @@ pub enum MctsSelect {
 }
 
 /// How the values of the steps are combined into the value of the solution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregate {
     /// The last step's.
+    #[default]
     Last,
     /// The smallest.
     Min,
@@ -157,7 +164,8 @@ pub enum Decide {
 }
 
 /// How Monte-Carlo tree search chooses a solution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MctsDecide {
     /// Among the ends of all simulations.
     Rollouts(Decide),

@@ -13,7 +13,7 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream::unfold;
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use offshoot_engine::CacheSegment;
@@ -56,61 +56,6 @@ enum Progress {
     Begun,
     Going,
     Ended,
-}
-
-/// What the page draws. Sums are since the server started; bytes count all layers.
-#[derive(Serialize)]
-struct PageEvent<'a> {
-    models: &'a [String],
-    device: &'a str,
-    version: &'static str,
-    uptime_seconds: f64,
-    requests: RequestCounts,
-    branches: BranchCounts,
-    tokens_sampled: u64,
-    kv: KvBytes,
-    prompt_tokens_logical: u64,
-    prompt_tokens_computed: u64,
-    kv_bytes_read: u64,
-    kv_bytes_read_flat: u64,
-    segments: Vec<Segment>,
-}
-
-#[derive(Serialize)]
-struct RequestCounts {
-    open: usize,
-    waiting: usize,
-    answered: u64,
-}
-
-#[derive(Serialize)]
-struct BranchCounts {
-    running: usize,
-    waiting: usize,
-    kept: usize,
-}
-
-/// The pool: `held`, of which `pinned` are pins', `cached` and free.
-#[derive(Serialize)]
-struct KvBytes {
-    total: usize,
-    held: usize,
-    pinned: usize,
-    cached: usize,
-}
-
-/// A segment of the prefix tree; its parent's index is smaller than its own.
-#[derive(Serialize)]
-struct Segment {
-    parent: Option<usize>,
-    tokens: usize,
-    bytes: usize,
-    bytes_beneath: usize,
-    leases: usize,
-    users: usize,
-    is_pinned: bool,
-    /// How its text begins; `None` where clients with different keys would see each other's.
-    text: Option<String>,
 }
 
 /// The page, which needs no key.
@@ -193,54 +138,56 @@ impl Views {
     }
 }
 
+/// What the page draws. Sums are since the server started; bytes count all layers. `held` bytes are in part `pinned`, by
+/// pins, and in part `cached`.
 fn write_event(server: &Server) -> Result<Bytes, Refusal> {
     let engine = &server.engine;
     let stopped = |error| Refusal::of(&error);
     let (live, map) = (engine.live().map_err(stopped)?, engine.cache_map(MOST_SEGMENTS).map_err(stopped)?);
     let (facts, pages, metrics) = (engine.facts(), live.pages, live.metrics);
     let bytes = |pages: usize| pages * facts.page_bytes;
-    let has_texts = !server.keys.are_several();
-    let event = PageEvent {
-        models: &server.names,
-        device: &facts.device,
-        version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: server.metrics.uptime().as_secs_f64(),
-        requests: RequestCounts {
-            open: server.dispatcher.open(),
-            waiting: server.dispatcher.waiting(),
-            answered: server.metrics.jobs.get(),
+    let segments: Vec<Value> = map.into_iter().map(|segment| shown(segment, server)).collect();
+    let event = json!({
+        "models": server.names,
+        "device": facts.device,
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": server.metrics.uptime().as_secs_f64(),
+        "requests": {
+            "open": server.dispatcher.open(),
+            "waiting": server.dispatcher.waiting(),
+            "answered": server.metrics.jobs.get(),
         },
-        branches: BranchCounts { running: live.running, waiting: live.waiting, kept: server.leases.len() },
-        tokens_sampled: metrics.tokens_sampled,
-        kv: KvBytes {
-            total: bytes(pages.total),
-            held: bytes(pages.held),
-            pinned: bytes(pages.pinned),
-            cached: bytes(pages.cached),
+        "branches": { "running": live.running, "waiting": live.waiting, "kept": server.leases.len() },
+        "tokens_sampled": metrics.tokens_sampled,
+        "kv": {
+            "total": bytes(pages.total),
+            "held": bytes(pages.held),
+            "pinned": bytes(pages.pinned),
+            "cached": bytes(pages.cached),
         },
-        prompt_tokens_logical: metrics.prompt_tokens_logical,
-        prompt_tokens_computed: metrics.prompt_tokens_computed,
-        kv_bytes_read: metrics.kv_bytes_read,
-        kv_bytes_read_flat: metrics.kv_bytes_read_flat,
-        segments: map.into_iter().map(|segment| Segment::of(segment, server, has_texts)).collect(),
-    };
+        "prompt_tokens_logical": metrics.prompt_tokens_logical,
+        "prompt_tokens_computed": metrics.prompt_tokens_computed,
+        "kv_bytes_read": metrics.kv_bytes_read,
+        "kv_bytes_read_flat": metrics.kv_bytes_read_flat,
+        "segments": segments,
+    });
     let mut out = Vec::new();
     sse::frame(&event, &mut out);
     Ok(out.into())
 }
 
-impl Segment {
-    fn of(segment: CacheSegment, server: &Server, has_text: bool) -> Segment {
-        let text = || server.tokenizer.decode_with_special(&segment.begin).chars().take(MOST_CHARS).collect();
-        Segment {
-            parent: segment.parent,
-            tokens: segment.tokens,
-            bytes: segment.bytes,
-            bytes_beneath: segment.bytes_beneath,
-            leases: segment.leases,
-            users: segment.users,
-            is_pinned: segment.is_pinned,
-            text: has_text.then(text),
-        }
-    }
+/// A segment of the prefix tree, with how its text begins: without it where clients with different keys would see each
+/// other's.
+fn shown(segment: CacheSegment, server: &Server) -> Value {
+    let text = || server.tokenizer.decode_with_special(&segment.begin).chars().take(MOST_CHARS).collect::<String>();
+    json!({
+        "parent": segment.parent,
+        "tokens": segment.tokens,
+        "bytes": segment.bytes,
+        "bytes_beneath": segment.bytes_beneath,
+        "leases": segment.leases,
+        "users": segment.users,
+        "is_pinned": segment.is_pinned,
+        "text": (!server.keys.are_several()).then(text),
+    })
 }

@@ -94,10 +94,6 @@ impl ChatTemplates {
         ChatTemplates { templates, place, tokens }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.templates.is_empty()
-    }
-
     /// The text of a special token by its name in the config.
     pub fn token(&self, name: &str) -> Option<&str> {
         self.tokens.get(name)?.as_str()

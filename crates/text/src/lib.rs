@@ -309,11 +309,6 @@ impl Tokenizer {
         self.templates.source()
     }
 
-    /// Whether the model folder has a chat template.
-    pub fn has_chat_template(&self) -> bool {
-        !self.templates.is_empty()
-    }
-
     /// The conversation rendered by the model's chat template, up to the start of the assistant's turn. It contains its
     /// own beginning of text: encode it with [`AddSpecial::No`].
     pub fn chat(&self, messages: &[Message]) -> Result<String> {

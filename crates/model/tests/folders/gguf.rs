@@ -269,7 +269,7 @@ fn special_tokens_and_chat_templates() {
     let plain = tokenizer(&small()).unwrap();
     let encoded = |tokenizer: &Tokenizer, text: &str| ids(&tokenizer.encode(text, AddSpecial::Yes).unwrap());
     assert_eq!(encoded(&plain, "ab ab<sep>a<s>"), [4, 6, 5, 1, 0]);
-    assert!(!plain.has_chat_template());
+    assert_eq!(plain.chat_template(), None);
     let template = "{{ bos_token }}{% for m in messages %}{{ m.content }}<sep>{% endfor %}";
     let full = small()
         .flag("tokenizer.ggml.add_bos_token", true)

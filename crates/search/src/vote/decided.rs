@@ -1,10 +1,13 @@
 //! Decides when a vote can stop: when its winner cannot change any more, or is unlikely to. Pure functions of votes;
 //! the search samples and skips.
 
+use serde::Deserialize;
+
 use super::tally::VoteTally;
 
 /// When the remaining samples of a vote are skipped.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Decided {
     /// Never: all samples are taken.
     Never,

@@ -7,7 +7,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::thrift::{Thrift, write_varint};
 use super::values::Levels;
-use crate::records::table::{Column, Data, Fields, Kind, Table};
+use crate::records::table::{Bits, Column, Data, Fields, Kind, Table};
 
 const ZSTD: i64 = 6;
 const PLAIN: i64 = 0;
@@ -35,13 +35,13 @@ struct Leaf {
     page: Cells,
 }
 
-/// Levels and plain values of a page.
+/// Levels and plain values of a page: truth values in `bools`, others in `plain`.
 #[derive(Default)]
 struct Cells {
     repetitions: Vec<i16>,
     definitions: Vec<i16>,
+    bools: Bits,
     plain: Vec<u8>,
-    bools: usize,
 }
 
 fn fields(fields: Vec<(i16, Thrift)>) -> Thrift {
@@ -228,7 +228,7 @@ fn shred(column: &Column, index: usize, [begins, inside]: [i16; 2], level: i16, 
             page.definitions.push(level + 1);
             *next += 1;
             match data {
-                Data::Bool(values) => page.push_bool(values.get(index)),
+                Data::Bool(values) => page.bools.push(values.get(index)),
                 Data::I64(values) => page.plain.extend(values[index].to_le_bytes()),
                 Data::U32(values) => page.plain.extend(values[index].to_le_bytes()),
                 Data::F32(values) => page.plain.extend(values[index].to_le_bytes()),
@@ -252,16 +252,6 @@ fn nothing(column: &Column, begins: i16, level: i16, to: &mut [Leaf], next: &mut
     }
 }
 
-impl Cells {
-    fn push_bool(&mut self, value: bool) {
-        if self.bools.is_multiple_of(8) {
-            self.plain.push(0);
-        }
-        *self.plain.last_mut().expect("there is room for the bit") |= u8::from(value) << (self.bools % 8);
-        self.bools += 1;
-    }
-}
-
 impl Leaf {
     fn end_page(&mut self) {
         let page = std::mem::take(&mut self.page);
@@ -271,6 +261,7 @@ impl Leaf {
                 write_levels(&mut bytes, levels, most);
             }
         }
+        bytes.extend(page.bools.bytes());
         bytes.extend(&page.plain);
         let packed = compress_to_vec(&bytes[..], CompressionLevel::Fastest);
         let count = page.definitions.len();

@@ -28,7 +28,7 @@ pub(crate) struct ChooseSettings {
     #[serde(default = "space")]
     separator: String,
     /// The measure of an answer; the largest wins.
-    #[serde(default = "log_probability")]
+    #[serde(default)]
     by: ChooseBy,
     /// A prompt without information about the item: an answer's log-probability behind it is subtracted.
     neutral: Option<String>,
@@ -44,10 +44,6 @@ enum ChoiceSettings {
 
 fn space() -> String {
     " ".to_string()
-}
-
-fn log_probability() -> ChooseBy {
-    ChooseBy::Logprob
 }
 
 /// The offered answers and the measure by which one is chosen.

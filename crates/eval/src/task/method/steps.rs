@@ -30,7 +30,7 @@ pub(crate) struct StepSearchSettings {
     /// What scores complete and partial solutions.
     scorer: ScorerSettings,
     /// How the scores of a solution's steps become its own.
-    #[serde(default = "last")]
+    #[serde(default)]
     aggregate: Aggregate,
     /// How the answer is chosen among the solutions.
     #[serde(default = "weighted_vote")]
@@ -64,7 +64,7 @@ pub(crate) struct MctsSettings {
     /// What scores the solution at the end of a simulation.
     scorer: MctsScorerSettings,
     /// How a simulation selects the next step.
-    #[serde(default = "uct")]
+    #[serde(default)]
     select: MctsSelect,
     /// The weight of rarely tried steps in that selection.
     #[serde(default = "exploration")]
@@ -129,14 +129,6 @@ fn parallel() -> u32 {
 
 fn exploration() -> f64 {
     std::f64::consts::SQRT_2
-}
-
-fn last() -> Aggregate {
-    Aggregate::Last
-}
-
-fn uct() -> MctsSelect {
-    MctsSelect::Uct
 }
 
 fn weighted_vote() -> Decide {
