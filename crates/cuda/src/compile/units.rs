@@ -222,6 +222,20 @@ pub fn all() -> Vec<Unit> {
     all
 }
 
+/// Of `all`, units of every source that together have every value of each of its defines: for checks in which all
+/// combinations would take minutes.
+pub fn of_every_define() -> Vec<Unit> {
+    let mut seen = HashSet::new();
+    let mut units = all();
+    units.retain(|unit| {
+        let bare = std::iter::once((unit.source.name, None));
+        let defines = unit.defines.iter().map(|define| (unit.source.name, Some(define.clone())));
+        // All of them are seen, whichever is new.
+        bare.chain(defines).filter(|value| seen.insert(value.clone())).count() > 0
+    });
+    units
+}
+
 /// Units that `Ops` launches for weights of `element`, and those that copy pages.
 pub fn ops(element: Dtype) -> Vec<Unit> {
     let elementwise = [

@@ -101,15 +101,24 @@ fn every_unit_compiles() {
         Some(_) => compiler.with_cache(Cache::of_user()),
         None => compiler,
     };
-    let compiled = |compiler: &Compiler| compile_all(compiler, &["sm_90a".to_string()], &[]).unwrap();
-    if some_or_full(true, false) {
-        // In an eighth of the time, without what it says of registers.
-        let reports = compiled(&compiler.without_optimisation());
-        assert!(reports.len() >= units::all().len(), "{} kernels", reports.len());
-        return;
-    }
-    let spilling: Vec<_> = compiled(&compiler).into_iter().filter(KernelReport::spills).collect();
+    let units = some_or_full(units::of_every_define(), units::all());
+    let reports = compile_all(&compiler, &units, &["sm_90a".to_string()], &[]).unwrap();
+    let spilling: Vec<_> = reports.into_iter().filter(KernelReport::spills).collect();
     assert!(spilling.is_empty(), "{spilling:#?}");
+}
+
+#[test]
+fn units_of_every_define_have_all_of_them() {
+    let defines = |units: &[Unit]| -> BTreeSet<String> {
+        let of = |unit: &Unit| -> Vec<String> {
+            let of_source = |(name, value): &(&str, String)| format!("{} {name}={value}", unit.source.name);
+            unit.defines.iter().map(of_source).chain([unit.source.name.to_string()]).collect()
+        };
+        units.iter().flat_map(of).collect()
+    };
+    let (few, all) = (units::of_every_define(), units::all());
+    assert_eq!(defines(&few), defines(&all));
+    assert!(few.len() * 2 < all.len(), "{} of {} units", few.len(), all.len());
 }
 
 /// The paths of the files below `folder`, from `root`.

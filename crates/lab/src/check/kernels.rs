@@ -1,11 +1,11 @@
 //! `offshoot-lab check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
 //! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check. The quick
-//! check compiles without optimisation, and knows nothing of registers.
+//! check compiles units of every define without optimisation, and knows nothing of registers.
 
 use offshoot_cases::CheckEffort;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
-use offshoot_cuda::compile::{Compiler, KernelReport, compile_all};
+use offshoot_cuda::compile::{Compiler, KernelReport, compile_all, units};
 
 /// Prints a line per kernel, unit and architecture; returns false if a kernel spills more registers than allowed.
 pub fn kernels(archs: &[String], also: &[String], effort: CheckEffort) -> Result<bool> {
@@ -15,11 +15,11 @@ pub fn kernels(archs: &[String], also: &[String], effort: CheckEffort) -> Result
     out::line(compiler.describe())?;
     match effort {
         CheckEffort::Quick => {
-            let reports = compile_all(&compiler.without_optimisation(), archs, also)?;
+            let reports = compile_all(&compiler.without_optimisation(), &units::of_every_define(), archs, also)?;
             out::line(format_args!("{} kernels compiled without optimisation", reports.len()))?;
             Ok(true)
         }
-        CheckEffort::Full => registers(&compile_all(&compiler, archs, also)?),
+        CheckEffort::Full => registers(&compile_all(&compiler, &units::all(), archs, also)?),
     }
 }
 

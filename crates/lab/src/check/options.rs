@@ -13,8 +13,8 @@ pub struct DeviceCheck {
     /// Also check the device against every model folder with a golden.json below this folder
     #[arg(long, value_name = "DIR", conflicts_with = "kernels")]
     pub goldens: Option<PathBuf>,
-    /// Only few and small cases, for tools that slow the device down. With --kernels: compile without optimisation, which
-    /// tells what does not compile but not what spills
+    /// Only few and small cases, for tools that slow the device down. With --kernels: not every combination
+    /// of defines, and without optimisation, which tells what does not compile but not what spills
     #[arg(long)]
     pub quick: bool,
     /// One JSON object per row instead of a table
