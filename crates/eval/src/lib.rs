@@ -6,6 +6,9 @@
 
 pub mod answer;
 pub mod benchmark;
+#[cfg(test)]
+#[path = "../../../tests/common/full.rs"]
+mod full;
 pub mod journal;
 pub mod records;
 pub mod report;

@@ -1,5 +1,7 @@
 //! Integers only: the prefix tree and attention plans.
 
+#[path = "../../../../tests/common/full.rs"]
+mod full;
 mod hints;
 mod kv_scripts;
 mod plan_advance;
