@@ -1,10 +1,12 @@
 """Runs commands side by side, in the order given: as many at once as there are cores, each on one. Threads of a program
-that wait for each other would wait for other programs' as well. A command that is to use all cores asks for them (`taskset`).
+that wait for each other would wait for other programs' as well. A command that is to use all cores asks for them
+(`taskset`).
 
-    jobs.py FOLDER < JOBS
+    jobs.py FOLDER [WAITING...] < JOBS
 
-JOBS has a line for each command: its name, a tab, and what bash is to run. Each command's output goes to FOLDER/NAME.log; a
-summary comes when it ends, all of its output if it fails. Exits with 1 if one failed.
+JOBS has a line for each command: its name, a tab, and what bash is to run. Those whose names are WAITING mostly wait: they
+run one after another beside the others. Each command's output goes to FOLDER/NAME.log; a summary comes when it ends, all of
+its output if it fails. Exits with 1 if one failed.
 """
 
 import os
@@ -19,13 +21,14 @@ import time
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = queue.SimpleQueue()
+    computing, waiting = queue.SimpleQueue(), queue.SimpleQueue()
     for line in sys.stdin:
         if line.strip():
-            jobs.put(line.rstrip("\n").split("\t", 1))
+            name, command = line.rstrip("\n").split("\t", 1)
+            (waiting if name in sys.argv[2:] else computing).put((name, command))
     began, printing, failed = time.monotonic(), threading.Lock(), []
 
-    def work(core):
+    def work(jobs, cores):
         while True:
             try:
                 name, command = jobs.get_nowait()
@@ -35,7 +38,7 @@ def main():
             with open(log, "wb") as output:
                 process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", command], stdin=subprocess.DEVNULL,
                                            stdout=output, stderr=subprocess.STDOUT,
-                                           preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+                                           preexec_fn=lambda: os.sched_setaffinity(0, cores))
                 # Also tells what the command and all that it waited for used of the processor.
                 _, status, used = os.wait4(process.pid, 0)
             code = process.returncode = os.waitstatus_to_exitcode(status)
@@ -51,7 +54,9 @@ def main():
                     results = [line for line in text.splitlines() if line.startswith("test result:")]
                     print("\n".join(results or text.splitlines()[-1:]), flush=True)
 
-    workers = [threading.Thread(target=work, args=(core,)) for core in sorted(os.sched_getaffinity(0))]
+    cores = os.sched_getaffinity(0)
+    workers = [threading.Thread(target=work, args=(computing, {core})) for core in sorted(cores)]
+    workers.append(threading.Thread(target=work, args=(waiting, cores)))
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -11,8 +11,8 @@ import os
 import shlex
 import sys
 
-# Candidates of the judge mostly wait for their limits; the threads of an engine must meet.
-ON_ALL_CORES = ["judge", "judge-sandbox", "engine-engine", "cpu-arithmetic"]
+# The threads of an engine and of its ops must meet.
+ON_ALL_CORES = ["engine-engine", "cpu-arithmetic"]
 
 
 def programs(messages):
