@@ -24,7 +24,7 @@ pub struct ShareScratch {
 /// Memory reused between layers.
 pub type BlockScratch = CodedScratch<RoundedRows, ShareScratch>;
 
-/// [`coded::multiply`] by `kernels`, which are for the format of the matrices.
+/// `coded::multiply` by `kernels`, which are for the format of the matrices.
 pub fn multiply(call: CodedCall<'_, '_, BlockPanels>, kernels: &BlockKernels, scratch: &mut BlockScratch) {
     let CodedCall { cores, input, like, mode, .. } = call;
     let (isa, exact, BlockKernels { rows, panels, kernel }) = (cores.isa, like.exact, *kernels);
