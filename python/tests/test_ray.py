@@ -45,6 +45,10 @@ def two_actors(**more):
     return config(ENGINE | {"threads": 1}, concurrency=2, **more)
 
 
+# Ray starts processes for each of these, which takes minutes of two cores.
+in_full = pytest.mark.skipif(os.environ.get("OFFSHOOT_FULL") != "1", reason="longer: OFFSHOOT_FULL=1, as in .ci/full")
+
+
 @pytest.fixture(scope="module")
 def cluster():
     ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
@@ -138,6 +142,7 @@ def documents_times_questions():
     return made
 
 
+@in_full
 @pytest.mark.parametrize("prompts, parts, tokens", [
     (prefixes_times_prompts(), 4, 4), (documents_times_questions(), 8, 1)], ids=["16 prefixes", "40 documents"])
 def test_two_actors_compute_what_one_process_computes(cluster, one_process, prompts, parts, tokens):
@@ -378,6 +383,7 @@ def test_what_is_no_dataset_is_named():
             use([{"prompt": "a"}])
 
 
+@in_full
 @pytest.mark.parametrize("name, needs", [("ray_pipeline.py", ()), ("ray_http.py", ("pydantic", "aiohttp"))])
 def test_an_example_with_ray(name, needs):
     for module in needs:

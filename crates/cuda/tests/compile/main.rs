@@ -101,8 +101,16 @@ fn every_unit_compiles() {
         Some(_) => compiler.with_cache(Cache::of_user()),
         None => compiler,
     };
-    let units = some_or_full(units::of_every_define(), units::all());
-    let reports = compile_all(&compiler, &units, &["sm_90a".to_string()], &[]).unwrap();
+    let compiled = |compiler: &Compiler, units: &[Unit]| compile_all(compiler, units, &["sm_90a".to_string()], &[]);
+    if some_or_full(true, false) {
+        // In a fifth of the time; what is said of registers is not what they will be.
+        let units = units::of_every_define();
+        let reports = compiled(&compiler.without_optimisation(), &units).unwrap();
+        let named: BTreeSet<&str> = reports.iter().map(|report| report.unit.as_str()).collect();
+        assert_eq!(named.len(), units.len(), "units with kernels");
+        return;
+    }
+    let reports = compiled(&compiler, &units::all()).unwrap();
     let spilling: Vec<_> = reports.into_iter().filter(KernelReport::spills).collect();
     assert!(spilling.is_empty(), "{spilling:#?}");
 }
