@@ -440,7 +440,7 @@ impl Sandbox {
             program: program.clone(),
             probes,
         };
-        wire::send_message(&mut control, &order).map_err(Error::io(&program, "start"))?;
+        wire::send_message(&mut control, &order).map_err(Error::io(&program, "start (its supervisor has gone)"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
     }
 }
