@@ -65,7 +65,7 @@ impl Cpu {
         }
     }
 
-    /// The same on the share of its threads that each of so many replicas has, at least one.
+    /// This backend on one replica's share of its threads, at least one thread; `replicas` divide them.
     #[must_use]
     pub fn on_a_share_of_cores(self, replicas: usize) -> Self {
         let Cores { isa, team } = self.cores;

@@ -126,7 +126,7 @@ pub struct PathKernels {
     pub factor_bytes: usize,
     pub around: unsafe fn(&mut dyn FnMut()),
     pub fold: FoldBytes,
-    /// Of a path that widens: what does so, and `fold` of the path over f32 pages.
+    /// The function that widens pages to f32, and `fold` over such pages; `None` for a path that does not widen.
     pub wide: Option<(WidenBytes, FoldBytes)>,
     pub pack: unsafe fn(&[f32], *mut u8),
     pub merge: unsafe fn(&Geometry, &mut StatesMut<'_>, StatesRef<'_>),
@@ -140,7 +140,7 @@ pub type FoldBytes = unsafe fn(&Geometry, &TileView<u8>, &RowStates<u8>, &Visibl
 pub type WidenBytes = unsafe fn(&Geometry, *const u8, *const u8, *mut f32);
 
 impl PathKernels {
-    /// Those of `P`.
+    /// The kernels of the path `P`.
     pub fn of<P: KernelPath>() -> Self {
         PathKernels {
             rows: P::ROWS,
@@ -157,7 +157,7 @@ impl PathKernels {
         }
     }
 
-    /// Those of `P`, which widens.
+    /// The kernels of the path `P`, which widens pages to f32.
     pub fn widening<P: WideningPath>() -> Self {
         // SAFETY: the caller's promises are passed on.
         let widen: WidenBytes =

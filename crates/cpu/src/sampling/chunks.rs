@@ -88,7 +88,7 @@ impl<'a> Scores<'a> {
         sums.iter().sum()
     }
 
-    /// The same sums, of weights that are not kept.
+    /// The sums of each chunk's weights, and their total, as `exponentials` has them; the weights are not kept.
     pub fn sum_chunks(&self, isa: Isa, temperature: f32, sums: &mut Vec<f64>) -> f64 {
         sums.resize(self.maxima.len(), 0.0);
         if self.best.is_finite() {

@@ -2,17 +2,18 @@
 
 use offshoot_cases::{CheckEffort, ReportRow};
 use offshoot_cpu::{Cpu, Isa};
+use offshoot_cuda::discovery::probe::probe;
 use offshoot_lab::check::deterministic;
 
 use crate::full::some_or_full;
 use crate::lab::{lab, refuses};
 use crate::quick::has_cases_of;
+use crate::skip::skipped;
 
 const OPS: [&str; 5] = ["exact, attention", "alone, attention", "alone, linear", "alone, chunks", "alone, model"];
 
 /// The quick cases of the chosen path are the command's, which must hold (`the_chosen_path_passes`). Here one of the
-/// other paths is taken, all of them in `.ci/full` with all cases of the chosen one; `.ci/run` takes `check --quick`
-/// through all. The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
+/// other paths is taken, all of them in `.ci/full` with all cases of the chosen one. The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
 #[test]
 fn a_row_depends_on_itself_alone() {
     has_cases_of(&OPS);
@@ -36,9 +37,15 @@ fn a_row_depends_on_itself_alone() {
 /// Where no device is asked for, and no GPU is there, the CPU is checked.
 #[test]
 fn check_takes_its_cases_alone_and_prints_a_table() {
-    let ran = lab(&["check", "--deterministic", "--quick"]).output().unwrap();
+    let has_gpu = probe().is_ok();
+    let mut command = lab(&["check", "--deterministic", "--quick"]);
+    if has_gpu {
+        skipped("there is a GPU: the CPU is named");
+        command.args(["--device", "cpu"]);
+    }
+    let ran = command.output().unwrap();
     let (table, said) = (String::from_utf8(ran.stdout).unwrap(), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && said.contains("CUDA cannot be used: "), "{said}");
+    assert!(ran.status.success() && (has_gpu || said.contains("CUDA cannot be used: ")), "{said}");
     let lines: Vec<&str> = table.lines().collect();
     let [device, "", head, rows @ .., "", verdict] = &lines[..] else { panic!("{table}") };
     assert!(head.starts_with("op ") && head.ends_with(" verdict"), "{table}");

@@ -6,7 +6,7 @@ use offshoot_backend::{Backend, Split, WeightView};
 use offshoot_core::error::Result;
 
 use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
-use super::device::{Device, Matrices};
+use super::matrix_loader::{Matrices, MatrixLoader};
 use super::stored::Check;
 use super::{RandomWeights, WeightSource, dense_part, split_vector_of};
 
@@ -24,13 +24,13 @@ impl WeightSource {
         Ok(loading.loaded)
     }
 
-    fn load_experts(&self, device: &mut dyn Device, stored: &ExpertMatrices) -> Result<()> {
+    fn load_experts(&self, loader: &mut dyn MatrixLoader, stored: &ExpertMatrices) -> Result<()> {
         let (tensor, transposed) = match stored {
             ExpertMatrices::Separate(experts) => {
-                return experts.iter().try_for_each(|specs| self.stack(device, specs));
+                return experts.iter().try_for_each(|specs| self.stack(loader, specs));
             }
             ExpertMatrices::Mxfp4 { tensor, alternating } => {
-                return self.load_mxfp4_experts(device, tensor, *alternating);
+                return self.load_mxfp4_experts(loader, tensor, *alternating);
             }
             ExpertMatrices::Stacked(tensor) => (tensor, None),
             ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
@@ -40,7 +40,7 @@ impl WeightSource {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
                 checkpoint.packed(specs, &mut |views| {
-                    if made.is_some() && device.is_first() {
+                    if made.is_some() && loader.is_first() {
                         checkpoint.refuse_nan(&views[0], tensor)?;
                     }
                     (0..tensor.shape[0].size).try_for_each(|expert| {
@@ -50,7 +50,7 @@ impl WeightSource {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
                         };
-                        self.load(device, specs, &[dense_part(view, made)])
+                        self.load(loader, specs, &[dense_part(view, made)])
                     })
                 })
             }
@@ -59,25 +59,25 @@ impl WeightSource {
                 if transposed.is_some() {
                     (rows, cols) = (cols, rows);
                 }
-                self.load_random_experts(device, random, tensor, [rows, cols])
+                self.load_random_experts(loader, random, tensor, [rows, cols])
             }
         }
     }
 
     /// Experts in blocks of 32 inputs with a scale each.
-    fn load_mxfp4_experts(&self, device: &mut dyn Device, tensor: &TensorSpec, alternating: bool) -> Result<()> {
+    fn load_mxfp4_experts(&self, loader: &mut dyn MatrixLoader, tensor: &TensorSpec, alternating: bool) -> Result<()> {
         let count = tensor.shape[0].size;
         match self {
             WeightSource::Checkpoint { checkpoint, .. } => {
-                let stored = checkpoint.mxfp4(tensor, Check::by(device.is_first()))?;
+                let stored = checkpoint.mxfp4(tensor, Check::by(loader.is_first()))?;
                 let specs = [tensor.clone(), tensor.clone()];
                 let loaded = (0..count)
-                    .try_for_each(|expert| self.load(device, &specs, &stored.expert(expert, count, alternating)));
+                    .try_for_each(|expert| self.load(loader, &specs, &stored.expert(expert, count, alternating)));
                 stored.release();
                 loaded
             }
             WeightSource::Random(random) => {
-                self.load_random_experts(device, random, tensor, [tensor.shape[1], tensor.shape[2]])
+                self.load_random_experts(loader, random, tensor, [tensor.shape[1], tensor.shape[2]])
             }
         }
     }
@@ -85,7 +85,7 @@ impl WeightSource {
     /// `shape`: outputs and inputs of an expert.
     fn load_random_experts(
         &self,
-        device: &mut dyn Device,
+        loader: &mut dyn MatrixLoader,
         random: &RandomWeights,
         tensor: &TensorSpec,
         shape: [Dim; 2],
@@ -94,7 +94,7 @@ impl WeightSource {
         (0..tensor.shape[0].size).try_for_each(|expert| {
             let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
             let part = random.part(&spec, format);
-            self.load(device, &[spec], &[part])
+            self.load(loader, &[spec], &[part])
         })
     }
 

@@ -2,10 +2,10 @@
 //! `layout` lists which tensors are stacked; the backend packs them.
 
 mod checkpoint;
-mod device;
 mod experts;
 mod files;
 mod gguf;
+mod matrix_loader;
 mod naming;
 mod quantised;
 mod random;
@@ -26,9 +26,9 @@ use super::config::{ModelFolder, Quantisation};
 use super::layout::TensorSpec;
 use checkpoint::Checkpoint;
 pub use checkpoint::{IndexFacts, compare_index};
-use device::{Device, Matrices};
 pub use files::ModelFiles;
 pub use gguf::GgufModel;
+use matrix_loader::{Matrices, MatrixLoader};
 pub use random::RandomWeights;
 pub use stored::Check;
 
@@ -79,21 +79,21 @@ impl WeightSource {
     }
 
     /// Loads the matrices of `specs` stacked into one.
-    fn stack(&self, device: &mut dyn Device, specs: &[TensorSpec]) -> Result<()> {
+    fn stack(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec]) -> Result<()> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                let check = Check::by(device.is_first());
-                checkpoint.parts(specs, *dtype, check, &mut |parts| self.load(device, specs, parts))
+                let check = Check::by(loader.is_first());
+                checkpoint.parts(specs, *dtype, check, &mut |parts| self.load(loader, specs, parts))
             }
-            WeightSource::Random(random) => self.load(device, specs, &random.parts(specs)),
+            WeightSource::Random(random) => self.load(loader, specs, &random.parts(specs)),
         }
     }
 
-    fn stack_rows(&self, device: &mut dyn Device, specs: &[TensorSpec], rows: &[Range<usize>]) -> Result<()> {
-        let check = Check::by(device.is_first());
+    fn stack_rows(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec], rows: &[Range<usize>]) -> Result<()> {
+        let check = Check::by(loader.is_first());
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
             let dense = StackShape::of(parts).dense;
-            if dense.is_none() && made.is_none() && device.is_first() {
+            if dense.is_none() && made.is_none() && loader.is_first() {
                 log::warn!("tensor `{}` becomes dense: its rows are put in another order", specs[0].name);
             }
             let (dtype, cols) = (dense.unwrap_or(self.compute().0), parts[0].cols());
@@ -102,7 +102,7 @@ impl WeightSource {
             let bytes: Vec<u8> =
                 rows.iter().flat_map(|rows| &stack[rows.start * row..rows.end * row]).copied().collect();
             let view = WeightView { dtype, rows: rows.iter().map(Range::len).sum(), cols, bytes: &bytes };
-            self.load(device, specs, &[dense_part(view, made)])
+            self.load(loader, specs, &[dense_part(view, made)])
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
@@ -168,19 +168,19 @@ impl WeightSource {
 
     /// Loads the matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the device
     /// does not multiply them as they are.
-    fn load(&self, device: &mut dyn Device, specs: &[TensorSpec], parts: &[MatrixPart<'_>]) -> Result<()> {
+    fn load(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec], parts: &[MatrixPart<'_>]) -> Result<()> {
         let (dtype, converts) = self.compute();
         let is_ordered = |part: &MatrixPart<'_>| matches!(part, MatrixPart::Quantised(view) if view.order.is_some());
         let is_plain =
-            device.orders_inputs() || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
+            loader.orders_inputs() || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
         let is_kept = |part: &MatrixPart<'_>| match part.format() {
-            WeightFormat::Dense(other) => (device.mixes_dtypes() && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && device.multiplies(format),
+            WeightFormat::Dense(other) => (loader.mixes_dtypes() && !converts) || other == dtype,
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && loader.multiplies(format),
         };
         let held = parts.iter().map(|&part| HeldPart { part, becomes: (!is_kept(&part)).then_some(dtype) });
         let held: Vec<_> = held.collect();
         if held.iter().all(|held| held.becomes.is_none()) {
-            return device.load(&held);
+            return loader.load(&held);
         }
         let quantisation = match self {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.quantisation(),
@@ -191,16 +191,16 @@ impl WeightSource {
         if let (Some(made), Some(format)) = (quantisation.and_then(Quantisation::made_layers), other)
             && format == WeightFormat::Quantised(made)
         {
-            let found = format!("{format} on {}, which does not multiply it", device.describe());
+            let found = format!("{format} on {}, which does not multiply it", loader.describe());
             return Err(Error::value(WEIGHTS, "a format that the device multiplies (the CPU: all)", found));
         }
         // Of quantised matrices `Decoder` says it once for all.
         let dense = |held: &HeldPart<'_>| held.part.format().dense().filter(|_| held.becomes.is_some());
-        let changed = specs.iter().zip(&held).filter(|_| device.is_first());
+        let changed = specs.iter().zip(&held).filter(|_| loader.is_first());
         for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
             log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
-        device.load(&held)
+        loader.load(&held)
     }
 }
 

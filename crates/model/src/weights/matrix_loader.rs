@@ -1,11 +1,11 @@
 //! What loading asks of the device for which it reads matrices. Code that finds, checks and stacks tensors is compiled
-//! once, against the trait [`Device`]; only [`Matrices`] knows the type of the backend.
+//! once, against the trait [`MatrixLoader`]; only [`Matrices`] knows the type of the backend.
 
 use offshoot_backend::{Backend, HeldPart, Split, WeightFormat};
 use offshoot_core::error::Result;
 
-/// A device that takes matrices, one after the other.
-pub trait Device {
+/// Takes matrices for a device, one after the other.
+pub trait MatrixLoader {
     /// Whether it is the first of those that load a model together.
     fn is_first(&self) -> bool;
 
@@ -50,7 +50,7 @@ impl<'a, B: Backend> Matrices<'a, B> {
     }
 }
 
-impl<B: Backend> Device for Matrices<'_, B> {
+impl<B: Backend> MatrixLoader for Matrices<'_, B> {
     fn is_first(&self) -> bool {
         self.backend.is_first()
     }
