@@ -1,6 +1,7 @@
 //! Document question answering: documents of every shape meet questions of every shape, mistakes in either are told in
 //! a sentence, and prompts that share a document get the tokens of encoding each of them whole.
 
+use crate::full::some_or_full;
 use crate::shared;
 
 use std::path::{Path, PathBuf};
@@ -258,7 +259,7 @@ fn same_as_whole(tokenizer: &Tokenizer, prompts: &[Vec<String>]) {
 fn prompts_that_share_a_document_have_the_tokens_of_whole_ones() {
     for tokenizer in tokenizers() {
         let mut dice = Dice::new(7);
-        for round in 0..3 {
+        for round in 0..some_or_full(2, 3) {
             let mut prompts = Vec::new();
             let examples = text(&mut dice, round * 3000);
             for _ in 0..3 {
@@ -298,7 +299,7 @@ fn long_runs_at_the_seam() {
     let words = "a plain sentence of plain words ".repeat(200);
     for tokenizer in tokenizers() {
         for run in [" ", "\n", "a", "-", "  \n", "1"] {
-            let document = format!("{words}{}", run.repeat(3000));
+            let document = format!("{words}{}", run.repeat(some_or_full(1000, 3000)));
             let prompts = ["", " ", "x", "\nb", "1 c"].map(|question| vec![document.clone(), question.to_string()]);
             same_as_whole(&tokenizer, &prompts);
         }

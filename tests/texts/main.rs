@@ -1,5 +1,7 @@
 //! Files and texts: tasks, models, tokenizers, documents, and the drawing of the CUDA backend's folders.
 
+#[path = "../common/full.rs"]
+mod full;
 #[path = "../common/shared.rs"]
 mod shared;
 #[path = "../common/skip.rs"]

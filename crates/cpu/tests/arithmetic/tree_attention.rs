@@ -11,6 +11,8 @@ use offshoot_fixtures::forests::{ForestShape, GrownForest, grow};
 use offshoot_kv::plan::{AttentionPlan, CostModel, Csr, KvSpan, PlanHints, Planner, WorkItem};
 use offshoot_kv::{Forest, KvSlot, StepRow};
 
+use crate::full::some_or_full;
+
 const LAYER: LayerIx = LayerIx(1);
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
@@ -368,12 +370,12 @@ fn check_shape(shape: ForestShape, seeds: u64) {
 
 #[test]
 fn deep_chains() {
-    check_shape(ForestShape::DeepChain, 2);
+    check_shape(ForestShape::DeepChain, some_or_full(1, 2));
 }
 
 #[test]
 fn stars() {
-    check_shape(ForestShape::Star, 6);
+    check_shape(ForestShape::Star, some_or_full(3, 6));
 }
 
 #[test]
@@ -388,12 +390,12 @@ fn empty_leaves() {
 
 #[test]
 fn mid_page_forks() {
-    check_shape(ForestShape::MidPageForks, 8);
+    check_shape(ForestShape::MidPageForks, some_or_full(4, 8));
 }
 
 #[test]
 fn ragged_forests() {
-    check_shape(ForestShape::Ragged, 8);
+    check_shape(ForestShape::Ragged, some_or_full(4, 8));
 }
 
 #[test]

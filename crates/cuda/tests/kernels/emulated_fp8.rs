@@ -427,7 +427,8 @@ fn products_of_experts_are_those_of_their_places() {
             Layer { biased: true, firsts: firsts.clone(), scaling, ..Layer::of(Dtype::Bf16, 136, 144, 30) },
             Layer { firsts: firsts.clone(), scaling, ..Layer::of(Dtype::F32, 67, 384, 30) },
         ];
-        for layer in &layers {
+        let number = usize::from(scaling == Fp8Scaling::ALL[0]);
+        for layer in some_or_full(&layers[number..][..1], &layers) {
             if layer.hold_in(&Fp8Tiles::OF_EXPERTS).is_none() {
                 return;
             }

@@ -4,6 +4,7 @@
 
 use crate::emulated_attention::score_factors;
 use crate::emulator;
+use crate::full::some_or_full;
 
 use std::ffi::c_void;
 
@@ -208,7 +209,8 @@ fn logarithms_are_those_of_the_definition_whatever_the_plan() {
             let bounds: Vec<LevelBounds> =
                 wanted.iter().map(|&row| bounds(&mut dice, contexts[row as usize].len() as u32)).collect();
             let mut first: Option<Vec<f32>> = None;
-            for planner in Planner::ALL {
+            let two = [Planner::ALL[number % 4], Planner::ALL[(number + 1) % 4]];
+            for &planner in some_or_full(&two[..], &Planner::ALL) {
                 let plan = planner.plan(&grown.forest, &hints(&setting));
                 let step = Step { setting: &setting, plan: &plan, rows: &wanted, bounds: &bounds, kv: &kv };
                 let found = level_lse(&kernel, &step);

@@ -8,6 +8,7 @@ use offshoot_kv::plan::Planner;
 use super::bench::{
     Mode, Shape, draw, finishes, give, key, mislead, pages, params, prompt, room_for, roomy, score, unsure,
 };
+use crate::full::some_or_full;
 use offshoot_core::dice::Dice;
 
 /// How long the texts of a story become.
@@ -82,19 +83,19 @@ fn assert_nothing_is_held(engine: &EngineHandle) {
 }
 
 fn a_search_tells_the_same_story_in_a_corner(mode: Mode) {
-    stories_in_corners(mode, Shape::Full, SHORT, 12);
+    stories_in_corners(mode, Shape::Full, SHORT, some_or_full(6, 12));
 }
 
 /// Pages behind windows are freed when they are short: the roomy engine frees those of branches only.
 fn a_search_with_windows_tells_the_same_story_in_a_corner(mode: Mode) {
-    stories_in_corners(mode, Shape::Windowed, SHORT, 4);
-    stories_in_corners(mode, Shape::LongWindowed, LONG, 8);
-    stories_in_corners(mode, Shape::LongMixed, LONG, 8);
+    stories_in_corners(mode, Shape::Windowed, SHORT, some_or_full(2, 4));
+    stories_in_corners(mode, Shape::LongWindowed, LONG, some_or_full(2, 8));
+    stories_in_corners(mode, Shape::LongMixed, LONG, some_or_full(2, 8));
 }
 
 /// States are evicted and computed again.
 fn a_search_with_states_tells_the_same_story_in_a_corner(mode: Mode) {
-    stories_in_corners(mode, Shape::Hybrid, SHORT, 8);
+    stories_in_corners(mode, Shape::Hybrid, SHORT, some_or_full(4, 8));
 }
 
 fn stories_in_corners(mode: Mode, shape: Shape, lengths: Lengths, seeds: u64) {

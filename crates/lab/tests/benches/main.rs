@@ -1,5 +1,7 @@
 //! Measuring: what each bench prints, the files that it reads, and the simulated device beside what was measured.
 
+#[path = "../../../../tests/common/full.rs"]
+mod full;
 #[path = "../common/lab.rs"]
 mod lab;
 #[path = "../../../../tests/command/mutations.rs"]
