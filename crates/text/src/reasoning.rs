@@ -57,9 +57,8 @@ pub fn answer_part(text: &str) -> Cow<'_, str> {
         (Some(close), Some(open)) => close < open,
         (close, _) => close.is_some(),
     };
-    let mut splitter = ReasoningSplitter::new(if is_open { TextStart::Reasoning } else { TextStart::Answer });
-    let (pushed, rest) = (splitter.push(text), splitter.finish());
-    let content = pushed.content + &rest.content;
+    let start = if is_open { TextStart::Reasoning } else { TextStart::Answer };
+    let content = ReasoningSplitter::new(start).push_last(text).content;
     if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
 }
 
@@ -137,8 +136,16 @@ impl ReasoningSplitter {
         split
     }
 
+    /// Like [`push`](Self::push), with a piece that ends the text.
+    pub fn push_last(&mut self, piece: &str) -> SplitText {
+        let (mut split, rest) = (self.push(piece), self.finish());
+        split.reasoning += &rest.reasoning;
+        split.content += &rest.content;
+        split
+    }
+
     /// The text held back, when the text ends.
-    pub fn finish(&mut self) -> SplitText {
+    fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         match self.part {
             Part::Opened | Part::Reasoning(_) => SplitText { reasoning: rest, content: String::new() },
@@ -250,8 +257,7 @@ mod tests {
             }
             let prompt = format!("{user}<|start|>assistant{}", &answer[..cut]);
             let mut splitter = ReasoningSplitter::new(TextStart::of(&prompt, None));
-            let (pushed, rest) = (splitter.push(&answer[cut..]), splitter.finish());
-            let (reasoning, content) = (pushed.reasoning + &rest.reasoning, pushed.content + &rest.content);
+            let SplitText { reasoning, content } = splitter.push_last(&answer[cut..]);
             assert!(whole.reasoning.ends_with(&reasoning) && whole.content.ends_with(&content), "{prompt}");
             assert_eq!(content == "yes", cut <= answer.len() - "yes".len(), "{prompt}: {content}");
         }
