@@ -78,9 +78,7 @@ impl Stream {
     fn write(&mut self, delivery: Delivery, out: &mut Vec<u8>) {
         match delivery {
             Delivery::Tokens { sample, tokens, text } => self.writer.tokens(sample, tokens, &text, out),
-            Delivery::Finished { sample, finish, branch } => {
-                self.writer.finished(sample, finish, branch.map(|branch| branch.to_string()), out);
-            }
+            Delivery::Finished { sample, finish, branch } => self.writer.finished(sample, finish, branch, out),
             Delivery::Done(usage) => {
                 self.writer.set_cached(usage.cached.iter().sum());
                 self.writer.end(out);

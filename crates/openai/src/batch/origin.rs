@@ -16,7 +16,7 @@ pub struct AnswerOrigin {
     /// "fp_0c1f…".
     pub system_fingerprint: String,
     /// Seed of calls without one.
-    seed: u64,
+    pub seed: u64,
 }
 
 impl AnswerOrigin {

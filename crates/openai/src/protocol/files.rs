@@ -26,6 +26,14 @@ pub struct FileObject {
     pub status: FileStatus,
 }
 
+impl FileObject {
+    /// A file whose bytes are there, and which stays; `created_at`: seconds since 1970.
+    pub fn new(id: String, bytes: u64, filename: String, purpose: FilePurpose, created_at: u64) -> Self {
+        let (object, expires_at, status) = (FileTag::File, None, FileStatus::Processed);
+        FileObject { id, object, bytes, created_at, expires_at, filename, purpose, status }
+    }
+}
+
 /// `object` of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileTag {
@@ -57,9 +65,7 @@ impl FilePurpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {
-    Uploaded,
     Processed,
-    Error,
 }
 
 /// Requests that are answered at their time.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use crate::leases::LeaseId;
 use offshoot_engine::{Finish, SampledToken};
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::Refusal;
@@ -17,7 +16,7 @@ pub enum Delivery {
     /// Tokens were sampled, and this text became final with them.
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
     /// The sample has ended; `branch`: under which id it is kept.
-    Finished { sample: SampleId, finish: Finish, branch: Option<LeaseId> },
+    Finished { sample: SampleId, finish: Finish, branch: Option<String> },
     /// Every sample has ended. Nothing follows.
     Done(JobUsage),
     /// The job has ended without an answer. Nothing follows.
