@@ -113,7 +113,7 @@ async fn whole(
 ) -> Result<Response, Refusal> {
     let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
     let mut tokens = 0;
-    let usage = 'all: loop {
+    let cached = 'all: loop {
         for delivery in ticket.take().await {
             match delivery {
                 Delivery::Tokens { .. } => {}
@@ -121,14 +121,14 @@ async fn whole(
                     tokens += finish.tokens.len();
                     results[prompt].add(sample, finish, branch);
                 }
-                Delivery::Done(usage) => break 'all usage,
+                Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),
             }
         }
     };
     let of_prompt =
         |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(&request, prompt, cached);
-    let candidates: Vec<PromptCandidates> = results.into_iter().zip(usage.cached).enumerate().map(of_prompt).collect();
+    let candidates: Vec<PromptCandidates> = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
     let write = move |server: &Server| {
         let response = response(&request, &candidates, &head, &server.tokenizer);
         Ok(serde_json::to_vec(&response).expect("keys are strings"))

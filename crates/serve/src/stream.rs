@@ -79,8 +79,8 @@ impl Stream {
         match delivery {
             Delivery::Tokens { sample, tokens, text } => self.writer.tokens(sample, tokens, &text, out),
             Delivery::Finished { sample, finish, branch } => self.writer.finished(sample, finish, branch, out),
-            Delivery::Done(usage) => {
-                self.writer.set_cached(usage.cached.iter().sum());
+            Delivery::Done(cached) => {
+                self.writer.set_cached(cached.iter().sum());
                 self.writer.end(out);
                 self.has_ended = true;
             }

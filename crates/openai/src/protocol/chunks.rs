@@ -100,11 +100,6 @@ impl ChunkWriter {
         self.usage.prompt_tokens_details.cached_tokens = tokens;
     }
 
-    /// The usage so far.
-    pub fn usage(&self) -> Usage {
-        self.usage
-    }
-
     /// Tokens were sampled, with this text that is final: appends a chunk, if there is something to show.
     pub fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>) {
         self.count(tokens.len());

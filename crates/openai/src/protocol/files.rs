@@ -35,9 +35,8 @@ impl FileObject {
 }
 
 /// `object` of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileTag {
-    #[default]
     #[serde(rename = "file")]
     File,
 }
@@ -99,9 +98,8 @@ pub struct BatchObject {
 }
 
 /// `object` of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchTag {
-    #[default]
     #[serde(rename = "batch")]
     Batch,
 }
@@ -147,9 +145,8 @@ pub struct BatchErrors {
 }
 
 /// `object` of a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListTag {
-    #[default]
     #[serde(rename = "list")]
     List,
 }

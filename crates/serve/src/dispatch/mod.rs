@@ -20,13 +20,11 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 
 pub use job::{Job, JobId};
-pub use outbox::{Delivery, JobUsage, Outbox};
+pub use outbox::{Delivery, Outbox};
 pub use shared::QueueLimits;
 use shared::{Command, Shared, stopped};
 
-/// The client of the dispatcher's thread; clones share it. The thread ends when the last one is dropped and every job
-/// has ended.
-#[derive(Clone)]
+/// The client of the dispatcher's thread, which ends when it is dropped and every job has ended.
 pub struct Dispatcher {
     commands: Sender<Command>,
     shared: Arc<Shared>,

@@ -17,19 +17,11 @@ pub enum Delivery {
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
     /// The sample has ended; `branch`: under which id it is kept.
     Finished { sample: SampleId, finish: Finish, branch: Option<String> },
-    /// Every sample has ended. Nothing follows.
-    Done(JobUsage),
+    /// Every sample has ended. Nothing follows. For each prompt: the length in tokens of the beginning that it shares
+    /// with earlier prompts in the cache.
+    Done(Vec<usize>),
     /// The job has ended without an answer. Nothing follows.
     Refused(Refusal),
-}
-
-/// What a job found and took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobUsage {
-    /// For each prompt: the length in tokens of the beginning that it shares with earlier prompts in the cache.
-    pub cached: Vec<usize>,
-    /// Whether its deadline cut samples short.
-    pub timed_out: bool,
 }
 
 #[derive(Default)]
@@ -125,7 +117,7 @@ mod tests {
         for at in 0..1000 {
             outbox.put(token(at as usize % 3, at));
         }
-        outbox.put(Delivery::Done(JobUsage::default()));
+        outbox.put(Delivery::Done(Vec::new()));
         let taken = outbox.take_now();
         assert_eq!(taken.len(), 4, "one delivery for each sample, and the end");
         for (sample, delivery) in taken[..3].iter().enumerate() {

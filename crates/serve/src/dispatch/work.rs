@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::job::{Job, JobId};
-use super::outbox::{Delivery, JobUsage};
+use super::outbox::Delivery;
 use super::queue::{JobQueue, Part};
 use super::shared::{Command, Shared, stopped};
 use crate::keys::ClientId;
@@ -47,7 +47,10 @@ struct OpenJob {
     parts: Vec<usize>,
     /// Branches that were promised and not kept.
     promised: usize,
-    usage: JobUsage,
+    /// As [`Delivery::Done`] has them.
+    cached: Vec<usize>,
+    /// Whether its deadline cut samples short.
+    timed_out: bool,
 }
 
 pub struct DispatchLoop {
@@ -136,7 +139,8 @@ impl DispatchLoop {
             left: job.results(),
             parts: Vec::new(),
             promised: job.promised(),
-            usage: JobUsage { cached: vec![0; job.request.prompts.len()], timed_out: false },
+            cached: vec![0; job.request.prompts.len()],
+            timed_out: false,
         };
         self.jobs.insert(id, open);
         if job.deadline.is_some_and(|deadline| deadline <= now) {
@@ -205,7 +209,7 @@ impl DispatchLoop {
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.usage.cached[prompt] = self.recent.entry(job.client).or_default().add(&of.tokens, self.most_recent);
+            open.cached[prompt] = self.recent.entry(job.client).or_default().add(&of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -281,12 +285,12 @@ impl DispatchLoop {
 
     /// All results of a job have come.
     fn end(&mut self, id: JobId) {
-        let Some(OpenJob { job, arrived, usage, .. }) = self.forget(id) else { return };
+        let Some(OpenJob { job, arrived, cached, .. }) = self.forget(id) else { return };
         self.shared.metrics.jobs.add(1);
         self.shared.metrics.job_seconds.note(arrived.elapsed());
         self.shared.metrics.prompt_tokens.add(job.prompt_tokens() as u64);
-        self.shared.metrics.cached_tokens.add(usage.cached.iter().sum::<usize>() as u64);
-        job.outbox.put(Delivery::Done(usage));
+        self.shared.metrics.cached_tokens.add(cached.iter().sum::<usize>() as u64);
+        job.outbox.put(Delivery::Done(cached));
     }
 
     /// Ends a job without an answer.
@@ -331,8 +335,7 @@ impl DispatchLoop {
         }
         self.looked = now;
         self.leases.expire(now);
-        let is_past =
-            |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && !open.usage.timed_out;
+        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && !open.timed_out;
         let past: Vec<JobId> = self.jobs.iter().filter(|(_, open)| is_past(open)).map(|(&id, _)| id).collect();
         past.into_iter().for_each(|id| self.cut_short(id));
     }
@@ -342,7 +345,7 @@ impl DispatchLoop {
     fn cut_short(&mut self, id: JobId) {
         let unbegun = self.queue.remove(id);
         let Some(open) = self.jobs.get_mut(&id) else { return };
-        open.usage.timed_out = true;
+        open.timed_out = true;
         let has_begun = !open.parts.is_empty() || open.has_token;
         if open.left > 0 && (open.job.scores() || !has_begun) {
             let waited = open.arrived.elapsed().as_secs_f64();
