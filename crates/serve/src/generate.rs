@@ -64,13 +64,8 @@ fn read(
 ) -> Result<ProtocolRequest, Refusal> {
     let reader = server.reader();
     let request = reader.read(endpoint, body)?;
-    let mut request = match &request.parent {
-        Some(parent) => {
-            let tokens = server.leases.renew(client, parent)?;
-            reader.encode_after(request, &tokens)?
-        }
-        None => reader.encode(request)?,
-    };
+    let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
+    let mut request = reader.encode_after(request, parent.as_deref().unwrap_or_default())?;
     request.fit_paths(server.engine.facts())?;
     let repeated = request.repeated();
     match repeated <= MOST_REPEATED {

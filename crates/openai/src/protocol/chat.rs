@@ -24,15 +24,10 @@ const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
 /// Stands for whatever a user says next.
 const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
-/// Takes a chat's fields. `follows_branch`: the messages follow a branch that ends with the assistant's words; without
-/// messages, those words go on.
-pub fn take(fields: &mut BodyFields, follows_branch: bool, tokenizer: &Tokenizer) -> Result<ChatText, Refusal> {
-    let messages = fields.take("messages");
-    render_with(fields, messages, follows_branch, None, tokenizer)
-}
-
-/// Renders `messages` with the other fields of a chat, by the template `source` in place of the model's if there is one.
-fn render_with(
+/// Renders `messages` as the chat's other fields say, by the template `source` in place of the model's if there is one.
+/// `follows_branch`: the messages follow a branch that ends with the assistant's words; without messages, those words go
+/// on.
+pub fn take(
     fields: &mut BodyFields,
     messages: Option<Value>,
     follows_branch: bool,
@@ -155,12 +150,7 @@ pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<S
     let mut fields = BodyFields::new(body);
     let source = fields.text("chat_template")?;
     let messages = fields.take("messages");
-    let chat = render_with(&mut fields, messages, false, source, tokenizer)?;
+    let chat = take(&mut fields, messages, false, source, tokenizer)?;
     fields.finish()?;
     Ok(chat.text)
-}
-
-/// The messages of a request to `/tokenize`, rendered like a chat's.
-pub fn text_of(messages: Value, fields: &mut BodyFields, tokenizer: &Tokenizer) -> Result<String, Refusal> {
-    Ok(render_with(fields, Some(messages), false, None, tokenizer)?.text)
 }

@@ -108,27 +108,27 @@ fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Se
     }))
 }
 
+/// A token of a chat; without the likeliest tokens in its place if it is itself one of those.
 #[derive(Serialize)]
-struct ChatToken<'a> {
+struct ChatToken<'a, R> {
     token: Cow<'a, str>,
     logprob: Option<f64>,
     bytes: &'a [u8],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<R>,
 }
 
-#[derive(Serialize)]
-struct ChatTokenAndRivals<'a, R> {
-    #[serde(flatten)]
-    own: ChatToken<'a>,
-    top_logprobs: R,
+impl<'a, R> ChatToken<'a, R> {
+    fn new(token: TokenId, logprob: Option<f32>, top_logprobs: Option<R>, tokenizer: &'a Tokenizer) -> Self {
+        let bytes = tokenizer.token_bytes(token);
+        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes, top_logprobs }
+    }
 }
 
 fn chat_token<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> impl Serialize + use<'a> {
-    let token = move |token: TokenId, logprob: Option<f32>| {
-        let bytes = tokenizer.token_bytes(token);
-        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes }
-    };
-    let rivals = move || shown.top.iter().map(move |&(rival, logprob)| token(rival, Some(logprob)));
-    ChatTokenAndRivals { own: token(shown.token, shown.logprob), top_logprobs: List(rivals) }
+    let rival = move |&(token, logprob)| ChatToken::<()>::new(token, Some(logprob), None, tokenizer);
+    let rivals = List(move || shown.top.iter().map(rival));
+    ChatToken::new(shown.token, shown.logprob, Some(rivals), tokenizer)
 }
 
 /// `prompt_logprobs`, as vLLM writes them: for each token of the prompt but the first, an object of token ids, its own

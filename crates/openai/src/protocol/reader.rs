@@ -218,7 +218,8 @@ impl RequestReader<'_> {
     }
 
     fn chat(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<WrittenPrompt, Refusal> {
-        let ChatText { text, start } = chat::take(fields, follows_branch, self.tokenizer)?;
+        let messages = fields.take("messages");
+        let ChatText { text, start } = chat::take(fields, messages, follows_branch, None, self.tokenizer)?;
         let content = match text.is_empty() {
             true => PromptContent::Tokens(Vec::new()),
             false => PromptContent::Text(AddSpecial::No),

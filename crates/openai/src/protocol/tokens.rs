@@ -17,7 +17,10 @@ impl RequestReader<'_> {
         let special = fields.choice("add_special_tokens")?;
         let with_texts = fields.flag("return_token_strs")?;
         let (text, special) = match (fields.take("messages"), fields.text("prompt")?) {
-            (Some(messages), None) => (chat::text_of(messages, &mut fields, self.tokenizer)?, special.unwrap_or(false)),
+            (messages @ Some(_), None) => {
+                let chat = chat::take(&mut fields, messages, false, None, self.tokenizer)?;
+                (chat.text, special.unwrap_or(false))
+            }
             (None, Some(prompt)) => (prompt, special.unwrap_or(true)),
             _ => return Err(Refusal::value("prompt", "either `prompt`, a string, or `messages`", "both or none")),
         };

@@ -24,20 +24,17 @@ impl SamplingTree {
     /// `Error::ContextTooLong` if the prompt exceeds the model's context.
     pub fn ask(&mut self, kind: ForkKind, at: NodeId, prompt: Prompt) -> Result<NodeId> {
         let Prompt { text, tokens } = prompt;
-        let branch = self.engine.root_with(tokens.clone(), self.place).map_err(|error| self.too_long(error))?;
-        let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
-        let node = &mut self.nodes[question];
-        (node.tokens, node.text, node.asks) = (tokens, text, true);
-        Ok(question)
-    }
-
-    fn too_long(&self, error: Error) -> Error {
-        match error {
+        let named = |error| match error {
             Error::ContextTooLong { tokens, context, .. } => {
                 Error::ContextTooLong { what: format!("a question about item `{}`", self.name), tokens, context }
             }
             other => other,
-        }
+        };
+        let branch = self.engine.root_with(tokens.clone(), self.place).map_err(named)?;
+        let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
+        let node = &mut self.nodes[question];
+        (node.tokens, node.text, node.asks) = (tokens, text, true);
+        Ok(question)
     }
 
     /// The `draw`-th random number of `at` itself, in [0, 1). Tokens sampled from its forks never use it.
