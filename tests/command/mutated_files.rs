@@ -23,8 +23,9 @@ use offshoot_cpu::Cpu;
 use offshoot_eval::run::{RenderedTask, rescore, vote};
 use offshoot_eval::task::Overrides;
 use offshoot_eval::{benchmark, view};
-use offshoot_model::{Decoder, ModelFolder, Sequence, WeightChoice};
-use offshoot_openai::batch::{self, AnswerOrigin, CacheFormats, RequestFile};
+use offshoot_launch::EngineBudget;
+use offshoot_model::{Decoder, ModelFolder, Sequence};
+use offshoot_openai::batch::{self, AnswerOrigin, RequestFile};
 use offshoot_text::Tokenizer;
 
 use crate::full::some_or_full;
@@ -95,7 +96,7 @@ fn requests(folder: &Path, name: &str) -> Result<()> {
     let lines = batch::read_lines(&folder.join(name), batch::DEFAULT_MOST_OF_LINE)?;
     let demo = folder.join("demo");
     let (model, tokenizer) = (ModelFolder::open(&demo)?, Arc::new(Tokenizer::load(&demo)?));
-    let origin = AnswerOrigin::new(&demo, CacheFormats::default(), WeightChoice::default(), 0)?;
+    let origin = AnswerOrigin::new(&model, &EngineBudget::default(), 0)?;
     let reader = batch::reader(&tokenizer, &model.config, "demo", 0);
     RequestFile::open(lines, &folder.join("answers.jsonl"), false, origin, &reader).map(drop)
 }

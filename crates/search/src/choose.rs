@@ -3,7 +3,6 @@
 
 use super::select::argmax;
 use super::settings::ChooseBy;
-use crate::assess::Assessment;
 use crate::job::SearchJob;
 use crate::outcome::{ChoiceScore, Details, Outcome, Sample};
 use crate::tree::{After, Probe, SamplingTree};
@@ -49,9 +48,7 @@ pub fn choose(
     job.check_interrupted()?;
     let nodes = tree.fork(at, choices.len())?;
     let given = nodes.iter().zip(choices).map(|(&node, choice)| (node, choice.tokens.clone())).collect();
-    let mut scoring = tree.start_given(given, true)?;
-    while scoring.next_event()?.is_some() {}
-    drop(scoring);
+    tree.start_given(given, true)?.finish()?;
     // A failed choice may have been the most likely one, so the whole comparison fails.
     if let Some((_, error)) = tree.take_failures().pop_first() {
         return Err(error);
@@ -69,25 +66,15 @@ pub fn choose(
         if ix == best { tree.close(node) } else { tree.prune(node) }
     }
     let chosen = &scores[best];
-    let Assessment { answer, correct, detail, .. } = job.assess(&chosen.choice)?;
-    let sample = Sample {
-        index: 0,
-        text: chosen.choice.clone(),
-        tokens: 0,
-        finish: FinishReason::Given,
-        logprob: chosen.logprob,
-        answer: answer.or_else(|| Some(chosen.choice.clone())),
-        correct,
-        detail,
-        logprobs: None,
-        error: None,
-    };
+    let mut sample = Sample::new(0, chosen.choice.clone(), FinishReason::Given, job.assess(&chosen.choice)?);
+    sample.logprob = chosen.logprob;
+    sample.answer.get_or_insert_with(|| chosen.choice.clone());
     (job.record)(&sample)?;
     let beside = choices.iter().filter_map(|choice| choice.neutral.as_ref());
     let beside = beside.map(|neutral| neutral.prompt.len() + neutral.tokens.len());
     Ok(Outcome {
         prediction: sample.answer.clone(),
-        correct,
+        correct: sample.correct,
         chosen: Some(sample.index),
         samples: vec![sample],
         search_prompt_tokens: tree.spent().given + beside.sum::<usize>(),

@@ -6,6 +6,7 @@ use super::steps::{Solution, Stepper, tokens_off_paths};
 use crate::job::SearchJob;
 use crate::outcome::{Details, Outcome, Sample, verdict_on};
 use crate::tree::SamplingTree;
+use crate::vote::{VoteTally, Votes};
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
@@ -43,11 +44,12 @@ pub fn decided(
     stepper: &Stepper<'_>,
     job: &SearchJob<'_>,
 ) -> Outcome {
-    let ballots = ballots(&valued, &samples);
+    let tally = ballots(&valued, &samples);
+    let first_of_most = |of: fn(&Votes) -> f64| argmax(tally.votes().iter().map(of)).map(|ix| tally.votes()[ix].first);
     let chosen = match by {
         Decide::Best => argmax(valued.iter().map(|valued| valued.value)),
-        Decide::Vote => argmax(ballots.iter().map(|ballot| f64::from(ballot.count))).map(|ix| ballots[ix].first),
-        Decide::WeightedVote => argmax(ballots.iter().map(|ballot| ballot.weight)).map(|ix| ballots[ix].first),
+        Decide::Vote => first_of_most(|votes| f64::from(votes.count)),
+        Decide::WeightedVote => first_of_most(|votes| votes.weight),
     };
     take(tree, valued, samples, chosen, stepper, job)
 }
@@ -61,8 +63,6 @@ pub fn take(
     stepper: &Stepper<'_>,
     job: &SearchJob<'_>,
 ) -> Outcome {
-    let mut ballots = ballots(&valued, &samples);
-    ballots.sort_by_key(|ballot| std::cmp::Reverse(ballot.count));
     let ends: Vec<NodeId> = valued.iter().map(|valued| valued.solution.node).collect();
     let prediction = chosen.and_then(|ix| samples[ix].answer.clone());
     let correct = match (&prediction, chosen) {
@@ -71,7 +71,7 @@ pub fn take(
         (None, None) => job.no_answer(),
     };
     Outcome {
-        votes: ballots.iter().map(|ballot| (ballot.answer.clone(), ballot.count)).collect(),
+        votes: ballots(&valued, &samples).most_first(),
         chosen: chosen.map(|ix| samples[ix].index),
         correct,
         search_tokens: tokens_off_paths(tree, &ends),
@@ -87,31 +87,12 @@ pub fn take(
     }
 }
 
-/// The votes for one answer.
-struct Ballot {
-    answer: String,
-    /// Samples that ended in it.
-    count: u32,
-    /// Sum of their values.
-    weight: f64,
-    /// The first of its samples.
-    first: usize,
-}
-
-fn ballots(valued: &[Valued], samples: &[Sample]) -> Vec<Ballot> {
-    let mut ballots: Vec<Ballot> = Vec::new();
+/// The votes of solutions on answers, weighted by their values.
+fn ballots(valued: &[Valued], samples: &[Sample]) -> VoteTally {
+    let mut tally = VoteTally::default();
     for (ix, (Valued { solution, value }, sample)) in valued.iter().zip(samples).enumerate() {
-        let Some(answer) = &sample.answer else { continue };
         let weight = value * f64::from(solution.copies);
-        match ballots.iter_mut().find(|ballot| ballot.answer == *answer) {
-            Some(ballot) => {
-                ballot.count += solution.copies;
-                ballot.weight += weight;
-            }
-            None => {
-                ballots.push(Ballot { answer: answer.clone(), count: solution.copies, weight, first: ix });
-            }
-        }
+        tally.add_copies(ix, sample.answer.as_deref(), solution.copies, weight);
     }
-    ballots
+    tally
 }

@@ -116,16 +116,12 @@ impl SearchJob<'_> {
         self.assessor.forget();
     }
 
-    /// The next candidate that finishes, cancelled or not, or fails; it is not assessed. `None` when all have ended.
-    pub(crate) fn next_finished(&self, growing: &mut Extension<'_>) -> Result<Option<NodeId>> {
+    /// Waits until all candidates have finished, cancelled or not, or failed; none is assessed.
+    pub(crate) fn finish(&self, mut growing: Extension<'_>) -> Result<()> {
         loop {
             self.check_interrupted()?;
-            match growing.poll_event(PATIENCE)? {
-                Poll::Ready(Some(TreeEvent::Finished { id, .. } | TreeEvent::Failed { id, .. })) => {
-                    return Ok(Some(id));
-                }
-                Poll::Ready(Some(TreeEvent::Tokens { .. })) | Poll::Pending => {}
-                Poll::Ready(None) => return Ok(None),
+            if let Poll::Ready(None) = growing.poll_event(PATIENCE)? {
+                return Ok(());
             }
         }
     }
@@ -169,34 +165,20 @@ impl SearchJob<'_> {
         let Some(finish) = thought.finish.clone() else {
             return Err(Error::Internal(format!("node {node} finished without a reason")));
         };
-        let Assessment { answer, correct, detail, .. } = assessment;
         Ok(Sample {
-            index,
-            text: tree.path_text(node),
             tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
-            finish,
             logprob: thought.logprob,
-            answer,
-            correct,
-            detail,
             logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
-            error: None,
+            ..Sample::new(index, tree.path_text(node), finish, assessment)
         })
     }
 
     /// Records a failed candidate; only its error is known.
     fn record_failed(&mut self, tree: &SamplingTree, node: NodeId) -> Result<()> {
+        let index = tree.node(node).ordinal;
         (self.record)(&Sample {
-            index: tree.node(node).ordinal,
-            text: String::new(),
-            tokens: 0,
-            finish: FinishReason::Failed,
-            logprob: 0.0,
-            answer: None,
-            correct: None,
-            detail: None,
-            logprobs: None,
             error: tree.failure(node).map(ToString::to_string),
+            ..Sample::new(index, String::new(), FinishReason::Failed, Assessment::default())
         })
     }
 }

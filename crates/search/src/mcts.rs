@@ -305,18 +305,16 @@ impl MctsSearch<'_> {
                 tree.close(node.solution.node);
             }
         }
-        let own = self.nodes[self.most_visited()].own;
+        let most_visited = match self.nodes[self.most_visited()].own {
+            OwnSimulation::Done(number) => Some(number),
+            OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed => None,
+        };
         let value =
             |(number, solution): (usize, &Solution)| Valued { value: self.value(number), solution: solution.clone() };
         let valued: Vec<Valued> = self.solutions.iter().enumerate().map(value).collect();
-        match (self.how.by, own) {
-            (MctsDecide::Rollouts(by), _) => decided(tree, valued, self.samples, by, stepper, job),
-            (MctsDecide::Visits, OwnSimulation::Done(number)) => {
-                take(tree, valued, self.samples, Some(number), stepper, job)
-            }
-            (MctsDecide::Visits, OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed) => {
-                take(tree, valued, self.samples, None, stepper, job)
-            }
+        match self.how.by {
+            MctsDecide::Rollouts(by) => decided(tree, valued, self.samples, by, stepper, job),
+            MctsDecide::Visits => take(tree, valued, self.samples, most_visited, stepper, job),
         }
     }
 }

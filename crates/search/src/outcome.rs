@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::assess::Assessment;
 use crate::vote::VoteTally;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{FinishReason, finish_fields};
@@ -35,6 +36,15 @@ pub struct Sample {
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Sample {
+    /// A sample without tokens, of which this is known.
+    pub(crate) fn new(index: u64, text: String, finish: FinishReason, assessment: Assessment) -> Self {
+        let Assessment { answer, correct, detail, .. } = assessment;
+        let (tokens, logprob, logprobs, error) = (0, 0.0, None, None);
+        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, error }
+    }
 }
 
 /// A token of a sample and its most likely alternatives.

@@ -1,7 +1,7 @@
 //! Self-consistency (Wang et al., 2023): samples N answers of one problem and takes the most frequent one. It can skip
 //! the remaining samples once the vote is decided.
 
-use super::vote::{Decided, VoteTally, Votes};
+use super::vote::Decided;
 use crate::job::{SearchJob, failed};
 use crate::outcome::{Outcome, Sample, first_with, tally, verdict_on};
 use crate::tree::SamplingTree;
@@ -56,15 +56,9 @@ pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome 
         prediction: winner.map(str::to_owned),
         correct: winner.map_or(no_answer, |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
-        votes: most_first(&tally),
+        votes: tally.most_first(),
         cancelled: n - samples.len(),
         samples,
         ..Outcome::default()
     }
-}
-
-fn most_first(tally: &VoteTally) -> Vec<(String, u32)> {
-    let mut votes: Vec<&Votes> = tally.votes().iter().collect();
-    votes.sort_by_key(|votes| (std::cmp::Reverse(votes.count), votes.first));
-    votes.into_iter().map(|votes| (votes.value.clone(), votes.count)).collect()
 }

@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::settings::{Aggregate, StepSettings};
-use crate::assess::Assessment;
 use crate::job::{SearchJob, token_logprobs};
 use crate::outcome::Sample;
 use crate::scorer::Scorer;
@@ -100,10 +99,8 @@ impl<'a> Stepper<'a> {
         from: &[&Solution],
         job: &mut SearchJob<'_>,
     ) -> Result<Vec<Option<Solution>>> {
-        let mut nodes = Vec::new();
-        for solution in from {
-            nodes.extend(tree.fork_as(ForkKind::Value, solution.node, 1)?);
-        }
+        let ends: Vec<NodeId> = from.iter().map(|solution| solution.node).collect();
+        let nodes = tree.fork_each(ForkKind::Value, &ends)?;
         let before: Vec<usize> = from.iter().map(|solution| solution.tokens).collect();
         let stop = Stop { include_stop: true, ..job.stop.clone() };
         self.grow(tree, &nodes, &before, &stop, job)?;
@@ -132,9 +129,7 @@ impl<'a> Stepper<'a> {
             min_tokens: stop.min_tokens.saturating_sub(before[ix]),
             ..stop.clone()
         };
-        let mut growing = tree.start_until(nodes, job.params, left)?;
-        while job.next_finished(&mut growing)?.is_some() {}
-        Ok(())
+        job.finish(tree.start_until(nodes, job.params, left)?)
     }
 
     fn step_ends(&self, stop: &Stop) -> Vec<String> {
@@ -215,19 +210,14 @@ impl SearchJob<'_> {
     pub(super) fn take_solution(&mut self, tree: &mut SamplingTree, solution: &Solution, index: u64) -> Result<Sample> {
         tree.close(solution.node);
         let path = tree.path(solution.node);
-        let Assessment { answer, correct, detail, .. } = self.assess(&solution.text)?;
+        let assessment = self.assess(&solution.text)?;
+        let finish = solution.end.clone().unwrap_or(FinishReason::Length);
         let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
         let sample = Sample {
-            index,
-            text: solution.text.clone(),
             tokens: solution.tokens,
-            finish: solution.end.clone().unwrap_or(FinishReason::Length),
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
-            answer,
-            correct,
-            detail,
             logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
-            error: None,
+            ..Sample::new(index, solution.text.clone(), finish, assessment)
         };
         (self.record)(&sample)?;
         Ok(sample)

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,12 +18,12 @@ use offshoot_core::out::files::write_whole;
 use offshoot_core::setting::MAX_DATA;
 use offshoot_engine::{EngineHandle, Priority};
 use offshoot_lines::open;
-use offshoot_model::{ModelConfig, WeightChoice};
+use offshoot_model::ModelConfig;
 use offshoot_openai::batch::{
-    AnswerOrigin, AnswerProgress, CacheFormats, DEFAULT_MOST_OF_LINE, InputLine, RequestFile, read_lines, reader,
+    AnswerOrigin, AnswerProgress, DEFAULT_MOST_OF_LINE, InputLine, RequestFile, read_lines, reader,
 };
 use offshoot_openai::protocol::files::{
-    BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, FileStatus, FileTag, RequestCounts,
+    BatchError, BatchErrors, BatchObject, BatchStatus, FileObject, FilePurpose, RequestCounts,
 };
 use offshoot_openai::protocol::{ProtocolLimits, Refusal, RequestReader};
 use offshoot_text::Tokenizer;
@@ -42,14 +42,11 @@ pub struct BatchEngine {
     pub engine: EngineHandle,
     pub tokenizer: Arc<Tokenizer>,
     pub config: ModelConfig,
-    pub model: PathBuf,
     /// The names that requests may call the model; the first is that of requests without one.
     pub names: Vec<String>,
     pub limits: ProtocolLimits,
-    pub formats: CacheFormats,
-    pub weights: WeightChoice,
-    /// Seed of requests without one.
-    pub seed: u64,
+    /// Of the answers. Its seed is that of requests without one.
+    pub origin: AnswerOrigin,
 }
 
 impl BatchEngine {
@@ -200,18 +197,17 @@ impl Runner {
     }
 
     fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let BatchEngine { engine, tokenizer, config, model, names, limits, formats, weights, seed } = &self.with;
+        let BatchEngine { engine, tokenizer, config, names, limits, origin } = &self.with;
         let input = self.store.bytes_of(&record.object.input_file_id);
         check_unpacked(&input, self.store.most_bytes)?;
         let mut lines = read_lines(&input, DEFAULT_MOST_OF_LINE)?;
         keep_place(&mut lines);
-        let reader = reader(tokenizer, config, &names[0], *seed);
+        let reader = reader(tokenizer, config, &names[0], origin.seed);
         let reader = RequestReader { served: Some(names), limits, priority: PRIORITY, ..reader };
-        let origin = AnswerOrigin::new(model, *formats, *weights, *seed)?;
         let all = lines.len() as u64;
         let lines = of_endpoint(lines, &record.object.endpoint);
         let out = self.store.answers_of(record.object.id.as_str());
-        let mut file = RequestFile::open(lines, &out, true, origin, &reader)?;
+        let mut file = RequestFile::open(lines, &out, true, origin.clone(), &reader)?;
         let (answered, refused) = file.counts();
         let counts = RequestCounts { total: all, completed: answered as u64, failed: refused as u64 };
         record.object.request_counts = counts;
@@ -260,16 +256,7 @@ impl Runner {
         write_whole(&path, |file| file.write_all(bytes))?;
         // There is room: the answers that are copied had it.
         self.store.count(&path);
-        let object = FileObject {
-            id: id.clone(),
-            object: FileTag::File,
-            bytes: bytes.len() as u64,
-            created_at: now(),
-            expires_at: None,
-            filename,
-            purpose: FilePurpose::BatchOutput,
-            status: FileStatus::Processed,
-        };
+        let object = FileObject::new(id.clone(), bytes.len() as u64, filename, FilePurpose::BatchOutput, now());
         self.store.put(&Record::new(owner.to_owned(), object))?;
         Ok(Some(id))
     }
@@ -382,6 +369,7 @@ mod tests {
 
     use super::*;
     use offshoot_engine::ScriptedReply;
+    use offshoot_launch::EngineBudget;
     use offshoot_model::ModelFolder;
     use offshoot_openai::protocol::Endpoint;
     use offshoot_openai::protocol::files::NewBatch;
@@ -403,17 +391,15 @@ mod tests {
 
     fn begin(store: &Arc<Store>, engine: EngineHandle) -> Batches {
         let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
-        let config = ModelFolder::open(&model).expect("the demo model is part of the project").config;
+        let folder = ModelFolder::open(&model).expect("the demo model is part of the project");
+        let origin = AnswerOrigin::new(&folder, &EngineBudget::default(), 1).expect("files that can be read");
         let with = BatchEngine {
             engine,
             tokenizer: Arc::new(Tokenizer::load(&model).expect("the files of the demo model")),
-            config,
-            model,
+            config: folder.config,
             names: vec!["demo".to_owned()],
             limits: BatchEngine::limits(&ProtocolLimits::default()),
-            formats: CacheFormats::default(),
-            weights: WeightChoice::default(),
-            seed: 1,
+            origin,
         };
         Batches::start(store.clone(), with).expect("a thread can start")
     }

@@ -19,24 +19,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{BoxError, Extension, Router};
 use futures_util::Stream;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use offshoot_core::error::Error;
 use offshoot_core::setting::{DATA, MAX_DATA};
-use offshoot_openai::protocol::files::{
-    BatchObject, FileObject, FilePurpose, FileStatus, FileTag, NewBatch, deleted, list,
-};
+use offshoot_openai::protocol::files::{BatchObject, FileObject, FilePurpose, NewBatch, deleted, list};
 use offshoot_openai::protocol::{Refusal, RefusalKind};
 
 use super::batches::{Batches, now};
 use super::in_path::InPath;
 use super::keys::ClientId;
-use super::reply::{self, Refused};
-use super::server::Server;
+use super::reply::{self, Answer, Refused};
+use super::server::{AppState, Server};
 use super::store::{Kept, Record, Store};
-
-type Answer = Result<Response, Refused>;
-type AppState = State<Arc<Server>>;
 
 /// Objects of a page of a list, at most and usually.
 const MOST_LISTED: usize = 100;
@@ -65,10 +60,6 @@ fn batches(server: &Server) -> Result<&Batches, Refusal> {
     server.batches.as_ref().ok_or_else(off)
 }
 
-fn reply_with(object: &impl Serialize) -> Response {
-    reply::json(serde_json::to_vec(object).expect("keys are strings"))
-}
-
 async fn upload(State(server): AppState, Extension(client): Extension<ClientId>, request: Request) -> Response {
     let mut response = keep_upload(&server, client, request).await.into_response();
     if !response.status().is_success() {
@@ -82,20 +73,10 @@ async fn keep_upload(server: &Server, client: ClientId, request: Request) -> Ans
     let owner = server.keys.owner(client);
     let mut upload = Upload::new(&batches(server)?.store);
     let (bytes, filename, purpose) = upload.receive(request).await?;
-    let object = FileObject {
-        id: upload.id.clone(),
-        object: FileTag::File,
-        bytes,
-        created_at: now(),
-        expires_at: None,
-        filename,
-        purpose,
-        status: FileStatus::Processed,
-    };
-    let record = Record::new(owner, object);
+    let record = Record::new(owner, FileObject::new(upload.id.clone(), bytes, filename, purpose, now()));
     upload.store.put(&record).map_err(|error| Refusal::of(&error))?;
     upload.is_kept = true;
-    Ok(reply_with(&record.object))
+    Ok(reply::value(&record.object))
 }
 
 /// A file that arrives. Dropping it removes its bytes unless it is kept: its client may leave at any time.
@@ -291,7 +272,7 @@ impl PageOf {
     }
 }
 
-async fn list_objects<T: Kept + PurposeOf>(
+async fn list_objects<T: Kept>(
     State(server): AppState,
     Extension(client): Extension<ClientId>,
     page: PageOf,
@@ -309,29 +290,12 @@ async fn list_objects<T: Kept + PurposeOf>(
     Ok(reply::value(&list(&objects, |object| object.id(), has_more)))
 }
 
-/// Whether an object is one of those that a list is asked for.
-trait PurposeOf {
-    fn has_purpose(&self, purpose: &str) -> bool;
-}
-
-impl PurposeOf for FileObject {
-    fn has_purpose(&self, purpose: &str) -> bool {
-        serde_json::to_value(self.purpose).is_ok_and(|own| own == purpose)
-    }
-}
-
-impl PurposeOf for BatchObject {
-    fn has_purpose(&self, _purpose: &str) -> bool {
-        true
-    }
-}
-
 async fn object<T: Kept>(
     State(server): AppState,
     Extension(client): Extension<ClientId>,
     InPath(id): InPath,
 ) -> Answer {
-    Ok(reply_with(&batches(&server)?.store.get::<T>(&server.keys.owner(client), &id)?))
+    Ok(reply::value(&batches(&server)?.store.get::<T>(&server.keys.owner(client), &id)?))
 }
 
 async fn content(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
@@ -375,11 +339,11 @@ async fn create(
     }
     all.store.put(&record).map_err(|error| Refusal::of(&error))?;
     all.add(record.owner.clone(), record.object.id.clone());
-    Ok(reply_with(&record.object))
+    Ok(reply::value(&record.object))
 }
 
 async fn cancel(State(server): AppState, Extension(client): Extension<ClientId>, InPath(id): InPath) -> Answer {
-    Ok(reply_with(&batches(&server)?.cancel(&server.keys.owner(client), &id)?))
+    Ok(reply::value(&batches(&server)?.cancel(&server.keys.owner(client), &id)?))
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! `/v1/completions` and `/v1/chat/completions`: a body becomes a job, and the job's results one answer or a stream.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Map, Value};
 
-use offshoot_engine::{Finish, FinishReason, Hear, Priority};
+use offshoot_engine::Priority;
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::{
-    AnswerHead, ChunkWriter, EncodedPrompt, Endpoint, Keep, PromptCandidates, ProtocolRequest, Refusal, response,
+    AnswerHead, ChunkWriter, Endpoint, Keep, PromptCandidates, PromptResults, ProtocolRequest, Refusal, response,
 };
 
-use super::dispatch::{Delivery, Job, JobPrompt, JobUsage, OpenTicket, Outbox};
+use super::batches::now;
+use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
 use super::keys::ClientId;
 use super::random::random_hex;
 use super::reply;
@@ -40,7 +41,7 @@ pub async fn generate(
     let request = server.work(move |server| read(server, endpoint, client, &body.parse()?)).await?;
     let head = AnswerHead {
         id: format!("{}{}", endpoint.id_prefix(), random_hex::<12>()),
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        created: now(),
         system_fingerprint: server.system_fingerprint.clone(),
     };
     let request = Arc::new(request);
@@ -63,13 +64,8 @@ fn read(
 ) -> Result<ProtocolRequest, Refusal> {
     let reader = server.reader();
     let request = reader.read(endpoint, body)?;
-    let mut request = match &request.parent {
-        Some(parent) => {
-            let tokens = server.leases.renew(client, parent)?;
-            reader.encode_after(request, &tokens)?
-        }
-        None => reader.encode(request)?,
-    };
+    let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
+    let mut request = reader.encode_after(request, parent.as_deref().unwrap_or_default())?;
     request.fit_paths(server.engine.facts())?;
     let repeated = request.repeated();
     match repeated <= MOST_REPEATED {
@@ -84,28 +80,16 @@ fn read(
 fn submit(
     server: &Server,
     client: ClientId,
-    request: &ProtocolRequest,
+    request: &Arc<ProtocolRequest>,
     arrived: Instant,
 ) -> Result<OpenTicket, Refusal> {
     let time_to_live = |keep: &Keep| keep.time_to_live.unwrap_or_else(|| server.leases.usual_time_to_live());
-    let prompt = |(index, prompt): (usize, &EncodedPrompt)| JobPrompt {
-        tokens: prompt.tokens.as_slice().into(),
-        choices: prompt.choices.iter().map(|choice| choice.tokens.clone()).collect(),
-        choices_top: request.choices_top(),
-        stop: prompt.stop.clone(),
-        uniforms: request.uniforms(index, ""),
-    };
     let job = Job {
         id: server.dispatcher.name_job(),
         client,
-        priority: request.priority,
+        request: request.clone(),
         // A client's jobs go behind those of others at its wish, and not before them.
         among_all: if server.keys.are_several() { request.priority.max(Priority(0)) } else { request.priority },
-        prompts: request.prompts.iter().enumerate().map(prompt).collect(),
-        samples: request.best_of,
-        prompt_logprobs: request.scored_top(),
-        params: request.params.clone(),
-        hear: if request.stream.is_some() { Hear::Tokens } else { Hear::Finishes },
         keep: request.keep.as_ref().map(time_to_live),
         deadline: request.timeout.map(|timeout| arrived + timeout),
         outbox: Arc::new(Outbox::default()),
@@ -122,87 +106,28 @@ async fn whole(
     request: Arc<ProtocolRequest>,
     head: AnswerHead,
 ) -> Result<Response, Refusal> {
-    let mut collected = Collected::new(&request);
-    let usage = loop {
-        if let Some(usage) = collected.take(ticket.take().await)? {
-            break usage;
+    let mut results: Vec<PromptResults> = request.prompts.iter().map(|_| PromptResults::default()).collect();
+    let mut tokens = 0;
+    let cached = 'all: loop {
+        for delivery in ticket.take().await {
+            match delivery {
+                Delivery::Tokens { .. } => {}
+                Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
+                    tokens += finish.tokens.len();
+                    results[prompt].add(sample, finish, branch);
+                }
+                Delivery::Done(cached) => break 'all cached,
+                Delivery::Refused(refusal) => return Err(refusal),
+            }
         }
     };
-    let (tokens, candidates) = (collected.tokens, collected.candidates(usage));
+    let of_prompt =
+        |(prompt, (results, cached)): (usize, (PromptResults, usize))| results.candidates(&request, prompt, cached);
+    let candidates: Vec<PromptCandidates> = results.into_iter().zip(cached).enumerate().map(of_prompt).collect();
     let write = move |server: &Server| {
         let response = response(&request, &candidates, &head, &server.tokenizer);
         Ok(serde_json::to_vec(&response).expect("keys are strings"))
     };
     let body = if tokens > LONG_ANSWER { server.work(write).await? } else { write(&server)? };
     Ok(reply::json(body))
-}
-
-/// The results of a job, as they come.
-struct Collected {
-    samples: usize,
-    prompts: Vec<CollectedPrompt>,
-    tokens: usize,
-}
-
-/// Those of one prompt: by index, `None` for those that have not come.
-struct CollectedPrompt {
-    finishes: Vec<Option<Finish>>,
-    kept: Vec<Option<String>>,
-    scored: Option<Finish>,
-    has_choices: bool,
-}
-
-impl Collected {
-    fn new(request: &ProtocolRequest) -> Self {
-        let prompt = |prompt: &EncodedPrompt| CollectedPrompt {
-            finishes: (0..request.best_of.max(prompt.choices.len())).map(|_| None).collect(),
-            kept: vec![None; request.best_of.max(1)],
-            scored: None,
-            has_choices: !prompt.choices.is_empty(),
-        };
-        Collected { samples: request.best_of, prompts: request.prompts.iter().map(prompt).collect(), tokens: 0 }
-    }
-
-    /// Takes results; the usage once all have come.
-    fn take(&mut self, deliveries: Vec<Delivery>) -> Result<Option<JobUsage>, Refusal> {
-        for delivery in deliveries {
-            match delivery {
-                Delivery::Tokens { .. } => {}
-                Delivery::Finished { sample, finish, branch } => {
-                    self.tokens += finish.tokens.len();
-                    self.put(sample, finish, branch.map(|branch| branch.to_string()));
-                }
-                Delivery::Done(usage) => return Ok(Some(usage)),
-                Delivery::Refused(refusal) => return Err(refusal),
-            }
-        }
-        Ok(None)
-    }
-
-    fn put(&mut self, SampleId { prompt, sample }: SampleId, finish: Finish, branch: Option<String>) {
-        let samples = self.samples;
-        let of = &mut self.prompts[prompt];
-        if branch.is_some() {
-            of.kept[sample] = branch;
-        }
-        match sample {
-            scored if !of.has_choices && scored == samples && finish.reason == FinishReason::Given => {
-                of.scored = Some(finish)
-            }
-            sample => {
-                if let Some(place) = of.finishes.get_mut(sample) {
-                    *place = Some(finish);
-                }
-            }
-        }
-    }
-
-    fn candidates(self, usage: JobUsage) -> Vec<PromptCandidates> {
-        let candidates = |(of, cached): (CollectedPrompt, usize)| {
-            let finishes: Vec<Finish> = of.finishes.into_iter().flatten().collect();
-            let (drawn, choices) = if of.has_choices { (Vec::new(), finishes) } else { (finishes, Vec::new()) };
-            PromptCandidates { drawn, kept: of.kept, scored: of.scored, choices, cached }
-        };
-        self.prompts.into_iter().zip(usage.cached).map(candidates).collect()
-    }
 }

@@ -3,7 +3,6 @@
 //! to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it is used.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,16 +15,6 @@ use offshoot_openai::protocol::Refusal;
 
 use super::keys::ClientId;
 use super::random::random_hex;
-
-/// The name of a kept branch: 128 random bits.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseId(String);
-
-impl fmt::Display for LeaseId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// How many branches may be kept.
 #[derive(Clone, Copy, Debug)]
@@ -90,12 +79,12 @@ impl Leases {
         self.lock().forget(client, branches);
     }
 
-    /// Keeps a branch that was promised. The lease owns it from now on.
-    pub fn keep(&self, client: ClientId, branch: BranchId, tokens: Arc<[TokenId]>, time_to_live: Duration) -> LeaseId {
+    /// Keeps a branch that was promised. The lease owns it from now on; its id has 128 random bits.
+    pub fn keep(&self, client: ClientId, branch: BranchId, tokens: Arc<[TokenId]>, time_to_live: Duration) -> String {
         let id = format!("branch-{}", random_hex::<16>());
         let expires = Instant::now() + time_to_live;
         self.lock().by_id.insert(id.clone(), Lease { client, branch, tokens, time_to_live, expires });
-        LeaseId(id)
+        id
     }
 
     /// The tokens of a kept branch, whose time to live begins anew.

@@ -28,7 +28,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -43,11 +42,11 @@ use offshoot_core::setting::{API_KEYS, DATA};
 use offshoot_engine::{EngineHandle, PinnedPrefix};
 use offshoot_launch::{Demand, ModelSource, in_bytes};
 use offshoot_model::ModelFolder;
-use offshoot_openai::batch::{CacheFormats, name_of_model, system_fingerprint};
+use offshoot_openai::batch::{AnswerOrigin, name_of_model};
 use offshoot_openai::protocol::chat_beginning;
 use offshoot_text::{AddSpecial, Tokenizer};
 
-use batches::{BatchEngine, Batches};
+use batches::{BatchEngine, Batches, now};
 use dispatch::Dispatcher;
 use keys::ApiKeys;
 pub use leases::LeaseLimits;
@@ -85,16 +84,14 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let connections = listen::room_for(options.limits.connections);
 
     let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
-    let weights = folder.config.effect_of(options.engine.budget.weights);
-    let formats =
-        CacheFormats { kv: options.engine.budget.kv, states: folder.config.state_dtype(options.engine.budget.states) };
+    let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
     let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
-    let metrics = Arc::new(ServeMetrics::new());
-    let (dispatcher, thread) =
-        Dispatcher::start(engine.clone(), leases.clone(), options.limits.queue, metrics.clone())?;
+    let metrics = Arc::new(ServeMetrics::default());
+    let (dispatcher, work) = Dispatcher::new(engine.clone(), leases.clone(), options.limits.queue, metrics.clone());
+    let thread = work.start()?;
     let names = match options.names.is_empty() {
         true => vec![name_of_model(&options.model)],
         false => options.names.clone(),
@@ -104,12 +101,9 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
             engine: engine.clone(),
             tokenizer: tokenizer.clone(),
             config: folder.config.clone(),
-            model: options.model.clone(),
             names: names.clone(),
             limits: BatchEngine::limits(&options.limits.protocol),
-            formats,
-            weights,
-            seed: options.seed.unwrap_or(0),
+            origin: origin.clone(),
         };
         Batches::start(Arc::new(store), with)
     });
@@ -131,8 +125,8 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         limits: options.limits.clone(),
         ticks,
         batches: batches.transpose()?,
-        system_fingerprint: system_fingerprint(&options.model, formats, weights)?,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        system_fingerprint: origin.system_fingerprint,
+        created: now(),
         workers: Semaphore::new(cores),
         large_bodies: Arc::new(Semaphore::new(LARGE_BODIES)),
     });

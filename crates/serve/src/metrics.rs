@@ -51,10 +51,20 @@ impl Histogram {
     }
 }
 
-/// Sums since the server started.
+/// The moment at which it was made.
 #[derive(Debug)]
+struct Beginning(Instant);
+
+impl Default for Beginning {
+    fn default() -> Self {
+        Beginning(Instant::now())
+    }
+}
+
+/// Sums since the server started.
+#[derive(Debug, Default)]
 pub struct ServeMetrics {
-    started: Instant,
+    started: Beginning,
     /// Requests for samples that were answered, cancelled by their client, and refused because the queue was full.
     pub jobs: Counter,
     pub cancelled: Counter,
@@ -71,29 +81,10 @@ pub struct ServeMetrics {
     pub job_seconds: Histogram,
     pub between_chunks: Histogram,
     /// When jobs ended lately, for the rate.
-    rate: Mutex<(Instant, u64, f64)>,
+    rate: Mutex<(Beginning, u64, f64)>,
 }
 
 impl ServeMetrics {
-    pub fn new() -> Self {
-        let now = Instant::now();
-        ServeMetrics {
-            started: now,
-            jobs: Counter::default(),
-            cancelled: Counter::default(),
-            refused_full: Counter::default(),
-            responses: Default::default(),
-            samples: Counter::default(),
-            tokens_sampled: Counter::default(),
-            prompt_tokens: Counter::default(),
-            cached_tokens: Counter::default(),
-            first_token: Histogram::default(),
-            job_seconds: Histogram::default(),
-            between_chunks: Histogram::default(),
-            rate: Mutex::new((now, 0, 0.0)),
-        }
-    }
-
     /// In how many seconds a queue of `waiting` jobs should be half empty, by the rate of the last seconds: from 1 to 60.
     pub fn seconds_per_job(&self, waiting: usize) -> u64 {
         let rate = self.jobs_per_second();
@@ -105,50 +96,47 @@ impl ServeMetrics {
     pub fn jobs_per_second(&self) -> f64 {
         const WINDOW: Duration = Duration::from_secs(10);
         let mut last = self.rate.lock().expect("nothing panics while it holds the rate");
-        let (since, before, rate) = *last;
+        let (Beginning(since), before, rate) = *last;
         let (passed, jobs) = (since.elapsed(), self.jobs.get());
         if passed < WINDOW && rate > 0.0 {
             return rate;
         }
         let now = (jobs - before) as f64 / passed.as_secs_f64().max(1e-3);
         if passed >= WINDOW {
-            *last = (Instant::now(), jobs, now);
+            *last = (Beginning::default(), jobs, now);
         }
         now
     }
 
     pub fn uptime(&self) -> Duration {
-        self.started.elapsed()
+        self.started.0.elapsed()
     }
 
     /// The counters in Prometheus' text format.
     pub fn write(&self, out: &mut String) {
-        counter(out, "offshoot_requests_total", "Requests for samples that were answered", self.jobs.get());
-        counter(out, "offshoot_requests_cancelled_total", "Requests whose client left", self.cancelled.get());
-        counter(
-            out,
-            "offshoot_requests_refused_total",
-            "Requests refused because the queue was full",
-            self.refused_full.get(),
-        );
+        let counters = |out: &mut String, rows: &[(&str, &str, &Counter)]| {
+            rows.iter()
+                .for_each(|(name, help, value)| counter(out, &format!("offshoot_{name}_total"), help, value.get()));
+        };
+        let requests = [
+            ("requests", "Requests for samples that were answered", &self.jobs),
+            ("requests_cancelled", "Requests whose client left", &self.cancelled),
+            ("requests_refused", "Requests refused because the queue was full", &self.refused_full),
+        ];
+        counters(out, &requests);
         head("offshoot_responses_total", "HTTP responses by the class of their status", "counter", out);
         for (class, count) in self.responses.iter().enumerate().skip(1) {
             line(out, format_args!("offshoot_responses_total{{class=\"{class}xx\"}} {}", count.get()));
         }
-        counter(out, "offshoot_samples_total", "Samples that ended", self.samples.get());
-        counter(out, "offshoot_sampled_tokens_total", "Tokens of answered samples", self.tokens_sampled.get());
-        counter(out, "offshoot_prompt_tokens_total", "Prompt tokens of answered requests", self.prompt_tokens.get());
-        counter(
-            out,
-            "offshoot_prompt_tokens_cached_total",
-            "Those of them that began an earlier prompt",
-            self.cached_tokens.get(),
-        );
-        self.first_token.write(
-            "offshoot_time_to_first_token_seconds",
-            "Of streams, from arrival to the first token",
-            out,
-        );
+        let samples = [
+            ("samples", "Samples that ended", &self.samples),
+            ("sampled_tokens", "Tokens of answered samples", &self.tokens_sampled),
+            ("prompt_tokens", "Prompt tokens of answered requests", &self.prompt_tokens),
+            ("prompt_tokens_cached", "Those of them that began an earlier prompt", &self.cached_tokens),
+        ];
+        counters(out, &samples);
+        let first_token = "Of streams, from arrival to the first token";
+        self.first_token.write("offshoot_time_to_first_token_seconds", first_token, out);
         self.between_chunks.write("offshoot_time_between_chunks_seconds", "Between two chunks of a stream", out);
         self.job_seconds.write("offshoot_request_seconds", "From arrival to the end", out);
     }

@@ -4,16 +4,19 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
+use serde::Serialize;
 
 use offshoot_openai::protocol::Refusal;
+
+/// What a handler returns.
+pub type Answer = Result<Response, Refused>;
 
 /// A body of JSON.
 pub fn json(body: Vec<u8>) -> Response {
     with_type("application/json", Body::from(body))
 }
 
-pub fn value(value: &Value) -> Response {
+pub fn value(value: &impl Serialize) -> Response {
     json(serde_json::to_vec(value).expect("keys are strings"))
 }
 

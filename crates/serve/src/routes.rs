@@ -22,11 +22,8 @@ use super::in_path::InPath;
 use super::keys::ClientId;
 use super::metrics::gauge;
 use super::page;
-use super::reply::{self, Refused};
-use super::server::Server;
-
-type Answer = Result<Response, Refused>;
-type AppState = State<Arc<Server>>;
+use super::reply::{self, Answer, Refused};
+use super::server::{AppState, Server};
 
 /// `has_page`: with the page at `/`.
 pub fn routes(server: Arc<Server>, has_page: bool) -> Router {

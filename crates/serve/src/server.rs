@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
@@ -57,6 +58,9 @@ impl JsonBody {
         parse_body(&self.bytes)
     }
 }
+
+/// The server, as handlers are given it.
+pub type AppState = State<Arc<Server>>;
 
 pub struct Server {
     pub engine: EngineHandle,

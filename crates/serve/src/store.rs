@@ -27,6 +27,11 @@ pub trait Kept: Serialize + DeserializeOwned {
     const NOUN: &'static str;
     fn id(&self) -> &str;
     fn created(&self) -> u64;
+
+    /// Whether it is one of those that a list of this purpose has.
+    fn has_purpose(&self, _purpose: &str) -> bool {
+        true
+    }
 }
 
 impl Kept for FileObject {
@@ -40,6 +45,10 @@ impl Kept for FileObject {
 
     fn created(&self) -> u64 {
         self.created_at
+    }
+
+    fn has_purpose(&self, purpose: &str) -> bool {
+        serde_json::to_value(self.purpose).is_ok_and(|own| own == purpose)
     }
 }
 
@@ -286,19 +295,10 @@ fn is_name<T: Kept>(id: &str) -> bool {
 mod tests {
     use super::*;
     use offshoot_openai::protocol::Endpoint;
-    use offshoot_openai::protocol::files::{BatchStatus, FilePurpose, FileStatus, FileTag, NewBatch};
+    use offshoot_openai::protocol::files::{BatchStatus, FilePurpose, NewBatch};
 
     fn file(id: &str) -> Record<FileObject> {
-        let object = FileObject {
-            id: id.to_owned(),
-            object: FileTag::File,
-            bytes: 3,
-            created_at: 1,
-            expires_at: None,
-            filename: "a".to_owned(),
-            purpose: FilePurpose::Batch,
-            status: FileStatus::Processed,
-        };
+        let object = FileObject::new(id.to_owned(), 3, "a".to_owned(), FilePurpose::Batch, 1);
         Record::new("me".to_owned(), object)
     }
 

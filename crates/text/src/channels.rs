@@ -95,7 +95,9 @@ fn channel_of(header: &str) -> Channel {
     if &name[..end] == FINAL { Channel::Answer } else { Channel::Reasoning }
 }
 
-/// The length of the longest end of `text` that is a proper beginning of `mark`.
+/// The length in bytes of the longest end of `text` that is a proper beginning of `mark`. The text ends with a whole
+/// character, and so does such a beginning.
 pub fn beginning_of(mark: &str, text: &str) -> usize {
-    (1..mark.len()).rev().find(|&len| text.ends_with(&mark[..len])).unwrap_or(0)
+    let (mark, text) = (mark.as_bytes(), text.as_bytes());
+    (1..mark.len().min(text.len() + 1)).rev().find(|&len| text.ends_with(&mark[..len])).unwrap_or(0)
 }

@@ -57,13 +57,12 @@ pub fn answer_part(text: &str) -> Cow<'_, str> {
         (Some(close), Some(open)) => close < open,
         (close, _) => close.is_some(),
     };
-    let mut splitter = ReasoningSplitter::new(if is_open { TextStart::Reasoning } else { TextStart::Answer });
-    let (pushed, rest) = (splitter.push(text), splitter.finish());
-    let content = pushed.content + &rest.content;
+    let start = if is_open { TextStart::Reasoning } else { TextStart::Answer };
+    let content = ReasoningSplitter::new(start).push_last(text).content;
     if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     /// Nothing but white space so far.
     Beginning,
@@ -71,7 +70,7 @@ enum Part {
     Opened,
     Reasoning(Marks),
     Content,
-    Channels,
+    Channels(ChannelSplitter),
 }
 
 /// Splits one text.
@@ -80,17 +79,16 @@ pub struct ReasoningSplitter {
     part: Part,
     /// Text that may belong to a mark.
     held: String,
-    channels: ChannelSplitter,
 }
 
 impl ReasoningSplitter {
     pub fn new(start: TextStart) -> Self {
-        let (part, channels) = match start {
-            TextStart::Answer => (Part::Beginning, ChannelSplitter::new()),
-            TextStart::Reasoning => (Part::Opened, ChannelSplitter::new()),
-            TextStart::Channels(begun) => (Part::Channels, begun),
+        let part = match start {
+            TextStart::Answer => Part::Beginning,
+            TextStart::Reasoning => Part::Opened,
+            TextStart::Channels(begun) => Part::Channels(begun),
         };
-        ReasoningSplitter { part, held: String::new(), channels }
+        ReasoningSplitter { part, held: String::new() }
     }
 
     pub fn push(&mut self, piece: &str) -> SplitText {
@@ -103,7 +101,7 @@ impl ReasoningSplitter {
                 self.held = text[marks.open.len()..].to_owned();
                 self.part = Part::Reasoning(marks);
             } else if text.starts_with(channels::BEGIN) {
-                self.part = Part::Channels;
+                self.part = Part::Channels(ChannelSplitter::new());
             } else if !opens.any(|open| open.starts_with(text)) && !channels::BEGIN.starts_with(text) {
                 self.part = Part::Content;
             }
@@ -111,7 +109,7 @@ impl ReasoningSplitter {
         let closing = match &self.part {
             Part::Opened => &MARKS[..],
             Part::Reasoning(marks) => std::slice::from_ref(marks),
-            Part::Beginning | Part::Content | Part::Channels => &[],
+            Part::Beginning | Part::Content | Part::Channels(_) => &[],
         };
         if !closing.is_empty() {
             let found = closing.iter().filter_map(|marks| Some((self.held.find(marks.close)?, marks.close.len())));
@@ -128,8 +126,8 @@ impl ReasoningSplitter {
                 }
             }
         }
-        if self.part == Part::Channels {
-            return self.channels.push(&std::mem::take(&mut self.held));
+        if let Part::Channels(channels) = &mut self.part {
+            return channels.push(&std::mem::take(&mut self.held));
         }
         if self.part == Part::Content {
             split.content = std::mem::take(&mut self.held);
@@ -137,12 +135,20 @@ impl ReasoningSplitter {
         split
     }
 
+    /// Like [`push`](Self::push), with a piece that ends the text.
+    pub fn push_last(&mut self, piece: &str) -> SplitText {
+        let (mut split, rest) = (self.push(piece), self.finish());
+        split.reasoning += &rest.reasoning;
+        split.content += &rest.content;
+        split
+    }
+
     /// The text held back, when the text ends.
-    pub fn finish(&mut self) -> SplitText {
+    fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
-        match self.part {
+        match &mut self.part {
             Part::Opened | Part::Reasoning(_) => SplitText { reasoning: rest, content: String::new() },
-            Part::Channels => self.channels.finish(),
+            Part::Channels(channels) => channels.finish(),
             Part::Beginning | Part::Content => SplitText { reasoning: String::new(), content: rest },
         }
     }
@@ -250,8 +256,7 @@ mod tests {
             }
             let prompt = format!("{user}<|start|>assistant{}", &answer[..cut]);
             let mut splitter = ReasoningSplitter::new(TextStart::of(&prompt, None));
-            let (pushed, rest) = (splitter.push(&answer[cut..]), splitter.finish());
-            let (reasoning, content) = (pushed.reasoning + &rest.reasoning, pushed.content + &rest.content);
+            let SplitText { reasoning, content } = splitter.push_last(&answer[cut..]);
             assert!(whole.reasoning.ends_with(&reasoning) && whole.content.ends_with(&content), "{prompt}");
             assert_eq!(content == "yes", cut <= answer.len() - "yes".len(), "{prompt}: {content}");
         }

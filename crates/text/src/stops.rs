@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::channels::beginning_of;
 use offshoot_core::error::{Error, Result};
 
 /// Matches stop strings in one stream of text. Cloned when a branch forks.
@@ -44,7 +45,8 @@ impl StopMatcher {
             text.truncate(if self.include { end } else { start });
             return CertainText { text, by: Some(by) };
         }
-        let certain = self.held.len() - self.longest_beginning();
+        let begun = self.stops.iter().map(|stop| beginning_of(stop, &self.held)).max().unwrap_or(0);
+        let certain = self.held.len() - begun;
         CertainText { text: self.held.drain(..certain).collect(), by: None }
     }
 
@@ -59,12 +61,5 @@ impl StopMatcher {
             Some((start, start + stop.len(), by))
         });
         hits.min_by_key(|&(start, end, by)| (end, start, by))
-    }
-
-    /// The length of the longest suffix of `held` that is a prefix of a stop string.
-    fn longest_beginning(&self) -> usize {
-        let begins = |from: usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[from..]));
-        let from = self.held.char_indices().map(|(from, _)| from).find(|&from| begins(from));
-        from.map_or(0, |from| self.held.len() - from)
     }
 }

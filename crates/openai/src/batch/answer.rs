@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use super::input::{Call, InputLine};
 use super::origin::{AnswerOrigin, name_of};
-use super::request::LineRequest;
-use crate::protocol::{AnswerHead, PromptCandidates, Refusal, response};
+use crate::protocol::{AnswerHead, PromptCandidates, ProtocolRequest, Refusal, response};
 use offshoot_text::Tokenizer;
 
 /// One line of the output.
@@ -20,33 +19,33 @@ impl BatchAnswer {
     pub fn refused(line: &InputLine, refusal: Refusal, origin: &AnswerOrigin) -> Self {
         let place = format!("{} {:?}", line.index, line.custom_id);
         let request_id = line.call.as_ref().map_or_else(|_| name_of("req_", &place), |call| origin.request_id(call));
-        let line = json!({
-            "id": name_of("batch_req_", &place),
-            "custom_id": line.custom_id,
-            "response": { "status_code": refusal.status(), "request_id": request_id, "body": refusal.body() },
-            "error": null,
-        });
+        let line = answer_line(&place, line.custom_id.as_deref(), refusal.status(), request_id, refusal.body());
         BatchAnswer { line, refusal: Some(refusal) }
     }
 
     /// The answer to `call`; `candidates`: the candidates of each of the request's prompts.
     pub fn of(
         call: &Call,
-        request: &LineRequest,
+        request: &ProtocolRequest,
         candidates: &[PromptCandidates],
         origin: &AnswerOrigin,
         tokenizer: &Tokenizer,
         created: u64,
     ) -> Self {
-        let id = name_of(request.endpoint.id_prefix(), &request.custom_id);
+        let id = name_of(request.endpoint.id_prefix(), &call.custom_id);
         let head = AnswerHead { id, created, system_fingerprint: origin.system_fingerprint.clone() };
-        let body = response(request, candidates, &head, tokenizer);
-        let line = json!({
-            "id": name_of("batch_req_", &request.custom_id),
-            "custom_id": request.custom_id,
-            "response": { "status_code": 200, "request_id": origin.request_id(call), "body": body },
-            "error": null,
-        });
+        let (body, custom_id) = (json!(response(request, candidates, &head, tokenizer)), &*call.custom_id);
+        let line = answer_line(custom_id, Some(custom_id), 200, origin.request_id(call), body);
         BatchAnswer { line, refusal: None }
     }
+}
+
+/// `place`: names the line among those of its file.
+fn answer_line(place: &str, custom_id: Option<&str>, status: u16, request_id: String, body: Value) -> Value {
+    json!({
+        "id": name_of("batch_req_", place),
+        "custom_id": custom_id,
+        "response": { "status_code": status, "request_id": request_id, "body": body },
+        "error": null,
+    })
 }

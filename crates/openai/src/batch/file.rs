@@ -10,7 +10,7 @@ use super::input::InputLine;
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
 use super::request::RequestOutline;
-use super::work::{AnswerProgress, BatchJob, BatchResult};
+use super::work::{AnswerProgress, BatchJob};
 use crate::protocol::{Refusal, RequestReader};
 use offshoot_core::error::Result;
 use offshoot_engine::EngineHandle;
@@ -78,8 +78,7 @@ impl RequestFile {
     ) -> Result<usize> {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, created, progress };
-        let BatchResult { ended, tokens } = job.answer_all(&self.requests, &mut self.output, interrupted);
-        ended.map_or(Ok(tokens), Err)
+        job.answer_all(&self.requests, &mut self.output, interrupted, |line| job.encode(line))
     }
 
     /// Sorts the answers into the order of the input.

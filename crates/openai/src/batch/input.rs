@@ -42,7 +42,7 @@ pub fn read(path: &Path, most: usize) -> Result<Vec<InputLine>> {
     let mut lines: Vec<InputLine> = Vec::new();
     for line in Lines::of(path, open(path)?, most) {
         let line = line?;
-        let ReadLine { custom_id, mut call } = ReadLine::of(&line);
+        let (custom_id, mut call) = read_line(&line);
         if lines.is_empty() && call.is_err() && begins_task(path, most)? {
             return Err(Error::format(path, "holds a task for `offshoot run`, not requests"));
         }
@@ -70,34 +70,27 @@ fn begins_task(path: &Path, most: usize) -> Result<bool> {
     Ok(String::from_utf8(bytes).is_ok_and(|text| is_task(text.trim_start_matches('\u{feff}'))))
 }
 
-/// What a line says.
-struct ReadLine {
-    custom_id: Option<String>,
-    call: Result<Call, Refusal>,
-}
-
-impl ReadLine {
-    fn of(line: &Line) -> ReadLine {
-        let object = match line.too_long {
-            Some(too_long) => Err(Refusal::new("line_too_long", too_long.why())),
-            None => serde_json::from_slice::<Map<String, Value>>(&line.bytes).map_err(|e| invalid(&not_json(&e))),
-        };
-        let object = match object {
-            Ok(object) => object,
-            Err(refusal) => {
-                let searched = if line.too_long.is_some() { MOST_SEARCHED } else { usize::MAX };
-                let text = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(searched)]);
-                let custom_id = field_of_partial(&text, "custom_id").and_then(|id| id.as_str().map(str::to_owned));
-                return ReadLine { custom_id, call: Err(refusal) };
-            }
-        };
-        let custom_id = object.get("custom_id").and_then(Value::as_str).map(str::to_owned);
-        let call = match twice(&line.bytes, &object) {
-            Some(name) => Err(invalid(&format!("`{name}`: expected once, found twice")).about(name)),
-            None => read_call(object, custom_id.as_ref()),
-        };
-        ReadLine { call, custom_id }
-    }
+/// What a line says: the id and the call of an [`InputLine`].
+fn read_line(line: &Line) -> (Option<String>, Result<Call, Refusal>) {
+    let object = match line.too_long {
+        Some(too_long) => Err(Refusal::new("line_too_long", too_long.why())),
+        None => serde_json::from_slice::<Map<String, Value>>(&line.bytes).map_err(|e| invalid(&not_json(&e))),
+    };
+    let object = match object {
+        Ok(object) => object,
+        Err(refusal) => {
+            let searched = if line.too_long.is_some() { MOST_SEARCHED } else { usize::MAX };
+            let text = String::from_utf8_lossy(&line.bytes[..line.bytes.len().min(searched)]);
+            let custom_id = field_of_partial(&text, "custom_id").and_then(|id| id.as_str().map(str::to_owned));
+            return (custom_id, Err(refusal));
+        }
+    };
+    let custom_id = object.get("custom_id").and_then(Value::as_str).map(str::to_owned);
+    let call = match twice(&line.bytes, &object) {
+        Some(name) => Err(invalid(&format!("`{name}`: expected once, found twice")).about(name)),
+        None => read_call(object, custom_id.as_ref()),
+    };
+    (custom_id, call)
 }
 
 /// The first name that the line has twice, as the parser keeps the last value alone and a call would be answered under

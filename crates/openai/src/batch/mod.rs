@@ -35,7 +35,7 @@ use serde_json::json;
 pub use file::RequestFile;
 pub use input::read as read_lines;
 pub use input::{DEFAULT_MOST_OF_LINE, InputLine};
-pub use origin::{AnswerOrigin, CacheFormats, system_fingerprint};
+pub use origin::AnswerOrigin;
 pub use prompts::{BatchPrompt, read_prompts};
 pub use request::reader;
 pub use work::AnswerProgress;
@@ -64,11 +64,8 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     check_replaceable(&options.out)?;
     let lines = input::read(&options.input, options.most_of_line)?;
     let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
-    let weights = folder.config.effect_of(options.engine.budget.weights);
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let formats =
-        CacheFormats { kv: options.engine.budget.kv, states: folder.config.state_dtype(options.engine.budget.states) };
-    let origin = AnswerOrigin::new(&options.model, formats, weights, options.seed)?;
+    let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed)?;
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;

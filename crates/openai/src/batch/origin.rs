@@ -2,27 +2,35 @@
 //! `system_fingerprint`, of the model and the formats of keys, values and states. `--resume` keeps only answers with
 //! matching hashes.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::input::Call;
 use crate::protocol::Endpoint;
-use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::Result;
-use offshoot_model::WeightChoice;
+use offshoot_launch::EngineBudget;
+use offshoot_model::ModelFolder;
 use offshoot_model::hashes::hash_of_folder;
 
+#[derive(Clone)]
 pub struct AnswerOrigin {
     /// "fp_0c1f…".
     pub system_fingerprint: String,
     /// Seed of calls without one.
-    seed: u64,
+    pub seed: u64,
 }
 
 impl AnswerOrigin {
-    pub fn new(model: &Path, formats: CacheFormats, weights: WeightChoice, seed: u64) -> Result<Self> {
-        Ok(AnswerOrigin { system_fingerprint: system_fingerprint(model, formats, weights)?, seed })
+    /// Of answers by the model in `folder`, whose keys, values, states and weights are stored as `budget` says.
+    pub fn new(folder: &ModelFolder, budget: &EngineBudget, seed: u64) -> Result<Self> {
+        let mut named = format!("{} {}", hash_of_folder(&folder.path)?, budget.kv);
+        let (states, weights) = (folder.config.state_dtype(budget.states), folder.config.effect_of(budget.weights));
+        if !states.is_f32() {
+            named += &format!(" {states} states");
+        }
+        if !weights.is_as_stored() {
+            named += &format!(" {weights}");
+        }
+        Ok(AnswerOrigin { system_fingerprint: name_of("fp_", &named), seed })
     }
 
     /// Equal for calls with the same content and seed, so that equal jobs write equal answers. "own" tells answers from
@@ -36,27 +44,6 @@ impl AnswerOrigin {
         let seed = if is_seeded { json!("own") } else { json!(self.seed) };
         name_of("req_", &json!([call.custom_id, endpoint, call.body, seed]).to_string())
     }
-}
-
-/// Storage formats of what a model computes of a text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheFormats {
-    /// Keys and values.
-    pub kv: KvDtype,
-    /// States of delta-rule layers, if the model has some.
-    pub states: StateDtype,
-}
-
-/// Names the model in `folder`, how its keys, values and states are kept, and what its weights become.
-pub fn system_fingerprint(folder: &Path, formats: CacheFormats, weights: WeightChoice) -> Result<String> {
-    let mut named = format!("{} {}", hash_of_folder(folder)?, formats.kv);
-    if !formats.states.is_f32() {
-        named += &format!(" {} states", formats.states);
-    }
-    if !weights.is_as_stored() {
-        named += &format!(" {weights}");
-    }
-    Ok(name_of("fp_", &named))
 }
 
 /// `prefix` and a hash of `from`.

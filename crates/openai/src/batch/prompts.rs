@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::input::{self, Call, DEFAULT_MOST_OF_LINE};
-use super::request::{self, LineRequest};
+use super::request;
 use crate::protocol::Refusal;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -29,7 +29,10 @@ pub fn read_prompts(
     let (mut asked, mut refused) = (Vec::new(), Vec::new());
     for line in input::read(path, DEFAULT_MOST_OF_LINE)? {
         let read = |call: Call| {
-            LineRequest::read(&reader, line.index, &call).map_err(|refusal| of_request(refusal, &call.custom_id))
+            call.encoded(&reader).map_err(|refusal| {
+                let message = format!("request {:?}: {}", call.custom_id, refusal.message);
+                Refusal { message, ..refusal }
+            })
         };
         match line.call.and_then(read) {
             Ok(request) => asked.extend(request.prompts.iter().map(|prompt| BatchPrompt {
@@ -41,8 +44,4 @@ pub fn read_prompts(
         }
     }
     Ok((asked, refused))
-}
-
-fn of_request(refusal: Refusal, custom_id: &str) -> Refusal {
-    Refusal { message: format!("request {custom_id:?}: {}", refusal.message), ..refusal }
 }

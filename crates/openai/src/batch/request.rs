@@ -1,7 +1,5 @@
-//! The request of one input line: the call in the engine's terms, and where its answer goes. Until its prompts are
-//! encoded, only an outline of the request is kept; then its call is read again.
-
-use std::ops::{Deref, DerefMut};
+//! The request of one input line: the call in the engine's terms. Until its prompts are encoded, only an outline of the
+//! request is kept; then its call is read again.
 
 use super::input::Call;
 use crate::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
@@ -14,13 +12,6 @@ use offshoot_text::Tokenizer;
 pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a str, seed: u64) -> RequestReader<'a> {
     let (limits, reasoning) = (&ProtocolLimits::BATCH, Reasoning::Keep);
     RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning, priority: Priority::default() }
-}
-
-pub struct LineRequest {
-    /// Index of its line.
-    pub line: usize,
-    pub custom_id: String,
-    request: ProtocolRequest,
 }
 
 /// What is known of a request before its prompts are encoded.
@@ -47,7 +38,10 @@ impl RequestOutline {
     pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<RequestOutline, Refusal> {
         let request = reader.read(call.endpoint, &call.body)?;
         let context = reader.config.context;
-        let outline = |prompt| PromptOutline::of(prompt, request.best_of, context);
+        let outline = |prompt: &TextPrompt| {
+            let draws = prompt.draws(request.best_of, context);
+            PromptOutline { key: TextKey::of(&prompt.text), draws }
+        };
         Ok(RequestOutline {
             line,
             branches: request.branches(),
@@ -57,29 +51,9 @@ impl RequestOutline {
     }
 }
 
-impl PromptOutline {
-    fn of(prompt: &TextPrompt, samples: usize, context: usize) -> Self {
-        PromptOutline { key: TextKey::of(&prompt.text), draws: prompt.draws(samples, context) }
-    }
-}
-
-impl LineRequest {
-    pub fn read(reader: &RequestReader, line: usize, call: &Call) -> Result<LineRequest, Refusal> {
-        let request = reader.encode(reader.read(call.endpoint, &call.body)?)?;
-        Ok(LineRequest { line, custom_id: call.custom_id.clone(), request })
-    }
-}
-
-impl Deref for LineRequest {
-    type Target = ProtocolRequest;
-
-    fn deref(&self) -> &ProtocolRequest {
-        &self.request
-    }
-}
-
-impl DerefMut for LineRequest {
-    fn deref_mut(&mut self) -> &mut ProtocolRequest {
-        &mut self.request
+impl Call {
+    /// The request with its prompts in tokens.
+    pub fn encoded(&self, reader: &RequestReader) -> Result<ProtocolRequest, Refusal> {
+        reader.encode(reader.read(self.endpoint, &self.body)?)
     }
 }

@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 
-use crate::protocol::{PromptCandidates, Refusal, RequestReader};
+use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
-use offshoot_engine::{EngineFacts, EngineHandle, Event, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{
-    BeginOptions, Generator, PromptOrder, PromptRequest, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
+    BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
 };
 
 use super::answer::BatchAnswer;
 use super::input::{Call, InputLine};
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
-use super::request::{LineRequest, RequestOutline};
+use super::request::RequestOutline;
 
 /// Longest wait for an event before the interrupt flag is read again.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -57,36 +57,21 @@ pub struct BatchJob<'a> {
     pub progress: &'a dyn AnswerProgress,
 }
 
-/// The result of all requests.
-pub struct BatchResult {
-    /// The interrupt or error that ended the job early.
-    pub ended: Option<Error>,
-    /// Sampled tokens.
-    pub tokens: usize,
-}
-
 impl BatchJob<'_> {
+    /// Returns the number of tokens sampled. `encode` turns a line into a request, on a separate thread: it is
+    /// [`BatchJob::encode`].
     pub fn answer_all(
         &self,
         requests: &[RequestOutline],
         output: &mut BatchOutput,
         interrupted: &AtomicBool,
-    ) -> BatchResult {
-        self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
-    }
-
-    /// Like `answer_all`; `encode` turns a line into a request, on a separate thread.
-    fn answer_encoded(
-        &self,
-        requests: &[RequestOutline],
-        output: &mut BatchOutput,
-        interrupted: &AtomicBool,
-        mut encode: impl FnMut(usize) -> Result<LineRequest, Refusal> + Send,
-    ) -> BatchResult {
-        let places = |(request, of): (usize, &RequestOutline)| {
-            (0..of.prompts.len()).map(move |prompt| RequestPrompt { request, prompt })
+        mut encode: impl FnMut(usize) -> Result<ProtocolRequest, Refusal> + Send,
+    ) -> Result<usize> {
+        let places = |of: &RequestOutline| {
+            let line = of.line;
+            (0..of.prompts.len()).map(move |prompt| RequestPrompt { line, prompt })
         };
-        let places: Vec<RequestPrompt> = requests.iter().enumerate().flat_map(places).collect();
+        let places: Vec<RequestPrompt> = requests.iter().flat_map(places).collect();
         let prompts = || requests.iter().flat_map(|request| &request.prompts);
         let keys: Vec<_> = prompts().map(|prompt| &prompt.key).collect();
         let (replicas, draws) = (self.engine.facts().replicas, prompts().map(|prompt| prompt.draws).collect());
@@ -98,24 +83,20 @@ impl BatchJob<'_> {
             generator: Generator::new(self.engine.clone(), Hear::Finishes, Release::EachSample),
             seen: DistinctTokens::default(),
             open: HashMap::new(),
-            sampled: HashMap::new(),
             output,
             tokens: 0,
         };
-        // Whether the prompts of a request are sampled; `None`: it is not encoded yet.
-        let mut is_accepted: Vec<Option<bool>> = vec![None; requests.len()];
+        // Whether the prompts of a line's request are sampled; `None`: it is not encoded yet.
+        let mut is_accepted: Vec<Option<bool>> = vec![None; self.lines.len()];
         let next = || loop {
             let place = order.lock().expect("taking does not panic").next_prompt()?;
-            let request = places[place].request;
-            match is_accepted[request] {
+            let line = places[place].line;
+            match is_accepted[line] {
                 Some(true) => return Some(NextPrompt { place, request: None }),
                 Some(false) => {}
                 None => {
-                    let line = requests[request].line;
-                    let encoded = guarded(|| Ok(encode(line)))
-                        .unwrap_or_else(|error| Err(Refusal::of(&error)))
-                        .map_err(|refusal| (line, refusal));
-                    is_accepted[request] = Some(encoded.is_ok());
+                    let encoded = guarded(|| Ok(encode(line))).unwrap_or_else(|error| Err(Refusal::of(&error)));
+                    is_accepted[line] = Some(encoded.is_ok());
                     return Some(NextPrompt { place, request: Some(encoded) });
                 }
             }
@@ -125,77 +106,49 @@ impl BatchJob<'_> {
             answering.run(&prompts, interrupted)
         });
         answering.log_prompts();
-        BatchResult { ended: ended.err(), tokens: answering.tokens }
+        ended.map(|()| answering.tokens)
     }
 
     fn call(&self, line: usize) -> &Call {
         self.lines[line].call.as_ref().expect("a request is read from a call")
     }
 
-    fn encode(&self, line: usize) -> Result<LineRequest, Refusal> {
-        let mut request = LineRequest::read(&self.reader, line, self.call(line))?;
+    pub fn encode(&self, line: usize) -> Result<ProtocolRequest, Refusal> {
+        let mut request = self.call(line).encoded(&self.reader)?;
         request.fit_paths(self.engine.facts())?;
         Ok(request)
     }
 }
 
-/// A prompt of a request.
+/// A prompt of the request on a line.
 #[derive(Clone, Copy)]
 struct RequestPrompt {
-    request: usize,
+    line: usize,
     prompt: usize,
-}
-
-impl RequestPrompt {
-    fn prompt<'a>(&self, request: &'a LineRequest) -> PromptRequest<'a> {
-        let prompt = &request.prompts[self.prompt];
-        PromptRequest {
-            tokens: &prompt.tokens,
-            n: request.best_of,
-            prompt_logprobs: request.scored_top(),
-            params: &request.params,
-            stop: &prompt.stop,
-            uniforms: request.uniforms(self.prompt, &request.custom_id),
-            priority: request.priority,
-        }
-    }
 }
 
 /// The next prompt to start.
 struct NextPrompt {
     /// Index into the places.
     place: usize,
-    /// Its request, or the line of a refused request and the reason; `None`: sent with an earlier prompt of the
-    /// request.
-    request: Option<Result<LineRequest, (usize, Refusal)>>,
+    /// Its request, or why it is refused; `None`: sent with an earlier prompt of the request.
+    request: Option<Result<ProtocolRequest, Refusal>>,
 }
 
 /// A request with prompts that have begun.
 struct OpenRequest {
-    request: LineRequest,
-    /// The results so far, one for each prompt.
-    parts: Vec<Option<Result<PromptCandidates, Refusal>>>,
-    /// For each prompt that has begun, the length in tokens of its common prefix with earlier ones.
-    shared: Vec<usize>,
+    request: ProtocolRequest,
+    /// One for each prompt of the request.
+    prompts: Vec<OpenPrompt>,
 }
 
-impl OpenRequest {
-    fn new(request: LineRequest) -> Self {
-        let prompts = request.prompts.len();
-        OpenRequest { request, parts: (0..prompts).map(|_| None).collect(), shared: vec![0; prompts] }
-    }
-}
-
-/// The finished samples of a prompt.
-struct FinishedSamples {
-    finishes: Vec<Option<Finish>>,
-    left: usize,
-}
-
-impl FinishedSamples {
-    fn new(n: usize) -> Self {
-        FinishedSamples { finishes: (0..n).map(|_| None).collect(), left: n }
-    }
+#[derive(Default)]
+struct OpenPrompt {
+    /// If the prompt has begun, the length in tokens of its common prefix with earlier ones.
+    shared: usize,
+    results: PromptResults,
+    /// Its candidates once all have ended, or why there are none.
+    ended: Option<Result<PromptCandidates, Refusal>>,
 }
 
 struct AnswerLoop<'a> {
@@ -206,10 +159,8 @@ struct AnswerLoop<'a> {
     generator: Generator,
     /// The prompts that have begun.
     seen: DistinctTokens,
-    /// Requests with prompts that have begun and that are not answered yet.
+    /// By line: requests with prompts that have begun and that are not answered yet.
     open: HashMap<usize, OpenRequest>,
-    /// Prompts with some but not all samples finished.
-    sampled: HashMap<usize, FinishedSamples>,
     output: &'a mut BatchOutput,
     tokens: usize,
 }
@@ -258,15 +209,18 @@ impl AnswerLoop<'_> {
     fn begin(&mut self, NextPrompt { place: at, request }: NextPrompt) -> Result<()> {
         let place = self.places[at];
         match request {
-            Some(Ok(request)) => drop(self.open.insert(place.request, OpenRequest::new(request))),
-            Some(Err((line, refusal))) => return self.refuse(line, refusal),
+            Some(Ok(request)) => {
+                let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
+                self.open.insert(place.line, OpenRequest { request, prompts });
+            }
+            Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
         }
-        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
-        let prompt = place.prompt(&open.request);
+        let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
+        let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
         let shared = self.seen.insert(prompt.tokens);
         // Reported where something is sampled after the prompt.
-        open.shared[place.prompt] = if prompt.n == 0 { 0 } else { shared };
+        open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
@@ -295,30 +249,23 @@ impl AnswerLoop<'_> {
                     self.tokens += finish.tokens.len();
                     self.work.progress.sample_done(finish.tokens.len());
                 }
-                let place = self.places[sample.prompt];
-                let open = &self.open[&place.request];
-                let stop = &open.request.prompts[place.prompt].stop;
+                let RequestPrompt { line, prompt } = self.places[sample.prompt];
+                let OpenRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");
+                let stop = &request.prompts[prompt].stop;
                 if is_sampled && !stop.is_exact() {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
                 }
-                let results = place.prompt(&open.request).results();
-                let sampled = self.sampled.entry(sample.prompt).or_insert_with(|| FinishedSamples::new(results));
-                sampled.finishes[sample.sample] = Some(finish);
-                sampled.left -= 1;
-                if sampled.left > 0 {
+                let OpenPrompt { results, shared, .. } = &mut prompts[prompt];
+                if results.add(sample.sample, finish, None) < request.results(prompt) {
                     return Ok(());
                 }
-                let cached = open.shared[place.prompt];
-                let whole = self.sampled.remove(&sample.prompt).expect("it was there just now");
-                let mut drawn: Vec<Finish> = whole.finishes.into_iter().flatten().collect();
-                let scored = drawn.pop_if(|last| last.reason == FinishReason::Given);
-                self.end(sample.prompt, Ok(PromptCandidates { drawn, scored, cached, ..PromptCandidates::default() }))
+                let candidates = std::mem::take(results).candidates(request, prompt, *shared);
+                self.end(sample.prompt, Ok(candidates))
             }
             Event::Failed { id: sample, error } => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
                 // The other samples are useless without this one.
                 self.generator.prune(sample.prompt);
-                self.sampled.remove(&sample.prompt);
                 self.end(sample.prompt, Err(refusal))
             }
         }
@@ -327,14 +274,14 @@ impl AnswerLoop<'_> {
     /// Stores the result of one prompt; the last one of a request writes the answer.
     fn end(&mut self, at: usize, part: Result<PromptCandidates, Refusal>) -> Result<()> {
         let place = self.places[at];
-        let open = self.open.get_mut(&place.request).expect("a request is open until all of its prompts have ended");
-        open.parts[place.prompt] = Some(part);
-        if open.parts.iter().any(Option::is_none) {
+        let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
+        open.prompts[place.prompt].ended = Some(part);
+        if open.prompts.iter().any(|prompt| prompt.ended.is_none()) {
             return Ok(());
         }
-        let OpenRequest { request, parts, .. } = self.open.remove(&place.request).expect("it was there just now");
-        let all: Result<Vec<PromptCandidates>, Refusal> = parts.into_iter().flatten().collect();
-        let (work, line) = (self.work, request.line);
+        let OpenRequest { request, prompts } = self.open.remove(&place.line).expect("it was there just now");
+        let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
+        let (work, line) = (self.work, place.line);
         let answer = match all {
             Ok(all) => {
                 BatchAnswer::of(work.call(line), &request, &all, work.origin, work.reader.tokenizer, work.created)
@@ -369,7 +316,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::batch::CacheFormats;
     use crate::batch::{input, request};
 
     /// The last prompt is encoded only after the engine's first step: a job that encoded all prompts first would never
@@ -387,10 +333,10 @@ mod tests {
         let lines = input::read(&given, 1 << 20).expect("sound lines");
         let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tasks/models/demo");
         let (engine, tokenizer) = offshoot_launch::open(&model).expect("the demo model is part of the project");
-        let config = offshoot_model::ModelFolder::open(&model).expect("the same").config;
-        let reader = || request::reader(&tokenizer, &config, "demo", 0);
-        let origin = AnswerOrigin::new(&model, CacheFormats::default(), offshoot_model::WeightChoice::default(), 0)
-            .expect("files that can be read");
+        let folder = offshoot_model::ModelFolder::open(&model).expect("the same");
+        let reader = || request::reader(&tokenizer, &folder.config, "demo", 0);
+        let budget = offshoot_launch::EngineBudget::default();
+        let origin = AnswerOrigin::new(&folder, &budget, 0).expect("files that can be read");
         let mut output = BatchOutput::open(&out, false, &lines, &origin).expect("a new file");
         let outline = |line: &InputLine| {
             let call = line.call.as_ref().unwrap_or_else(|refusal| panic!("{}", refusal.message));
@@ -407,7 +353,7 @@ mod tests {
             progress: &progress,
         };
         let mut encoded = 0;
-        let result = job.answer_encoded(&outlines, &mut output, &AtomicBool::new(false), |line| {
+        let tokens = job.answer_all(&outlines, &mut output, &AtomicBool::new(false), |line| {
             encoded += 1;
             let patience = Instant::now() + Duration::from_secs(60);
             while encoded == LINES && engine.metrics().is_ok_and(|metrics| metrics.steps == 0) {
@@ -418,8 +364,7 @@ mod tests {
             }
             job.encode(line)
         });
-        assert!(result.ended.is_none(), "{:?}", result.ended);
+        assert!(tokens.expect("nothing ends the job") > 0);
         assert_eq!((output.answered(), output.refused()), (LINES - 1, 1));
-        assert!(result.tokens > 0);
     }
 }

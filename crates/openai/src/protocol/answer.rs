@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
-use super::logprobs::{ChoiceLogprobs, PromptLogprobs, ShownToken, echoed_tokens};
+use super::logprobs::{ChoiceLogprobs, PromptLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
-use super::scores::{ScoredChoice, scored_choice};
+use super::scores::{Score, scored_choice};
 use super::shown::{SampleText, TokenPlacer};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason};
@@ -31,6 +31,33 @@ pub struct PromptCandidates {
     pub cached: usize,
 }
 
+/// The results of one prompt as they come, in any order: index of the sample or continuation, its end, and the id under
+/// which it is kept.
+#[derive(Default)]
+pub struct PromptResults(Vec<(usize, Finish, Option<String>)>);
+
+impl PromptResults {
+    /// Adds a result; the prompt's own scores have the index behind its samples. Returns the number of results so far.
+    pub fn add(&mut self, sample: usize, finish: Finish, branch: Option<String>) -> usize {
+        self.0.push((sample, finish, branch));
+        self.0.len()
+    }
+
+    /// The candidates of prompt number `prompt`, whose results have all come.
+    pub fn candidates(mut self, request: &ProtocolRequest, prompt: usize, cached: usize) -> PromptCandidates {
+        self.0.sort_by_key(|&(sample, ..)| sample);
+        let (mut finishes, kept): (Vec<Finish>, _) =
+            self.0.into_iter().map(|(_, finish, branch)| (finish, branch)).unzip();
+        if !request.prompts[prompt].choices.is_empty() {
+            return PromptCandidates { choices: finishes, cached, ..PromptCandidates::default() };
+        }
+        let scored = finishes.pop_if(|last| last.reason == FinishReason::Given);
+        // Where nothing is sampled, a prompt that is kept has ended, too.
+        finishes.truncate(request.best_of);
+        PromptCandidates { drawn: finishes, kept, scored, choices: Vec::new(), cached }
+    }
+}
+
 /// The header fields of a response.
 #[derive(Clone, Debug)]
 pub struct AnswerHead {
@@ -43,16 +70,35 @@ pub struct AnswerHead {
 /// A whole response; serialises to its JSON.
 #[derive(Serialize)]
 pub struct Response<'a> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'a str,
+    #[serde(flatten)]
+    head: ResponseHead<'a>,
     choices: Vec<Choice<'a>>,
     usage: Usage,
     /// vLLM's fields of a chat, which has one prompt.
     #[serde(flatten)]
     prompt: PromptFields<'a>,
+}
+
+/// What a response, and each of its chunks, begins with.
+#[derive(Serialize)]
+pub struct ResponseHead<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+}
+
+impl<'a> ResponseHead<'a> {
+    pub fn new(request: &'a ProtocolRequest, head: &'a AnswerHead, is_chunk: bool) -> Self {
+        let object = match (request.endpoint, is_chunk) {
+            (Endpoint::Completions, _) => "text_completion",
+            (Endpoint::Chat, false) => "chat.completion",
+            (Endpoint::Chat, true) => "chat.completion.chunk",
+        };
+        let AnswerHead { id, created, system_fingerprint } = head;
+        ResponseHead { id, object, created: *created, model: &request.model, system_fingerprint }
+    }
 }
 
 /// What a request cost, in tokens.
@@ -93,17 +139,10 @@ impl ProtocolRequest {
     }
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Choice<'a> {
-    Sampled(SampledChoice<'a>),
-    Scored(ScoredChoice<'a>),
-}
-
 /// The text of a choice: that of its prompt, if it is echoed, and its own. Joined only where it is written.
-struct EchoedText<'a> {
-    echoed: &'a str,
-    own: Cow<'a, str>,
+pub struct EchoedText<'a> {
+    pub echoed: &'a str,
+    pub own: Cow<'a, str>,
 }
 
 impl Serialize for EchoedText<'_> {
@@ -112,41 +151,54 @@ impl Serialize for EchoedText<'_> {
     }
 }
 
+/// A whole choice, what a chunk has of one, or a scored continuation.
 #[derive(Serialize)]
-struct SampledChoice<'a> {
-    index: usize,
+pub struct Choice<'a> {
+    pub index: usize,
     #[serde(flatten)]
-    text: ChoiceText<'a>,
-    logprobs: Option<ChoiceLogprobs<'a>>,
-    finish_reason: &'static str,
-    stop_reason: Option<StopReason>,
+    pub text: ChoiceText<'a>,
+    pub logprobs: Option<ChoiceLogprobs<'a>>,
+    /// `None` in chunks before the last.
+    pub finish_reason: Option<&'static str>,
+    /// Whole choices have it without a reason, too; chunks have not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<Option<StopReason>>,
+    /// Of a continuation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub score: Option<Score>,
     #[serde(flatten)]
-    prompt: PromptFields<'a>,
+    pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<&'a [TokenId]>,
+    pub token_ids: Option<&'a [TokenId]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    branch: Option<&'a str>,
+    pub branch: Option<&'a str>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum ChoiceText<'a> {
+pub enum ChoiceText<'a> {
     Completion { text: EchoedText<'a> },
     Chat { message: ChatMessage<'a> },
+    ChatChunk { delta: ChatMessage<'a> },
 }
 
+/// A message, or what a chunk has of one.
 #[derive(Serialize)]
-struct ChatMessage<'a> {
-    role: &'static str,
-    content: Cow<'a, str>,
-    refusal: Option<()>,
+pub struct ChatMessage<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<String>,
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<Cow<'a, str>>,
+    /// Whole messages say that there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Option<()>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<Cow<'a, str>>,
 }
 
 /// vLLM's fields about a prompt.
 #[derive(Clone, Copy, Default, Serialize)]
-struct PromptFields<'a> {
+pub struct PromptFields<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<PromptLogprobs<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +206,8 @@ struct PromptFields<'a> {
 }
 
 impl<'a> PromptFields<'a> {
-    fn new(
+    /// Without log-probabilities where the prompt is not `scored`.
+    pub fn new(
         request: &ProtocolRequest,
         prompt: &'a EncodedPrompt,
         scored: Option<&'a Finish>,
@@ -196,14 +249,6 @@ pub fn finish_word(reason: &FinishReason) -> &'static str {
     }
 }
 
-/// The `object` of a whole response.
-pub fn object(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Completions => "text_completion",
-        Endpoint::Chat => "chat.completion",
-    }
-}
-
 /// The response to a request; `candidates`: one element per prompt.
 pub fn response<'a>(
     request: &'a ProtocolRequest,
@@ -217,8 +262,7 @@ pub fn response<'a>(
             true => sampled_choices(request, prompt, candidates, tokenizer, &mut choices),
             false => {
                 for (choice, scored) in prompt.choices.iter().zip(&candidates.choices) {
-                    let choice = scored_choice(request, prompt, choice, scored, choices.len(), tokenizer);
-                    choices.push(Choice::Scored(choice));
+                    choices.push(scored_choice(request, prompt, choice, scored, choices.len(), tokenizer));
                 }
             }
         }
@@ -233,11 +277,7 @@ pub fn response<'a>(
         _ => PromptFields::default(),
     };
     Response {
-        id: &head.id,
-        object: object(request.endpoint),
-        created: head.created,
-        model: &request.model,
-        system_fingerprint: &head.system_fingerprint,
+        head: ResponseHead::new(request, head, false),
         choices,
         usage: Usage::new(request.prompt_tokens(), completion_tokens, cached),
         prompt: chat_prompt,
@@ -261,15 +301,12 @@ fn sampled_choices<'a>(
     };
     for (at, drawn) in drawn {
         let sample = ShownSample::new(request, prompt, drawn, tokenizer);
-        let logprobs = request.logprobs.then(|| {
-            let echoed = candidates.scored.as_ref().filter(|_| request.echo);
-            let most = request.params.top_logprobs.unwrap_or(0);
-            let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
-            shown.extend(&sample.tokens);
-            ChoiceLogprobs { shown, endpoint: request.endpoint, tokenizer }
-        });
+        let scored = candidates.scored.as_ref();
+        let logprobs = request
+            .logprobs
+            .then(|| ChoiceLogprobs::new(request, prompt, scored, sample.tokens.into_iter(), tokenizer));
         let (index, branch) = (choices.len(), kept(at));
-        let (finish_reason, stop_reason) = (finish_word(&sample.reason), StopReason::of(&sample.reason));
+        let (finish_reason, stop_reason) = (Some(finish_word(&sample.reason)), Some(StopReason::of(&sample.reason)));
         let token_ids = request.return_token_ids.then(|| drawn.map_or(&[][..], |drawn| &drawn.tokens));
         let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
@@ -280,25 +317,18 @@ fn sampled_choices<'a>(
                 let (content, reasoning_content) = match request.reasoning {
                     Reasoning::Keep => (sample.text, None),
                     Reasoning::Split => {
-                        let mut splitter = ReasoningSplitter::new(prompt.start.clone());
-                        let (first, rest) = (splitter.push(&sample.text), splitter.finish());
-                        ((first.content + &rest.content).into(), Some(first.reasoning + &rest.reasoning))
+                        let split = ReasoningSplitter::new(prompt.start.clone()).push_last(&sample.text);
+                        (split.content.into(), Some(split.reasoning.into()))
                     }
                 };
-                let message = ChatMessage { role: "assistant", content, refusal: None, reasoning_content };
+                let (role, content, refusal) = (Some("assistant"), Some(content), Some(None));
+                let message = ChatMessage { role, content, refusal, reasoning_content };
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };
-        choices.push(Choice::Sampled(SampledChoice {
-            index,
-            text,
-            logprobs,
-            finish_reason,
-            stop_reason,
-            prompt,
-            token_ids,
-            branch,
-        }));
+        let score = None;
+        let choice = Choice { index, text, logprobs, finish_reason, stop_reason, score, prompt, token_ids, branch };
+        choices.push(choice);
     }
 }
 

@@ -24,15 +24,12 @@ const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
 /// Stands for whatever a user says next.
 const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
-/// Takes a chat's fields. `follows_branch`: the messages follow a branch that ends with the assistant's words; without
-/// messages, those words go on.
-pub fn take(fields: &mut BodyFields, follows_branch: bool, tokenizer: &Tokenizer) -> Result<ChatText, Refusal> {
-    take_rendered(fields, follows_branch, None, tokenizer)
-}
-
-/// The same, rendered by the template `source` in place of the model's.
-fn take_rendered(
+/// Renders `messages` as the chat's other fields say, by the template `source` in place of the model's if there is one.
+/// `follows_branch`: the messages follow a branch that ends with the assistant's words; without messages, those words go
+/// on.
+pub fn take(
     fields: &mut BodyFields,
+    messages: Option<Value>,
     follows_branch: bool,
     source: Option<String>,
     tokenizer: &Tokenizer,
@@ -40,14 +37,14 @@ fn take_rendered(
     let variables = fields.object("chat_template_kwargs")?;
     let adds_prompt = fields.choice("add_generation_prompt")?;
     let continues = fields.choice("continue_final_message")?;
-    let Some(value) = fields.take("messages") else {
+    let Some(messages) = messages else {
         return match follows_branch {
             true => Ok(ChatText { text: String::new(), start: TextStart::default() }),
             false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
         };
     };
     let options = ChatOptions { variables, source, ..ChatOptions::default() };
-    render(messages::read(&value)?, ChatEnd { adds_prompt, continues }, follows_branch, options, tokenizer)
+    render(messages::read(&messages)?, ChatEnd { adds_prompt, continues }, follows_branch, options, tokenizer)
 }
 
 /// What the request says about the end of the text.
@@ -152,18 +149,8 @@ fn hidden(what: &str) -> Refusal {
 pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let mut fields = BodyFields::new(body);
     let source = fields.text("chat_template")?;
-    let chat = take_rendered(&mut fields, false, source, tokenizer)?;
+    let messages = fields.take("messages");
+    let chat = take(&mut fields, messages, false, source, tokenizer)?;
     fields.finish()?;
     Ok(chat.text)
-}
-
-/// The messages of a request to `/tokenize`, rendered like a chat's.
-pub fn text_of(messages: &Value, fields: &mut BodyFields, tokenizer: &Tokenizer) -> Result<String, Refusal> {
-    let variables = fields.object("chat_template_kwargs")?;
-    let end = ChatEnd {
-        adds_prompt: fields.choice("add_generation_prompt")?,
-        continues: fields.choice("continue_final_message")?,
-    };
-    let options = ChatOptions { variables, ..ChatOptions::default() };
-    Ok(render(messages::read(messages)?, end, false, options, tokenizer)?.text)
 }

@@ -1,13 +1,14 @@
 //! Writes an answer in parts, as server-sent events in OpenAI's format: the events of its samples become chunks as they
 //! come. All chunks of a choice together are the choice that `answer` writes, however the events were joined.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Serialize;
-
-use super::answer::{AnswerHead, StopReason, Usage, finish_word};
+use super::answer::{
+    AnswerHead, ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, ResponseHead, StopReason, Usage, finish_word,
+};
 use super::endpoint::Endpoint;
-use super::logprobs::{ChoiceLogprobs, ShownToken, echoed_tokens};
+use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::{SampleText, TokenPlace, TokenPlacer};
 use super::sse;
@@ -15,7 +16,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SampledToken};
 use offshoot_launch::SampleId;
 use offshoot_text::Tokenizer;
-use offshoot_text::reasoning::{ReasoningSplitter, SplitText};
+use offshoot_text::reasoning::ReasoningSplitter;
 
 /// Writes the chunks of one request, whose `stream` says how. Its samples are those of its prompts, `n` each.
 pub struct ChunkWriter {
@@ -65,41 +66,6 @@ struct SampleEnd {
     branch: Option<String>,
 }
 
-/// The choice of a chunk.
-#[derive(Serialize)]
-struct ChunkChoice<'a> {
-    index: usize,
-    #[serde(flatten)]
-    text: ChunkText<'a>,
-    logprobs: Option<ChoiceLogprobs<'a>>,
-    finish_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stop_reason: Option<StopReason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    branch: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum ChunkText<'a> {
-    Completion { text: &'a str },
-    Chat { delta: ChatDelta<'a> },
-}
-
-#[derive(Serialize)]
-struct ChatDelta<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-}
-
 impl ChunkWriter {
     pub fn new(request: Arc<ProtocolRequest>, head: &AnswerHead, tokenizer: Arc<Tokenizer>) -> Self {
         let samples = request.prompts.iter().flat_map(|prompt| {
@@ -132,11 +98,6 @@ impl ChunkWriter {
     /// Tokens of all prompts that are not computed for this request, for the usage.
     pub fn set_cached(&mut self, tokens: usize) {
         self.usage.prompt_tokens_details.cached_tokens = tokens;
-    }
-
-    /// The usage so far.
-    pub fn usage(&self) -> Usage {
-        self.usage
     }
 
     /// Tokens were sampled, with this text that is final: appends a chunk, if there is something to show.
@@ -236,46 +197,41 @@ impl ChunkWriter {
         let UnsentPart { text, tokens, token_ids, end } = &mut stream.unsent;
         stream.sent_bytes += text.len();
 
-        let echoed = scored.filter(|_| is_first && request.echo && request.logprobs);
-        let most = request.params.top_logprobs.unwrap_or(0);
-        let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
-        shown.extend(tokens[..certain].iter().map(PlacedToken::shown));
-        let logprobs = (request.logprobs && !shown.is_empty()).then_some(ChoiceLogprobs {
-            shown,
-            endpoint: request.endpoint,
-            tokenizer,
-        });
-        let split;
-        let shown_text = match request.endpoint {
+        let (scored, shown) = (scored.filter(|_| is_first), tokens[..certain].iter().map(PlacedToken::shown));
+        let logprobs = request.logprobs.then(|| ChoiceLogprobs::new(request, prompt, scored, shown, tokenizer));
+        let (shown_text, fields) = match request.endpoint {
             Endpoint::Completions => {
-                if is_first && request.echo {
-                    text.insert_str(0, &prompt.text);
-                }
-                ChunkText::Completion { text }
+                let echoed = if is_first && request.echo { &*prompt.text } else { "" };
+                let fields = is_first.then(|| PromptFields::new(request, prompt, None, tokenizer));
+                (ChoiceText::Completion { text: EchoedText { echoed, own: text.as_str().into() } }, fields)
             }
             Endpoint::Chat => {
-                split = stream.splitter.as_mut().map(|splitter| split_text(splitter, text, end.is_some()));
-                let (content, reasoning) = match &split {
-                    Some(SplitText { content, reasoning }) => (&**content, &**reasoning),
-                    None => (&**text, ""),
+                let (content, reasoning): (Cow<str>, Cow<str>) = match &mut stream.splitter {
+                    Some(splitter) => {
+                        let split = if end.is_some() { splitter.push_last(text) } else { splitter.push(text) };
+                        (split.content.into(), split.reasoning.into())
+                    }
+                    None => (text.as_str().into(), "".into()),
                 };
-                let delta = ChatDelta {
+                let has_content = !content.is_empty() || (is_first && reasoning.is_empty());
+                let delta = ChatMessage {
                     role: is_first.then_some("assistant"),
-                    content: Some(content).filter(|content| !content.is_empty() || (is_first && reasoning.is_empty())),
+                    content: has_content.then_some(content),
+                    refusal: None,
                     reasoning_content: Some(reasoning).filter(|reasoning| !reasoning.is_empty()),
                 };
-                ChunkText::Chat { delta }
+                // Its prompt's fields are beside its choices.
+                (ChoiceText::ChatChunk { delta }, None)
             }
         };
-        // A chat's are beside its choices.
-        let wants_prompt = is_first && request.return_token_ids && request.endpoint == Endpoint::Completions;
-        let choice = ChunkChoice {
+        let choice = Choice {
             index,
             text: shown_text,
-            logprobs,
+            logprobs: logprobs.filter(|logprobs| !logprobs.shown.is_empty()),
             finish_reason: end.as_ref().map(|end| finish_word(&end.reason)),
-            stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
-            prompt_token_ids: wants_prompt.then_some(&prompt.tokens[..]),
+            stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)).map(Some),
+            score: None,
+            prompt: fields.unwrap_or_default(),
             token_ids: (!token_ids.is_empty()).then_some(&token_ids[..]),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
@@ -325,33 +281,10 @@ impl PlacedToken {
     }
 }
 
-fn split_text(splitter: &mut ReasoningSplitter, text: &str, is_end: bool) -> SplitText {
-    let mut split = splitter.push(text);
-    if is_end {
-        let rest = splitter.finish();
-        split.reasoning += &rest.reasoning;
-        split.content += &rest.content;
-    }
-    split
-}
-
 /// The frame's beginning and the fields before the choices.
 fn head_of_chunks(request: &ProtocolRequest, head: &AnswerHead) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Head<'a> {
-        id: &'a str,
-        object: &'static str,
-        created: u64,
-        model: &'a str,
-        system_fingerprint: &'a str,
-    }
-    let object = match request.endpoint {
-        Endpoint::Completions => "text_completion",
-        Endpoint::Chat => "chat.completion.chunk",
-    };
-    let (id, model, created) = (&*head.id, &*request.model, head.created);
     let mut out = sse::BEGIN.to_vec();
-    sse::write_json(&Head { id, object, created, model, system_fingerprint: &head.system_fingerprint }, &mut out);
+    sse::write_json(&ResponseHead::new(request, head, true), &mut out);
     out.pop();
     out.extend_from_slice(b",\"choices\":[");
     out

@@ -55,8 +55,7 @@ impl RequestReader<'_> {
         }
         let stop = offshoot_engine::Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        let parent_tokens = parent.len();
-        Ok(EncodedPrompt { tokens, parent_tokens, text, stop, is_unlimited, start, choices })
+        Ok(EncodedPrompt { tokens, text, stop, is_unlimited, start, choices })
     }
 
     pub(super) fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {

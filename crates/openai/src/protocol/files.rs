@@ -26,10 +26,17 @@ pub struct FileObject {
     pub status: FileStatus,
 }
 
+impl FileObject {
+    /// A file whose bytes are there, and which stays; `created_at`: seconds since 1970.
+    pub fn new(id: String, bytes: u64, filename: String, purpose: FilePurpose, created_at: u64) -> Self {
+        let (object, expires_at, status) = (FileTag::File, None, FileStatus::Processed);
+        FileObject { id, object, bytes, created_at, expires_at, filename, purpose, status }
+    }
+}
+
 /// `object` of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileTag {
-    #[default]
     #[serde(rename = "file")]
     File,
 }
@@ -57,9 +64,7 @@ impl FilePurpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {
-    Uploaded,
     Processed,
-    Error,
 }
 
 /// Requests that are answered at their time.
@@ -93,9 +98,8 @@ pub struct BatchObject {
 }
 
 /// `object` of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchTag {
-    #[default]
     #[serde(rename = "batch")]
     Batch,
 }
@@ -141,9 +145,8 @@ pub struct BatchErrors {
 }
 
 /// `object` of a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListTag {
-    #[default]
     #[serde(rename = "list")]
     List,
 }

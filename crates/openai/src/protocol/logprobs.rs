@@ -7,7 +7,7 @@ use serde::ser::{SerializeMap, SerializeStruct};
 use serde::{Serialize, Serializer};
 
 use super::endpoint::Endpoint;
-use super::request::EncodedPrompt;
+use super::request::{EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::Finish;
@@ -27,7 +27,7 @@ pub struct ShownToken<'a> {
 
 /// The prompt's own tokens, of which `scored` has all but the first; each with at most `most` of the likeliest in its
 /// place. Their offsets are those of their texts; special tokens have none.
-pub fn echoed_tokens<'a>(
+fn echoed_tokens<'a>(
     prompt: &EncodedPrompt,
     scored: &'a Finish,
     most: usize,
@@ -52,30 +52,42 @@ pub struct ChoiceLogprobs<'a> {
     pub tokenizer: &'a Tokenizer,
 }
 
-impl Serialize for ChoiceLogprobs<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
-        match self.endpoint {
-            Endpoint::Completions => CompletionLogprobs { shown, tokenizer }.serialize(serializer),
-            Endpoint::Chat => ChatLogprobs { shown, tokenizer }.serialize(serializer),
-        }
+impl<'a> ChoiceLogprobs<'a> {
+    /// Those of `tokens`, behind the prompt's own if the request has it echoed; `scored`: the prompt's.
+    pub fn new(
+        request: &ProtocolRequest,
+        prompt: &EncodedPrompt,
+        scored: Option<&'a Finish>,
+        tokens: impl Iterator<Item = ShownToken<'a>>,
+        tokenizer: &'a Tokenizer,
+    ) -> Self {
+        let most = request.params.top_logprobs.unwrap_or(0);
+        let echoed = scored.filter(|_| request.echo);
+        let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
+        shown.extend(tokens);
+        ChoiceLogprobs { shown, endpoint: request.endpoint, tokenizer }
     }
 }
 
-/// `logprobs` of a completion.
-struct CompletionLogprobs<'a> {
-    shown: &'a [ShownToken<'a>],
-    tokenizer: &'a Tokenizer,
-}
-
-impl Serialize for CompletionLogprobs<'_> {
+impl Serialize for ChoiceLogprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (shown, tokenizer) = (self.shown, self.tokenizer);
+        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
         let mut fields = serializer.serialize_struct("logprobs", 4)?;
-        fields.serialize_field("tokens", &List(|| shown.iter().map(|shown| token_text(tokenizer, shown.token))))?;
-        fields.serialize_field("token_logprobs", &List(|| shown.iter().map(|shown| shown.logprob.map(f64::from))))?;
-        fields.serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, tokenizer))))?;
-        fields.serialize_field("text_offset", &List(|| shown.iter().map(|shown| shown.offset)))?;
+        match self.endpoint {
+            Endpoint::Completions => {
+                let texts = || shown.iter().map(|shown| token_text(tokenizer, shown.token));
+                fields.serialize_field("tokens", &List(texts))?;
+                let logprobs = || shown.iter().map(|shown| shown.logprob.map(f64::from));
+                fields.serialize_field("token_logprobs", &List(logprobs))?;
+                fields
+                    .serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, tokenizer))))?;
+                fields.serialize_field("text_offset", &List(|| shown.iter().map(|shown| shown.offset)))?;
+            }
+            Endpoint::Chat => {
+                fields.serialize_field("content", &List(|| shown.iter().map(|&shown| chat_token(shown, tokenizer))))?;
+                fields.serialize_field("refusal", &None::<()>)?;
+            }
+        }
         fields.end()
     }
 }
@@ -96,43 +108,27 @@ fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Se
     }))
 }
 
-/// `logprobs` of a chat.
-struct ChatLogprobs<'a> {
-    shown: &'a [ShownToken<'a>],
-    tokenizer: &'a Tokenizer,
-}
-
+/// A token of a chat; without the likeliest tokens in its place if it is itself one of those.
 #[derive(Serialize)]
-struct ChatToken<'a> {
+struct ChatToken<'a, R> {
     token: Cow<'a, str>,
     logprob: Option<f64>,
     bytes: &'a [u8],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<R>,
 }
 
-#[derive(Serialize)]
-struct ChatTokenAndRivals<'a, R> {
-    #[serde(flatten)]
-    own: ChatToken<'a>,
-    top_logprobs: R,
-}
-
-impl Serialize for ChatLogprobs<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("logprobs", 2)?;
-        fields
-            .serialize_field("content", &List(|| self.shown.iter().map(|&shown| chat_token(shown, self.tokenizer))))?;
-        fields.serialize_field("refusal", &None::<()>)?;
-        fields.end()
+impl<'a, R> ChatToken<'a, R> {
+    fn new(token: TokenId, logprob: Option<f32>, top_logprobs: Option<R>, tokenizer: &'a Tokenizer) -> Self {
+        let bytes = tokenizer.token_bytes(token);
+        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes, top_logprobs }
     }
 }
 
 fn chat_token<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> impl Serialize + use<'a> {
-    let token = move |token: TokenId, logprob: Option<f32>| {
-        let bytes = tokenizer.token_bytes(token);
-        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes }
-    };
-    let rivals = move || shown.top.iter().map(move |&(rival, logprob)| token(rival, Some(logprob)));
-    ChatTokenAndRivals { own: token(shown.token, shown.logprob), top_logprobs: List(rivals) }
+    let rival = move |&(token, logprob)| ChatToken::<()>::new(token, Some(logprob), None, tokenizer);
+    let rivals = List(move || shown.top.iter().map(rival));
+    ChatToken::new(shown.token, shown.logprob, Some(rivals), tokenizer)
 }
 
 /// `prompt_logprobs`, as vLLM writes them: for each token of the prompt but the first, an object of token ids, its own

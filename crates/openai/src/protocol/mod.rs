@@ -23,7 +23,7 @@ pub mod sse;
 mod tests;
 mod tokens;
 
-pub use answer::{AnswerHead, PromptCandidates, PromptTokensDetails, Response, Usage, response};
+pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
 pub use chat::{beginning as chat_beginning, chat_prompt};
 pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;

@@ -77,18 +77,6 @@ impl RequestReader<'_> {
         let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
         let (most_tokens, stop) = self.stop(&mut fields, least)?;
         let choices = self.choices(endpoint, &mut fields)?;
-        let stream = self.stream(&mut fields)?;
-        let reasoning = match endpoint {
-            Endpoint::Chat => fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(|| self.usual_reasoning()),
-            Endpoint::Completions => Reasoning::Keep,
-        };
-        let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
-        let return_token_ids = fields.flag("return_token_ids")?;
-        let priority = priority(&mut fields, limits.priority)?.unwrap_or(self.priority);
-        let timeout = fields.seconds("timeout", limits.seconds)?;
-        official::take(&mut fields)?;
-        fields.finish()?;
-        params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
         let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
         let request = ProtocolRequest {
             endpoint,
@@ -101,15 +89,23 @@ impl RequestReader<'_> {
             logprobs: top_logprobs.is_some(),
             prompt_logprobs,
             params,
-            stream,
-            skips_special,
-            return_token_ids,
-            reasoning,
-            priority,
-            timeout,
+            stream: self.stream(&mut fields)?,
+            reasoning: match endpoint {
+                Endpoint::Chat => {
+                    fields.word("reasoning", &Reasoning::WORDS)?.unwrap_or_else(|| self.usual_reasoning())
+                }
+                Endpoint::Completions => Reasoning::Keep,
+            },
+            skips_special: fields.choice("skip_special_tokens")?.unwrap_or(true),
+            return_token_ids: fields.flag("return_token_ids")?,
+            priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
+            timeout: fields.seconds("timeout", limits.seconds)?,
             keep,
             parent,
         };
+        official::take(&mut fields)?;
+        fields.finish()?;
+        request.params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
     }
@@ -222,7 +218,8 @@ impl RequestReader<'_> {
     }
 
     fn chat(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<WrittenPrompt, Refusal> {
-        let ChatText { text, start } = chat::take(fields, follows_branch, self.tokenizer)?;
+        let messages = fields.take("messages");
+        let ChatText { text, start } = chat::take(fields, messages, follows_branch, None, self.tokenizer)?;
         let content = match text.is_empty() {
             true => PromptContent::Tokens(Vec::new()),
             false => PromptContent::Text(AddSpecial::No),

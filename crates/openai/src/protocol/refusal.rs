@@ -4,57 +4,36 @@ use serde_json::{Value, json};
 
 use offshoot_core::error::Error;
 
-/// What kind of refusal it is; decides the status and OpenAI's `type`.
+/// What kind of refusal it is; its number is the HTTP status, and it decides OpenAI's `type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
 pub enum RefusalKind {
     /// A field, or the request as a whole, is wrong.
-    InvalidRequest,
+    InvalidRequest = 400,
     /// The key is missing or unknown.
-    Unauthorized,
+    Unauthorized = 401,
     /// The key does not allow this.
-    Forbidden,
+    Forbidden = 403,
     /// There is no such model, path, file, batch or branch.
-    NotFound,
+    NotFound = 404,
     /// The path does not take this method.
-    Method,
+    Method = 405,
     /// The request did not arrive, or was not answered, in time.
-    Timeout,
+    Timeout = 408,
     /// The state of the thing that is asked for does not allow this.
-    Conflict,
+    Conflict = 409,
     /// The body is longer than the server takes.
-    TooLarge,
+    TooLarge = 413,
     /// The body's `Content-Type` is not one that the path takes.
-    MediaType,
+    MediaType = 415,
     /// The body is of the right form, but cannot be processed.
-    Unprocessable,
+    Unprocessable = 422,
     /// There are too many requests; a later one may be answered.
-    TooMany,
+    TooMany = 429,
     /// A bug, or a failing device.
-    Internal,
+    Internal = 500,
     /// Nothing is answered now: the engine has stopped or the server is shutting down.
-    Unavailable,
-}
-
-impl RefusalKind {
-    /// The HTTP status, and OpenAI's `type`.
-    fn row(self) -> (u16, &'static str) {
-        const INVALID: &str = "invalid_request_error";
-        match self {
-            RefusalKind::InvalidRequest => (400, INVALID),
-            RefusalKind::Unauthorized => (401, INVALID),
-            RefusalKind::Forbidden => (403, INVALID),
-            RefusalKind::NotFound => (404, INVALID),
-            RefusalKind::Method => (405, INVALID),
-            RefusalKind::Timeout => (408, INVALID),
-            RefusalKind::Conflict => (409, INVALID),
-            RefusalKind::TooLarge => (413, INVALID),
-            RefusalKind::MediaType => (415, INVALID),
-            RefusalKind::Unprocessable => (422, INVALID),
-            RefusalKind::TooMany => (429, "rate_limit_error"),
-            RefusalKind::Internal => (500, "server_error"),
-            RefusalKind::Unavailable => (503, "server_error"),
-        }
-    }
+    Unavailable = 503,
 }
 
 /// Why a request is refused.
@@ -136,8 +115,7 @@ impl Refusal {
     /// For a request that finds the queue full.
     pub fn queue_full(waiting: usize, retry_after: u64) -> Self {
         let message = format!("{waiting} requests wait already; try again in {retry_after} s");
-        let refusal = Refusal::of_kind(RefusalKind::TooMany, "queue_full", message);
-        Refusal { retry_after: Some(retry_after), ..refusal }
+        Refusal { code: "queue_full", ..Refusal::rate_limit(message, retry_after) }
     }
 
     /// For a key that has used up what it may use.
@@ -178,12 +156,16 @@ impl Refusal {
 
     /// The HTTP status.
     pub fn status(&self) -> u16 {
-        self.kind.row().0
+        self.kind as u16
     }
 
     /// The body of the response.
     pub fn body(&self) -> Value {
-        let kind = self.kind.row().1;
+        let kind = match self.kind {
+            RefusalKind::TooMany => "rate_limit_error",
+            RefusalKind::Internal | RefusalKind::Unavailable => "server_error",
+            _ => "invalid_request_error",
+        };
         json!({ "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code } })
     }
 }

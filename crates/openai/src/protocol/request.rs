@@ -8,7 +8,7 @@ use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
-use offshoot_launch::{MoreTokens, OutputTokens, check_path};
+use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::AddSpecial;
 use offshoot_text::reasoning::TextStart;
 
@@ -91,8 +91,6 @@ pub struct Keep {
 pub struct EncodedPrompt {
     /// Those of the parent branch first.
     pub tokens: Vec<TokenId>,
-    /// Number of tokens that are the parent's.
-    pub parent_tokens: usize,
     /// Without the parent's.
     pub text: String,
     pub stop: Stop,
@@ -263,6 +261,25 @@ impl ProtocolRequest {
                 .map_err(|error| Refusal::new("out_of_memory", error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// What is asked of the engine for prompt number `prompt`, but for its continuations; `id`: the request's.
+    pub fn prompt(&self, prompt: usize, id: &str) -> PromptRequest<'_> {
+        let EncodedPrompt { tokens, stop, .. } = &self.prompts[prompt];
+        PromptRequest {
+            tokens,
+            n: self.best_of,
+            prompt_logprobs: self.scored_top(),
+            params: &self.params,
+            stop,
+            uniforms: self.uniforms(prompt, id),
+            priority: self.priority,
+        }
+    }
+
+    /// Results of prompt number `prompt`: its samples or scored continuations, and its own scores.
+    pub fn results(&self, prompt: usize) -> usize {
+        self.best_of + self.prompts[prompt].choices.len() + usize::from(self.scored_top().is_some())
     }
 
     /// Tokens of prompts that the answer repeats, in each choice (`echo`) or once (`prompt_logprobs`), with the

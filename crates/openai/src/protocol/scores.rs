@@ -3,29 +3,13 @@
 
 use serde::Serialize;
 
-use super::endpoint::Endpoint;
+use super::answer::{Choice, ChoiceText, EchoedText, PromptFields};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::Finish;
 use offshoot_text::Tokenizer;
-
-/// A scored continuation: a completion's choice with `score`.
-#[derive(Serialize)]
-pub struct ScoredChoice<'a> {
-    index: usize,
-    /// The continuation itself.
-    text: &'a str,
-    logprobs: ChoiceLogprobs<'a>,
-    finish_reason: &'static str,
-    stop_reason: Option<()>,
-    score: Score,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token_ids: Option<&'a [TokenId]>,
-}
 
 /// How likely a continuation is. Logarithms are natural.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -42,7 +26,7 @@ pub struct Score {
     is_greedy: bool,
 }
 
-/// `scored`: its last tokens are the continuation's.
+/// A scored continuation: a completion's choice with `score`, whose text is the continuation. `scored`: its last tokens are the continuation's.
 pub fn scored_choice<'a>(
     request: &ProtocolRequest,
     prompt: &'a EncodedPrompt,
@@ -50,7 +34,7 @@ pub fn scored_choice<'a>(
     scored: &'a Finish,
     index: usize,
     tokenizer: &'a Tokenizer,
-) -> ScoredChoice<'a> {
+) -> Choice<'a> {
     let count = choice.tokens.len();
     let logprobs = &scored.logprobs[scored.logprobs.len() - count..];
     let tops = &scored.top[scored.top.len() - count..];
@@ -71,15 +55,16 @@ pub fn scored_choice<'a>(
         let (top, offset) = (&top[..top.len().min(most)], placer.place(token).chars);
         ShownToken { token, logprob: Some(logprob), top, offset }
     };
-    let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown).collect();
-    ScoredChoice {
+    let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown);
+    Choice {
         index,
-        text: &choice.text,
-        logprobs: ChoiceLogprobs { shown, endpoint: Endpoint::Completions, tokenizer },
-        finish_reason: "stop",
-        stop_reason: None,
-        score,
-        prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
+        text: ChoiceText::Completion { text: EchoedText { echoed: "", own: choice.text.as_str().into() } },
+        logprobs: Some(ChoiceLogprobs::new(request, prompt, None, shown, tokenizer)),
+        finish_reason: Some("stop"),
+        stop_reason: Some(None),
+        score: Some(score),
+        prompt: PromptFields::new(request, prompt, None, tokenizer),
         token_ids: request.return_token_ids.then_some(&choice.tokens),
+        branch: None,
     }
 }

@@ -17,14 +17,18 @@ impl RequestReader<'_> {
         let special = fields.choice("add_special_tokens")?;
         let with_texts = fields.flag("return_token_strs")?;
         let (text, special) = match (fields.take("messages"), fields.text("prompt")?) {
-            (Some(messages), None) => {
-                (chat::text_of(&messages, &mut fields, self.tokenizer)?, special.unwrap_or(false))
+            (messages @ Some(_), None) => {
+                let chat = chat::take(&mut fields, messages, false, None, self.tokenizer)?;
+                (chat.text, special.unwrap_or(false))
             }
             (None, Some(prompt)) => (prompt, special.unwrap_or(true)),
             _ => return Err(Refusal::value("prompt", "either `prompt`, a string, or `messages`", "both or none")),
         };
         fields.finish()?;
-        let tokens = self.tokens_of(&text, if special { AddSpecial::Yes } else { AddSpecial::No })?;
+        // A text that may have about as many tokens as the context, whose encoding is therefore bounded.
+        self.check_length("prompt", "the text", &text)?;
+        let special = if special { AddSpecial::Yes } else { AddSpecial::No };
+        let tokens = self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?;
         let shown = |token: &TokenId| String::from_utf8_lossy(self.tokenizer.token_bytes(*token));
         let texts = with_texts.then(|| tokens.iter().map(shown).collect::<Vec<_>>());
         Ok(json!({
@@ -46,12 +50,6 @@ impl RequestReader<'_> {
         fields.finish()?;
         self.check_tokens("tokens", &tokens)?;
         Ok(json!({ "prompt": self.tokenizer.decode_with_special(&tokens) }))
-    }
-
-    /// The tokens of a text that may have about as many as the context, whose encoding is therefore bounded.
-    fn tokens_of(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>, Refusal> {
-        self.check_length("prompt", "the text", text)?;
-        self.tokenizer.encode(text, special).map_err(|error| Refusal::of(&error))
     }
 }
 

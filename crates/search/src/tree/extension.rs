@@ -32,10 +32,6 @@ pub struct Growth {
 pub struct UnappliedEvent(Event);
 
 impl Growth {
-    fn new(inner: EventReceiver, by_branch: HashMap<BranchId, NodeId>) -> Self {
-        Self { inner, by_branch }
-    }
-
     /// Waits at most `patience` for the next event; `None` once all nodes have finished or failed.
     pub fn poll(&mut self, patience: Duration) -> Poll<Option<UnappliedEvent>> {
         self.inner.poll(patience).map(|event| event.map(UnappliedEvent))
@@ -85,11 +81,7 @@ pub struct Extension<'tree> {
     growth: Growth,
 }
 
-impl<'tree> Extension<'tree> {
-    pub(super) fn new(tree: &'tree mut SamplingTree, growth: Growth) -> Self {
-        Self { tree, growth }
-    }
-
+impl Extension<'_> {
     /// The tree, in which all events taken so far are written.
     pub fn tree(&self) -> &SamplingTree {
         self.tree
@@ -109,12 +101,15 @@ impl<'tree> Extension<'tree> {
         self.growth.inner.next().map(|event| self.take(event)).transpose()
     }
 
+    /// Takes all events up to the last.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        while self.next_event()?.is_some() {}
+        Ok(())
+    }
+
     /// Like `next_event`, but waits at most `patience`; `Poll::Pending` if nothing happened.
     pub fn poll_event(&mut self, patience: Duration) -> Result<Poll<Option<TreeEvent>>> {
-        Ok(match self.growth.inner.poll(patience) {
-            Poll::Ready(event) => Poll::Ready(event.map(|event| self.take(event)).transpose()?),
-            Poll::Pending => Poll::Pending,
-        })
+        Ok(self.growth.inner.poll(patience).map(|event| event.map(|event| self.take(event)).transpose())?)
     }
 
     /// Like `poll_event`, but a message on `others` wakes it too; if both are available, the message comes first. Once
@@ -169,9 +164,7 @@ impl SamplingTree {
     /// A parameter is out of range; a node is closed or pruned; all nodes fail (the first one's error); the engine has
     /// stopped.
     pub fn extend(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<()> {
-        let mut growing = self.start(nodes, how, stop)?;
-        while growing.next_event()?.is_some() {}
-        drop(growing);
+        self.start(nodes, how, stop)?.finish()?;
         self.unless_all_failed(nodes)
     }
 
@@ -181,10 +174,7 @@ impl SamplingTree {
     ///
     /// Those of [`extend`](Self::extend).
     pub fn extend_given(&mut self, nodes: &[NodeId], tokens: &[TokenId]) -> Result<()> {
-        let given = |_: usize, _: &ThoughtNode| Continuation::Given { tokens: tokens.to_vec(), logprobs: None };
-        let mut growing = self.start_with(nodes, given)?;
-        while growing.next_event()?.is_some() {}
-        drop(growing);
+        self.start_given(nodes.iter().map(|&node| (node, tokens.to_vec())).collect(), false)?.finish()?;
         self.unless_all_failed(nodes)
     }
 
@@ -212,28 +202,32 @@ impl SamplingTree {
         how: &SamplingParams,
         stop: impl Fn(usize, &ThoughtNode) -> Stop,
     ) -> Result<Extension<'_>> {
-        self.start_with(nodes, |ix, node| Continuation::Sampled {
-            params: how.clone(),
-            stop: stop(ix, node),
-            uniforms: node.uniforms,
-        })
+        let growth = self.growth_until(nodes, how, stop)?;
+        Ok(Extension { tree: self, growth })
     }
 
-    fn start_with(
-        &mut self,
-        nodes: &[NodeId],
-        continuation: impl Fn(usize, &ThoughtNode) -> Continuation,
-    ) -> Result<Extension<'_>> {
-        let growth = self.growth_with(nodes, continuation)?;
-        Ok(Extension::new(self, growth))
+    /// Appends the given tokens to each node; with `logprobs`, their log-probabilities are computed and stored in the
+    /// node.
+    pub fn start_given(&mut self, given: Vec<(NodeId, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
+        let growth = self.growth_given(&given, logprobs)?;
+        Ok(Extension { tree: self, growth })
     }
 
     /// Starts to sample from each of `nodes`, and returns what receives the events without borrowing the tree. Errors
     /// are those of [`start`](Self::start).
     pub fn growth(&self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Growth> {
-        self.growth_with(nodes, |_, node| Continuation::Sampled {
+        self.growth_until(nodes, how, |_, _| stop.clone())
+    }
+
+    fn growth_until(
+        &self,
+        nodes: &[NodeId],
+        how: &SamplingParams,
+        stop: impl Fn(usize, &ThoughtNode) -> Stop,
+    ) -> Result<Growth> {
+        self.growth_with(nodes, |ix, node| Continuation::Sampled {
             params: how.clone(),
-            stop: stop.clone(),
+            stop: stop(ix, node),
             uniforms: node.uniforms,
         })
     }
@@ -259,6 +253,6 @@ impl SamplingTree {
         }
         let mut inner = self.engine.receiver(self.hear);
         inner.start(extends)?;
-        Ok(Growth::new(inner, by_branch))
+        Ok(Growth { inner, by_branch })
     }
 }

@@ -1,10 +1,9 @@
-//! Questions of a search (nodes with separate prompts, recorded below the thought that they are about), tokens given to
-//! nodes, random numbers for the search's own choices, and the cost of all nodes.
+//! Questions of a search (nodes with separate prompts, recorded below the thought that they are about),
+//! random numbers for the search's own choices, and the cost of all nodes.
 
-use super::extension::Extension;
 use super::sampling_tree::{Prompt, SamplingTree};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{NodeId, TokenId};
+use offshoot_core::ids::NodeId;
 use offshoot_engine::{FinishReason, ForkKind};
 
 /// Cost of the nodes of a tree, without the root's prompt.
@@ -25,27 +24,17 @@ impl SamplingTree {
     /// `Error::ContextTooLong` if the prompt exceeds the model's context.
     pub fn ask(&mut self, kind: ForkKind, at: NodeId, prompt: Prompt) -> Result<NodeId> {
         let Prompt { text, tokens } = prompt;
-        let branch = self.engine.root_with(tokens.clone(), self.place).map_err(|error| self.too_long(error))?;
-        let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
-        let node = &mut self.nodes[question];
-        (node.tokens, node.text, node.asks) = (tokens, text, true);
-        Ok(question)
-    }
-
-    fn too_long(&self, error: Error) -> Error {
-        match error {
+        let named = |error| match error {
             Error::ContextTooLong { tokens, context, .. } => {
                 Error::ContextTooLong { what: format!("a question about item `{}`", self.name), tokens, context }
             }
             other => other,
-        }
-    }
-
-    /// Appends the given tokens to each node; with `logprobs`, their log-probabilities are computed and stored in the
-    /// node.
-    pub fn start_given(&mut self, given: Vec<(NodeId, Vec<TokenId>)>, logprobs: bool) -> Result<Extension<'_>> {
-        let growth = self.growth_given(&given, logprobs)?;
-        Ok(Extension::new(self, growth))
+        };
+        let branch = self.engine.root_with(tokens.clone(), self.place).map_err(named)?;
+        let question = self.add(kind, at, self.next_ordinal(kind, at), branch);
+        let node = &mut self.nodes[question];
+        (node.tokens, node.text, node.asks) = (tokens, text, true);
+        Ok(question)
     }
 
     /// The `draw`-th random number of `at` itself, in [0, 1). Tokens sampled from its forks never use it.

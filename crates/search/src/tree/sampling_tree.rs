@@ -178,9 +178,13 @@ impl SamplingTree {
     ///
     /// Those of [`fork`](Self::fork), for the first node that has one.
     pub fn fork_all(&mut self, nodes: &[NodeId], n: usize) -> Result<Vec<NodeId>> {
+        self.fork_all_as(ForkKind::Sample, nodes, n)
+    }
+
+    fn fork_all_as(&mut self, kind: ForkKind, nodes: &[NodeId], n: usize) -> Result<Vec<NodeId>> {
         let mut children = Vec::with_capacity(nodes.len() * n);
         for &node in nodes {
-            children.extend(self.fork(node, n)?);
+            children.extend(self.fork_as(kind, node, n)?);
         }
         Ok(children)
     }
@@ -199,11 +203,7 @@ impl SamplingTree {
     ///
     /// Those of [`fork`](Self::fork), for the first node that has one.
     pub fn fork_each(&mut self, kind: ForkKind, nodes: &[NodeId]) -> Result<Vec<NodeId>> {
-        let mut children = Vec::with_capacity(nodes.len());
-        for &node in nodes {
-            children.extend(self.fork_as(kind, node, 1)?);
-        }
-        Ok(children)
+        self.fork_all_as(kind, nodes, 1)
     }
 
     /// Adds children of `at` with these ordinals, which determine their random numbers: for resuming an interrupted

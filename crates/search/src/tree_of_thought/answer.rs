@@ -44,10 +44,7 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
         let most = answering.best.map_or(paths.len(), |most| most as usize).min(paths.len());
         let late = paths.split_off(most);
         self.prune(&late);
-        let mut ends = Vec::with_capacity(paths.len());
-        for path in paths.iter() {
-            ends.extend(self.tree.fork(path.node, 1)?);
-        }
+        let ends = self.tree.fork_all(&paths.iter().map(|path| path.node).collect::<Vec<_>>(), 1)?;
         self.draw(&ends, &answering.drawing, false)?;
         let (answered, failed): (Vec<_>, Vec<_>) =
             std::mem::take(paths).into_iter().zip(ends).partition(|&(_, end)| !self.tree.has_failed(end));

@@ -212,16 +212,12 @@ impl<T: Texts> ThoughtSearcher<'_, '_, T> {
     /// Samples from each of `nodes` until all have ended or failed.
     fn draw(&mut self, nodes: &[NodeId], drawing: &SamplingOverrides, include_stop: bool) -> Result<()> {
         let (params, stop) = self.sampling(drawing, include_stop);
-        let mut growing = self.tree.start(nodes, &params, &stop)?;
-        while self.job.next_finished(&mut growing)?.is_some() {}
-        Ok(())
+        self.job.finish(self.tree.start(nodes, &params, &stop)?)
     }
 
     /// Appends given tokens to each node.
     fn give(&mut self, given: Vec<(NodeId, Vec<TokenId>)>, logprobs: bool) -> Result<()> {
-        let mut growing = self.tree.start_given(given, logprobs)?;
-        while self.job.next_finished(&mut growing)?.is_some() {}
-        Ok(())
+        self.job.finish(self.tree.start_given(given, logprobs)?)
     }
 
     fn sampling(&self, drawing: &SamplingOverrides, include_stop: bool) -> (SamplingParams, Stop) {

@@ -1,18 +1,20 @@
 //! The votes of samples on an item, counted.
 
 /// One answer's votes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Votes {
     /// The answer.
     pub value: String,
     /// Samples that gave it.
     pub count: u32,
+    /// Sum of the samples' weights.
+    pub weight: f64,
     /// The smallest index of a sample that gave it.
     pub first: usize,
 }
 
 /// The votes on one item; samples may arrive in any order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct VoteTally {
     votes: Vec<Votes>,
     silent: u32,
@@ -21,22 +23,35 @@ pub struct VoteTally {
 impl VoteTally {
     /// Counts sample number `sample`, which gave this canonical answer or none.
     pub fn add(&mut self, sample: usize, value: Option<&str>) {
+        self.add_copies(sample, value, 1, 1.0);
+    }
+
+    /// Counts sample number `sample`, which stands for `copies` with this answer; `weight`: of all of them.
+    pub fn add_copies(&mut self, sample: usize, value: Option<&str>, copies: u32, weight: f64) {
         let Some(value) = value else {
-            self.silent += 1;
+            self.silent += copies;
             return;
         };
         match self.votes.iter_mut().find(|votes| votes.value == value) {
             Some(votes) => {
-                votes.count += 1;
+                votes.count += copies;
+                votes.weight += weight;
                 votes.first = votes.first.min(sample);
             }
-            None => self.votes.push(Votes { value: value.to_string(), count: 1, first: sample }),
+            None => self.votes.push(Votes { value: value.to_string(), count: copies, weight, first: sample }),
         }
     }
 
     /// The answers and their votes, in the order in which they arrived first.
     pub fn votes(&self) -> &[Votes] {
         &self.votes
+    }
+
+    /// The answers with their numbers of votes, most votes first; of equal ones, the one with the smallest sample index.
+    pub fn most_first(&self) -> Vec<(String, u32)> {
+        let mut votes: Vec<&Votes> = self.votes.iter().collect();
+        votes.sort_by_key(|votes| (std::cmp::Reverse(votes.count), votes.first));
+        votes.into_iter().map(|votes| (votes.value.clone(), votes.count)).collect()
     }
 
     /// The answer with the most votes; of equal ones, the one with the smallest sample index.

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use offshoot_core::ids::TokenId;
-use offshoot_engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::Priority;
 use offshoot_launch::PromptRequest;
+use offshoot_openai::protocol::ProtocolRequest;
 
 use super::outbox::Outbox;
 use crate::keys::ClientId;
@@ -19,18 +19,10 @@ pub struct JobId(pub u64);
 pub struct Job {
     pub id: JobId,
     pub client: ClientId,
-    /// Among the jobs of its client; lower numbers are served first.
-    pub priority: Priority,
-    /// Among the jobs of all clients, and in the engine.
+    /// Its priority holds among the jobs of its client; lower numbers are served first.
+    pub request: Arc<ProtocolRequest>,
+    /// Its priority among the jobs of all clients, and in the engine.
     pub among_all: Priority,
-    pub prompts: Vec<JobPrompt>,
-    /// Samples of each prompt; 0 if only the prompts are scored.
-    pub samples: usize,
-    /// Whether each prompt is scored, with so many of the likeliest tokens in each one's place.
-    pub prompt_logprobs: Option<usize>,
-    pub params: SamplingParams,
-    /// Which events are delivered.
-    pub hear: Hear,
     /// How long the branches of finished samples are kept; `None`: they are not.
     pub keep: Option<Duration>,
     /// When the samples that have not ended are cut short.
@@ -38,50 +30,31 @@ pub struct Job {
     pub outbox: Arc<Outbox>,
 }
 
-/// A prompt of a job.
-pub struct JobPrompt {
-    pub tokens: Arc<[TokenId]>,
-    /// Continuations that are scored. With any, nothing is sampled.
-    pub choices: Vec<Vec<TokenId>>,
-    /// How many of the likeliest tokens are reported in each one's place.
-    pub choices_top: usize,
-    pub stop: Stop,
-    pub uniforms: UniformKey,
-}
-
 impl Job {
     /// The results of all prompts: samples, scored continuations, and the prompts' own scores.
     pub fn results(&self) -> usize {
-        let scored = usize::from(self.prompt_logprobs.is_some());
-        self.prompts.iter().map(|prompt| self.samples + scored + prompt.choices.len()).sum()
+        (0..self.request.prompts.len()).map(|prompt| self.request.results(prompt)).sum()
     }
 
     /// Branches that it will keep: each sample, or each prompt if nothing is sampled.
     pub fn promised(&self) -> usize {
-        self.keep.map_or(0, |_| self.prompts.len() * self.samples.max(1))
+        self.keep.map_or(0, |_| self.request.prompts.len() * self.request.best_of.max(1))
     }
 
     /// Whether it scores prompts or continuations.
     pub fn scores(&self) -> bool {
-        self.prompt_logprobs.is_some() || self.prompts.iter().any(|prompt| !prompt.choices.is_empty())
+        self.request.scored_top().is_some() || self.request.prompts.iter().any(|prompt| !prompt.choices.is_empty())
     }
 
     /// Tokens of its prompts.
     pub fn prompt_tokens(&self) -> usize {
-        self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
+        self.request.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
     }
 
     /// `samples` of prompt number `prompt` from `first` on. The prompt's scores come with its first samples.
     pub fn part(&self, prompt: usize, first: usize, samples: usize) -> PromptRequest<'_> {
-        let JobPrompt { tokens, stop, uniforms, .. } = &self.prompts[prompt];
-        PromptRequest {
-            tokens,
-            n: samples,
-            prompt_logprobs: self.prompt_logprobs.filter(|_| first == 0),
-            params: &self.params,
-            stop,
-            uniforms: *uniforms,
-            priority: self.among_all,
-        }
+        let whole = self.request.prompt(prompt, "");
+        let prompt_logprobs = whole.prompt_logprobs.filter(|_| first == 0);
+        PromptRequest { n: samples, prompt_logprobs, priority: self.among_all, ..whole }
     }
 }

@@ -10,25 +10,21 @@ mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use offshoot_core::error::{Error, Result};
 use offshoot_engine::EngineHandle;
 use offshoot_openai::protocol::Refusal;
 
 use super::leases::Leases;
 use super::metrics::ServeMetrics;
 
-pub use job::{Job, JobId, JobPrompt};
-pub use outbox::{Delivery, JobUsage, Outbox};
+pub use job::{Job, JobId};
+pub use outbox::{Delivery, Outbox};
 pub use shared::QueueLimits;
 use shared::{Command, Shared, stopped};
 
-/// The client of the dispatcher's thread; clones share it. The thread ends when the last one is dropped and every job
-/// has ended.
-#[derive(Clone)]
+/// The client of the dispatcher's thread, which ends when it is dropped and every job has ended.
 pub struct Dispatcher {
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -43,19 +39,8 @@ pub struct OpenTicket {
 }
 
 impl Dispatcher {
-    pub fn start(
-        engine: EngineHandle,
-        leases: Arc<Leases>,
-        limits: QueueLimits,
-        metrics: Arc<ServeMetrics>,
-    ) -> Result<(Dispatcher, JoinHandle<()>)> {
-        let (dispatcher, work) = Dispatcher::new(engine, leases, limits, metrics);
-        let thread = std::thread::Builder::new().name("dispatch".to_owned()).spawn(move || work.run());
-        Ok((dispatcher, thread.map_err(Error::io("a thread", "start"))?))
-    }
-
-    /// A client and the loop that its thread runs.
-    fn new(
+    /// A client and the loop that its thread is to run.
+    pub fn new(
         engine: EngineHandle,
         leases: Arc<Leases>,
         limits: QueueLimits,

@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-use crate::leases::LeaseId;
 use offshoot_engine::{Finish, SampledToken};
 use offshoot_launch::SampleId;
 use offshoot_openai::protocol::Refusal;
@@ -17,20 +16,12 @@ pub enum Delivery {
     /// Tokens were sampled, and this text became final with them.
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
     /// The sample has ended; `branch`: under which id it is kept.
-    Finished { sample: SampleId, finish: Finish, branch: Option<LeaseId> },
-    /// Every sample has ended. Nothing follows.
-    Done(JobUsage),
+    Finished { sample: SampleId, finish: Finish, branch: Option<String> },
+    /// Every sample has ended. Nothing follows. For each prompt: the length in tokens of the beginning that it shares
+    /// with earlier prompts in the cache.
+    Done(Vec<usize>),
     /// The job has ended without an answer. Nothing follows.
     Refused(Refusal),
-}
-
-/// What a job found and took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JobUsage {
-    /// For each prompt: the length in tokens of the beginning that it shares with earlier prompts in the cache.
-    pub cached: Vec<usize>,
-    /// Whether its deadline cut samples short.
-    pub timed_out: bool,
 }
 
 #[derive(Default)]
@@ -126,7 +117,7 @@ mod tests {
         for at in 0..1000 {
             outbox.put(token(at as usize % 3, at));
         }
-        outbox.put(Delivery::Done(JobUsage::default()));
+        outbox.put(Delivery::Done(Vec::new()));
         let taken = outbox.take_now();
         assert_eq!(taken.len(), 4, "one delivery for each sample, and the end");
         for (sample, delivery) in taken[..3].iter().enumerate() {

@@ -72,13 +72,14 @@ impl JobQueue {
         self.waiting.len()
     }
 
-    pub fn add(&mut self, job: Job, now: Instant) {
+    pub fn add(&mut self, job: impl Into<Arc<Job>>, now: Instant) {
+        let job = job.into();
         let client = self.clients.entry(job.client).or_default();
         *client = (*client).max(self.floor);
         self.arrivals += 1;
-        let key = key_of(job.prompts.first().map_or(&[][..], |prompt| &prompt.tokens));
+        let key = key_of(job.request.prompts.first().map_or(&[][..], |prompt| &prompt.tokens));
         let (order, service) = (self.arrivals, self.job_floor);
-        let waiting = WaitingJob { waits_since: now, order, service, prompt: 0, begun: 0, key, job: Arc::new(job) };
+        let waiting = WaitingJob { waits_since: now, order, service, prompt: 0, begun: 0, key, job };
         self.waiting.insert(waiting.job.id, waiting);
     }
 
@@ -119,7 +120,7 @@ impl JobQueue {
     fn rank(&self, waiting: &WaitingJob, now: Instant) -> (i64, u64, i64, u64, Reverse<usize>, u64) {
         let aged = now.saturating_duration_since(waiting.waits_since).as_secs() / AGING.as_secs();
         let aged = i64::try_from(aged).unwrap_or(i64::MAX / 2);
-        let [among_all, own] = [waiting.job.among_all, waiting.job.priority].map(|of| i64::from(of.0) - aged);
+        let [among_all, own] = [waiting.job.among_all, waiting.job.request.priority].map(|of| i64::from(of.0) - aged);
         let client = self.clients.get(&waiting.job.client).copied().unwrap_or(self.floor);
         let shared = waiting.key.iter().zip(&self.last).take_while(|(own, last)| own == last).count();
         (among_all, client / QUANTUM, own, waiting.service / QUANTUM, Reverse(shared), waiting.order)
@@ -128,12 +129,12 @@ impl JobQueue {
 
 impl WaitingJob {
     fn take(&mut self, room: usize) -> Part {
-        let (prompt, first, of) = (self.prompt, self.begun, self.job.samples);
+        let (prompt, first, of) = (self.prompt, self.begun, self.job.request.best_of);
         let samples = room.min(of - first);
         self.begun += samples;
         if self.begun == of {
             (self.prompt, self.begun) = (prompt + 1, 0);
-            if let Some(next) = self.job.prompts.get(self.prompt) {
+            if let Some(next) = self.job.request.prompts.get(self.prompt) {
                 self.key = key_of(&next.tokens);
             }
         }
@@ -141,12 +142,12 @@ impl WaitingJob {
     }
 
     fn is_begun(&self) -> bool {
-        self.prompt >= self.job.prompts.len()
+        self.prompt >= self.job.request.prompts.len()
     }
 
     /// Tokens for which a part counts.
     fn cost(&self, part: Part) -> u64 {
-        let of = &self.job.prompts[part.prompt];
+        let of = &self.job.request.prompts[part.prompt];
         let given = if part.first == 0 { of.tokens.len() } else { 0 };
         (given + part.samples * of.stop.max_tokens.min(MOST_COUNTED)).max(1) as u64
     }
@@ -166,27 +167,44 @@ fn key_of(tokens: &[TokenId]) -> Vec<u64> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::dispatch::JobPrompt;
-    use offshoot_engine::{Hear, Priority, SamplingParams, Stop, UniformKey};
+    use offshoot_engine::{Priority, SamplingParams, Stop};
+    use offshoot_openai::protocol::{EncodedPrompt, Endpoint, ProtocolRequest, Reasoning, RequestSeed};
+    use offshoot_text::reasoning::TextStart;
 
     pub fn job(id: u64, client: usize, priority: i32, samples: usize, tokens: &[u32]) -> Job {
-        let prompt = JobPrompt {
+        let prompt = EncodedPrompt {
             tokens: tokens.iter().map(|&token| TokenId(token)).collect(),
-            choices: Vec::new(),
-            choices_top: 0,
+            text: String::new(),
             stop: Stop::max_tokens(256),
-            uniforms: UniformKey(0),
+            is_unlimited: false,
+            start: TextStart::default(),
+            choices: Vec::new(),
+        };
+        let request = ProtocolRequest {
+            endpoint: Endpoint::Completions,
+            model: String::new(),
+            prompts: vec![prompt],
+            n: samples,
+            best_of: samples,
+            seed: RequestSeed::Own(0),
+            echo: false,
+            logprobs: false,
+            prompt_logprobs: None,
+            params: SamplingParams::default(),
+            stream: None,
+            skips_special: true,
+            return_token_ids: false,
+            reasoning: Reasoning::Keep,
+            priority: Priority(priority),
+            timeout: None,
+            keep: None,
+            parent: None,
         };
         Job {
             id: JobId(id),
             client: ClientId(client),
-            priority: Priority(priority),
+            request: Arc::new(request),
             among_all: Priority(priority),
-            prompts: vec![prompt],
-            samples,
-            prompt_logprobs: None,
-            params: SamplingParams::default(),
-            hear: Hear::Finishes,
             keep: None,
             deadline: None,
             outbox: Arc::default(),

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::job::{Job, JobId};
-use super::outbox::{Delivery, JobUsage, Outbox};
+use super::outbox::Delivery;
 use super::queue::{JobQueue, Part};
 use super::shared::{Command, Shared, stopped};
 use crate::keys::ClientId;
@@ -19,7 +20,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::Refusal;
+use offshoot_openai::protocol::{EncodedPrompt, Refusal};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -28,40 +29,28 @@ const TOGETHER: usize = 16;
 
 /// Samples of a prompt that have begun together, under a number of their own in the generator.
 struct OpenPart {
-    job: JobId,
-    outbox: Arc<Outbox>,
-    prompt: usize,
-    /// Index of the first sample, and the number of samples; the prompt's scores come after them.
-    first: usize,
-    samples: usize,
-    /// Samples of the whole prompt.
-    of: usize,
-    /// The samples are scored continuations.
-    is_choices: bool,
+    job: Arc<Job>,
+    /// Its prompt's scores come after its samples.
+    part: Part,
+    /// Results that have not come.
     left: usize,
 }
 
 /// A job that has not ended.
 struct OpenJob {
-    client: ClientId,
-    outbox: Arc<Outbox>,
-    keep: Option<Duration>,
-    deadline: Option<Instant>,
+    job: Arc<Job>,
     arrived: Instant,
-    /// Whether the engine reports each token, or only the end of each sample.
-    is_streamed: bool,
     has_token: bool,
-    prompts: Vec<Arc<[TokenId]>>,
-    prompt_tokens: usize,
     /// Results that have not come.
     left: usize,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
-    /// Whether it scores prompts or continuations, of which a part is no answer.
-    scores: bool,
     /// Branches that were promised and not kept.
     promised: usize,
-    usage: JobUsage,
+    /// As [`Delivery::Done`] has them.
+    cached: Vec<usize>,
+    /// Whether its deadline cut samples short.
+    timed_out: bool,
 }
 
 pub struct DispatchLoop {
@@ -99,8 +88,14 @@ impl DispatchLoop {
         }
     }
 
+    /// Starts the thread.
+    pub fn start(self) -> Result<JoinHandle<()>> {
+        let thread = std::thread::Builder::new().name("dispatch".to_owned()).spawn(move || self.run());
+        thread.map_err(Error::io("a thread", "start"))
+    }
+
     /// Works until every client is gone and every job has ended.
-    pub fn run(mut self) {
+    fn run(mut self) {
         loop {
             self.begin_more();
             self.look_at_clock();
@@ -121,7 +116,7 @@ impl DispatchLoop {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Submit(job) => {
-                self.take(job);
+                self.take(Arc::new(job));
                 // In this order, so that a job that waits is counted at every moment.
                 self.shared.queued.store(self.queue.len(), Ordering::Release);
                 self.shared.untaken.fetch_sub(1, Ordering::AcqRel);
@@ -135,33 +130,23 @@ impl DispatchLoop {
         }
     }
 
-    fn take(&mut self, job: Job) {
-        let now = Instant::now();
-        let keeps_prompts = job.keep.is_some() && job.samples == 0;
-        let promised = job.promised();
+    fn take(&mut self, job: Arc<Job>) {
+        let (id, now) = (job.id, Instant::now());
         let open = OpenJob {
-            client: job.client,
-            outbox: job.outbox.clone(),
-            keep: job.keep,
-            deadline: job.deadline,
+            job: job.clone(),
             arrived: now,
-            is_streamed: job.hear == Hear::Tokens,
             has_token: false,
-            prompts: job.prompts.iter().map(|prompt| prompt.tokens.clone()).collect(),
-            prompt_tokens: job.prompt_tokens(),
             left: job.results(),
             parts: Vec::new(),
-            scores: job.scores(),
-            promised,
-            usage: JobUsage { cached: vec![0; job.prompts.len()], timed_out: false },
+            promised: job.promised(),
+            cached: vec![0; job.request.prompts.len()],
+            timed_out: false,
         };
-        let id = job.id;
-        let is_late = open.deadline.is_some_and(|deadline| deadline <= now);
         self.jobs.insert(id, open);
-        if is_late {
+        if job.deadline.is_some_and(|deadline| deadline <= now) {
             return self.cut_short(id);
         }
-        if keeps_prompts {
+        if job.keep.is_some() && job.request.best_of == 0 {
             self.keep_prompts(id);
         }
         if self.jobs[&id].left == 0 {
@@ -172,12 +157,13 @@ impl DispatchLoop {
 
     /// Keeps the prompts of a job that samples nothing.
     fn keep_prompts(&mut self, id: JobId) {
-        let job = self.jobs.get_mut(&id).expect("it was taken just now");
+        let open = self.jobs.get_mut(&id).expect("it was taken just now");
+        let job = &open.job;
         let time_to_live = job.keep.unwrap_or_default();
-        for (prompt, tokens) in job.prompts.iter().enumerate() {
-            let Ok(branch) = self.generator.engine().root(tokens.to_vec()) else { continue };
-            let lease = self.leases.keep(job.client, branch, tokens.clone(), time_to_live);
-            job.promised -= 1;
+        for (prompt, EncodedPrompt { tokens, .. }) in job.request.prompts.iter().enumerate() {
+            let Ok(branch) = self.generator.engine().root(tokens.clone()) else { continue };
+            let lease = self.leases.keep(job.client, branch, tokens.as_slice().into(), time_to_live);
+            open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
             job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
         }
@@ -194,41 +180,39 @@ impl DispatchLoop {
             let room = if self.queue.len() > 1 { room.min(TOGETHER) } else { room };
             let Some((part, job)) = self.queue.next(room, Instant::now()) else { break };
             if let Err(error) = self.begin(part, &job) {
-                self.refuse(part.job, &error);
+                self.refuse(part.job, error);
             }
         }
         self.shared.queued.store(self.queue.len(), Ordering::Release);
     }
 
-    fn begin(&mut self, part: Part, job: &Job) -> Result<()> {
+    fn begin(&mut self, part: Part, job: &Arc<Job>) -> Result<()> {
         let Part { job: id, prompt, first, samples } = part;
         let number = self.next_part;
         self.next_part += 1;
-        let of = &job.prompts[prompt];
-        let is_choices = !of.choices.is_empty();
-        let left = match is_choices {
-            true => {
-                let (context, continuations) = (&*of.tokens, &*of.choices);
-                let request = ChoicesRequest { context, continuations, tops: of.choices_top, priority: job.among_all };
+        let of = &job.request.prompts[prompt];
+        let left = match of.choices.is_empty() {
+            false => {
+                let continuations: Vec<_> = of.choices.iter().map(|choice| choice.tokens.clone()).collect();
+                let (context, tops, priority) = (&*of.tokens, job.request.choices_top(), job.among_all);
+                let request = ChoicesRequest { context, continuations: &continuations, tops, priority };
                 self.generator.begin_choices(number, &request)?;
                 continuations.len()
             }
-            false => {
+            true => {
                 let request = job.part(prompt, first, samples);
-                let keep = job.keep.is_some();
-                let options = BeginOptions { first_sample: first, hear: Some(job.hear), keep, home: None };
+                let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
+                let options = BeginOptions { first_sample: first, hear, keep: job.keep.is_some(), home: None };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.usage.cached[prompt] = self.recent.entry(open.client).or_default().add(&of.tokens, self.most_recent);
+            open.cached[prompt] = self.recent.entry(job.client).or_default().add(&of.tokens, self.most_recent);
         }
         open.parts.push(number);
-        let outbox = open.outbox.clone();
-        self.parts
-            .insert(number, OpenPart { job: id, outbox, prompt, first, samples, of: job.samples, is_choices, left });
+        self.parts.insert(number, OpenPart { job: job.clone(), part, left });
         Ok(())
     }
 
@@ -236,14 +220,14 @@ impl DispatchLoop {
         match event {
             Event::Tokens { id: sample, tokens, text } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
-                let (job, sample) = (part.job, part.sample(sample.sample));
-                part.outbox.put(Delivery::Tokens { sample, tokens, text });
+                let (job, sample) = (part.job.id, part.sample(sample.sample));
+                part.job.outbox.put(Delivery::Tokens { sample, tokens, text });
                 self.note_token(job);
             }
             Event::Finished { id, finish } => self.finish(id, finish),
             Event::Failed { id, error } => {
                 if let Some(part) = self.parts.get(&id.prompt) {
-                    self.refuse(part.job, &error);
+                    self.refuse(part.job.id, error);
                 }
             }
         }
@@ -251,11 +235,11 @@ impl DispatchLoop {
 
     /// Records the time to a job's first token, where that is heard.
     fn note_token(&mut self, id: JobId) {
-        if let Some(job) = self.jobs.get_mut(&id)
-            && !std::mem::replace(&mut job.has_token, true)
-            && job.is_streamed
+        if let Some(open) = self.jobs.get_mut(&id)
+            && !std::mem::replace(&mut open.has_token, true)
+            && open.job.request.stream.is_some()
         {
-            self.shared.metrics.first_token.note(job.arrived.elapsed());
+            self.shared.metrics.first_token.note(open.arrived.elapsed());
         }
     }
 
@@ -265,23 +249,23 @@ impl DispatchLoop {
             return branch.into_iter().for_each(|branch| self.generator.engine().release(&[branch]));
         };
         part.left -= 1;
-        let (id, sample, is_last) = (part.job, part.sample(of.sample), part.left == 0);
-        let is_sampled = !part.is_choices && of.sample < part.samples;
-        let outbox = part.outbox.clone();
+        let (id, sample, is_last) = (part.job.id, part.sample(of.sample), part.left == 0);
+        let is_sampled = !part.is_choices() && of.sample < part.part.samples;
         if is_last {
             self.parts.remove(&of.prompt);
         }
         self.note_token(id);
-        let job = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
-        job.left -= 1;
+        let open = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
+        open.left -= 1;
         if is_last {
-            job.parts.retain(|&number| number != of.prompt);
+            open.parts.retain(|&number| number != of.prompt);
         }
+        let job = &open.job;
         let kept = match (branch, job.keep.filter(|_| is_sampled)) {
             (Some(branch), Some(time_to_live)) => {
-                let tokens = [&job.prompts[sample.prompt], &finish.tokens[..]].concat();
+                let tokens = [&job.request.prompts[sample.prompt].tokens, &finish.tokens[..]].concat();
                 self.recent.entry(job.client).or_default().add(&tokens, self.most_recent);
-                job.promised -= 1;
+                open.promised -= 1;
                 Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
             }
             (branch, _) => {
@@ -293,58 +277,54 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.tokens.len() as u64);
             self.shared.metrics.samples.add(1);
         }
-        let has_ended = job.left == 0;
-        outbox.put(Delivery::Finished { sample, finish, branch: kept });
-        if has_ended {
+        job.outbox.put(Delivery::Finished { sample, finish, branch: kept });
+        if open.left == 0 {
             self.end(id);
         }
     }
 
     /// All results of a job have come.
     fn end(&mut self, id: JobId) {
-        let Some(job) = self.forget(id) else { return };
+        let Some(OpenJob { job, arrived, cached, .. }) = self.forget(id) else { return };
         self.shared.metrics.jobs.add(1);
-        self.shared.metrics.job_seconds.note(job.arrived.elapsed());
-        self.shared.metrics.prompt_tokens.add(job.prompt_tokens as u64);
-        self.shared.metrics.cached_tokens.add(job.usage.cached.iter().sum::<usize>() as u64);
-        job.outbox.put(Delivery::Done(job.usage));
+        self.shared.metrics.job_seconds.note(arrived.elapsed());
+        self.shared.metrics.prompt_tokens.add(job.prompt_tokens() as u64);
+        self.shared.metrics.cached_tokens.add(cached.iter().sum::<usize>() as u64);
+        job.outbox.put(Delivery::Done(cached));
     }
 
     /// Ends a job without an answer.
-    fn refuse(&mut self, id: JobId, error: &Error) {
+    fn refuse(&mut self, id: JobId, error: Error) {
         if matches!(error, Error::EngineStopped { .. }) {
             self.shared.is_dead.store(true, Ordering::Relaxed);
         }
-        let refusal = Refusal::of(error);
+        let refusal = Refusal::of(&error);
         let message = match error {
-            Error::OutOfPages { needed, capacity, hint } => {
-                let same = Error::OutOfPages { needed: *needed, capacity: *capacity, hint };
-                in_bytes(same, self.generator.engine().facts()).to_string()
-            }
+            Error::OutOfPages { .. } => in_bytes(error, self.generator.engine().facts()).to_string(),
             _ => refusal.message,
         };
-        if let Some(outbox) = self.drop_job(id) {
-            outbox.put(Delivery::Refused(Refusal { message, ..refusal }));
+        if let Some(job) = self.drop_job(id) {
+            job.outbox.put(Delivery::Refused(Refusal { message, ..refusal }));
         }
     }
 
     /// Drops a job with all that it has in the engine.
-    fn drop_job(&mut self, id: JobId) -> Option<Arc<Outbox>> {
+    fn drop_job(&mut self, id: JobId) -> Option<Arc<Job>> {
         self.queue.remove(id);
-        let job = self.forget(id)?;
-        for number in &job.parts {
+        let open = self.forget(id)?;
+        for number in &open.parts {
             self.generator.prune(*number);
             self.parts.remove(number);
         }
-        Some(job.outbox)
+        Some(open.job)
     }
 
     fn forget(&mut self, id: JobId) -> Option<OpenJob> {
-        let job = self.jobs.remove(&id)?;
-        self.leases.take_back(job.client, job.promised);
+        let open = self.jobs.remove(&id)?;
+        self.leases.take_back(open.job.client, open.promised);
         self.shared.open.fetch_sub(1, Ordering::Relaxed);
-        self.shared.prompt_tokens.fetch_sub(job.prompt_tokens, Ordering::Relaxed);
-        Some(job)
+        self.shared.prompt_tokens.fetch_sub(open.job.prompt_tokens(), Ordering::Relaxed);
+        Some(open)
     }
 
     /// Ends what is past its time.
@@ -355,8 +335,8 @@ impl DispatchLoop {
         }
         self.looked = now;
         self.leases.expire(now);
-        let is_past = |job: &OpenJob| job.deadline.is_some_and(|deadline| deadline <= now) && !job.usage.timed_out;
-        let past: Vec<JobId> = self.jobs.iter().filter(|(_, job)| is_past(job)).map(|(&id, _)| id).collect();
+        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && !open.timed_out;
+        let past: Vec<JobId> = self.jobs.iter().filter(|(_, open)| is_past(open)).map(|(&id, _)| id).collect();
         past.into_iter().for_each(|id| self.cut_short(id));
     }
 
@@ -364,26 +344,26 @@ impl DispatchLoop {
     /// one that scores, is refused.
     fn cut_short(&mut self, id: JobId) {
         let unbegun = self.queue.remove(id);
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.usage.timed_out = true;
-        let has_begun = !job.parts.is_empty() || job.has_token;
-        if job.left > 0 && (job.scores || !has_begun) {
-            let waited = job.arrived.elapsed().as_secs_f64();
-            if let Some(outbox) = self.drop_job(id) {
-                outbox.put(Delivery::Refused(Refusal::timeout((waited * 10.0).round() / 10.0)));
+        let Some(open) = self.jobs.get_mut(&id) else { return };
+        open.timed_out = true;
+        let has_begun = !open.parts.is_empty() || open.has_token;
+        if open.left > 0 && (open.job.scores() || !has_begun) {
+            let waited = open.arrived.elapsed().as_secs_f64();
+            if let Some(job) = self.drop_job(id) {
+                job.outbox.put(Delivery::Refused(Refusal::timeout((waited * 10.0).round() / 10.0)));
             }
             return;
         }
-        job.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
+        open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
         for part in unbegun {
             for sample in part.first..part.first + part.samples {
                 let (sample, finish) =
                     (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
-                job.left -= 1;
-                job.outbox.put(Delivery::Finished { sample, finish, branch: None });
+                open.left -= 1;
+                open.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
             }
         }
-        if job.left == 0 {
+        if open.left == 0 {
             self.end(id);
         }
     }
@@ -395,8 +375,8 @@ impl Drop for DispatchLoop {
         if std::thread::panicking() {
             self.shared.is_dead.store(true, Ordering::Relaxed);
         }
-        for job in self.jobs.values() {
-            job.outbox.put(Delivery::Refused(stopped()));
+        for open in self.jobs.values() {
+            open.job.outbox.put(Delivery::Refused(stopped()));
         }
     }
 }
@@ -404,8 +384,14 @@ impl Drop for DispatchLoop {
 impl OpenPart {
     /// The sample of its job with this index in the part.
     fn sample(&self, index: usize) -> SampleId {
-        let is_prompt = !self.is_choices && index == self.samples;
-        SampleId { prompt: self.prompt, sample: if is_prompt { self.of } else { self.first + index } }
+        let Part { prompt, first, samples, .. } = self.part;
+        let is_prompt = !self.is_choices() && index == samples;
+        SampleId { prompt, sample: if is_prompt { self.job.request.best_of } else { first + index } }
+    }
+
+    /// Whether its samples are scored continuations.
+    fn is_choices(&self) -> bool {
+        !self.job.request.prompts[self.part.prompt].choices.is_empty()
     }
 }
 
@@ -442,7 +428,7 @@ mod tests {
         let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
         let leases = Arc::new(Leases::new(engine.clone(), limits));
         let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
-        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::new()));
+        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
         let submit = |id, samples| dispatcher.submit(job(id, 0, 0, samples, &[1; 8]));
         let code = |refused: Result<OpenTicket, Refusal>| refused.err().map(|refusal| refusal.code);
         let open: Vec<_> = (0..2).map(|id| submit(id, 1).expect("there is room")).collect();

@@ -173,8 +173,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
         assert_eq!(asked(json!({})), Reasoning::Split);
         assert_eq!(asked(json!({"reasoning": "keep"})), Reasoning::Keep);
         let mut splitter = ReasoningSplitter::new(TextStart::Answer);
-        let (first, last) = (splitter.push(text), splitter.finish());
-        let split = (first.reasoning + &last.reasoning, first.content + &last.content);
-        assert_eq!(split, (reasoning.to_owned(), content.to_owned()));
+        let split = splitter.push_last(text);
+        assert_eq!((&*split.reasoning, &*split.content), (reasoning, content));
     }
 }
