@@ -14,6 +14,8 @@ pub mod clear;
 mod codes;
 mod drive;
 pub mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod layouts;
 mod numbers;
 pub mod operand;
 pub mod panels;

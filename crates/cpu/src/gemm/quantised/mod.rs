@@ -13,6 +13,8 @@ mod avx512;
 mod avx512_wide;
 mod clear;
 mod drive;
+#[cfg(target_arch = "x86_64")]
+mod layouts;
 mod operand;
 mod panels;
 mod wide;

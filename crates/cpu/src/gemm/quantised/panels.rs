@@ -110,11 +110,7 @@ impl QuantPanels {
 
     /// Inputs with the padding of codes.
     pub fn padded_inputs(&self) -> usize {
-        self.cols.next_multiple_of(match self.format.codes {
-            CodeFormat::Fp8 => 1,
-            CodeFormat::Int8 => 4,
-            CodeFormat::Int4 | CodeFormat::Fp4 => 8,
-        })
+        self.cols.next_multiple_of(word_codes(self.format.codes))
     }
 
     /// The number (without its scale) of place `k` in the order of the codes, of output `lane` of panel `p`.
@@ -145,6 +141,15 @@ fn locate<'a, 'b>(views: &'a [QuantView<'b>], mut row: usize) -> (&'a QuantView<
         row -= view.rows;
     }
     unreachable!("the rows of a stack are those of its parts")
+}
+
+/// Inputs of a word of codes.
+pub const fn word_codes(codes: CodeFormat) -> usize {
+    match codes {
+        CodeFormat::Fp8 => 1,
+        CodeFormat::Int8 => 4,
+        CodeFormat::Int4 | CodeFormat::Fp4 => 8,
+    }
 }
 
 /// Cache lines of a panel's codes.
