@@ -10,12 +10,12 @@ use super::kv::KvStore;
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sampling, sums};
-use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
     WeightView,
 };
+use offshoot_backend::{OutputMode, ranks::Place};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::KvSlot;
@@ -295,7 +295,7 @@ impl Backend for Cpu {
         gemm::embed(&self.cores.team, out, table, step.tokens());
     }
 
-    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32, _: Option<&CpuWeights>) {
         norm::rms_norm(&self.cores, out, x, weight, eps);
     }
 
@@ -323,12 +323,15 @@ impl Backend for Cpu {
         sums::softcap(&self.cores, x, cap);
     }
 
-    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
-        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Replace);
-    }
-
-    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
-        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Add);
+    fn linear(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        w: &CpuWeights,
+        bias: Option<&Vec<f32>>,
+        mode: OutputMode,
+    ) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), mode);
     }
 
     fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
@@ -374,7 +377,7 @@ impl Backend for Cpu {
         }
     }
 
-    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate, _: Option<&CpuWeights>) {
         activation::gated(&self.cores, out, x, gate);
     }
 
@@ -447,15 +450,11 @@ impl Backend for Cpu {
         gate: Gate,
     ) {
         self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
-        self.gated(out, inner, gate);
+        self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
-        routes.combine(&self.cores.team, out, x);
-    }
-
-    fn combine_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
-        routes.combine_add(&self.cores.team, out, x);
+    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes, mode: OutputMode) {
+        routes.combine(&self.cores.team, out, x, mode);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {

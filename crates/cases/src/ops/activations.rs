@@ -46,7 +46,7 @@ impl OpCase for GatedCase {
         let rows = self.x.len() / self.width / 2;
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
         let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
-        backend.gated(&mut out, &x, self.gate);
+        backend.gated(&mut out, &x, self.gate, None);
         backend.read(&out, rows)
     }
 

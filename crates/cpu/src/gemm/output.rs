@@ -2,24 +2,7 @@
 
 use crate::Isa;
 use crate::rows::for_each_isa;
-
-/// Whether a linear layer replaces its output or adds to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputMode {
-    Replace,
-    Add,
-}
-
-impl OutputMode {
-    /// Replaces `out` by `y`, or adds `y` to it.
-    #[inline(always)]
-    pub fn put(self, out: &mut f32, y: f32) {
-        match self {
-            OutputMode::Replace => *out = y,
-            OutputMode::Add => *out += y,
-        }
-    }
-}
+use offshoot_backend::OutputMode;
 
 for_each_isa! {
     /// `out = sums (+ bias)` or `out += sums (+ bias)`.

@@ -4,12 +4,12 @@
 use super::blocks::{self, BlockPanels, BlockScratch};
 use super::dense;
 use super::drive::DenseScratch;
-use super::output::OutputMode;
 use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
 use crate::{Cores, CpuBuffer};
+use offshoot_backend::OutputMode;
 use offshoot_backend::quantised::QuantView;
 use offshoot_backend::{BlockView, MatrixPart, with_bytes};
 use offshoot_core::ids::TokenId;

@@ -21,9 +21,9 @@ pub mod operand;
 pub mod panels;
 
 use super::coded::CodedCall;
-use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use kernel::BlockKernels;
+use offshoot_backend::OutputMode;
 
 pub use drive::{BlockScratch, multiply};
 pub use panels::BlockPanels;

@@ -20,9 +20,9 @@ mod panels;
 mod wide;
 
 use super::coded::CodedCall;
-use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use drive::QuantKernels;
+use offshoot_backend::OutputMode;
 
 pub use drive::{QuantScratch, multiply};
 pub use panels::QuantPanels;
