@@ -26,8 +26,8 @@ pub struct GemmKernels {
     pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }
 
-/// The function `tile` of the type `$kernel` for `$rows` rows and `$panels` panels, of those that are listed: numbers of
-/// rows, each with its numbers of panels.
+/// The function `tile` of the type `$kernel` for `$rows` rows and `$panels` panels, of those that are listed: numbers
+/// of rows, each with its numbers of panels.
 #[cfg(target_arch = "x86_64")]
 macro_rules! tile_of {
     ($kernel:ty, $rows:ident, $panels:ident; $($r:literal x $($p:literal)+;)+) => {

@@ -132,8 +132,8 @@ impl<C: Codes, const LEAST: bool> Kernel<C, LEAST> {
                 for i in 0..const { C::LINES.lines() } {
                     _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
                 }
-                // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups,
-                // and the rows their codes.
+                // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups`
+                // groups, and the rows their codes.
                 unsafe {
                     let mut words = [_mm512_setzero_si512(); WORDS];
                     for (i, word) in words.iter_mut().enumerate() {

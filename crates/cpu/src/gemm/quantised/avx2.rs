@@ -141,7 +141,7 @@ impl<C: Codes> Kernel for Numbers<C> {
                         for i in 0..C::STEP {
                             let w = number::<C>(&mut codes, zero[p][half]);
                             for (r, acc) in acc.iter_mut().enumerate() {
-                                // SAFETY: the tile holds `inputs` numbers of `ROWS` rows, `inputs` a multiple of `STEP`.
+                                // SAFETY: the tile holds `inputs` numbers of `ROWS` rows, a multiple of `STEP`.
                                 let x = _mm256_set1_ps(unsafe { *x.add(r * tile.stride + k + i) });
                                 acc[p][half] = _mm256_fmadd_ps(x, w, acc[p][half]);
                             }
@@ -152,7 +152,8 @@ impl<C: Codes> Kernel for Numbers<C> {
             }
             for (i, acc) in acc.as_flattened().as_flattened().iter().enumerate() {
                 let (p, half) = (i / 2 % PANELS, i % 2);
-                // SAFETY: the tile has scales of `PANELS` panels and `groups` groups, and `ROWS * PANELS` panels of sums.
+                // SAFETY: the tile has scales of `PANELS` panels and `groups` groups, and `ROWS * PANELS` panels of
+                // sums.
                 unsafe {
                     let scale = _mm256_loadu_ps(tile.scales.add((p * tile.groups + g) * PANEL + half * 8));
                     let scale = _mm256_mul_ps(scale, _mm256_set1_ps(C::FACTOR));
