@@ -503,10 +503,7 @@ impl Backend for Cuda {
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
-        let element = match holds {
-            ActivationDtype::Sums => Dtype::F32,
-            ActivationDtype::Operands(dtype) => dtype,
-        };
+        let element = holds.narrowest();
         self.load_ops(element)?;
         Ok(Buffer::new(width, element))
     }

@@ -274,11 +274,8 @@ impl Backend for Sim {
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<SimBuffer> {
-        let element = match holds {
-            ActivationDtype::Sums => Dtype::F32,
-            ActivationDtype::Operands(dtype) => dtype,
-        };
-        Ok(SimBuffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0, share: Share::Whole })
+        let element_bytes = holds.narrowest().bytes();
+        Ok(SimBuffer { rows: 0, width, element_bytes, most_rows: 0, share: Share::Whole })
     }
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<SimBuffer> {
