@@ -102,6 +102,15 @@ fn member(place: &Place<CpuFabric>) -> Option<Member> {
     (member.of > 1).then_some(member)
 }
 
+/// Ops that functions of their names compute, and which change their first buffer alone.
+macro_rules! by_functions {
+    ($(fn $module:ident::$op:ident($out:ident $(, $arg:ident: $kind:ty)*);)*) => {$(
+        fn $op(&mut self, $out: &mut CpuBuffer $(, $arg: $kind)*) {
+            $module::$op(&self.cores, $out $(, $arg)*);
+        }
+    )*};
+}
+
 impl Backend for Cpu {
     type Buffer = CpuBuffer;
     type Matrix = CpuWeights;
@@ -291,6 +300,19 @@ impl Backend for Cpu {
         Ok(step.collect())
     }
 
+    by_functions! {
+        fn norm::layer_norm(out, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32);
+        fn norm::rms_norm_add(out, x: &CpuBuffer, weight: &Vec<f32>, eps: f32);
+        fn norm::head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32);
+        fn sums::add(out, x: &CpuBuffer);
+        fn sums::scale(x, factor: f32);
+        fn sums::softcap(x, cap: f32);
+        fn activation::gelu_times(x, y: &CpuBuffer, from: usize);
+        fn activation::gelu(x);
+        fn delta_rule::sigmoid_times(x, y: &CpuBuffer);
+        fn delta_rule::gated_rms_norm(x, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32);
+    }
+
     fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
         gemm::embed(&self.cores.team, out, table, step.tokens());
     }
@@ -299,28 +321,8 @@ impl Backend for Cpu {
         norm::rms_norm(&self.cores, out, x, weight, eps);
     }
 
-    fn layer_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
-        norm::layer_norm(&self.cores, out, x, weight, bias, eps);
-    }
-
-    fn rms_norm_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        norm::rms_norm_add(&self.cores, out, x, weight, eps);
-    }
-
     fn round(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
         out.data.copy_from_slice(&x.data);
-    }
-
-    fn add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
-        sums::add(&self.cores, out, x);
-    }
-
-    fn scale(&mut self, x: &mut CpuBuffer, factor: f32) {
-        sums::scale(&self.cores, x, factor);
-    }
-
-    fn softcap(&mut self, x: &mut CpuBuffer, cap: f32) {
-        sums::softcap(&self.cores, x, cap);
     }
 
     fn linear(
@@ -332,10 +334,6 @@ impl Backend for Cpu {
         mode: OutputMode,
     ) {
         gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), mode);
-    }
-
-    fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
-        norm::head_norm(&self.cores, qkv, heads, kind, weight, eps);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {
@@ -381,18 +379,6 @@ impl Backend for Cpu {
         activation::gated(&self.cores, out, x, gate);
     }
 
-    fn gelu_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
-        activation::gelu_times(&self.cores, x, y, from);
-    }
-
-    fn gelu(&mut self, x: &mut CpuBuffer) {
-        activation::gelu(&self.cores, x);
-    }
-
-    fn sigmoid_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer) {
-        delta_rule::sigmoid_times(&self.cores, x, y);
-    }
-
     fn causal_conv(
         &mut self,
         out: &mut CpuBuffer,
@@ -419,10 +405,6 @@ impl Backend for Cpu {
         let gates = delta_rule::Gates { rate: gates.rate, dt: gates.dt };
         let runs = &step.batch().state_runs;
         delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut CpuBuffer, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        delta_rule::gated_rms_norm(&self.cores, x, gate, weight, eps);
     }
 
     fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
