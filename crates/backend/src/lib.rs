@@ -52,7 +52,7 @@ pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, St
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
-pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, with_bytes, with_dense};
+pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, Sampled, SeenToken};
 pub use saved::SavedPages;

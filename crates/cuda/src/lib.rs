@@ -78,7 +78,7 @@ use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, OutputMode, QuantView, RopeTable, Router,
     Sampled, SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
-    prepare_heads_in_turn,
+    all_quantised, prepare_heads_in_turn,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -444,11 +444,7 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        let quantised = parts.iter().map(|part| match part {
-            MatrixPart::Quantised(view) => Some(*view),
-            MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
-        });
-        if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
+        if let Some(views) = all_quantised(parts) {
             return match FourBit::of(views[0].format) {
                 Some(format) => {
                     self.four_bit.load(format)?;

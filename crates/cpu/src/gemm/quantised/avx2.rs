@@ -22,13 +22,8 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
 }
 
 /// The kernels that multiply bytes.
-pub const BYTES: QuantKernels = QuantKernels {
-    form: OperandForm::Signed,
-    wide: None,
-    rows: MOST_ROWS,
-    panels,
-    kernel: |rows, panels| kernel::<Bytes>(rows, panels),
-};
+pub const BYTES: QuantKernels =
+    QuantKernels { form: OperandForm::Signed, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<Bytes> };
 
 const MOST_ROWS: usize = 4;
 

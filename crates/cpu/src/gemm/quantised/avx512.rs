@@ -17,7 +17,7 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
     fn of<C: Codes>() -> QuantKernels {
         let (step, step_bytes, factor) = (C::STEP, C::BYTES, C::FACTOR);
         let wide = WideKernels { unpack: unpack::<C>, step, step_bytes, factor, kernel: avx512_wide::kernel };
-        let kernel = |rows, panels| kernel::<Numbers<C>>(rows, panels);
+        let kernel = kernel::<Numbers<C>>;
         QuantKernels { form: OperandForm::Numbers, wide: Some(wide), rows: MOST_ROWS, panels, kernel }
     }
     match (format.codes, format.zeros) {
@@ -51,13 +51,8 @@ unsafe fn unpack<C: Codes>(codes: *const u8, zeros: *const u8, inputs: usize, to
 }
 
 /// The kernels that multiply bytes, which need VNNI.
-pub const BYTES: QuantKernels = QuantKernels {
-    form: OperandForm::Offset,
-    wide: None,
-    rows: MOST_ROWS,
-    panels,
-    kernel: |rows, panels| kernel::<Bytes>(rows, panels),
-};
+pub const BYTES: QuantKernels =
+    QuantKernels { form: OperandForm::Offset, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<Bytes> };
 
 const MOST_ROWS: usize = 12;
 
