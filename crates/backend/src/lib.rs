@@ -323,8 +323,8 @@ pub trait Backend: Send + 'static {
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
     /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`. `next`: the results are read by one product only,
-    /// the next op, which is that with this matrix. A backend may then keep nothing but what that multiplies, so `out` is
-    /// not to be read otherwise until it is written again.
+    /// the next op, which is that with this matrix. A backend may then keep nothing but what that multiplies, so `out`
+    /// is not to be read otherwise until it is written again.
     fn rms_norm(
         &mut self,
         out: &mut Self::Buffer,
@@ -456,8 +456,8 @@ pub trait Backend: Send + 'static {
         routes: &Self::Routes,
         gate: Gate,
     );
-    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`, or `out[r] += ` that sum, added
-    /// when it is complete.
+    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`, or `out[r] += ` that sum,
+    /// added when it is complete.
     fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes, mode: OutputMode);
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);

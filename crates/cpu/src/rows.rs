@@ -63,6 +63,7 @@ pub fn bf16_bits(x: f32) -> u32 {
 }
 
 /// The exponential of functions in [`for_each_isa`] that run for `Isa::Portable`.
+#[inline(always)]
 pub fn std_exp(x: f32) -> f32 {
     x.exp()
 }

@@ -195,8 +195,8 @@ impl RowRounder {
         RoundedRows { device: &self.device, codes, scales, scaling, rows, inner }
     }
 
-    /// `Backend::rms_norm` for a product with `next`; or one that also rounds its results, if a product rounded those of
-    /// `out` before. Returns whether it does; if so the shapes are as `Ops::rms_norm` asserts them.
+    /// `Backend::rms_norm` for a product with `next`; or one that also rounds its results, if a product rounded those
+    /// of `out` before. Returns whether it does; if so the shapes are as `Ops::rms_norm` asserts them.
     pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps);
         let fits = (out.rows, out.width, weight.len) == (x.rows, x.width, x.width) && x.element == Dtype::F32;

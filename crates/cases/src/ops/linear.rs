@@ -1,4 +1,5 @@
-//! `linear`, which replaces or adds, with and without bias: here with dense weights; with codes in `quantised` and `four_bit`.
+//! `linear`, which replaces or adds, with and without bias: here with dense weights; with codes in `quantised` and
+//! `four_bit`.
 
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};

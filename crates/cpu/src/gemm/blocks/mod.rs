@@ -1,6 +1,7 @@
 //! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`),
 //! the definition (`clear`), and the fast path: what a few panels are multiplied by (`drive`) and the kernels of each
-//! instruction set. Where activations are to stay as they are, `numbers` multiplies.
+//! instruction set (`layouts` lists what they are compiled for). Where activations are to stay as they are, `numbers`
+//! multiplies.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
 //! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising
