@@ -52,7 +52,7 @@ pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, St
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
-pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, with_bytes, with_dense};
+pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, Sampled, SeenToken};
 pub use saved::SavedPages;
@@ -73,6 +73,24 @@ pub struct RopeTable {
     pub keys: bool,
     pub cos: Vec<f32>,
     pub sin: Vec<f32>,
+}
+
+/// Whether an op replaces its output or adds to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputMode {
+    Replace,
+    Add,
+}
+
+impl OutputMode {
+    /// Replaces `out` by `y`, or adds `y` to it.
+    #[inline(always)]
+    pub fn put(self, out: &mut f32, y: f32) {
+        match self {
+            OutputMode::Replace => *out = y,
+            OutputMode::Add => *out += y,
+        }
+    }
 }
 
 /// Estimated rates to choose how preempted keys and values are restored: by a copy from host memory, or by recomputing.
@@ -304,21 +322,17 @@ pub trait Backend: Send + 'static {
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
-    /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`.
-    fn rms_norm(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, weight: &Self::Vector, eps: f32);
-    /// [`Backend::rms_norm`] whose results are read by one product only, the next op: that with `next`. A backend may
-    /// keep nothing but what that multiplies, so `out` is not to be read otherwise until it is written again.
-    fn rms_norm_for(
+    /// `out[r][i] = x[r][i] / sqrt(mean(x[r]^2) + eps) * weight[i]`. `next`: the results are read by one product only,
+    /// the next op, which is that with this matrix. A backend may then keep nothing but what that multiplies, so `out`
+    /// is not to be read otherwise until it is written again.
+    fn rms_norm(
         &mut self,
         out: &mut Self::Buffer,
         x: &Self::Buffer,
         weight: &Self::Vector,
         eps: f32,
-        next: &Self::Matrix,
-    ) {
-        let _ = next;
-        self.rms_norm(out, x, weight, eps);
-    }
+        next: Option<&Self::Matrix>,
+    );
     /// `out[r][i] = (x[r][i] - mean(x[r])) / sqrt(var(x[r]) + eps) * weight[i] + bias[i]`, population variance.
     fn layer_norm(
         &mut self,
@@ -338,10 +352,15 @@ pub trait Backend: Send + 'static {
     fn scale(&mut self, x: &mut Self::Buffer, factor: f32);
     /// In place, `cap * tanh(x[r][i] / cap)`.
     fn softcap(&mut self, x: &mut Self::Buffer, cap: f32);
-    /// `out[r] = w x[r] (+ bias)`.
-    fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
-    /// `out[r] += w x[r] (+ bias)`: a linear layer that adds to the residual.
-    fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>);
+    /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`: a linear layer, which may add to the residual.
+    fn linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        mode: OutputMode,
+    );
     /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of
     /// all of them as one vector if it is as long as they are together.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);
@@ -375,13 +394,8 @@ pub trait Backend: Send + 'static {
         plan: usize,
         scoring: Scoring<'_, Self::Vector>,
     );
-    /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`.
-    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate);
-    /// [`Backend::gated`] as [`Backend::rms_norm_for`] is [`Backend::rms_norm`].
-    fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
-        let _ = next;
-        self.gated(out, x, gate);
-    }
+    /// `out[r][i] = gate(x[r][i], x[r][F + i])` with `x` `[R, 2F]`, `out` `[R, F]`. `next`: see [`Backend::rms_norm`].
+    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: Option<&Self::Matrix>);
     /// In place, `gelu(x[r][i]) * y[r][from + i]`, with the gelu of [`Backend::gelu`].
     fn gelu_times(&mut self, x: &mut Self::Buffer, y: &Self::Buffer, from: usize);
     /// In place, the tanh form: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
@@ -442,10 +456,9 @@ pub trait Backend: Send + 'static {
         routes: &Self::Routes,
         gate: Gate,
     );
-    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`.
-    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
-    /// `out[r] += ` what `combine` computes, added when it is complete.
-    fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes);
+    /// `out[r] = sum over the row's experts, the likeliest first, of weight * x[place]`, or `out[r] += ` that sum,
+    /// added when it is complete.
+    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes, mode: OutputMode);
     /// `out[i] = x[logit_rows[i]]`: the rows whose logits are computed.
     fn select_rows(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, step: &Self::Step);
     /// Samples one token for each request of the step from `logits` `[logit_rows, vocab]`, as [`SampleRequest`]

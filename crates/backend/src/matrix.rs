@@ -164,6 +164,12 @@ impl StackShape {
     }
 }
 
+/// The quantised parts, if all are.
+pub fn all_quantised<'a>(parts: &[MatrixPart<'a>]) -> Option<Vec<QuantView<'a>>> {
+    let view = |part: &MatrixPart<'a>| if let MatrixPart::Quantised(view) = part { Some(*view) } else { None };
+    parts.iter().map(view).collect()
+}
+
 impl MatrixPart<'_> {
     /// Random numbers, made into codes where `format` is quantised. Panics where it is of blocks, which are not made.
     pub fn random(random: RandomWeight, format: WeightFormat) -> Self {

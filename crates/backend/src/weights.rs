@@ -64,6 +64,16 @@ pub enum ActivationDtype {
     Operands(Dtype),
 }
 
+impl ActivationDtype {
+    /// The dtype that holds it in the fewest bytes.
+    pub fn narrowest(self) -> Dtype {
+        match self {
+            ActivationDtype::Sums => Dtype::F32,
+            ActivationDtype::Operands(dtype) => dtype,
+        }
+    }
+}
+
 /// `rows x cols` elements of `dtype`, row-major, little-endian, not necessarily aligned. A vector has one row.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightView<'a> {

@@ -35,38 +35,26 @@ pub fn gelu(cores: &Cores, x: &mut CpuBuffer) {
 }
 
 for_each_isa! {
-    fn gated_silu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_silu_clear or gated_silu_loop;
     fn gated_gelu_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_gelu_clear or gated_gelu_loop;
-    fn gated_clamped_row(out: &mut [f32], gate: &[f32], up: &[f32]) = gated_clamped_clear or gated_clamped_loop;
-    fn multiply_row(x: &mut [f32], by: &[f32]) = multiply_loop;
     fn gelu_row(x: &mut [f32]) = gelu_clear or gelu_loop;
 }
 
-fn gated_silu_clear(out: &mut [f32], gate: &[f32], up: &[f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = gate / (1.0 + (-gate).exp()) * up;
+for_each_isa! {
+    fn gated_silu_row[exp](out: &mut [f32], gate: &[f32], up: &[f32]) {
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            *out = gate / (1.0 + exp(-gate)) * up;
+        }
     }
-}
 
-#[inline(always)]
-fn gated_silu_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = gate / (1.0 + exp(-gate)) * up;
+    fn gated_clamped_row[exp](out: &mut [f32], gate: &[f32], up: &[f32]) {
+        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+            let (g, u) = (gate.min(Gate::LIMIT), up.clamp(-Gate::LIMIT, Gate::LIMIT));
+            *out = g / (1.0 + exp(-Gate::SLOPE * g)) * (u + 1.0);
+        }
     }
-}
 
-fn gated_clamped_clear(out: &mut [f32], gate: &[f32], up: &[f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        let (g, u) = (gate.min(Gate::LIMIT), up.clamp(-Gate::LIMIT, Gate::LIMIT));
-        *out = g / (1.0 + (-Gate::SLOPE * g).exp()) * (u + 1.0);
-    }
-}
-
-#[inline(always)]
-fn gated_clamped_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
-    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        let (g, u) = (gate.min(Gate::LIMIT), up.clamp(-Gate::LIMIT, Gate::LIMIT));
-        *out = g / (1.0 + exp(-Gate::SLOPE * g)) * (u + 1.0);
+    fn multiply_row(x: &mut [f32], by: &[f32]) {
+        x.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
     }
 }
 
@@ -81,11 +69,6 @@ fn gated_gelu_loop(out: &mut [f32], gate: &[f32], up: &[f32]) {
     for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
         *out = gate / (1.0 + exp(-2.0 * gelu_inner(*gate))) * up;
     }
-}
-
-#[inline(always)]
-fn multiply_loop(x: &mut [f32], by: &[f32]) {
-    x.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
 }
 
 fn gelu_clear(x: &mut [f32]) {

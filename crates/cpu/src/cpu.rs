@@ -10,12 +10,12 @@ use super::kv::KvStore;
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sampling, sums};
-use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
     MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
     WeightView,
 };
+use offshoot_backend::{OutputMode, ranks::Place};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::KvSlot;
@@ -100,6 +100,15 @@ fn shortage_of(rows: usize, most: usize) -> Error {
 fn member(place: &Place<CpuFabric>) -> Option<Member> {
     let member = place.member(kv::PAGE_TOKENS);
     (member.of > 1).then_some(member)
+}
+
+/// Ops that functions of their names compute, and which change their first buffer alone.
+macro_rules! by_functions {
+    ($(fn $module:ident::$op:ident($out:ident $(, $arg:ident: $kind:ty)*);)*) => {$(
+        fn $op(&mut self, $out: &mut CpuBuffer $(, $arg: $kind)*) {
+            $module::$op(&self.cores, $out $(, $arg)*);
+        }
+    )*};
 }
 
 impl Backend for Cpu {
@@ -291,48 +300,40 @@ impl Backend for Cpu {
         Ok(step.collect())
     }
 
+    by_functions! {
+        fn norm::layer_norm(out, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32);
+        fn norm::rms_norm_add(out, x: &CpuBuffer, weight: &Vec<f32>, eps: f32);
+        fn norm::head_norm(qkv, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32);
+        fn sums::add(out, x: &CpuBuffer);
+        fn sums::scale(x, factor: f32);
+        fn sums::softcap(x, cap: f32);
+        fn activation::gelu_times(x, y: &CpuBuffer, from: usize);
+        fn activation::gelu(x);
+        fn delta_rule::sigmoid_times(x, y: &CpuBuffer);
+        fn delta_rule::gated_rms_norm(x, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32);
+    }
+
     fn embed(&mut self, out: &mut CpuBuffer, table: &CpuWeights, step: &CpuStep) {
         gemm::embed(&self.cores.team, out, table, step.tokens());
     }
 
-    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
+    fn rms_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32, _: Option<&CpuWeights>) {
         norm::rms_norm(&self.cores, out, x, weight, eps);
-    }
-
-    fn layer_norm(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, bias: &Vec<f32>, eps: f32) {
-        norm::layer_norm(&self.cores, out, x, weight, bias, eps);
-    }
-
-    fn rms_norm_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        norm::rms_norm_add(&self.cores, out, x, weight, eps);
     }
 
     fn round(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
         out.data.copy_from_slice(&x.data);
     }
 
-    fn add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer) {
-        sums::add(&self.cores, out, x);
-    }
-
-    fn scale(&mut self, x: &mut CpuBuffer, factor: f32) {
-        sums::scale(&self.cores, x, factor);
-    }
-
-    fn softcap(&mut self, x: &mut CpuBuffer, cap: f32) {
-        sums::softcap(&self.cores, x, cap);
-    }
-
-    fn linear(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
-        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Replace);
-    }
-
-    fn linear_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuWeights, bias: Option<&Vec<f32>>) {
-        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), gemm::OutputMode::Add);
-    }
-
-    fn head_norm(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, kind: HeadKind, weight: &Vec<f32>, eps: f32) {
-        norm::head_norm(&self.cores, qkv, heads, kind, weight, eps);
+    fn linear(
+        &mut self,
+        out: &mut CpuBuffer,
+        x: &CpuBuffer,
+        w: &CpuWeights,
+        bias: Option<&Vec<f32>>,
+        mode: OutputMode,
+    ) {
+        gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), mode);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {
@@ -374,20 +375,8 @@ impl Backend for Cpu {
         }
     }
 
-    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate) {
+    fn gated(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, gate: Gate, _: Option<&CpuWeights>) {
         activation::gated(&self.cores, out, x, gate);
-    }
-
-    fn gelu_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer, from: usize) {
-        activation::gelu_times(&self.cores, x, y, from);
-    }
-
-    fn gelu(&mut self, x: &mut CpuBuffer) {
-        activation::gelu(&self.cores, x);
-    }
-
-    fn sigmoid_times(&mut self, x: &mut CpuBuffer, y: &CpuBuffer) {
-        delta_rule::sigmoid_times(&self.cores, x, y);
     }
 
     fn causal_conv(
@@ -418,10 +407,6 @@ impl Backend for Cpu {
         delta_rule::delta_rule(&self.cores, &mut self.delta, out, qkv, ba, &gates, kv.states(layer), runs);
     }
 
-    fn gated_rms_norm(&mut self, x: &mut CpuBuffer, gate: &CpuBuffer, weight: &Vec<f32>, eps: f32) {
-        delta_rule::gated_rms_norm(&self.cores, x, gate, weight, eps);
-    }
-
     fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
         routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
     }
@@ -447,15 +432,11 @@ impl Backend for Cpu {
         gate: Gate,
     ) {
         self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
-        self.gated(out, inner, gate);
+        self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
-        routes.combine(&self.cores.team, out, x);
-    }
-
-    fn combine_add(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes) {
-        routes.combine_add(&self.cores.team, out, x);
+    fn combine(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, routes: &CpuRoutes, mode: OutputMode) {
+        routes.combine(&self.cores.team, out, x, mode);
     }
 
     fn select_rows(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, step: &CpuStep) {

@@ -345,10 +345,27 @@ pub fn sigmoid_times(cores: &Cores, x: &mut CpuBuffer, y: &CpuBuffer) {
 
 for_each_isa! {
     fn conv_row(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) = conv_clear or conv_loop;
+}
+
+for_each_isa! {
     /// Decays the state, adds the token to it, and reads it. `rounds`: the state is rounded to bf16 before it is read.
-    fn update(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) = update_loop;
+    fn update(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) {
+        match rounds {
+            true => update_stored::<true>(state, token, delta, out),
+            false => update_stored::<false>(state, token, delta, out),
+        }
+    }
+
     /// `out = state^T query`
-    fn read(state: &[f32], query: &[f32], out: &mut [f32]) = read_loop;
+    fn read(state: &[f32], query: &[f32], out: &mut [f32]) {
+        out.fill(0.0);
+        for (row, query) in state.chunks_exact(out.len()).zip(query) {
+            for (state, out) in row.iter().zip(&mut *out) {
+                *out += *state * query;
+            }
+        }
+    }
+
     /// A strip through all tokens; see [`Strips`]. `rounds`: the state is rounded to bf16 after each token.
     fn update_strip(
         state: &mut [[f32; STRIP]],
@@ -356,13 +373,35 @@ for_each_isa! {
         tokens: &[TokenGates],
         values: &mut [[f32; STRIP]],
         rounds: bool,
-    ) = strip_loop;
+    ) {
+        match rounds {
+            true => strip_stored::<true>(state, vectors, tokens, values),
+            false => strip_stored::<false>(state, vectors, tokens, values),
+        }
+    }
+
     /// Numbers of bf16 as f32.
-    fn widen(to: &mut [f32], from: &[bf16]) = widen_loop;
+    fn widen(to: &mut [f32], from: &[bf16]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
+    }
+
     /// Numbers that bf16 has, which were rounded as they were computed.
-    fn narrow(to: &mut [bf16], from: &[f32]) = narrow_loop;
-    fn gated_norm_row(x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) = gated_norm_clear or gated_norm_loop;
-    fn sigmoid_row(x: &mut [f32], gate: &[f32]) = sigmoid_clear or sigmoid_loop;
+    fn narrow(to: &mut [bf16], from: &[f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_bits((from.to_bits() >> 16) as u16));
+    }
+
+    fn gated_norm_row[exp](x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) {
+        for (x, gate) in x.chunks_exact_mut(weight.len()).zip(gate.chunks_exact(weight.len())) {
+            let scale = 1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt();
+            for ((x, gate), weight) in x.iter_mut().zip(gate).zip(weight) {
+                *x = *x * scale * weight * (gate / (1.0 + exp(-gate)));
+            }
+        }
+    }
+
+    fn sigmoid_row[exp](x: &mut [f32], gate: &[f32]) {
+        x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= 1.0 / (1.0 + exp(-gate)));
+    }
 }
 
 fn conv_clear(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) {
@@ -385,28 +424,10 @@ fn conv_loop(out: &mut [f32], inputs: [&[f32]; CONV_TOKENS], weight: &[f32]) {
     }
 }
 
-#[inline(always)]
-fn widen_loop(to: &mut [f32], from: &[bf16]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16));
-}
-
-#[inline(always)]
-fn narrow_loop(to: &mut [bf16], from: &[f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = bf16::from_bits((from.to_bits() >> 16) as u16));
-}
-
 /// `x`, rounded to bf16 if the state is.
 #[inline(always)]
 fn stored<const ROUNDS: bool>(x: f32) -> f32 {
     if ROUNDS { f32::from_bits(bf16_bits(x) << 16) } else { x }
-}
-
-#[inline(always)]
-fn update_loop(state: &mut [f32], token: &Token<'_>, delta: &mut [f32], out: &mut [f32], rounds: bool) {
-    match rounds {
-        true => update_stored::<true>(state, token, delta, out),
-        false => update_stored::<false>(state, token, delta, out),
-    }
 }
 
 #[inline(always)]
@@ -429,30 +450,6 @@ fn update_stored<const ROUNDS: bool>(state: &mut [f32], token: &Token<'_>, delta
             *state = stored::<ROUNDS>(*state + key * delta);
             *out += *state * query;
         }
-    }
-}
-
-#[inline(always)]
-fn read_loop(state: &[f32], query: &[f32], out: &mut [f32]) {
-    out.fill(0.0);
-    for (row, query) in state.chunks_exact(out.len()).zip(query) {
-        for (state, out) in row.iter().zip(&mut *out) {
-            *out += *state * query;
-        }
-    }
-}
-
-#[inline(always)]
-fn strip_loop(
-    state: &mut [[f32; STRIP]],
-    vectors: &[f32],
-    tokens: &[TokenGates],
-    values: &mut [[f32; STRIP]],
-    rounds: bool,
-) {
-    match rounds {
-        true => strip_stored::<true>(state, vectors, tokens, values),
-        false => strip_stored::<false>(state, vectors, tokens, values),
     }
 }
 
@@ -490,32 +487,4 @@ fn strip_stored<const ROUNDS: bool>(
         }
         *value = out;
     }
-}
-
-fn gated_norm_clear(x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) {
-    for (x, gate) in x.chunks_exact_mut(weight.len()).zip(gate.chunks_exact(weight.len())) {
-        let scale = 1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt();
-        for ((x, gate), weight) in x.iter_mut().zip(gate).zip(weight) {
-            *x = *x * scale * weight * (gate / (1.0 + (-gate).exp()));
-        }
-    }
-}
-
-#[inline(always)]
-fn gated_norm_loop(x: &mut [f32], gate: &[f32], weight: &[f32], eps: f32) {
-    for (x, gate) in x.chunks_exact_mut(weight.len()).zip(gate.chunks_exact(weight.len())) {
-        let scale = 1.0 / (sum(x, |x| x * x) / x.len() as f32 + eps).sqrt();
-        for ((x, gate), weight) in x.iter_mut().zip(gate).zip(weight) {
-            *x = *x * scale * weight * (gate / (1.0 + exp::exp(-gate)));
-        }
-    }
-}
-
-fn sigmoid_clear(x: &mut [f32], gate: &[f32]) {
-    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= 1.0 / (1.0 + (-gate).exp()));
-}
-
-#[inline(always)]
-fn sigmoid_loop(x: &mut [f32], gate: &[f32]) {
-    x.iter_mut().zip(gate).for_each(|(x, gate)| *x *= 1.0 / (1.0 + exp::exp(-gate)));
 }

@@ -4,7 +4,7 @@
 use super::rows::for_rows;
 use super::team::Team;
 use super::{CpuBuffer, CpuWeights};
-use offshoot_backend::{Router, RouterScores};
+use offshoot_backend::{OutputMode, Router, RouterScores};
 
 /// Rows routed in one part: a few microseconds.
 const ROUTED_ROWS: usize = 16;
@@ -104,13 +104,11 @@ impl CpuRoutes {
     }
 
     /// See `Backend::combine`.
-    pub fn combine(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
-        self.combine_rows(team, out, x, |out, sum| *out = sum);
-    }
-
-    /// See `Backend::combine_add`.
-    pub fn combine_add(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer) {
-        self.combine_rows(team, out, x, |out, sum| *out += sum);
+    pub fn combine(&self, team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, mode: OutputMode) {
+        match mode {
+            OutputMode::Replace => self.combine_rows(team, out, x, |out, sum| *out = sum),
+            OutputMode::Add => self.combine_rows(team, out, x, |out, sum| *out += sum),
+        }
     }
 
     /// Calls `store` with each element of `out` and its sum, which is complete.

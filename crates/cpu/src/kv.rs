@@ -336,22 +336,12 @@ for_each_isa! {
         pages: &mut [u8],
         qkv: &CpuBuffer,
         slots: &[KvSlot],
-    ) = append_head_loop;
-}
-
-#[inline(always)]
-fn append_head_loop(
-    layout: CpuPageLayout,
-    heads: HeadLayout,
-    kv_head: usize,
-    pages: &mut [u8],
-    qkv: &CpuBuffer,
-    slots: &[KvSlot],
-) {
-    match layout.dtype {
-        Dtype::F32 => append_rows::<f32>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
-        Dtype::F16 => append_rows::<half::f16>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
-        Dtype::Bf16 => append_rows::<Bf16Pair>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+    ) {
+        match layout.dtype {
+            Dtype::F32 => append_rows::<f32>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+            Dtype::F16 => append_rows::<half::f16>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+            Dtype::Bf16 => append_rows::<Bf16Pair>(layout, heads, kv_head, bytemuck::cast_slice_mut(pages), qkv, slots),
+        }
     }
 }
 

@@ -35,44 +35,35 @@ pub fn head_norm(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, kind: He
 }
 
 for_each_isa! {
-    fn rms_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_loop;
-    fn rms_norm_add_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) = rms_norm_add_loop;
-    fn layer_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) = layer_norm_loop;
-    fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) = heads_norm_loop;
-}
-
-#[inline(always)]
-fn rms_norm_loop(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
-    let scale = inverse_rms(x, eps);
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * scale * weight;
+    fn rms_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+        let scale = inverse_rms(x, eps);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * scale * weight;
+        }
     }
-}
 
-#[inline(always)]
-fn rms_norm_add_loop(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
-    let scale = inverse_rms(x, eps);
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out += x * scale * weight;
+    fn rms_norm_add_row(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+        let scale = inverse_rms(x, eps);
+        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+            *out += x * scale * weight;
+        }
     }
-}
 
-#[inline(always)]
-fn layer_norm_loop(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
-    let mean = sum(x, |x| x) / x.len() as f32;
-    let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
-    let scale = 1.0 / (variance + eps).sqrt();
-    for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-        *out = (x - mean) * scale * weight + bias;
+    fn layer_norm_row(out: &mut [f32], x: &[f32], weight: &[f32], bias: &[f32], eps: f32) {
+        let mean = sum(x, |x| x) / x.len() as f32;
+        let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
+        let scale = 1.0 / (variance + eps).sqrt();
+        for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+            *out = (x - mean) * scale * weight + bias;
+        }
     }
-}
 
-#[inline(always)]
-fn heads_norm_loop(heads: &mut [f32], weight: &[f32], eps: f32) {
-    for head in heads.chunks_exact_mut(weight.len()) {
-        let scale = inverse_rms(head, eps);
-        for (x, weight) in head.iter_mut().zip(weight) {
-            *x = *x * scale * weight;
+    fn heads_norm_row(heads: &mut [f32], weight: &[f32], eps: f32) {
+        for head in heads.chunks_exact_mut(weight.len()) {
+            let scale = inverse_rms(head, eps);
+            for (x, weight) in head.iter_mut().zip(weight) {
+                *x = *x * scale * weight;
+            }
         }
     }
 }

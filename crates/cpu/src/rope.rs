@@ -24,16 +24,13 @@ pub fn rope(cores: &Cores, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeT
 }
 
 for_each_isa! {
-    fn rotate_heads(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) = rotate_heads_loop;
-}
-
-#[inline(always)]
-fn rotate_heads_loop(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
-    for head in heads.chunks_exact_mut(head_dim) {
-        let (low, rest) = head.split_at_mut(cos.len());
-        let high = &mut rest[..cos.len()];
-        for (((low, high), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
-            (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
+    fn rotate_heads(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
+        for head in heads.chunks_exact_mut(head_dim) {
+            let (low, rest) = head.split_at_mut(cos.len());
+            let high = &mut rest[..cos.len()];
+            for (((low, high), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
+                (*low, *high) = (*low * cos - *high * sin, *high * cos + *low * sin);
+            }
         }
     }
 }

@@ -62,52 +62,77 @@ pub fn bf16_bits(x: f32) -> u32 {
     if x.is_nan() { quiet } else { rounded }
 }
 
-/// Defines functions `fn name(isa, args)`, each of which runs the `#[inline(always)]` function `body` compiled for
-/// `isa`. With `clear or body`, `Isa::Portable` runs `clear` instead.
+/// The exponential of functions in [`for_each_isa`] that run for `Isa::Portable`.
+#[inline(always)]
+pub fn std_exp(x: f32) -> f32 {
+    x.exp()
+}
+
+/// Defines functions `fn name(isa, args)` whose bodies are compiled for each instruction set. In that of
+/// `fn name[exp](args)`, `exp` is the polynomial, but for `Isa::Portable` the standard library's. In the other form
+/// `Isa::Portable` runs `clear`, and each other the `#[inline(always)]` function `fast`.
 macro_rules! for_each_isa {
-    (@one $(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? = $body:ident;) => {
-        for_each_isa! { @one $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body or $body; }
-    };
-    (
-        @one $(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?
-            = $clear:ident or $body:ident;
-    ) => {
-        $(#[$doc])*
-        $vis fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $ty),*) $(-> $out)? {
-                    $body($($arg),*)
-                }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-                fn avx512($($arg: $ty),*) $(-> $out)? {
-                    $body($($arg),*)
-                }
-                match isa {
-                    Isa::Portable => $clear($($arg),*),
-                    // SAFETY: an `Isa` is only ever one that the processor has.
-                    Isa::Avx2 => unsafe { avx2($($arg),*) },
-                    // SAFETY: as above.
-                    Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512($($arg),*) },
-                }
+    (@run $isa:ident, $clear:ident, $fast:ident, ($($arg:ident: $ty:ty),*) $(-> $out:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $ty),*) $(-> $out)? {
+                $fast($($arg),*)
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            {
-                match isa {
-                    Isa::Portable => $clear($($arg),*),
-                    _ => $body($($arg),*),
-                }
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+            fn avx512($($arg: $ty),*) $(-> $out)? {
+                $fast($($arg),*)
+            }
+            match $isa {
+                Isa::Portable => $clear($($arg),*),
+                // SAFETY: an `Isa` is only ever one that the processor has.
+                Isa::Avx2 => unsafe { avx2($($arg),*) },
+                // SAFETY: as above.
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512($($arg),*) },
             }
         }
-    };
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            match $isa {
+                Isa::Portable => $clear($($arg),*),
+                _ => $fast($($arg),*),
+            }
+        }
+    }};
+    (@body $isa:ident, ($($arg:ident: $ty:ty),*) $(-> $out:ty)?, $body:block) => {{
+        #[inline(always)]
+        fn body($($arg: $ty),*) $(-> $out)? $body
+        for_each_isa! { @run $isa, body, body, ($($arg: $ty),*) $(-> $out)? }
+    }};
+    (@body $isa:ident [$exp:ident], ($($arg:ident: $ty:ty),*), $body:block) => {{
+        fn clear($($arg: $ty),*) {
+            use $crate::rows::std_exp as $exp;
+            $body
+        }
+        #[inline(always)]
+        fn fast($($arg: $ty),*) {
+            use $crate::exp::exp as $exp;
+            $body
+        }
+        for_each_isa! { @run $isa, clear, fast, ($($arg: $ty),*) }
+    }};
     ($(
         $(#[$doc:meta])*
-        $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? = $body:ident $(or $fast:ident)?;
-    )+) => {
-        $(for_each_isa! {
-            @one $(#[$doc])* $vis fn $name($($arg: $ty),*) $(-> $out)? = $body $(or $fast)?;
-        })+
-    };
+        $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) = $clear:ident or $fast:ident;
+    )+) => {$(
+        $(#[$doc])*
+        $vis fn $name(isa: Isa, $($arg: $ty),*) {
+            for_each_isa! { @run isa, $clear, $fast, ($($arg: $ty),*) }
+        }
+    )+};
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis fn $name:ident$([$exp:ident])?($($arg:ident: $ty:ty),* $(,)?) $(-> $out:ty)? $body:block
+    )+) => {$(
+        $(#[$doc])*
+        $vis fn $name(isa: Isa, $($arg: $ty),*) $(-> $out)? {
+            for_each_isa! { @body isa $([$exp])?, ($($arg: $ty),*) $(-> $out)?, $body }
+        }
+    )+};
 }
 pub(super) use for_each_isa;

@@ -22,19 +22,17 @@ pub fn softcap(cores: &Cores, x: &mut CpuBuffer, cap: f32) {
 }
 
 for_each_isa! {
-    fn add_row(out: &mut [f32], x: &[f32]) = add_loop;
-    fn scale_row(x: &mut [f32], factor: f32) = scale_loop;
     fn softcap_row(x: &mut [f32], cap: f32) = softcap_clear or softcap_loop;
 }
 
-#[inline(always)]
-fn add_loop(out: &mut [f32], x: &[f32]) {
-    out.iter_mut().zip(x).for_each(|(out, x)| *out += x);
-}
+for_each_isa! {
+    fn add_row(out: &mut [f32], x: &[f32]) {
+        out.iter_mut().zip(x).for_each(|(out, x)| *out += x);
+    }
 
-#[inline(always)]
-fn scale_loop(x: &mut [f32], factor: f32) {
-    x.iter_mut().for_each(|x| *x *= factor);
+    fn scale_row(x: &mut [f32], factor: f32) {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
 }
 
 fn softcap_clear(x: &mut [f32], cap: f32) {

@@ -76,9 +76,9 @@ use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
-    HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, QuantView, RopeTable, Router, Sampled,
-    SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
-    prepare_heads_in_turn,
+    HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, OutputMode, QuantView, RopeTable, Router,
+    Sampled, SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
+    all_quantised, prepare_heads_in_turn,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -269,13 +269,6 @@ impl Cuda {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_before(out));
     }
 
-    fn combine_rows(&mut self, out: &Buffer, x: &Buffer, routes: &Routes, adds: bool) {
-        if out.rows > 0 {
-            let (places, weights) = (routes.places_of_choices(), routes.weights());
-            self.ops(x.element, out).combine(out, x, places, weights, routes.chosen(), adds);
-        }
-    }
-
     /// What multiplies e4m3, opened if it is not.
     fn opened_fp8(&mut self) -> Result<&mut Fp8> {
         if self.fp8.is_none() {
@@ -339,15 +332,6 @@ impl Cuda {
         }
         self.moves += u64::from(*reserved.as_ref().unwrap_or(&true));
         reserved.map(drop)
-    }
-
-    fn product(&mut self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
-        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
-        match &mut self.fp8 {
-            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
-            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
-            _ => self.gemm(w.format).linear(out, x, w, bias, accumulates),
-        }
     }
 
     fn gemm(&mut self, format: WeightFormat) -> &mut Gemm {
@@ -460,11 +444,7 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        let quantised = parts.iter().map(|part| match part {
-            MatrixPart::Quantised(view) => Some(*view),
-            MatrixPart::Dense(_) | MatrixPart::Random(_) | MatrixPart::Blocks(_) => None,
-        });
-        if let Some(views) = quantised.collect::<Option<Vec<_>>>() {
+        if let Some(views) = all_quantised(parts) {
             return match FourBit::of(views[0].format) {
                 Some(format) => {
                     self.four_bit.load(format)?;
@@ -519,10 +499,7 @@ impl Backend for Cuda {
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
-        let element = match holds {
-            ActivationDtype::Sums => Dtype::F32,
-            ActivationDtype::Operands(dtype) => dtype,
-        };
+        let element = holds.narrowest();
         self.load_ops(element)?;
         Ok(Buffer::new(width, element))
     }
@@ -706,26 +683,21 @@ impl Backend for Cuda {
         self.ops(table.element(), out).embed(out, table, (step.tokens.memory(), 0), &step.sampled);
     }
 
-    fn rms_norm_for(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: &Matrix) {
-        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, Some(next)));
-        if !is_fused {
-            self.rms_norm(out, x, weight, eps);
-        }
-    }
-
-    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, None));
+    fn rms_norm(&mut self, out: &mut Buffer, x: &Buffer, weight: &Vector, eps: f32, next: Option<&Matrix>) {
+        let is_fused = self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.rms_norm(out, x, weight, eps, next));
         if !is_fused {
             self.ops(out.element, out).rms_norm(out, x, weight, eps);
         }
     }
 
-    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.product(out, x, w, bias, false);
-    }
-
-    fn linear_add(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>) {
-        self.product(out, x, w, bias, true);
+    fn linear(&mut self, out: &mut Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, mode: OutputMode) {
+        let accumulates = mode == OutputMode::Add;
+        self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_rows_of(out));
+        match &mut self.fp8 {
+            _ if four_bit_of(w.format).is_some() => self.four_bit.linear(out, x, w, bias, accumulates),
+            Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
+            _ => self.gemm(w.format).linear(out, x, w, bias, accumulates),
+        }
     }
 
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {
@@ -764,17 +736,9 @@ impl Backend for Cuda {
         }
     }
 
-    fn gated_for(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: &Matrix) {
+    fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate, next: Option<&Matrix>) {
         let is_silu = gate == Gate::Silu;
-        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, Some(next)));
-        if !is_fused {
-            self.gated(out, x, gate);
-        }
-    }
-
-    fn gated(&mut self, out: &mut Buffer, x: &Buffer, gate: Gate) {
-        let is_silu = gate == Gate::Silu;
-        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, None));
+        let is_fused = is_silu && self.fp8.as_mut().is_some_and(|fp8| fp8.rounder.gated_silu(out, x, next));
         if !is_fused {
             self.ops(x.element, out).gated(out, x, gate);
         }
@@ -846,17 +810,16 @@ impl Backend for Cuda {
             }
             _ => {
                 self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
-                self.gated(out, inner, gate);
+                self.gated(out, inner, gate, None);
             }
         }
     }
 
-    fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
-        self.combine_rows(out, x, routes, false);
-    }
-
-    fn combine_add(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes) {
-        self.combine_rows(out, x, routes, true);
+    fn combine(&mut self, out: &mut Buffer, x: &Buffer, routes: &Routes, mode: OutputMode) {
+        if out.rows > 0 {
+            let (places, weights) = (routes.places_of_choices(), routes.weights());
+            self.ops(x.element, out).combine(out, x, places, weights, routes.chosen(), mode == OutputMode::Add);
+        }
     }
 
     fn select_rows(&mut self, out: &mut Buffer, x: &Buffer, step: &Step) {

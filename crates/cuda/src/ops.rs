@@ -73,12 +73,8 @@ pub struct Rope {
 impl Rope {
     /// Does not wait for the device. A graph captured with another table keeps using that one.
     pub fn upload(device: &Device, table: &RopeTable) -> Result<Self> {
-        let upload = |values: &[f32]| {
-            let memory = device.alloc(size_of_val(values))?;
-            device.upload(&memory, 0, bytemuck::cast_slice(values))?;
-            Ok(memory)
-        };
-        Ok(Self { cosines: upload(&table.cos)?, sines: upload(&table.sin)?, rotary: table.rotary, keys: table.keys })
+        let (cosines, sines) = (device.uploaded(&table.cos)?, device.uploaded(&table.sin)?);
+        Ok(Self { cosines, sines, rotary: table.rotary, keys: table.keys })
     }
 }
 
@@ -130,46 +126,54 @@ impl Ops {
     }
 
     pub fn rms_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        assert_eq!((out.rows, out.width, weight.len), (x.rows, x.width, x.width), "rms_norm: shapes");
         self.assert_operands(out);
-        self.assert_sums(x);
-        let args = |out: &Memory| {
-            Args::new().memory(out).memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps)
-        };
-        self.launch(&self.rms_norm, out, 1, THREADS, x.row_bytes(), args);
+        self.launch_rms_norm(&self.rms_norm, out, x, weight, eps);
     }
 
     /// Both buffers hold sums, whatever these kernels' element.
     pub fn rms_norm_add(&self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
-        assert_eq!((out.rows, out.width, weight.len), (x.rows, x.width, x.width), "rms_norm_add: shapes");
         self.assert_sums(out);
+        self.launch_rms_norm(&self.rms_norm_add, out, x, weight, eps);
+    }
+
+    fn launch_rms_norm(&self, kernel: &Function, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32) {
+        assert_eq!((out.rows, out.width, weight.len), (x.rows, x.width, x.width), "{kernel}: shapes");
         self.assert_sums(x);
         let args = |out: &Memory| {
             Args::new().memory(out).memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps)
         };
-        self.launch(&self.rms_norm_add, out, 1, THREADS, x.row_bytes(), args);
+        self.launch(kernel, out, 1, THREADS, x.row_bytes(), args);
     }
 
     pub fn round(&self, out: &Buffer, x: &Buffer) {
-        assert_eq!((out.rows, out.width), (x.rows, x.width), "round: shapes");
         self.assert_operands(out);
-        self.assert_sums(x);
-        let args = |out: &Memory| Args::new().memory(out).memory(x.memory()).u32(small(x.width));
-        self.launch(&self.round, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+        self.launch_on_sums(&self.round, out, x);
     }
 
     pub fn add(&self, out: &Buffer, x: &Buffer) {
-        assert_eq!((out.rows, out.width), (x.rows, x.width), "add: shapes");
         self.assert_sums(out);
+        self.launch_on_sums(&self.add, out, x);
+    }
+
+    fn launch_on_sums(&self, kernel: &Function, out: &Buffer, x: &Buffer) {
+        assert_eq!((out.rows, out.width), (x.rows, x.width), "{kernel}: shapes");
         self.assert_sums(x);
         let args = |out: &Memory| Args::new().memory(out).memory(x.memory()).u32(small(x.width));
-        self.launch(&self.add, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+        self.launch(kernel, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn softcap(&self, x: &Buffer, cap: f32) {
+        self.launch_in_place(&self.softcap, x, cap);
+    }
+
+    pub fn scale(&self, x: &Buffer, factor: f32) {
+        self.launch_in_place(&self.scale, x, factor);
+    }
+
+    fn launch_in_place(&self, kernel: &Function, x: &Buffer, number: f32) {
         self.assert_sums(x);
-        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(cap);
-        self.launch(&self.softcap, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
+        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(number);
+        self.launch(kernel, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     /// `places`, `weights`: for each row of `out`, those of its `chosen` experts.
@@ -183,12 +187,6 @@ impl Ops {
             args.u32(small(chosen)).u32(small(x.width)).u32(u32::from(adds))
         };
         self.launch(&self.combine, out, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
-    }
-
-    pub fn scale(&self, x: &Buffer, factor: f32) {
-        self.assert_sums(x);
-        let args = |memory: &Memory| Args::new().memory(memory).u32(small(x.width)).f32(factor);
-        self.launch(&self.scale, x, lane_blocks(small(x.width)), LANE_BLOCK, 0, args);
     }
 
     pub fn layer_norm(&self, out: &Buffer, x: &Buffer, weight: &Vector, bias: &Vector, eps: f32) {

@@ -195,15 +195,15 @@ impl RowRounder {
         RoundedRows { device: &self.device, codes, scales, scaling, rows, inner }
     }
 
-    /// `Backend::rms_norm_for` a product with `next`; or `Backend::rms_norm` that also rounds its results, if a product
-    /// rounded those of `out` before. Returns whether it does; if so the shapes are as `Ops::rms_norm` asserts them.
+    /// `Backend::rms_norm` for a product with `next`; or one that also rounds its results, if a product rounded those
+    /// of `out` before. Returns whether it does; if so the shapes are as `Ops::rms_norm` asserts them.
     pub fn rms_norm(&mut self, out: &Buffer, x: &Buffer, weight: &Vector, eps: f32, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).memory(&weight.memory).u32(small(x.width)).f32(eps);
         let fits = (out.rows, out.width, weight.len) == (x.rows, x.width, x.width) && x.element == Dtype::F32;
         fits && self.fused(out, next, x.row_bytes(), |kernels| &kernels.rms_norm, args)
     }
 
-    /// The same of `Backend::gated_for` and `Backend::gated` with silu.
+    /// The same of `Backend::gated` with silu.
     pub fn gated_silu(&mut self, out: &Buffer, x: &Buffer, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).u32(small(out.width));
         let fits = (x.rows, x.width) == (out.rows, 2 * out.width) && x.element == out.element;

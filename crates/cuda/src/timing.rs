@@ -10,8 +10,8 @@ use super::driver::memory::Memory;
 use super::gemm::chooser::AlgorithmPolicy;
 use super::step::Step;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, QuantFormat, RandomWeight, Rates, Rounding, RowToken,
-    StepBatch, StepShape, Timed, Uniform, WeightFormat,
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, OutputMode, QuantFormat, RandomWeight, Rates, Rounding,
+    RowToken, StepBatch, StepShape, Timed, Uniform, WeightFormat,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
@@ -122,7 +122,7 @@ impl Timed for Cuda {
         let drawn: Vec<f32> = (0..PRODUCT * PRODUCT).into_par_iter().map(|i| numbers.at(i)).collect();
         self.write(&mut x, PRODUCT, &drawn)?;
         let mut us = self.time(&mut step, shape, 10, |cuda, _| {
-            cuda.linear(&mut out, &x, &weights, None);
+            cuda.linear(&mut out, &x, &weights, None, OutputMode::Replace);
             Ok(())
         })?;
         us.sort_by(f64::total_cmp);

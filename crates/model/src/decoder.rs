@@ -2,7 +2,9 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
-use offshoot_backend::{Attended, Backend, Dtype, KvShape, RowToken, Split, StateDtype, StepBatch, StepShape};
+use offshoot_backend::{
+    Attended, Backend, Dtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch, StepShape,
+};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::out::Stage;
@@ -292,7 +294,7 @@ impl<B: Backend> Decoder<B> {
         self.layers[last].transform(backend, &mut a.logit_rows);
         self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
-        backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref());
+        backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref(), OutputMode::Replace);
         if let Some(cap) = self.config.final_softcap {
             backend.softcap(&mut a.logits, cap);
         }

@@ -1,7 +1,7 @@
 //! The feed-forward block of a layer: a dense one, a mixture of experts, or both side by side. `activations` holds its
 //! buffers; the layer adds what it computes to the residual stream.
 
-use offshoot_backend::{Backend, ExpertInput, ExpertKind, Split};
+use offshoot_backend::{Backend, ExpertInput, ExpertKind, OutputMode, Split};
 use offshoot_core::error::{Error, Result};
 
 use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
@@ -217,13 +217,13 @@ impl<B: Backend> Mixture<B> {
     /// `out = sum of the chosen experts' outputs, weighed`
     fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine(out, &buffers.down, &buffers.routes);
+        backend.combine(out, &buffers.down, &buffers.routes, OutputMode::Replace);
     }
 
     /// `residual += sum of the chosen experts' outputs, weighed`
     fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, buffers: &mut MixtureBuffers<B>) {
         self.multiply(backend, x, buffers);
-        backend.combine_add(residual, &buffers.down, &buffers.routes);
+        backend.combine(residual, &buffers.down, &buffers.routes, OutputMode::Add);
     }
 
     /// `down = down(gate(up x))`, at the places of the chosen experts.

@@ -1,7 +1,7 @@
 //! The building blocks of layers: linear layers and norms. Each is loaded from a weight source and applied through the
 //! backend.
 
-use offshoot_backend::{Backend, Gate};
+use offshoot_backend::{Backend, Gate, OutputMode};
 use offshoot_core::error::Result;
 
 use super::config::Norm;
@@ -41,17 +41,17 @@ impl<B: Backend> Linear<B> {
 
     /// `out = w x (+ bias)`
     pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear(out, x, &self.matrix, self.bias.as_ref());
+        backend.linear(out, x, &self.matrix, self.bias.as_ref(), OutputMode::Replace);
     }
 
     /// `out = gate(x)`, which this layer alone reads.
     pub fn gate_input(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, gate: Gate) {
-        backend.gated_for(out, x, gate, &self.matrix);
+        backend.gated(out, x, gate, Some(&self.matrix));
     }
 
     /// `residual += w x (+ bias)`
     pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear_add(residual, x, &self.matrix, self.bias.as_ref());
+        backend.linear(residual, x, &self.matrix, self.bias.as_ref(), OutputMode::Add);
     }
 }
 
@@ -69,7 +69,7 @@ impl<B: Backend> NormLayer<B> {
     /// `out = norm(x)`
     pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
         match self {
-            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps),
+            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, None),
             Self::Layer { weight, bias, eps } => backend.layer_norm(out, x, weight, bias, *eps),
         }
     }
@@ -77,7 +77,7 @@ impl<B: Backend> NormLayer<B> {
     /// `out = norm(x)`, which nothing but `next` reads, and that next.
     pub fn apply_for(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, next: &Linear<B>) {
         match self {
-            Self::Rms { weight, eps } => backend.rms_norm_for(out, x, weight, *eps, &next.matrix),
+            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, Some(&next.matrix)),
             Self::Layer { .. } => self.apply(backend, out, x),
         }
     }

@@ -32,8 +32,8 @@ pub use step::SimStep;
 
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeldPart, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Segment, Share, Split,
-    StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring, Segment,
+    Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -274,11 +274,8 @@ impl Backend for Sim {
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<SimBuffer> {
-        let element = match holds {
-            ActivationDtype::Sums => Dtype::F32,
-            ActivationDtype::Operands(dtype) => dtype,
-        };
-        Ok(SimBuffer { rows: 0, width, element_bytes: element.bytes(), most_rows: 0, share: Share::Whole })
+        let element_bytes = holds.narrowest().bytes();
+        Ok(SimBuffer { rows: 0, width, element_bytes, most_rows: 0, share: Share::Whole })
     }
 
     fn shared_buffer(&mut self, width: usize, holds: ActivationDtype, share: Share) -> Result<SimBuffer> {
@@ -396,7 +393,7 @@ impl Backend for Sim {
         self.small_op(out.bytes() + out.rows * table.row_bytes());
     }
 
-    fn rms_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32) {
+    fn rms_norm(&mut self, out: &mut SimBuffer, x: &SimBuffer, (): &(), _: f32, _: Option<&SimMatrix>) {
         self.small_op(x.bytes() + out.bytes());
     }
 
@@ -424,11 +421,7 @@ impl Backend for Sim {
         self.small_op(2 * x.bytes());
     }
 
-    fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
-        self.product(out, x, w);
-    }
-
-    fn linear_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>) {
+    fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>, _: OutputMode) {
         self.product(out, x, w);
     }
 
@@ -461,7 +454,7 @@ impl Backend for Sim {
         self.spent += step.attention_ns(plan) + self.profile.merge_members_ns(partial);
     }
 
-    fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate) {
+    fn gated(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: Gate, _: Option<&SimMatrix>) {
         self.small_op(x.bytes() + out.bytes());
     }
 
@@ -530,15 +523,12 @@ impl Backend for Sim {
         gate: Gate,
     ) {
         self.expert_linear(inner, x, experts, routes, ExpertInput::Rows);
-        self.gated(out, inner, gate);
+        self.gated(out, inner, gate, None);
     }
 
-    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
-        self.sum_of_experts(out, x, x.bytes() + out.bytes());
-    }
-
-    fn combine_add(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes) {
-        self.sum_of_experts(out, x, x.bytes() + 2 * out.bytes());
+    fn combine(&mut self, out: &mut SimBuffer, x: &SimBuffer, _: &SimRoutes, mode: OutputMode) {
+        let times = if mode == OutputMode::Add { 2 } else { 1 };
+        self.sum_of_experts(out, x, x.bytes() + times * out.bytes());
     }
 
     fn select_rows(&mut self, out: &mut SimBuffer, _: &SimBuffer, _: &SimStep) {
@@ -569,7 +559,7 @@ mod tests {
             let mut x = sim.shared_buffer(64, operands, Share::Columns).unwrap();
             sim.resize(&mut out, 8).unwrap();
             sim.resize(&mut x, 8).unwrap();
-            sim.linear(&mut out, &x, &w, None);
+            sim.linear(&mut out, &x, &w, None, OutputMode::Replace);
             sim.spent
         };
         let summed = Share::Summed { parts: ActivationDtype::Sums, inputs: Dtype::Bf16 };

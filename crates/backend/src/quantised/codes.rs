@@ -42,7 +42,7 @@ pub fn e4m3_code(x: f32) -> u8 {
 }
 
 impl CodeFormat {
-    pub fn bits(self) -> usize {
+    pub const fn bits(self) -> usize {
         match self {
             CodeFormat::Fp8 | CodeFormat::Int8 => 8,
             CodeFormat::Int4 | CodeFormat::Fp4 => 4,

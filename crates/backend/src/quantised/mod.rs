@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use codes::{CodeFormat, e2m1, e4m3_code, e4m3_value};
 pub use rounding::{ActivationScale, Rounding, RoundingKind, int8_code, largest, round_row};
 pub use source::{QuantRow, QuantSource, ScaleSource, power_of_two};
-pub use view::QuantView;
+pub use view::{QuantView, row_of_stack};
 
 /// How a quantised matrix is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -76,6 +76,17 @@ impl<'a> QuantView<'a> {
     }
 }
 
+/// The view that has row `row` of the stack of `views`, and which of its rows that is.
+pub fn row_of_stack<'a, 'b>(views: &'a [QuantView<'b>], mut row: usize) -> (&'a QuantView<'b>, usize) {
+    for view in views {
+        if row < view.rows {
+            return (view, row);
+        }
+        row -= view.rows;
+    }
+    panic!("row {row} is behind the last part")
+}
+
 /// Leaves `count` elements from `first` on.
 fn keep<T>(all: &mut Vec<T>, first: usize, count: usize) {
     all.truncate(first + count);

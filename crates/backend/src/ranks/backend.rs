@@ -8,8 +8,8 @@ use super::cut::{self, ColumnsOf, divides_experts};
 use super::{PARTS, Place, Portion, Rank, RankBuffer, RankShare, Ranked, small};
 use crate::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, Share, Split,
-    StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring,
+    Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -104,7 +104,6 @@ impl<B: Ranked> Backend for Rank<B> {
     }
 
     on_own_buffers! {
-        fn rms_norm([out] [x] weight: &B::Vector, eps: f32);
         fn layer_norm([out] [x] weight: &B::Vector, bias: &B::Vector, eps: f32);
         fn rms_norm_add([out] [x] weight: &B::Vector, eps: f32);
         fn round([out] [x]);
@@ -114,7 +113,6 @@ impl<B: Ranked> Backend for Rank<B> {
         fn tree_attention(
             [out] [qkv] kv: &B::Kv, layer: LayerIx, step: &mut B::Step, plan: usize, scoring: Scoring<'_, B::Vector>
         );
-        fn gated([out] [x] gate: Gate);
         fn gelu_times([x] [y] from: usize);
         fn gelu([x] []);
         fn sigmoid_times([x] [y]);
@@ -417,26 +415,26 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.embed(&mut out.own, &table.each[0], step);
     }
 
-    fn rms_norm_for(
+    fn rms_norm(
         &mut self,
         out: &mut Self::Buffer,
         x: &Self::Buffer,
         weight: &Self::Vector,
         eps: f32,
-        next: &Self::Matrix,
+        next: Option<&Self::Matrix>,
     ) {
-        match next.single() {
-            Some(next) => self.0.rms_norm_for(&mut out.own, &x.own, weight, eps, next),
-            None => self.0.rms_norm(&mut out.own, &x.own, weight, eps),
-        }
+        self.0.rms_norm(&mut out.own, &x.own, weight, eps, next.and_then(RankShare::single));
     }
 
-    fn linear(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>) {
-        self.multiply(out, x, w, bias, false);
-    }
-
-    fn linear_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, w: &Self::Matrix, bias: Option<&Self::Vector>) {
-        self.multiply(out, x, w, bias, true);
+    fn linear(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        mode: OutputMode,
+    ) {
+        self.multiply(out, x, w, bias, mode);
     }
 
     fn head_norm(
@@ -471,11 +469,8 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.prepare_heads(&mut qkv.own, &steps, kv, step);
     }
 
-    fn gated_for(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: &Self::Matrix) {
-        match next.single() {
-            Some(next) => self.0.gated_for(&mut out.own, &x.own, gate, next),
-            None => self.0.gated(&mut out.own, &x.own, gate),
-        }
+    fn gated(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, gate: Gate, next: Option<&Self::Matrix>) {
+        self.0.gated(&mut out.own, &x.own, gate, next.and_then(RankShare::single));
     }
 
     fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>) {
@@ -512,12 +507,8 @@ impl<B: Ranked> Backend for Rank<B> {
         self.0.expert_gated(&mut out.own, &mut inner.own, &x.own, &experts.each[0], routes, gate);
     }
 
-    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
-        self.combine_parts(out, x, routes, false);
-    }
-
-    fn combine_add(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes) {
-        self.combine_parts(out, x, routes, true);
+    fn combine(&mut self, out: &mut Self::Buffer, x: &Self::Buffer, routes: &Self::Routes, mode: OutputMode) {
+        self.combine_parts(out, x, routes, mode);
     }
 }
 

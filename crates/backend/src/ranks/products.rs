@@ -2,7 +2,7 @@
 //! parts. Sums themselves are the fabric's.
 
 use super::{Portion, Rank, RankBuffer, RankShare, Ranked};
-use crate::Share;
+use crate::{OutputMode, Share};
 
 impl<B: Ranked> Rank<B> {
     /// `out = w x (+ bias)`, or is increased by it.
@@ -12,10 +12,10 @@ impl<B: Ranked> Rank<B> {
         x: &RankBuffer<B>,
         w: &RankShare<B::Matrix>,
         bias: Option<&B::Vector>,
-        adds: bool,
+        mode: OutputMode,
     ) {
         match (w.portion, out.share) {
-            (Portion::Inputs, _) => self.sum(out, adds, |device, number, parts| {
+            (Portion::Inputs, _) => self.sum(out, mode == OutputMode::Add, |device, number, parts| {
                 // A bias is added once.
                 let bias = bias.filter(|_| number == 0);
                 if parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each) {
@@ -23,28 +23,31 @@ impl<B: Ranked> Rank<B> {
                 }
                 for (part, (out, w)) in parts.iter_mut().zip(&w.each).enumerate() {
                     let bias = bias.filter(|_| part == 0);
-                    x.with_part(device, part, |device, x| device.linear(out, x, w, bias));
+                    x.with_part(device, part, |device, x| device.linear(out, x, w, bias, OutputMode::Replace));
                 }
             }),
             (Portion::Outputs, Share::Gathered) => {
-                assert!(!adds, "no layer whose outputs are divided adds to the residual stream");
+                assert_eq!(mode, OutputMode::Replace, "no layer whose outputs are divided adds to the residual stream");
                 let (out, columns) = (&mut out.own, &mut out.parts[0]);
-                self.0.linear(columns, &x.own, &w.each[0], bias);
+                self.0.linear(columns, &x.own, &w.each[0], bias, mode);
                 self.exchange(|device, fabric, number| device.all_gather(fabric, number, out, columns));
             }
-            (Portion::Outputs | Portion::Whole, _) if adds => {
-                self.0.linear_add(&mut out.own, &x.own, &w.each[0], bias);
-            }
-            (Portion::Outputs | Portion::Whole, _) => self.0.linear(&mut out.own, &x.own, &w.each[0], bias),
+            (Portion::Outputs | Portion::Whole, _) => self.0.linear(&mut out.own, &x.own, &w.each[0], bias, mode),
         }
     }
 
     /// `out = ` the sum of experts' parts by `routes`, or is increased by it.
-    pub(super) fn combine_parts(&mut self, out: &mut RankBuffer<B>, x: &RankBuffer<B>, routes: &B::Routes, adds: bool) {
+    pub(super) fn combine_parts(
+        &mut self,
+        out: &mut RankBuffer<B>,
+        x: &RankBuffer<B>,
+        routes: &B::Routes,
+        mode: OutputMode,
+    ) {
         assert_eq!(x.share, Share::Parts, "what experts write until it is combined");
-        self.sum(out, adds, |device, _, parts| {
+        self.sum(out, mode == OutputMode::Add, |device, _, parts| {
             for (x, to) in std::iter::once(&x.own).chain(&x.parts).zip(parts) {
-                device.combine(to, x, routes);
+                device.combine(to, x, routes, OutputMode::Replace);
             }
         });
     }

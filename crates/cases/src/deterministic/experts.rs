@@ -7,8 +7,8 @@ use super::differences::{Rows, alone};
 use crate::case::{CheckEffort, buffer, numbers};
 use crate::report::CheckReport;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, RandomWeight, Router, RouterScores,
-    Uniform,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, OutputMode, RandomWeight, Router,
+    RouterScores, Uniform,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -80,7 +80,7 @@ impl TestMixture {
             backend.route(&mut routes, &scores, None);
             backend.expert_gated(&mut gated, &mut inner, &x, &up, &routes, Gate::Silu);
             backend.expert_linear(&mut outputs, &gated, &down, &routes, ExpertInput::Places);
-            backend.combine(&mut out, &outputs, &routes);
+            backend.combine(&mut out, &outputs, &routes, OutputMode::Replace);
             backend.read(&out, rows)
         };
         let differences = alone(counts, hidden, dice, mixture)?;

@@ -15,7 +15,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         let mut x: Vec<f32> = (0..2 * rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
         let edges = &EDGES[..if dtype == Dtype::F16 { 10 } else { 12 }];
         x.iter_mut().zip(edges).for_each(|(x, &edge)| *x = dtype.round(edge));
-        suite.hold("gelu", &GeluCase { dtype, width, x: x.clone() })?;
+        suite.hold("gelu", &GeluCase { dtype, width, x: x.clone(), times: None })?;
         // Ups of at most 2 keep products within f16.
         for row in x.chunks_exact_mut(2 * width) {
             row[width..].iter_mut().for_each(|up| *up = dtype.round(2.0 * dice.number()));
@@ -27,7 +27,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         for from in [0, 8, 3] {
             let x = (0..rows * width).map(|_| dtype.round(12.0 * dice.number())).collect();
             let y = dice.numbers(rows * (width + 16));
-            suite.hold("gelu_times", &GeluTimesCase { dtype, width, x, y, from })?;
+            suite.hold("gelu_times", &GeluCase { dtype, width, x, times: Some((y, from)) })?;
         }
     }
     Ok(())
@@ -46,7 +46,7 @@ impl OpCase for GatedCase {
         let rows = self.x.len() / self.width / 2;
         let x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, 2 * self.width, &self.x)?;
         let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
-        backend.gated(&mut out, &x, self.gate);
+        backend.gated(&mut out, &x, self.gate, None);
         backend.read(&out, rows)
     }
 
@@ -116,52 +116,29 @@ struct GeluCase {
     dtype: Dtype,
     width: usize,
     x: Vec<f32>,
+    /// Of `gelu_times`: `[rows, width + 16]`, and the column that is the factor of the first of `x`.
+    times: Option<(Vec<f32>, usize)>,
 }
 
 impl OpCase for GeluCase {
     fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
         let rows = self.x.len() / self.width;
         let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
-        backend.gelu(&mut x);
+        match &self.times {
+            None => backend.gelu(&mut x),
+            Some((y, from)) => {
+                let y = buffer(backend, ActivationDtype::Sums, rows, self.width + 16, y)?;
+                backend.gelu_times(&mut x, &y, *from);
+            }
+        }
         backend.read(&x, rows)
     }
 
     /// 1 + tanh has an error of a few roundings of numbers up to 2, and of the roundings of the inner sum times the
-    /// slope of tanh there; on both sides.
+    /// slope of tanh there; on both sides. A factor multiplies it, and the product is rounded.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
-        rounded(self.dtype, y) + gelu_tolerance(self.x[at])
-    }
-
-    fn exact(&self) -> Option<Vec<f64>> {
-        Some(self.x.iter().map(|&x| gelu(x.into())).collect())
-    }
-
-    fn name(&self) -> String {
-        format!("{} x {}", self.x.len() / self.width, self.width)
-    }
-}
-
-struct GeluTimesCase {
-    dtype: Dtype,
-    width: usize,
-    x: Vec<f32>,
-    /// `[rows, width + 16]`
-    y: Vec<f32>,
-    from: usize,
-}
-
-impl OpCase for GeluTimesCase {
-    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
-        let rows = self.x.len() / self.width;
-        let mut x = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &self.x)?;
-        let y = buffer(backend, ActivationDtype::Sums, rows, self.width + 16, &self.y)?;
-        backend.gelu_times(&mut x, &y, self.from);
-        backend.read(&x, rows)
-    }
-
-    /// That of `gelu` times the factor, and the product's rounding.
-    fn tolerance(&self, at: usize, y: f64) -> f64 {
-        rounded(self.dtype, y) + self.factor(at).abs() * gelu_tolerance(self.x[at]) + 2.0 * y.abs() * F32
+        let product = if self.times.is_some() { 2.0 * y.abs() * F32 } else { 0.0 };
+        rounded(self.dtype, y) + self.factor(at).abs() * gelu_tolerance(self.x[at]) + product
     }
 
     fn exact(&self) -> Option<Vec<f64>> {
@@ -169,14 +146,15 @@ impl OpCase for GeluTimesCase {
     }
 
     fn name(&self) -> String {
-        format!("{} x {}, factors from {}", self.x.len() / self.width, self.width, self.from)
+        let factors = self.times.as_ref().map_or(String::new(), |(_, from)| format!(", factors from {from}"));
+        format!("{} x {}{factors}", self.x.len() / self.width, self.width)
     }
 }
 
-impl GeluTimesCase {
+impl GeluCase {
     fn factor(&self, at: usize) -> f64 {
         let (row, i) = (at / self.width, at % self.width);
-        f64::from(self.y[row * (self.width + 16) + self.from + i])
+        self.times.as_ref().map_or(1.0, |(y, from)| f64::from(y[row * (self.width + 16) + from + i]))
     }
 }
 

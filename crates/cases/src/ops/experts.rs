@@ -9,8 +9,8 @@ use super::quantised::{FORMATS, is_cut};
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, rounded, stacked, vector};
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, QuantFormat, Rounding, Router,
-    RouterScores, WeightFormat,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, OutputMode, QuantFormat, Rounding,
+    Router, RouterScores, WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -160,7 +160,7 @@ struct CombineCase {
     width: usize,
     /// `[places, width]`
     x: Vec<f32>,
-    /// `combine_add`, to ones.
+    /// To ones.
     adds: bool,
 }
 
@@ -171,10 +171,8 @@ impl OpCase for CombineCase {
         let x = buffer(backend, operands, self.routed.places(), self.width, &self.x)?;
         let before = vec![1.0; if self.adds { self.routed.rows * self.width } else { 0 }];
         let mut out = buffer(backend, ActivationDtype::Sums, self.routed.rows, self.width, &before)?;
-        match self.adds {
-            false => backend.combine(&mut out, &x, &routes),
-            true => backend.combine_add(&mut out, &x, &routes),
-        }
+        let mode = if self.adds { OutputMode::Add } else { OutputMode::Replace };
+        backend.combine(&mut out, &x, &routes, mode);
         backend.read(&out, self.routed.rows)
     }
 

@@ -207,8 +207,7 @@ impl PrepareHeadsCase {
             (first..first + count).contains(&head)
         };
         let Some((_, weight)) = self.norms.iter().find(|norm| is_in(norm.0)) else { return (f64::from(x[i]), false) };
-        let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / head_dim as f64;
-        (f64::from(x[i]) / (mean + f64::from(EPS)).sqrt() * f64::from(weight[i]), true)
+        (f64::from(x[i]) / root_mean_square(x, EPS) * f64::from(weight[i]), true)
     }
 
     /// What element `i` may differ by before it is rotated: a sum of squares in another order may round it to a

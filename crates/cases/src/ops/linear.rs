@@ -1,10 +1,12 @@
-//! `linear` and `linear_add`, with and without bias: here with dense weights; with codes in `quantised` and `four_bit`.
+//! `linear`, which replaces or adds, with and without bias: here with dense weights; with codes in `quantised` and
+//! `four_bit`.
 
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, parts, rounded, stacked, vector};
 use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, MatrixPart, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, WeightView,
+    ActivationDtype, Backend, Dtype, MatrixPart, OutputMode, QuantFormat, QuantRow, QuantSource, QuantView, Rounding,
+    WeightView,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -87,10 +89,8 @@ impl Destination {
         weights: &B::Matrix,
         bias: Option<&B::Vector>,
     ) {
-        match self {
-            Destination::Operands | Destination::Sums => backend.linear(out, x, weights, bias),
-            Destination::Added => backend.linear_add(out, x, weights, bias),
-        }
+        let mode = if self == Destination::Added { OutputMode::Add } else { OutputMode::Replace };
+        backend.linear(out, x, weights, bias, mode);
     }
 
     /// What two results of about `y` may differ by because they are stored; `added`: the size of what is added to the

@@ -69,7 +69,7 @@ impl OpCase for NormCase {
         let mut out = buffer(backend, ActivationDtype::Operands(self.dtype), rows, self.width, &[])?;
         let weight = vector(backend, &self.weight)?;
         match &self.bias {
-            None => backend.rms_norm(&mut out, &x, &weight, EPS),
+            None => backend.rms_norm(&mut out, &x, &weight, EPS, None),
             Some(bias) => {
                 let bias = vector(backend, bias)?;
                 backend.layer_norm(&mut out, &x, &weight, &bias, EPS);

@@ -1,12 +1,12 @@
-//! `linear` and `linear_add` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a
+//! `linear` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a
 //! scale that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
-//! And `rms_norm_for` and `gated_for` them, which change no bit.
+//! And `rms_norm` and `gated` for them alone, which change no bit.
 
 use super::linear::{SCALES, TestLayer, weights};
 use super::suite::OpSuite;
 use crate::case::{CheckEffort, OpCase, buffer, vector};
 use offshoot_backend::{
-    ActivationDtype, Backend, CodeFormat, Dtype, Gate, QuantFormat, Rounding, RoundingKind, WeightFormat,
+    ActivationDtype, Backend, CodeFormat, Dtype, Gate, OutputMode, QuantFormat, Rounding, RoundingKind, WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -103,25 +103,19 @@ impl OpCase for ForCase {
         // Parts whose scales differ read inputs twice, once each.
         for scales in [[SCALES[0]; 2], SCALES] {
             let w = weights(backend, (self.dtype, Some(self.format)), &self.weights, self.inputs, scales)?;
-            for is_for in [false, true] {
+            for next in [None, Some(&w)] {
                 match self.by {
                     MadeBy::Norm => {
                         let x = buffer(backend, ActivationDtype::Sums, rows, self.inputs, &self.x)?;
-                        match is_for {
-                            true => backend.rms_norm_for(&mut made, &x, &ones, 1e-6, &w),
-                            false => backend.rms_norm(&mut made, &x, &ones, 1e-6),
-                        }
+                        backend.rms_norm(&mut made, &x, &ones, 1e-6, next);
                     }
                     MadeBy::Gate => {
                         let x = buffer(backend, operands, rows, self.inputs * 2, &self.x)?;
-                        match is_for {
-                            true => backend.gated_for(&mut made, &x, Gate::Silu, &w),
-                            false => backend.gated(&mut made, &x, Gate::Silu),
-                        }
+                        backend.gated(&mut made, &x, Gate::Silu, next);
                     }
                 }
                 let mut out = buffer(backend, ActivationDtype::Sums, rows, outputs, &[])?;
-                backend.linear(&mut out, &made, &w, None);
+                backend.linear(&mut out, &made, &w, None, OutputMode::Replace);
                 results.push(backend.read(&out, rows)?);
             }
         }
@@ -135,8 +129,8 @@ impl OpCase for ForCase {
 
     fn name(&self) -> String {
         let by = match self.by {
-            MadeBy::Norm => "rms_norm_for",
-            MadeBy::Gate => "gated_for",
+            MadeBy::Norm => "rms_norm for it",
+            MadeBy::Gate => "gated for it",
         };
         let outputs = self.weights.len() / self.inputs;
         format!("{by}, {} -> {outputs}, {}, {}", self.inputs, self.format, self.format.rounding)

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::avx512::Avx512Bf16Dot;
-use super::fold::{self, AlignedRows};
+use super::fold::{self, AlignedRows, up_to_four};
 use super::lanes::MOST_ROWS;
 use super::one_row;
 use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes, packing};
@@ -122,23 +122,13 @@ unsafe fn fold_tiles(
     // SAFETY: as in `fold::fold`.
     unsafe {
         let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));
-        match keys.len() {
-            1 => score::<1>(geometry, rows.q, keys, prefetch, to),
-            2 => score::<2>(geometry, rows.q, keys, prefetch, to),
-            3 => score::<3>(geometry, rows.q, keys, prefetch, to),
-            _ => score::<4>(geometry, rows.q, keys, prefetch, to),
-        }
+        up_to_four!(keys.len(), score(geometry, rows.q, keys, prefetch, to));
         let hides = visible.rows[..rows.count].iter().any(|&seen| seen != u64::MAX);
         let seen = hides.then_some(&visible.rows);
         let mut softmax = Softmax { geometry, rows, pages: &pages, seen, shrinks: [0.0; MOST_ROWS] };
         let mut row = 0;
         while row < rows.count {
-            row += match rows.count - row {
-                1 => softmax.update::<1>(row, &mut scores, &mut numerators),
-                2 => softmax.update::<2>(row, &mut scores, &mut numerators),
-                3 => softmax.update::<3>(row, &mut scores, &mut numerators),
-                _ => softmax.update::<4>(row, &mut scores, &mut numerators),
-            };
+            row += up_to_four!(rows.count - row, softmax.update(row, &mut scores, &mut numerators));
         }
         let values = padded.of(geometry, tile, visible);
         let (values, numerators) = (&values[pages.clone()], numerators.at(0, pages.start * HALF));
@@ -280,14 +270,7 @@ impl Sums<'_> {
         let panels = self.geometry.width / SLOTS;
         for panel in (0..panels).step_by(4) {
             // SAFETY: promised by the caller of `fold_tiles`.
-            unsafe {
-                match panels - panel {
-                    1 => self.add::<1>(panel),
-                    2 => self.add::<2>(panel),
-                    3 => self.add::<3>(panel),
-                    _ => self.add::<4>(panel),
-                }
-            }
+            unsafe { up_to_four!(panels - panel, self.add(panel)) }
         }
     }
 

@@ -6,12 +6,22 @@ use super::fold;
 use super::lanes::{FloatLanes, VECTOR_ROWS};
 use super::path::{
     Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
-    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening, widening_paths,
 };
 
 /// Lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]
 pub struct Avx2Lanes(__m256, __m256);
+
+/// Methods that one instruction computes.
+macro_rules! by_instructions {
+    ($($method:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
+        #[inline(always)]
+        unsafe fn $method(self, $($arg: Self),*) -> Self {
+            unsafe { Avx2Lanes($instruction(self.0, $($arg.0),*), $instruction(self.1, $($arg.1),*)) }
+        }
+    )*};
+}
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
 // caller promises to be valid for sixteen elements.
@@ -34,34 +44,13 @@ impl FloatLanes for Avx2Lanes {
         }
     }
 
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_fmsub_ps(self.0, b.0, c.0), _mm256_fmsub_ps(self.1, b.1, c.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        unsafe { Avx2Lanes(_mm256_max_ps(self.0, other.0), _mm256_max_ps(self.1, other.1)) }
+    by_instructions! {
+        add(other) = _mm256_add_ps;
+        sub(other) = _mm256_sub_ps;
+        mul(other) = _mm256_mul_ps;
+        mul_add(b, c) = _mm256_fmadd_ps;
+        mul_sub(b, c) = _mm256_fmsub_ps;
+        max(other) = _mm256_max_ps;
     }
 
     #[inline(always)]
@@ -108,49 +97,11 @@ impl StateKernels for Avx2Lanes {
     state_kernels!("avx2,fma,f16c");
 }
 
-/// f32 pages.
-pub struct Avx2F32;
-
-impl KernelPath for Avx2F32 {
-    type Lanes = Avx2Lanes;
-    const ROW_VECTORS: usize = 1;
-
-    single_elements!(u32, load_f32);
-    kernels!("avx2,fma,f16c");
-}
-
-/// f16 pages, widened.
-pub struct Avx2F16;
-
-impl KernelPath for Avx2F16 {
-    type Lanes = Avx2Lanes;
-    const ROW_VECTORS: usize = 1;
-
-    single_elements!(u16, load_f16);
-    kernels!("avx2,fma,f16c");
-}
-
-impl WideningPath for Avx2F16 {
-    type Wide = Avx2F32;
-
-    widening!("avx2,fma,f16c");
-}
-
-/// bf16 pages, widened.
-pub struct Avx2Bf16;
-
-impl KernelPath for Avx2Bf16 {
-    type Lanes = Avx2Lanes;
-    const ROW_VECTORS: usize = 1;
-
-    widened_pairs!(load_bf16_pairs);
-    kernels!("avx2,fma,f16c");
-}
-
-impl WideningPath for Avx2Bf16 {
-    type Wide = Avx2F32;
-
-    widening!("avx2,fma,f16c");
+widening_paths! {
+    Avx2Lanes, "avx2,fma,f16c";
+    Avx2F32, 1, load_f32;
+    Avx2F16, 1, load_f16;
+    Avx2Bf16, 1, load_bf16_pairs;
 }
 
 #[inline(always)]

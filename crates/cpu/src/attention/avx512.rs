@@ -7,9 +7,19 @@ use super::fold;
 use super::lanes::{FloatLanes, VECTOR_ROWS};
 use super::path::{
     Geometry, KernelPath, Prefetch, RowStates, StateKernels, StatesMut, StatesRef, TileView, VisibleLanes,
-    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening,
+    WideningPath, kernels, packing, single_elements, state_kernels, widened_pairs, widening, widening_paths,
 };
 use crate::memory::CacheLevel;
+
+/// Methods that one instruction computes.
+macro_rules! by_instructions {
+    ($($method:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
+        #[inline(always)]
+        unsafe fn $method(self, $($arg: Self),*) -> Self {
+            unsafe { $instruction(self, $($arg),*) }
+        }
+    )*};
+}
 
 // SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
 // caller promises to be valid for sixteen elements.
@@ -29,34 +39,13 @@ impl FloatLanes for __m512 {
         unsafe { _mm512_storeu_ps(to, self) }
     }
 
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        unsafe { _mm512_add_ps(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        unsafe { _mm512_sub_ps(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        unsafe { _mm512_mul_ps(self, other) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        unsafe { _mm512_fmadd_ps(self, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_sub(self, b: Self, c: Self) -> Self {
-        unsafe { _mm512_fmsub_ps(self, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        unsafe { _mm512_max_ps(self, other) }
+    by_instructions! {
+        add(other) = _mm512_add_ps;
+        sub(other) = _mm512_sub_ps;
+        mul(other) = _mm512_mul_ps;
+        mul_add(b, c) = _mm512_fmadd_ps;
+        mul_sub(b, c) = _mm512_fmsub_ps;
+        max(other) = _mm512_max_ps;
     }
 
     #[inline(always)]
@@ -125,49 +114,11 @@ impl StateKernels for __m512 {
     state_kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
 }
 
-/// f32 pages.
-pub struct Avx512F32;
-
-impl KernelPath for Avx512F32 {
-    type Lanes = __m512;
-    const ROW_VECTORS: usize = 4;
-
-    single_elements!(u32, load_f32);
-    kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
-}
-
-/// f16 pages, widened.
-pub struct Avx512F16;
-
-impl KernelPath for Avx512F16 {
-    type Lanes = __m512;
-    const ROW_VECTORS: usize = 4;
-
-    single_elements!(u16, load_f16);
-    kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
-}
-
-impl WideningPath for Avx512F16 {
-    type Wide = Avx512F32;
-
-    widening!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
-}
-
-/// bf16 pages, widened.
-pub struct Avx512Bf16;
-
-impl KernelPath for Avx512Bf16 {
-    type Lanes = __m512;
-    const ROW_VECTORS: usize = 3;
-
-    widened_pairs!(load_bf16_pairs);
-    kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
-}
-
-impl WideningPath for Avx512Bf16 {
-    type Wide = Avx512F32;
-
-    widening!("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c");
+widening_paths! {
+    __m512, "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c";
+    Avx512F32, 4, load_f32;
+    Avx512F16, 4, load_f16;
+    Avx512Bf16, 3, load_bf16_pairs;
 }
 
 #[inline(always)]

@@ -68,6 +68,20 @@ macro_rules! widest {
     };
 }
 
+/// Calls a function for as many pages or panels as are left, of which there is one at least and which it takes four of
+/// at most.
+macro_rules! up_to_four {
+    ($left:expr, $($call:ident).+($($argument:expr),+)) => {
+        match $left {
+            1 => $($call).+::<1>($($argument),+),
+            2 => $($call).+::<2>($($argument),+),
+            3 => $($call).+::<3>($($argument),+),
+            _ => $($call).+::<4>($($argument),+),
+        }
+    };
+}
+pub(super) use up_to_four;
+
 /// Folds the visible lanes of `tile` into the states of `R` rows.
 ///
 /// # Safety

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::fold::{self, AlignedRows};
+use super::fold::{self, AlignedRows, up_to_four};
 use super::path::{Geometry, KernelPath, LANES, Prefetch, RowStates, TileView, VisibleLanes};
 use crate::kv::SLOTS;
 use crate::memory::CacheLevel;
@@ -28,24 +28,14 @@ pub unsafe fn fold_row<P: KernelPath<Word = u32, Factor = u32>>(
     // SAFETY: as in `fold::fold`.
     unsafe {
         let (keys, to) = (&tile.keys[pages.clone()], scores.at(0, pages.start * SLOTS));
-        match keys.len() {
-            1 => score::<1>(geometry, row.q, keys, prefetch, to),
-            2 => score::<2>(geometry, row.q, keys, prefetch, to),
-            3 => score::<3>(geometry, row.q, keys, prefetch, to),
-            _ => score::<4>(geometry, row.q, keys, prefetch, to),
-        }
+        up_to_four!(keys.len(), score(geometry, row.q, keys, prefetch, to));
         let seen = (visible.rows[0] != u64::MAX).then_some(&visible.rows[..1]);
         let [shrink, ..] = fold::update_softmax::<P, 1>(geometry, row, pages, seen, &mut scores, &mut numerators);
         let numerators = numerators.at(0, 0);
         let sums = RowSums { geometry, o: row.o, shrink, tile, lanes: &visible.lanes, numerators, prefetch };
         let panels = geometry.width / SLOTS;
         for panel in (0..panels).step_by(4) {
-            match panels - panel {
-                1 => sums.add::<1>(panel),
-                2 => sums.add::<2>(panel),
-                3 => sums.add::<3>(panel),
-                _ => sums.add::<4>(panel),
-            }
+            up_to_four!(panels - panel, sums.add(panel));
         }
     }
 }

@@ -468,6 +468,63 @@ macro_rules! widening {
 }
 pub(super) use widening;
 
+/// The paths over f32, f16 and bf16 pages of an instruction set that multiplies f32 alone: the latter two widen.
+/// `$load_*` load sixteen words as lanes, or the elements of sixteen pairs; `$vectors_*`: [`KernelPath::ROW_VECTORS`].
+macro_rules! widening_paths {
+    (
+        $lanes:ty, $features:literal;
+        $f32:ident, $vectors_f32:literal, $load_f32:expr;
+        $f16:ident, $vectors_f16:literal, $load_f16:expr;
+        $bf16:ident, $vectors_bf16:literal, $load_bf16:expr;
+    ) => {
+        /// f32 pages.
+        pub struct $f32;
+
+        impl KernelPath for $f32 {
+            type Lanes = $lanes;
+            const ROW_VECTORS: usize = $vectors_f32;
+
+            single_elements!(u32, $load_f32);
+            kernels!($features);
+        }
+
+        /// f16 pages, widened.
+        pub struct $f16;
+
+        impl KernelPath for $f16 {
+            type Lanes = $lanes;
+            const ROW_VECTORS: usize = $vectors_f16;
+
+            single_elements!(u16, $load_f16);
+            kernels!($features);
+        }
+
+        impl WideningPath for $f16 {
+            type Wide = $f32;
+
+            widening!($features);
+        }
+
+        /// bf16 pages, widened.
+        pub struct $bf16;
+
+        impl KernelPath for $bf16 {
+            type Lanes = $lanes;
+            const ROW_VECTORS: usize = $vectors_bf16;
+
+            widened_pairs!($load_bf16);
+            kernels!($features);
+        }
+
+        impl WideningPath for $bf16 {
+            type Wide = $f32;
+
+            widening!($features);
+        }
+    };
+}
+pub(super) use widening_paths;
+
 /// The kernels of [`StateKernels`], compiled in the same way.
 macro_rules! state_kernels {
     ($features:literal) => {

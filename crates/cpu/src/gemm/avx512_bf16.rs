@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx512::{self, Avx512Kernel};
+use super::avx512::{self, Avx512Kernel, tile};
 use super::kernel::{GemmKernels, GemmTile};
 use super::operand::{OperandFormat, ROW_STRIDE};
 use super::pack::PANEL;
@@ -30,50 +30,24 @@ pub static KERNELS: GemmKernels = GemmKernels {
 struct Bf16PairDot;
 
 impl Avx512Kernel for Bf16PairDot {
+    const WORDS: usize = 1;
+    const BYTES: usize = 64;
+
+    #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &GemmTile) {
-        let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
-        if let Some(sums) = tile.sums {
-            for (i, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
-                // SAFETY: the tile has `ROWS * PANELS` registers of sums.
-                *acc = unsafe { _mm512_loadu_ps(sums.add(i * PANEL)) };
-            }
-        }
-        let (mut a, mut w) = (tile.a.cast::<i32>(), tile.w);
-        let mut prefetch = tile.prefetch;
-        let mut left = tile.words;
-        while left > 0 {
-            let steps = left.min(tile.prefetch_every);
-            for _ in 0..steps {
-                let mut weights = [_mm512_setzero_si512(); PANELS];
-                for (p, weights) in weights.iter_mut().enumerate() {
-                    // SAFETY: the tile holds `words` pairs of `PANELS` panels.
-                    *weights = unsafe { _mm512_loadu_si512(w.add(p * tile.panel_bytes).cast()) };
-                }
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    // SAFETY: the tile holds `words` pairs of `ROWS` rows.
-                    let x = _mm512_set1_epi32(unsafe { *a.add(r * ROW_STRIDE) });
-                    for (acc, weights) in acc.iter_mut().zip(weights) {
-                        *acc = _mm512_dpbf16_ps(*acc, pairs(x), pairs(weights));
-                    }
-                }
-                // SAFETY: at most one past the end of the strips.
-                (a, w) = unsafe { (a.add(1), w.add(64)) };
-            }
-            prefetch.prefetch::<PANELS>(tile.panel_bytes);
-            left -= steps;
-        }
-        for (r, acc) in acc.iter().enumerate() {
-            for (p, acc) in acc.iter().enumerate() {
-                // SAFETY: there is room for `PANELS` registers in each of `ROWS` rows.
-                unsafe {
-                    let to = tile.to.add(r * tile.to_stride + p * PANEL);
-                    let sums = if tile.adds { _mm512_add_ps(_mm512_loadu_ps(to), *acc) } else { *acc };
-                    _mm512_storeu_ps(to, sums);
-                }
-            }
-        }
+    unsafe fn load(w: *const u8, _: usize) -> __m512 {
+        // SAFETY: promised by the caller.
+        unsafe { _mm512_loadu_ps(w.cast()) }
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn add(acc: __m512, x: u32, weights: __m512) -> __m512 {
+        let x = _mm512_set1_epi32(x.cast_signed());
+        _mm512_dpbf16_ps(acc, pairs(x), pairs(_mm512_castps_si512(weights)))
+    }
+
+    tile!("avx512f,avx512bf16");
 }
 
 /// Sixteen words as pairs of bf16.

@@ -4,10 +4,10 @@
 
 use std::ops::Range;
 
-use super::output::OutputMode;
 use super::pack::{CpuMatrix, PANEL, element};
 use crate::team::Team;
 use crate::{CpuBuffer, Isa};
+use offshoot_backend::OutputMode;
 
 /// See `gemm::linear`.
 pub fn linear(team: &Team, out: &mut CpuBuffer, x: &CpuBuffer, w: &CpuMatrix, bias: Option<&[f32]>, mode: OutputMode) {

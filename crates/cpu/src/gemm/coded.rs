@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use super::output::OutputMode;
 use super::pack::PANEL;
 use super::row_groups::{RowGroup, groups};
 use crate::columns::OutputColumns;
 use crate::{Cores, CpuBuffer};
+use offshoot_backend::OutputMode;
 
 /// Bytes of packed activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_BYTES: usize = 1 << 20;

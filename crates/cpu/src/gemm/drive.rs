@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::kernel::{GemmKernels, GemmTile};
 use super::lines_ahead::LinesAhead;
 use super::operand::{ActivationPacking, OperandFormat, Strip};
-use super::output::{OutputMode, finish};
+use super::output::finish;
 use super::pack::{CpuMatrix, PANEL};
 use super::row_groups::{RowGroup, groups, unit_groups};
 use super::shares::{PanelShares, ShareClaims};
@@ -17,6 +17,7 @@ use crate::isa::soon_prefetches_pay;
 use crate::memory::CacheLine;
 use crate::{Cores, CpuBuffer};
 use offshoot_backend::Dtype;
+use offshoot_backend::OutputMode;
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;

@@ -7,12 +7,12 @@ use super::blocks::{self, BlockPanels};
 use super::coded::CodedCall;
 use super::dense;
 use super::drive;
-use super::output::OutputMode;
 use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels};
 use super::stack::{CpuWeights, GemmScratch, Piece, linear_stack};
 use crate::{Cores, CpuBuffer, CpuExperts, CpuRoutes};
 use offshoot_backend::ExpertInput;
+use offshoot_backend::OutputMode;
 
 /// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format
 /// this path has no kernels, are multiplied one by one.
@@ -63,28 +63,19 @@ fn common<'w, T>(mut pieces: impl Iterator<Item = Option<&'w T>>, alike: impl Fn
     pieces.all(|piece| piece.is_some_and(|piece| alike(first, piece))).then_some(first)
 }
 
-/// The matrix, if it is one dense piece.
-fn dense_of(weights: &CpuWeights) -> Option<&CpuMatrix> {
-    match weights.pieces() {
-        [Piece::Dense(matrix)] => Some(matrix),
-        _ => None,
-    }
+/// Functions that return the matrix, if it is one piece of that kind.
+macro_rules! one_piece {
+    ($(fn $name:ident = $kind:ident -> $of:ty;)*) => {$(
+        fn $name(weights: &CpuWeights) -> Option<&$of> {
+            if let [Piece::$kind(piece)] = weights.pieces() { Some(piece) } else { None }
+        }
+    )*};
 }
 
-/// The matrix, if it is one quantised piece.
-fn panels_of(weights: &CpuWeights) -> Option<&QuantPanels> {
-    match weights.pieces() {
-        [Piece::Quantised(panels)] => Some(panels),
-        _ => None,
-    }
-}
-
-/// The matrix, if it is one piece in blocks.
-fn blocks_of(weights: &CpuWeights) -> Option<&BlockPanels> {
-    match weights.pieces() {
-        [Piece::Blocks(blocks)] => Some(blocks),
-        _ => None,
-    }
+one_piece! {
+    fn dense_of = Dense -> CpuMatrix;
+    fn panels_of = Quantised -> QuantPanels;
+    fn blocks_of = Blocks -> BlockPanels;
 }
 
 /// Multiplies the rows of one expert.

@@ -26,6 +26,20 @@ pub struct GemmKernels {
     pub around: fn(rows: usize, shares: &mut dyn FnMut()),
 }
 
+/// The function `tile` of the type `$kernel` for `$rows` rows and `$panels` panels, of those that are listed: numbers
+/// of rows, each with its numbers of panels.
+#[cfg(target_arch = "x86_64")]
+macro_rules! tile_of {
+    ($kernel:ty, $rows:ident, $panels:ident; $($r:literal x $($p:literal)+;)+) => {
+        match ($rows, $panels) {
+            $($(($r, $p) => <$kernel>::tile::<$r, $p>,)+)+
+            _ => unreachable!("no kernel for {} rows and {} panels", $rows, $panels),
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(in crate::gemm) use tile_of;
+
 /// Adds the products of a tile to its sums and stores them.
 ///
 /// # Safety

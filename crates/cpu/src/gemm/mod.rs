@@ -38,6 +38,5 @@ mod widening;
 pub use dense::linear;
 pub use drive::DenseScratch;
 pub use grouped::expert_linear;
-pub use output::OutputMode;
 pub use pack::CpuMatrix;
 pub use stack::{CpuWeights, GemmScratch, Piece, embed, linear_stack};

@@ -136,31 +136,27 @@ impl ActivationPacking {
 }
 
 for_each_isa! {
-    fn pack_activation_row(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat)
-        = pack_activation_row_loop;
-}
-
-#[inline(always)]
-fn pack_activation_row_loop(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat) {
-    let inputs = match operand {
-        OperandFormat::F32 | OperandFormat::RoundedF32 => strip.first..row.len().min(strip.first + strip.words),
-        OperandFormat::Bf16Pairs | OperandFormat::Tiles => {
-            2 * strip.first..row.len().min(2 * (strip.first + strip.words))
-        }
-    };
-    let x = &row[inputs];
-    match operand {
-        OperandFormat::F32 => out.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_bits()),
-        OperandFormat::RoundedF32 => {
-            out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16_bits(*x) << 16);
-            out[x.len()..].fill(0);
-        }
-        OperandFormat::Bf16Pairs | OperandFormat::Tiles => {
-            let (pairs, odd) = x.as_chunks::<2>();
-            let pair = |[low, high]: &[f32; 2]| bf16_bits(*low) | bf16_bits(*high) << 16;
-            out.iter_mut().zip(pairs).for_each(|(out, x)| *out = pair(x));
-            if let [last] = odd {
-                out[pairs.len()] = bf16_bits(*last);
+    fn pack_activation_row(out: &mut [u32], row: &[f32], strip: Strip, operand: OperandFormat) {
+        let inputs = match operand {
+            OperandFormat::F32 | OperandFormat::RoundedF32 => strip.first..row.len().min(strip.first + strip.words),
+            OperandFormat::Bf16Pairs | OperandFormat::Tiles => {
+                2 * strip.first..row.len().min(2 * (strip.first + strip.words))
+            }
+        };
+        let x = &row[inputs];
+        match operand {
+            OperandFormat::F32 => out.iter_mut().zip(x).for_each(|(out, x)| *out = x.to_bits()),
+            OperandFormat::RoundedF32 => {
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16_bits(*x) << 16);
+                out[x.len()..].fill(0);
+            }
+            OperandFormat::Bf16Pairs | OperandFormat::Tiles => {
+                let (pairs, odd) = x.as_chunks::<2>();
+                let pair = |[low, high]: &[f32; 2]| bf16_bits(*low) | bf16_bits(*high) << 16;
+                out.iter_mut().zip(pairs).for_each(|(out, x)| *out = pair(x));
+                if let [last] = odd {
+                    out[pairs.len()] = bf16_bits(*last);
+                }
             }
         }
     }

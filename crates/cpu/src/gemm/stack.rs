@@ -4,14 +4,13 @@
 use super::blocks::{self, BlockPanels, BlockScratch};
 use super::dense;
 use super::drive::DenseScratch;
-use super::output::OutputMode;
 use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
 use crate::{Cores, CpuBuffer};
-use offshoot_backend::quantised::QuantView;
-use offshoot_backend::{BlockView, MatrixPart, with_bytes};
+use offshoot_backend::OutputMode;
+use offshoot_backend::{BlockView, MatrixPart, all_quantised, with_bytes};
 use offshoot_core::ids::TokenId;
 
 /// Memory reused between linear layers.
@@ -95,15 +94,11 @@ fn alike(a: &MatrixPart<'_>, b: &MatrixPart<'_>) -> bool {
 
 /// `parts` are alike.
 fn piece(parts: &[MatrixPart<'_>]) -> Piece {
-    let quantised = parts.iter().map(|part| match part {
-        MatrixPart::Quantised(view) => Some(*view),
-        _ => None,
-    });
     let blocks = parts.iter().map(|part| match part {
         MatrixPart::Blocks(view) => Some(*view),
         _ => None,
     });
-    if let Some(views) = quantised.collect::<Option<Vec<QuantView<'_>>>>() {
+    if let Some(views) = all_quantised(parts) {
         return Piece::Quantised(QuantPanels::pack(&views));
     }
     if let Some(views) = blocks.collect::<Option<Vec<BlockView<'_>>>>() {

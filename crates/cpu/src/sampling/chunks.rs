@@ -118,52 +118,42 @@ impl<'a> Scores<'a> {
 }
 
 for_each_isa! {
-    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) -> bool = chunk_maxima_loop;
-}
-
-/// Returns whether all scores are below +inf, and none is NaN.
-#[inline(always)]
-fn chunk_maxima_loop(scores: &[f32], maxima: &mut [f32]) -> bool {
-    let mut safe = [true; 16];
-    for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
-        let (whole, rest) = chunk.as_chunks::<16>();
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        for part in whole {
-            for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
-                *lane = if x > *lane { x } else { *lane };
-                // NaN fails this comparison, too.
-                *safe &= x <= f32::MAX;
+    /// Returns whether all scores are below +inf, and none is NaN.
+    fn chunk_maxima(scores: &[f32], maxima: &mut [f32]) -> bool {
+        let mut safe = [true; 16];
+        for (chunk, max) in scores.chunks(CHUNK).zip(maxima) {
+            let (whole, rest) = chunk.as_chunks::<16>();
+            let mut lanes = [f32::NEG_INFINITY; 16];
+            for part in whole {
+                for ((lane, safe), &x) in lanes.iter_mut().zip(&mut safe).zip(part) {
+                    *lane = if x > *lane { x } else { *lane };
+                    // NaN fails this comparison, too.
+                    *safe &= x <= f32::MAX;
+                }
             }
+            for (safe, x) in safe.iter_mut().zip(rest) {
+                *safe &= *x <= f32::MAX;
+            }
+            *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
         }
-        for (safe, x) in safe.iter_mut().zip(rest) {
-            *safe &= *x <= f32::MAX;
-        }
-        *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    }
-    safe == [true; 16]
-}
-
-for_each_isa! {
-    pub fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64])
-        = weigh_chunks_loop;
-}
-
-#[inline(always)]
-fn weigh_chunks_loop(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
-    for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
-        *sum = weigh(scores, best, temperature, weights);
+        safe == [true; 16]
     }
 }
 
 for_each_isa! {
-    fn sum_chunks(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) = sum_chunks_loop;
+    pub fn weigh_chunks(scores: &[f32], best: f32, temperature: f32, weights: &mut [f32], sums: &mut [f64]) {
+        for ((scores, weights), sum) in scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(sums) {
+            *sum = weigh(scores, best, temperature, weights);
+        }
+    }
 }
 
-#[inline(always)]
-fn sum_chunks_loop(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) {
-    let mut weights = [0.0; CHUNK];
-    for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
-        *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
+for_each_isa! {
+    fn sum_chunks(scores: &[f32], best: f32, temperature: f32, sums: &mut [f64]) {
+        let mut weights = [0.0; CHUNK];
+        for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
+            *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
+        }
     }
 }
 

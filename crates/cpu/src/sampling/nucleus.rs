@@ -201,71 +201,59 @@ fn bin_that_reaches(sums: &[f64; BINS + 1], wanted: f64, before: &mut f64) -> i3
 }
 
 for_each_isa! {
-    fn bins_of_chunk(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) -> Option<i32> = bins_of_chunk_loop;
-}
-
-/// The bins of a chunk's scores; returned if they are all one.
-#[inline(always)]
-fn bins_of_chunk_loop(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) -> Option<i32> {
-    let first = bins.of(scores[0]);
-    let mut different = 0;
-    for (of, &score) in of.iter_mut().zip(scores) {
-        *of = bins.of(score);
-        different |= *of ^ first;
-    }
-    (different == 0).then_some(first)
-}
-
-for_each_isa! {
-    fn range_of_bin(scores: &[f32], bins: &Bins, bin: i32) -> ScoreRange = range_of_bin_loop;
-}
-
-/// The tokens of a chunk that are in `bin`.
-#[inline(always)]
-fn range_of_bin_loop(scores: &[f32], bins: &Bins, bin: i32) -> ScoreRange {
-    const LANES: usize = 16;
-    let (mut high, mut low, mut tokens) = ([f32::NEG_INFINITY; LANES], [f32::INFINITY; LANES], [0u32; LANES]);
-    let mut note = |lane: usize, score: f32| {
-        let inside = bins.of(score) == bin;
-        high[lane] = if inside & (score > high[lane]) { score } else { high[lane] };
-        low[lane] = if inside & (score < low[lane]) { score } else { low[lane] };
-        tokens[lane] += u32::from(inside);
-    };
-    let (whole, rest) = scores.as_chunks::<LANES>();
-    for part in whole {
-        part.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
-    }
-    rest.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
-    ScoreRange {
-        high: high.into_iter().fold(f32::NEG_INFINITY, f32::max),
-        low: low.into_iter().fold(f32::INFINITY, f32::min),
-        tokens: tokens.iter().sum::<u32>() as usize,
+    /// The bins of a chunk's scores; returned if they are all one.
+    fn bins_of_chunk(scores: &[f32], bins: &Bins, of: &mut [i32; CHUNK]) -> Option<i32> {
+        let first = bins.of(scores[0]);
+        let mut different = 0;
+        for (of, &score) in of.iter_mut().zip(scores) {
+            *of = bins.of(score);
+            different |= *of ^ first;
+        }
+        (different == 0).then_some(first)
     }
 }
 
 for_each_isa! {
-    fn count_equal(scores: &[f32], score: f32) -> usize = count_equal_loop;
-}
-
-#[inline(always)]
-fn count_equal_loop(scores: &[f32], score: f32) -> usize {
-    scores.iter().map(|&other| u32::from(other == score)).sum::<u32>() as usize
+    /// The tokens of a chunk that are in `bin`.
+    fn range_of_bin(scores: &[f32], bins: &Bins, bin: i32) -> ScoreRange {
+        const LANES: usize = 16;
+        let (mut high, mut low, mut tokens) = ([f32::NEG_INFINITY; LANES], [f32::INFINITY; LANES], [0u32; LANES]);
+        let mut note = |lane: usize, score: f32| {
+            let inside = bins.of(score) == bin;
+            high[lane] = if inside & (score > high[lane]) { score } else { high[lane] };
+            low[lane] = if inside & (score < low[lane]) { score } else { low[lane] };
+            tokens[lane] += u32::from(inside);
+        };
+        let (whole, rest) = scores.as_chunks::<LANES>();
+        for part in whole {
+            part.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
+        }
+        rest.iter().enumerate().for_each(|(lane, &score)| note(lane, score));
+        ScoreRange {
+            high: high.into_iter().fold(f32::NEG_INFINITY, f32::max),
+            low: low.into_iter().fold(f32::INFINITY, f32::min),
+            tokens: tokens.iter().sum::<u32>() as usize,
+        }
+    }
 }
 
 for_each_isa! {
-    fn keep_chunk(scores: &[f32], weights: &mut [f32], lowest: f32, ties: usize) -> f64 = keep_chunk_loop;
+    fn count_equal(scores: &[f32], score: f32) -> usize {
+        scores.iter().map(|&other| u32::from(other == score)).sum::<u32>() as usize
+    }
 }
 
-/// Makes the weights of scores below `lowest`, and of `lowest` itself from index `ties` on, zero; returns the sum of
-/// the rest.
-#[inline(always)]
-fn keep_chunk_loop(scores: &[f32], weights: &mut [f32], lowest: f32, ties: usize) -> f64 {
-    let (first, second) = (ties.min(weights.len()), weights.len());
-    for (weight, &score) in weights[..first].iter_mut().zip(scores) {
-        *weight = if score >= lowest { *weight } else { 0.0 };
+for_each_isa! {
+    /// Makes the weights of scores below `lowest`, and of `lowest` itself from index `ties` on, zero; returns the sum
+    /// of the rest.
+    fn keep_chunk(scores: &[f32], weights: &mut [f32], lowest: f32, ties: usize) -> f64 {
+        let (first, second) = (ties.min(weights.len()), weights.len());
+        for (weight, &score) in weights[..first].iter_mut().zip(scores) {
+            *weight = if score >= lowest { *weight } else { 0.0 };
+        }
+        for (weight, &score) in weights[first..second].iter_mut().zip(&scores[first..]) {
+            *weight = if score > lowest { *weight } else { 0.0 };
+        }
+        sum_of_weights(weights)
     }
-    for (weight, &score) in weights[first..second].iter_mut().zip(&scores[first..]) {
-        *weight = if score > lowest { *weight } else { 0.0 };
-    }
-    sum_of_weights(weights)
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use offshoot_backend::{Backend, Dtype, MatrixPart, WeightView};
+use offshoot_backend::{Backend, Dtype, MatrixPart, OutputMode, WeightView};
 use offshoot_cpu::amx::{self, ShapedTiles, TILE_ROWS, TileShapes};
 use offshoot_cpu::tile_order::{PairChains, SplitPair};
 use offshoot_cpu::{Cpu, CpuBuffer, Isa};
@@ -189,7 +189,7 @@ fn linear_layers_have_the_bits_of_chains_of_dot_products() {
         let packed = cpu.matrix(&[MatrixPart::Dense(view)]).expect("a dense matrix is packed");
         let mut out = CpuBuffer::new(rows, outputs);
         let x = CpuBuffer { rows, width: inputs, data: x };
-        cpu.linear(&mut out, &x, &packed, None);
+        cpu.linear(&mut out, &x, &packed, None, OutputMode::Replace);
         for (row, output) in (0..rows).flat_map(|row| (0..outputs).map(move |output| (row, output))) {
             let chain = pairs(x.row(row)).into_iter().zip(pairs(&w[output * inputs..][..inputs]));
             let expected = chain.fold(0.0, |sum, (x, w)| dot(sum, x, w));

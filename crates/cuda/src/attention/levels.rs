@@ -54,21 +54,15 @@ impl LevelRows {
         let numbers: Vec<u32> = rows.iter().map(|row| row.row).collect();
         let bounds: Vec<u32> = rows.iter().flat_map(|row| row.bounds.words()).collect();
         let plan =
-            |plan: &AttentionPlan| Ok((uploaded(device, &level_words(plan))?, uploaded(device, &plan.row_positions)?));
+            |plan: &AttentionPlan| Ok((device.uploaded(&level_words(plan))?, device.uploaded(&plan.row_positions)?));
         Ok(Self {
             kernels,
             count: rows.len(),
-            rows: uploaded(device, &numbers)?,
-            bounds: uploaded(device, &bounds)?,
+            rows: device.uploaded(&numbers)?,
+            bounds: device.uploaded(&bounds)?,
             plans: plans.iter().map(plan).collect::<Result<_>>()?,
         })
     }
-}
-
-fn uploaded(device: &Device, words: &[u32]) -> Result<Memory> {
-    let memory = device.alloc(size_of_val(words))?;
-    device.upload(&memory, 0, bytemuck::cast_slice(words))?;
-    Ok(memory)
 }
 
 impl LevelRows {

@@ -71,6 +71,17 @@ impl FourBit {
         inner.div_ceil(Self::INPUTS) * self.panel_bytes()
     }
 
+    /// Bytes of a stage of Hopper's kernels: inputs of `cap` rows, and panels of codes of `groups` times 64 outputs.
+    pub const fn stage_bytes(self, cap: usize, groups: usize) -> usize {
+        (cap * 256 + groups * self.panel_bytes()).next_multiple_of(1024)
+    }
+
+    /// Stages of such kernels that fit into `bytes`. More than 24 hide no more latency.
+    pub const fn stages(self, bytes: usize, cap: usize, groups: usize) -> usize {
+        let fit = bytes / self.stage_bytes(cap, groups);
+        if fit < 24 { fit } else { 24 }
+    }
+
     /// Bytes of a matrix.
     pub const fn bytes(self, outputs: usize, inner: usize) -> usize {
         outputs.div_ceil(Self::OUTPUTS) * self.group_bytes(inner)
@@ -108,9 +119,6 @@ impl FourBitTiles {
     /// Bytes of shared memory that a block of Hopper may have beside barriers and the table of experts.
     const MOST_SHARED: usize = 217 * 1024;
 
-    /// More stages hide no more latency.
-    const MOST_STAGES: usize = 24;
-
     /// Bytes of the ring of `linear_4bit`.
     pub const RING: usize = 64 * 1024;
 
@@ -146,11 +154,6 @@ impl FourBitTiles {
         }
     }
 
-    /// Bytes of a stage of `expert_linear_4bit_wgmma`: inputs, and panels of codes.
-    const fn stage_bytes(self, format: FourBit) -> usize {
-        (self.cap * 256 + self.groups * format.panel_bytes()).next_multiple_of(1024)
-    }
-
     /// Bytes in which splits pass on their sums.
     const fn split_bytes(self) -> usize {
         (self.splits - 1) * self.groups * self.cap / 2 * 128 * 4
@@ -158,14 +161,15 @@ impl FourBitTiles {
 
     /// Stages of the ring of `expert_linear_4bit_wgmma`, which is aligned to 1024.
     pub const fn stages(self, format: FourBit) -> usize {
-        let fit = (Self::MOST_SHARED - 1024 - self.split_bytes()) / self.stage_bytes(format);
-        if fit < Self::MOST_STAGES { fit } else { Self::MOST_STAGES }
+        format.stages(Self::MOST_SHARED - 1024 - self.split_bytes(), self.cap, self.groups)
     }
 
     /// Bytes of dynamic shared memory.
     pub const fn shared(self, format: FourBit) -> usize {
         match self.kernel {
-            FourBitKernel::Wgmma => self.stages(format) * self.stage_bytes(format) + self.split_bytes() + 1024,
+            FourBitKernel::Wgmma => {
+                self.stages(format) * format.stage_bytes(self.cap, self.groups) + self.split_bytes() + 1024
+            }
             FourBitKernel::Mma => Self::RING + 128,
         }
     }

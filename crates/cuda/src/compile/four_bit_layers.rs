@@ -49,9 +49,6 @@ impl LayerTiles {
     /// What a block takes beside its ring: 1 KiB for every block, barriers, and up to 1 KiB before the ring is aligned.
     const BESIDE: usize = 3 * 1024;
 
-    /// More stages hide no more latency.
-    const MOST_STAGES: usize = 24;
-
     const fn new(cap: usize, groups: usize, blocks: usize) -> Self {
         Self { cap, groups, blocks, has_one_sum: false }
     }
@@ -74,20 +71,14 @@ impl LayerTiles {
         self.cap
     }
 
-    /// Bytes of a stage: inputs, and panels of codes.
-    const fn stage_bytes(self, format: FourBit) -> usize {
-        (self.cap * 256 + self.groups * format.panel_bytes()).next_multiple_of(1024)
-    }
-
     /// Stages of the ring.
     pub const fn stages(self, format: FourBit) -> usize {
-        let fit = (Self::SHARED / self.blocks - Self::BESIDE) / self.stage_bytes(format);
-        if fit < Self::MOST_STAGES { fit } else { Self::MOST_STAGES }
+        format.stages(Self::SHARED / self.blocks - Self::BESIDE, self.cap, self.groups)
     }
 
     /// Bytes of dynamic shared memory.
     pub const fn shared(self, format: FourBit) -> usize {
-        self.stages(format) * self.stage_bytes(format) + 1024
+        self.stages(format) * format.stage_bytes(self.cap, self.groups) + 1024
     }
 }
 

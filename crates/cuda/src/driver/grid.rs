@@ -12,6 +12,19 @@ pub fn lane_blocks(elements: u32) -> u32 {
     elements.div_ceil(LANE_BLOCK * LANES)
 }
 
+/// Outputs and places of a block of `expert_linear_any` and `linear_4bit_any`.
+const ANY_TILE: usize = 16;
+
+/// More blocks along the places would have nothing to do at any size that these kernels are made for.
+const MOST_ANY_BLOCKS: usize = 4096;
+
+/// Grid and threads of these kernels for places of experts. Along the places there are as many blocks as tiles may
+/// exist: each expert's last one is not full.
+pub fn any_grid(outputs: usize, places: usize, experts: usize) -> ([u32; 3], u32) {
+    let tiles = places.min(experts + places / ANY_TILE).min(MOST_ANY_BLOCKS);
+    ([small(outputs.div_ceil(ANY_TILE)), small(tiles), 1], small(ANY_TILE * ANY_TILE))
+}
+
 /// A count as a 32-bit kernel argument.
 pub fn small(count: usize) -> u32 {
     u32::try_from(count).expect("rows, widths and bytes of a row are below 2^32")

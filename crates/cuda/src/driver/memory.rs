@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use bytemuck::NoUninit;
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 
@@ -167,6 +168,20 @@ impl Device {
         self.call("upload", || unsafe { result::memcpy_htod_async(at, from, self.stream()) })?;
         // The driver reads memory that it knows (a slice of `Pinned`) later.
         if is_known_to_driver(from) { self.synchronise() } else { Ok(()) }
+    }
+
+    /// Allocates memory that holds `values`.
+    pub fn uploaded<T: NoUninit>(&self, values: &[T]) -> Result<Memory> {
+        let memory = self.alloc(size_of_val(values))?;
+        self.upload(&memory, 0, bytemuck::cast_slice(values))?;
+        Ok(memory)
+    }
+
+    /// Allocates memory of zeros.
+    pub fn zeroed(&self, bytes: usize) -> Result<Memory> {
+        let memory = self.alloc(bytes)?;
+        self.zero(&memory)?;
+        Ok(memory)
     }
 
     /// Enqueues a copy of `range` of page-locked memory to the device.

@@ -6,15 +6,9 @@ use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
-use crate::driver::grid::small;
+use crate::driver::grid::any_grid;
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
-
-/// Outputs and places of a block of `expert_linear_any`.
-const ANY_TILE: usize = 16;
-
-/// More blocks along the places would have nothing to do at any size that this kernel is made for.
-const MOST_ANY_BLOCKS: usize = 4096;
 
 /// The kernels for weights of one dtype.
 pub struct ExpertKernels {
@@ -84,10 +78,8 @@ impl ExpertKernels {
 
     pub(super) fn launch_any(&self, args: Args, out: Dtype, outputs: usize, routes: &Routes) {
         let function = if out == self.element { &self.any } else { &self.any_to_sums };
-        // Tiles that may exist: each expert's last one is not full.
-        let tiles = routes.places().min(routes.experts() + routes.places() / ANY_TILE);
-        let grid = [small(outputs.div_ceil(ANY_TILE)), small(tiles.min(MOST_ANY_BLOCKS)), 1];
-        self.device.launch(function, grid, small(ANY_TILE * ANY_TILE), 0, &args);
+        let (grid, threads) = any_grid(outputs, routes.places(), routes.experts());
+        self.device.launch(function, grid, threads, 0, &args);
     }
 }
 

@@ -71,14 +71,12 @@ impl Routes {
             return Err(Error::value("the number of experts per token", expected, router.chosen.to_string()));
         }
         device.prepare(&units::routes())?;
-        let needed = device.alloc(2 * size_of::<u32>())?;
-        device.zero(&needed)?;
         Ok(Self {
             choose: device.function(&Unit::new(&units::ROUTE_CHOOSE), "route_choose")?,
             sort: device.function(&Unit::new(&units::ROUTE_PLACES), "route_places")?,
             firsts: device.alloc((experts + 1) * size_of::<u32>())?,
             device: device.clone(),
-            needed,
+            needed: device.zeroed(2 * size_of::<u32>())?,
             experts,
             router,
             rows: 0,

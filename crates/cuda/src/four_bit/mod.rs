@@ -11,19 +11,13 @@ use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
-use crate::driver::grid::small;
+use crate::driver::grid::{any_grid, small};
 use crate::driver::memory::Memory;
 use crate::driver::tensor_map::{BoxElement, MatrixBoxes, TensorMap};
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
 use offshoot_backend::{Dtype, WeightFormat};
 use offshoot_core::error::Result;
-
-/// Outputs and places of a block of `linear_4bit_any`.
-const ANY_TILE: usize = 16;
-
-/// More blocks along the places would have nothing to do at any size that this kernel is made for.
-const MOST_ANY_BLOCKS: usize = 4096;
 
 /// The kernels of the formats that were asked for.
 pub struct FourBitKernels {
@@ -195,10 +189,9 @@ impl FourBitKernels {
             let function = &kernels.tiles[&(x.element, tiles)];
             self.device.launch(function, [blocks, 1, 1], tiles.threads(), tiles.shared(format), &args);
         } else {
-            let most = out.rows.min(count + out.rows / ANY_TILE).min(MOST_ANY_BLOCKS);
-            let grid = [small(outputs.div_ceil(ANY_TILE)), small(most), 1];
+            let (grid, threads) = any_grid(outputs, out.rows, count);
             let function = &kernels.any[&(x.element, out.element)];
-            self.device.launch(function, grid, small(ANY_TILE * ANY_TILE), 0, &args.u32(accumulates.into()));
+            self.device.launch(function, grid, threads, 0, &args.u32(accumulates.into()));
         }
     }
 }

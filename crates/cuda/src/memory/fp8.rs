@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::weights::{Fp8Part, Fp8Scales, Matrix, WeightLoader};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
-use crate::driver::memory::Memory;
+use offshoot_backend::quantised::row_of_stack;
 use offshoot_backend::{CodeFormat, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
 
@@ -61,7 +61,7 @@ impl WeightLoader {
             let scales = &mut by_output[first * groups..][..count * groups];
             let rows = read.par_chunks_exact_mut(stride).zip(scales.par_chunks_exact_mut(groups));
             rows.enumerate().for_each_init(QuantRow::default, |row, (output, (codes, scales))| {
-                let (view, from) = part_of(views, first + output);
+                let (view, from) = row_of_stack(views, first + output);
                 view.read_row(from, row);
                 codes[..inner].copy_from_slice(&row.codes);
                 scales.copy_from_slice(&row.scales);
@@ -73,29 +73,12 @@ impl WeightLoader {
             .map(|at| by_output[at])
             .collect();
         let compact = (scaling == Fp8Scaling::Blocks).then(|| compact(&by_output, groups)).flatten();
-        let compact = compact.map(|scales| self.numbers(&scales)).transpose()?;
-        let fp8 = Fp8Scales { scaling, memory: self.numbers(&scales)?, compact, parts: parts(views) };
+        let compact = compact.map(|scales| self.device.uploaded(&scales)).transpose()?;
+        let fp8 = Fp8Scales { scaling, memory: self.device.uploaded(&scales)?, compact, parts: parts(views) };
         self.device.check()?;
         let format = WeightFormat::Quantised(format);
         Ok(Matrix { memory: Arc::new(memory), outputs, inner, format, fp8: Some(fp8) })
     }
-
-    fn numbers(&self, numbers: &[f32]) -> Result<Memory> {
-        let memory = self.device.alloc(size_of_val(numbers))?;
-        self.device.upload(&memory, 0, bytemuck::cast_slice(numbers))?;
-        Ok(memory)
-    }
-}
-
-/// The part that has row `row` of all parts, and which of its rows that is.
-fn part_of<'a, 'b>(views: &'b [QuantView<'a>], mut row: usize) -> (&'b QuantView<'a>, usize) {
-    for view in views {
-        if row < view.rows {
-            return (view, row);
-        }
-        row -= view.rows;
-    }
-    panic!("row {row} is behind the last part")
 }
 
 /// Neighbours that are rounded alike are one part.

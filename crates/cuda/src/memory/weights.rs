@@ -118,8 +118,7 @@ impl WeightLoader {
     pub fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
         let elements: Vec<f32> =
             parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect();
-        let memory = self.device.alloc(size_of_val(elements.as_slice()))?;
-        self.device.upload(&memory, 0, bytemuck::cast_slice(&elements))?;
+        let memory = self.device.uploaded(&elements)?;
         let dtype = parts[0].dtype;
         let as_given = if dtype != Dtype::F32 && parts.iter().all(|part| part.dtype == dtype) {
             let given = self.device.alloc(elements.len() * dtype.bytes())?;

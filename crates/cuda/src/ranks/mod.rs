@@ -68,11 +68,7 @@ impl Ranked for Cuda {
     }
 
     fn prepare_sums(&mut self, fabric: &CudaFabric, rank: usize, part: ActivationDtype, how: Reduced) -> Result<()> {
-        let part = match part {
-            ActivationDtype::Sums => Dtype::F32,
-            ActivationDtype::Operands(dtype) => dtype,
-        };
-        let sums = ExchangedSums::of(fabric.count, part, how.wire, how.exact);
+        let sums = ExchangedSums::of(fabric.count, part.narrowest(), how.wire, how.exact);
         fabric.exchanges.prepare_sums(self.device(), rank, sums)
     }
 

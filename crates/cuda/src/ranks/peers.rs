@@ -76,13 +76,11 @@ impl Peers {
             devices.iter().map(|device| written_by_others(device, count)).collect::<Result<Vec<Vec<Memory>>>>()?;
         let addresses: Vec<u64> = memories.iter().flatten().map(Memory::address).collect();
         let ranks = devices.iter().zip(memories).map(|(device, memories)| {
-            let table = device.alloc(size_of_val(&addresses[..]))?;
-            device.upload(&table, 0, bytemuck::cast_slice(&addresses))?;
             Ok(RankExchange {
                 kernels: Kernels::load(device, count)?,
                 _written_by_others: memories,
-                ranks: table,
-                last: zeroed(device, MOST_BLOCKS * size_of::<u32>())?,
+                ranks: device.uploaded(&addresses)?,
+                last: device.zeroed(MOST_BLOCKS * size_of::<u32>())?,
             })
         });
         let peers =
@@ -123,7 +121,10 @@ impl Peers {
             two_shot: function("all_reduce_two_shot")?,
         });
         // The driver brings a kernel to the device when it is first launched.
-        self.warm_up_sums(device, rank, &kernels);
+        for kernel in [&kernels.one_shot, &kernels.two_shot] {
+            let args = Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
+            device.launch_early(kernel, [1, 1], SUM_THREADS, 0, &self.args(rank, args));
+        }
         loaded.insert(sums, kernels.clone());
         Ok(kernels)
     }
@@ -181,13 +182,6 @@ impl Peers {
         }
     }
 
-    fn warm_up_sums(&self, device: &Device, rank: usize, kernels: &SumKernels) {
-        for kernel in [&kernels.one_shot, &kernels.two_shot] {
-            let args = Args::new().u64(0).memories([], PARTS).u64(0).u32(0).u32(0);
-            device.launch_early(kernel, [1, 1], SUM_THREADS, 0, &self.args(rank, args));
-        }
-    }
-
     /// Enqueues one launch that gathers elements of `x`. One alone has no such kernel.
     pub fn launch_gather(&self, device: &Device, rank: usize, piece: ChunkedPiece, out: &Buffer, x: &Buffer) {
         let Some(gather) = &self.ranks[rank].kernels.gather else { return };
@@ -203,20 +197,13 @@ impl Peers {
     }
 }
 
-/// Zeroed device memory.
-fn zeroed(device: &Device, bytes: usize) -> Result<Memory> {
-    let memory = device.alloc(bytes)?;
-    device.zero(&memory)?;
-    Ok(memory)
-}
-
 /// What the others write of one rank, in the order of `RankMemory` in kernels/ranks/exchange.cuh.
 fn written_by_others(device: &Device, ranks: usize) -> Result<Vec<Memory>> {
     let others = ranks - 1;
     Ok(vec![
-        zeroed(device, 2 * others * ways::most_lines(ranks) * LINE)?,
+        device.zeroed(2 * others * ways::most_lines(ranks) * LINE)?,
         device.alloc(2 * others * ways::most_floats(ranks) * size_of::<f32>())?,
-        zeroed(device, others * MOST_CHUNKS * size_of::<u32>())?,
-        zeroed(device, size_of::<u32>())?,
+        device.zeroed(others * MOST_CHUNKS * size_of::<u32>())?,
+        device.zeroed(size_of::<u32>())?,
     ])
 }

@@ -15,11 +15,12 @@ use super::workload_file::read_jobs;
 use offshoot_args::whole;
 use offshoot_args::words::{DTYPES, STATE_DTYPES, one_of};
 use offshoot_backend::{
-    ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, RowToken, StateDtype, StateShape,
-    StepBatch, Timed, Uniform, WeightFormat, WeightView,
+    ActivationDtype, DeltaGates, DeltaHeads, Dtype, HeadLayout, KvShape, Rates, StateDtype, StateShape, StepBatch,
+    Timed, Uniform, WeightFormat,
 };
+use offshoot_cases::case;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{LayerIx, StateId, TokenId};
+use offshoot_core::ids::{LayerIx, StateId};
 use offshoot_core::out;
 use offshoot_kv::StateRun;
 use offshoot_launch::{DeviceBackend, OnDevice};
@@ -239,9 +240,7 @@ fn measure<B: Timed>(
     let states = StateShape { heads: vec![heads; layers], slots: sequences, dtype: options.state_dtype };
     let mut kv = backend.kv(&KvShape { states, ..KvShape::uniform(1, any, dtype, 1) })?;
     let mut vector = |stream: u64, len: usize, value: &dyn Fn(f32) -> f32| {
-        let values: Vec<f32> = drawn(stream, len).into_iter().map(value).collect();
-        let bytes = Dtype::F32.encode(&values);
-        backend.vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: len, bytes: &bytes }])
+        case::vector(backend, &drawn(stream, len).into_iter().map(value).collect::<Vec<f32>>())
     };
     let conv = vector(1, 4 * heads.conv_width(), &|x| x)?;
     let rate = vector(2, heads.value_heads, &|a_log| -(a_log - 2.0).exp())?;
@@ -254,18 +253,13 @@ fn measure<B: Timed>(
         StateRun { rows: first..first + tokens as u32, from: slot.filter(|_| !is_first), is_in: false, to: slot }
     };
     let batch = |is_first: bool| StepBatch {
-        tokens: vec![RowToken::Known(TokenId(0)); rows],
-        positions: vec![0; rows],
         state_runs: (0..sequences).map(|number| run(is_first, number)).collect(),
-        ..StepBatch::default()
+        ..case::rows_at(&vec![0; rows])
     };
     let shape = backend.load(&mut step, batch(true))?;
     let operands = ActivationDtype::Operands(dtype);
     let mut filled = |stream: u64, width: usize, holds: ActivationDtype| {
-        let mut buffer = backend.buffer(width, holds)?;
-        backend.resize(&mut buffer, shape.rows)?;
-        backend.write(&mut buffer, shape.rows, &drawn(stream, shape.rows * width))?;
-        Ok(buffer)
+        case::buffer(backend, holds, shape.rows, width, &drawn(stream, shape.rows * width))
     };
     let x = filled(5, heads.conv_width(), operands)?;
     let ba = filled(6, 2 * heads.value_heads, ActivationDtype::Sums)?;

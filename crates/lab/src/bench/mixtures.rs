@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::layers::{CALLS, LayerTimes, MeasuredLayer, ProductOptions, TIMES};
 use super::tables::median;
 use offshoot_backend::{
-    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, RandomWeight, Rates, Timed, Uniform, WeightFormat,
+    ActivationDtype, ExpertInput, ExpertKind, MatrixPart, OutputMode, RandomWeight, Rates, Timed, Uniform, WeightFormat,
 };
 use offshoot_core::error::Result;
 use offshoot_model::ModelConfig;
@@ -151,7 +151,7 @@ impl TimedMixture {
                 MixtureOp::Down => {
                     backend.expert_linear(&mut out, &x, &weights[call % COPIES], &routes[call], ExpertInput::Places);
                 }
-                MixtureOp::Combine => backend.combine_add(&mut out, &x, &routes[call]),
+                MixtureOp::Combine => backend.combine(&mut out, &x, &routes[call], OutputMode::Add),
             })?;
             all.push(LayerTimes::new(rows, None, median(us), self.floor(op, rows)));
         }

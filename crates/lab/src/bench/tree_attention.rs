@@ -16,17 +16,18 @@ use super::trees::{PagedTree, TreeSpec, read_trees};
 use offshoot_args::rate;
 use offshoot_args::words::{KV_DTYPES, PLANNERS, one_of};
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, KvDtype, KvShape, Rates, RowToken, Scoring, StepBatch, Timed, WeightFormat,
+    ActivationDtype, Backend, Dtype, KvDtype, KvShape, Rates, Scoring, StepBatch, Timed, WeightFormat,
 };
+use offshoot_cases::case::{buffer, rows_at, run};
 use offshoot_cases::dense::{dense, relative_error};
 use offshoot_cases::setting::hints;
 use offshoot_core::dice::Dice;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
-use offshoot_core::ids::{LayerIx, PageId, TokenId};
+use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_fixtures::forests::context;
 use offshoot_kv::KvSlot;
-use offshoot_kv::plan::{AttentionPlan, Planner};
+use offshoot_kv::plan::Planner;
 use offshoot_launch::{DeviceBackend, OnDevice};
 
 /// Timed runs of a tree; the median counts.
@@ -147,12 +148,11 @@ fn measure<'a, B: Timed>(
     let heads = tree.heads;
     let scale = tree.scale();
     let mut step = backend.step(&[heads], tree.dtype, 1)?;
-    let shape = backend.load(&mut step, batch(plan))?;
-    let mut qkv = backend.buffer(heads.qkv_width(), ActivationDtype::Operands(tree.dtype))?;
-    let mut out = backend.buffer(heads.q_width(), ActivationDtype::Operands(tree.dtype))?;
-    backend.resize(&mut qkv, shape.rows)?;
-    backend.resize(&mut out, shape.rows)?;
-    backend.write(&mut qkv, rows, &numbers.queries)?;
+    let batch = rows_at(&plan.row_positions);
+    let shape = backend.load(&mut step, StepBatch { plans: vec![plan], ..batch })?;
+    let operands = ActivationDtype::Operands(tree.dtype);
+    let qkv = buffer(backend, operands, shape.rows, heads.qkv_width(), &numbers.queries)?;
+    let mut out = buffer(backend, operands, shape.rows, heads.q_width(), &[])?;
     let mut turns = kvs.iter().cycle();
     let us = backend.time(&mut step, shape, TIMES, |backend, step| {
         let kv = turns.next().expect("a cycle has no end");
@@ -186,12 +186,6 @@ impl TreeSpec {
     fn scale(&self) -> f32 {
         (self.heads.head_dim as f32).powf(-0.5)
     }
-}
-
-fn batch(plan: AttentionPlan) -> StepBatch {
-    let positions = plan.row_positions.clone();
-    let tokens = vec![RowToken::Known(TokenId(0)); positions.len()];
-    StepBatch { tokens, positions, plans: vec![plan], ..StepBatch::default() }
 }
 
 /// Queries of all rows, and keys and values of some tokens, which repeat; of variance 1, rounded to the dtype.
@@ -268,19 +262,14 @@ fn filled<B: Backend>(backend: &mut B, tree: &TreeSpec, paged: &PagedTree, numbe
     let mut written = 0;
     for slots in slots.chunks(DIFFERENT) {
         let rows = slots.len();
-        let tokens = vec![RowToken::Known(TokenId(0)); rows];
-        let batch = StepBatch { tokens, positions: vec![0; rows], slots: vec![slots.to_vec()], ..StepBatch::default() };
+        let batch = StepBatch { slots: vec![slots.to_vec()], ..rows_at(&vec![0; rows]) };
         let shape = backend.load(&mut step, batch)?;
         if rows != written {
             backend.resize(&mut qkv, shape.rows)?;
             backend.write(&mut qkv, rows, &numbers.stored[..rows * heads.qkv_width()])?;
             written = rows;
         }
-        backend.run(&mut step, shape, |backend, step| {
-            backend.kv_append(&mut kv, LAYER, &qkv, step);
-            Ok(())
-        })?;
-        backend.collect(&mut step)?;
+        run(backend, &mut step, shape, |backend, step| backend.kv_append(&mut kv, LAYER, &qkv, step))?;
     }
     Ok(kv)
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::gguf_files::{GgufWriter, golden};
-use offshoot_backend::{ActivationDtype, Backend, BlockView, Dtype, MatrixPart, WeightFormat};
+use offshoot_backend::{ActivationDtype, Backend, BlockView, Dtype, MatrixPart, OutputMode, WeightFormat};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, CpuBuffer, Isa};
@@ -100,7 +100,7 @@ fn product(backend: &mut Cpu, x: &[f32], cols: usize, view: BlockView<'_>) -> Ve
     let x = CpuBuffer { rows, width: cols, data: x.to_vec() };
     let mut out = backend.buffer(view.rows, ActivationDtype::Sums).unwrap();
     backend.resize(&mut out, rows).unwrap();
-    backend.linear(&mut out, &x, &matrix, None);
+    backend.linear(&mut out, &x, &matrix, None, OutputMode::Replace);
     out.data
 }
 

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
+use super::layouts::{self, Codes, kernel_of};
 use crate::gemm::pack::PANEL;
 use offshoot_gguf::{LIFTED, TensorType};
 
@@ -19,20 +20,7 @@ pub fn vnni(kind: TensorType) -> BlockKernels {
 }
 
 fn kernels<const VNNI: bool>(kind: TensorType) -> BlockKernels {
-    BlockKernels {
-        rows: 4,
-        panels: |_| 1,
-        kernel: match (CodeLines::of(kind), kind.has_least()) {
-            (CodeLines::Bytes, false) => kernel::<Bytes, false, VNNI>,
-            (CodeLines::Nibbles, false) => kernel::<Nibbles, false, VNNI>,
-            (CodeLines::Nibbles, true) => kernel::<Nibbles, true, VNNI>,
-            (CodeLines::Five, false) => kernel::<Five, false, VNNI>,
-            (CodeLines::Five, true) => kernel::<Five, true, VNNI>,
-            (CodeLines::Six, false) => kernel::<Six, false, VNNI>,
-            (CodeLines::Fp4, false) => kernel::<Fp4, false, VNNI>,
-            (codes, true) => unreachable!("{kind} has no smallest values beside {codes:?}"),
-        },
-    }
+    BlockKernels { rows: 4, panels: |_| 1, kernel: kernel_of!(kind, kernel, VNNI) }
 }
 
 fn kernel<C: Codes, const LEAST: bool, const VNNI: bool>(rows: usize, _: usize) -> BlockKernel {
@@ -50,19 +38,15 @@ fn kernel<C: Codes, const LEAST: bool, const VNNI: bool>(rows: usize, _: usize) 
     if VNNI { of_rows!(vnni_tile) } else { of_rows!(pair_tile) }
 }
 
-/// Unpacks 32 inputs of eight outputs.
-trait Codes {
-    const LINES: usize;
-    /// Scales of 32 inputs: one, or one for each half of them.
-    const SPLITS: usize = 1;
-    /// Words whose sums of products of pairs fit 16 bits; zero where not even one pair's do.
-    const WORDS_IN_16_BITS: usize;
-
-    /// Word `i` of the raised codes.
-    ///
-    /// # Safety
-    /// `lines` is valid for half of each of `LINES` lines; the processor has AVX2.
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i;
+/// Words whose sums of products of pairs fit 16 bits: `8 * 2 * 15 * 127` is 30,480, `4 * 2 * 31 * 127` is 31,496,
+/// `2 * 2 * 63 * 127` is 32,004, and `4 * 2 * 24 * 127` is 24,384. Zero where not even one pair's do.
+const fn words_in_16_bits(codes: CodeLines) -> usize {
+    match codes {
+        CodeLines::Bytes => 0,
+        CodeLines::Nibbles => 8,
+        CodeLines::Five | CodeLines::Fp4 => 4,
+        CodeLines::Six => 2,
+    }
 }
 
 /// # Safety
@@ -96,82 +80,27 @@ fn high_bits(high: __m256i, shift: i32, mask: i8) -> __m256i {
     _mm256_and_si256(moved, _mm256_set1_epi8(mask))
 }
 
-struct Bytes;
-
-impl Codes for Bytes {
-    const LINES: usize = CodeLines::Bytes.lines();
-    const WORDS_IN_16_BITS: usize = 0;
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
-        // SAFETY: promised by the caller.
-        unsafe { line(lines, i) }
-    }
-}
-
-/// `8 * 2 * 15 * 127` is 30,480.
-struct Nibbles;
-
-impl Codes for Nibbles {
-    const LINES: usize = CodeLines::Nibbles.lines();
-    const WORDS_IN_16_BITS: usize = 8;
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
-        // SAFETY: promised by the caller.
-        unsafe { nibbles(lines, i) }
-    }
-}
-
-/// `4 * 2 * 31 * 127` is 31,496.
-struct Five;
-
-impl Codes for Five {
-    const LINES: usize = CodeLines::Five.lines();
-    const WORDS_IN_16_BITS: usize = 4;
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
-        // SAFETY: promised by the caller.
-        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4)) };
-        _mm256_or_si256(low, high_bits(high, 4 - i as i32, 16))
-    }
-}
-
-/// `2 * 2 * 63 * 127` is 32,004.
-struct Six;
-
-impl Codes for Six {
-    const LINES: usize = CodeLines::Six.lines();
-    const SPLITS: usize = 2;
-    const WORDS_IN_16_BITS: usize = 2;
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
-        // SAFETY: promised by the caller.
-        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4 + i / 4)) };
-        _mm256_or_si256(low, high_bits(high, 4 - 2 * (i as i32 % 4), 0x30))
-    }
-}
-
-/// `4 * 2 * 24 * 127` is 24,384.
-struct Fp4;
-
-impl Codes for Fp4 {
-    const LINES: usize = CodeLines::Fp4.lines();
-    const WORDS_IN_16_BITS: usize = 4;
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m256i {
-        // SAFETY: promised by the caller; the table has 16 bytes.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
-            _mm256_shuffle_epi8(table, nibbles(lines, i))
+/// Word `i` of the raised codes of 32 inputs of eight outputs.
+///
+/// # Safety
+/// `lines` is valid for half of each line of the layout; the processor has AVX2.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn raised<C: Codes>(lines: *const u8, i: usize) -> __m256i {
+    // SAFETY: promised by the caller; the table has 16 bytes.
+    unsafe {
+        match C::LINES {
+            CodeLines::Bytes => line(lines, i),
+            CodeLines::Nibbles => nibbles(lines, i),
+            CodeLines::Five => _mm256_or_si256(nibbles(lines, i), high_bits(line(lines, 4), 4 - i as i32, 16)),
+            CodeLines::Six => {
+                let high = high_bits(line(lines, 4 + i / 4), 4 - 2 * (i as i32 % 4), 0x30);
+                _mm256_or_si256(nibbles(lines, i), high)
+            }
+            CodeLines::Fp4 => {
+                let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+                _mm256_shuffle_epi8(table, nibbles(lines, i))
+            }
         }
     }
 }
@@ -182,12 +111,12 @@ impl Codes for Fp4 {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_pairs<C: Codes>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
-    let ones = _mm256_set1_epi16(1);
-    for (words, x) in words.chunks(C::WORDS_IN_16_BITS.max(1)).zip(x.chunks(C::WORDS_IN_16_BITS.max(1))) {
+    let (ones, most) = (_mm256_set1_epi16(1), const { words_in_16_bits(C::LINES) });
+    for (words, x) in words.chunks(most.max(1)).zip(x.chunks(most.max(1))) {
         let mut pairs = _mm256_setzero_si256();
         for (word, x) in words.iter().zip(x) {
             let x = _mm256_set1_epi32(*x);
-            pairs = if C::WORDS_IN_16_BITS == 0 {
+            pairs = if most == 0 {
                 let code = _mm256_xor_si256(*word, _mm256_set1_epi8(-128));
                 _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code))
             } else {
@@ -213,10 +142,10 @@ macro_rules! tile {
         #[target_feature(enable = $features)]
         unsafe fn $name<C: Codes, const LEAST: bool, const ROWS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
             let (w, groups) = (tile.w, tile.w.groups());
-            let codes = &w.codes_from(tile.panel)[..groups * C::LINES * LINE];
-            let splits = C::SPLITS;
+            let (bytes, splits) = const { (C::LINES.bytes(), C::LINES.splits()) };
+            let codes = &w.codes_from(tile.panel)[..groups * bytes];
             let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
-            for (g, lines) in codes.chunks_exact(C::LINES * LINE).enumerate() {
+            for (g, lines) in codes.chunks_exact(bytes).enumerate() {
                 let x: [[i32; WORDS]; ROWS] = std::array::from_fn(|r| {
                     let codes = &tile.x.codes_from(tile.first + r)[g * LIFTED..][..LIFTED];
                     bytemuck::pod_read_unaligned(bytemuck::cast_slice(codes))
@@ -225,13 +154,17 @@ macro_rules! tile {
                     let mut words = [_mm256_setzero_si256(); WORDS];
                     for (i, word) in words.iter_mut().enumerate() {
                         // SAFETY: `lines` has all lines of the group; the processor has the instructions.
-                        *word = unsafe { C::word(lines.as_ptr().add(half * LINE / 2), i) };
+                        *word = unsafe { raised::<C>(lines.as_ptr().add(half * LINE / 2), i) };
                     }
                     for (r, acc) in acc.iter_mut().enumerate() {
                         let row = tile.x.row(tile.first + r);
                         for split in 0..splits {
                             let words_of = split * WORDS / splits..(split + 1) * WORDS / splits;
-                            let start = if $raised(C::WORDS_IN_16_BITS) { row.starts[g * splits + split] } else { 0 };
+                            let start = if $raised(const { words_in_16_bits(C::LINES) }) {
+                                row.starts[g * splits + split]
+                            } else {
+                                0
+                            };
                             let dot = $add(_mm256_set1_epi32(start), &words[words_of.clone()], &x[r][words_of]);
                             let scales = &tile.scales_at(0, g, split)[half * PANEL / 2..][..PANEL / 2];
                             // SAFETY: eight numbers.

@@ -5,25 +5,14 @@ use std::arch::x86_64::*;
 
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
+use super::layouts::{self, Codes, kernel_of};
+use crate::gemm::kernel::tile_of;
 use crate::gemm::pack::PANEL;
 use offshoot_gguf::{LIFTED, TensorType};
 
 /// The kernels for blocks of type `kind`.
 pub fn kernels(kind: TensorType) -> BlockKernels {
-    BlockKernels {
-        rows: 12,
-        panels,
-        kernel: match (CodeLines::of(kind), kind.has_least()) {
-            (CodeLines::Bytes, false) => kernel::<Bytes, false>,
-            (CodeLines::Nibbles, false) => kernel::<Nibbles, false>,
-            (CodeLines::Nibbles, true) => kernel::<Nibbles, true>,
-            (CodeLines::Five, false) => kernel::<Five, false>,
-            (CodeLines::Five, true) => kernel::<Five, true>,
-            (CodeLines::Six, false) => kernel::<Six, false>,
-            (CodeLines::Fp4, false) => kernel::<Fp4, false>,
-            (codes, true) => unreachable!("{kind} has no smallest values beside {codes:?}"),
-        },
-    }
+    BlockKernels { rows: 12, panels, kernel: kernel_of!(kind, kernel) }
 }
 
 /// 32 registers: `rows * panels` sums, eight of codes, and some of scales. Few rows take several panels, so that
@@ -37,15 +26,8 @@ fn panels(rows: usize) -> usize {
 }
 
 fn kernel<C: Codes, const LEAST: bool>(rows: usize, panels: usize) -> BlockKernel {
-    macro_rules! one_of {
-        ($($rows:literal x $($panels:literal)+;)+) => {
-            match (rows, panels) {
-                $($(($rows, $panels) => tile::<C, LEAST, $rows, $panels>,)+)+
-                _ => unreachable!("no kernel for {rows} rows and {panels} panels"),
-            }
-        };
-    }
-    one_of! {
+    tile_of! {
+        Kernel<C, LEAST>, rows, panels;
         1 x 1 4;
         2 x 1 4;
         3 x 1 2;
@@ -59,19 +41,6 @@ fn kernel<C: Codes, const LEAST: bool>(rows: usize, panels: usize) -> BlockKerne
         11 x 1;
         12 x 1;
     }
-}
-
-/// Unpacks 32 inputs of a panel.
-trait Codes {
-    const LINES: usize;
-    /// Scales of 32 inputs: one, or one for each half of them.
-    const SPLITS: usize = 1;
-
-    /// Word `i` of the raised codes.
-    ///
-    /// # Safety
-    /// `lines` is valid for `LINES` lines; the processor has AVX-512 F and BW.
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i;
 }
 
 /// # Safety
@@ -94,82 +63,38 @@ unsafe fn nibbles(lines: *const u8, i: usize) -> __m512i {
     _mm512_and_si512(half, _mm512_set1_epi8(15))
 }
 
-struct Bytes;
-
-impl Codes for Bytes {
-    const LINES: usize = CodeLines::Bytes.lines();
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
-        // SAFETY: promised by the caller.
-        unsafe { line(lines, i) }
-    }
+/// Bits `mask` of the bytes of `high`, shifted to the left by `shift` before, or to the right if it is negative.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn high_bits(high: __m512i, shift: i32, mask: i8) -> __m512i {
+    let moved = match shift >= 0 {
+        true => _mm512_sll_epi16(high, _mm_cvtsi32_si128(shift)),
+        false => _mm512_srl_epi16(high, _mm_cvtsi32_si128(-shift)),
+    };
+    _mm512_and_si512(moved, _mm512_set1_epi8(mask))
 }
 
-struct Nibbles;
-
-impl Codes for Nibbles {
-    const LINES: usize = CodeLines::Nibbles.lines();
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
-        // SAFETY: promised by the caller.
-        unsafe { nibbles(lines, i) }
-    }
-}
-
-struct Five;
-
-impl Codes for Five {
-    const LINES: usize = CodeLines::Five.lines();
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
-        // SAFETY: promised by the caller.
-        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4)) };
-        let to_fifth = match i < 4 {
-            true => _mm512_sll_epi16(high, _mm_cvtsi32_si128(4 - i as i32)),
-            false => _mm512_srl_epi16(high, _mm_cvtsi32_si128(i as i32 - 4)),
-        };
-        _mm512_or_si512(low, _mm512_and_si512(to_fifth, _mm512_set1_epi8(16)))
-    }
-}
-
-struct Six;
-
-impl Codes for Six {
-    const LINES: usize = CodeLines::Six.lines();
-    const SPLITS: usize = 2;
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
-        // SAFETY: promised by the caller.
-        let (low, high) = unsafe { (nibbles(lines, i), line(lines, 4 + i / 4)) };
-        let shift = 4 - 2 * (i as i32 % 4);
-        let to_fifth = match shift >= 0 {
-            true => _mm512_sll_epi16(high, _mm_cvtsi32_si128(shift)),
-            false => _mm512_srl_epi16(high, _mm_cvtsi32_si128(-shift)),
-        };
-        _mm512_or_si512(low, _mm512_and_si512(to_fifth, _mm512_set1_epi8(0x30)))
-    }
-}
-
-struct Fp4;
-
-impl Codes for Fp4 {
-    const LINES: usize = CodeLines::Fp4.lines();
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn word(lines: *const u8, i: usize) -> __m512i {
-        // SAFETY: promised by the caller; the table has 16 bytes.
-        unsafe {
-            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
-            _mm512_shuffle_epi8(table, nibbles(lines, i))
+/// Word `i` of the raised codes of 32 inputs of a panel.
+///
+/// # Safety
+/// `lines` is valid for each line of the layout; the processor has AVX-512 F and BW.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn raised<C: Codes>(lines: *const u8, i: usize) -> __m512i {
+    // SAFETY: promised by the caller; the table has 16 bytes.
+    unsafe {
+        match C::LINES {
+            CodeLines::Bytes => line(lines, i),
+            CodeLines::Nibbles => nibbles(lines, i),
+            CodeLines::Five => _mm512_or_si512(nibbles(lines, i), high_bits(line(lines, 4), 4 - i as i32, 16)),
+            CodeLines::Six => {
+                let high = high_bits(line(lines, 4 + i / 4), 4 - 2 * (i as i32 % 4), 0x30);
+                _mm512_or_si512(nibbles(lines, i), high)
+            }
+            CodeLines::Fp4 => {
+                let table = _mm512_broadcast_i32x4(_mm_loadu_si128(E2M1_RAISED.as_ptr().cast()));
+                _mm512_shuffle_epi8(table, nibbles(lines, i))
+            }
         }
     }
 }
@@ -177,65 +102,67 @@ impl Codes for Fp4 {
 /// Lines ahead of those in use that are prefetched.
 const AHEAD: usize = 24;
 
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn tile<C: Codes, const LEAST: bool, const ROWS: usize, const PANELS: usize>(
-    tile: &BlockTile<'_>,
-    sums: &mut [f32],
-) {
-    let (w, groups) = (tile.w, tile.w.groups());
-    let (codes, panel_bytes) = (w.codes_from(tile.panel), w.panel_bytes());
-    let (x, stride) = (tile.x.codes_from(tile.first), tile.x.stride);
-    let rows: [_; ROWS] = std::array::from_fn(|r| tile.x.row(tile.first + r));
-    let splits = C::SPLITS;
-    assert!(
-        panel_bytes == groups * C::LINES * LINE
-            && codes.len() >= PANELS * panel_bytes
-            && x.len() >= (ROWS - 1) * stride + groups * LIFTED
-            && tile.scales.scales.len() >= PANELS * groups * splits
-            && (!LEAST || tile.scales.least.len() >= PANELS * groups)
-            && sums.len() >= ROWS * PANELS * PANEL
-            && rows.iter().all(|row| {
-                (row.scales.len(), row.sums.len(), row.starts.len()) == (groups, groups, groups * splits)
-            }),
-        "shapes of the panels and their rows"
-    );
-    let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
-    for g in 0..groups {
-        for p in 0..PANELS {
-            let at = p * panel_bytes + g * C::LINES * LINE;
-            for i in 0..C::LINES {
-                _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
-            }
-            // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups` groups,
-            // and the rows their codes.
-            unsafe {
-                let mut words = [_mm512_setzero_si512(); WORDS];
-                for (i, word) in words.iter_mut().enumerate() {
-                    *word = C::word(codes.as_ptr().add(at), i);
+/// The kernels of a layout of codes, with smallest values or without.
+struct Kernel<C, const LEAST: bool>(C);
+
+impl<C: Codes, const LEAST: bool> Kernel<C, LEAST> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
+        let (w, groups) = (tile.w, tile.w.groups());
+        let (codes, panel_bytes) = (w.codes_from(tile.panel), w.panel_bytes());
+        let (x, stride) = (tile.x.codes_from(tile.first), tile.x.stride);
+        let rows: [_; ROWS] = std::array::from_fn(|r| tile.x.row(tile.first + r));
+        let (bytes, splits) = const { (C::LINES.bytes(), C::LINES.splits()) };
+        assert!(
+            panel_bytes == groups * bytes
+                && codes.len() >= PANELS * panel_bytes
+                && x.len() >= (ROWS - 1) * stride + groups * LIFTED
+                && tile.scales.scales.len() >= PANELS * groups * splits
+                && (!LEAST || tile.scales.least.len() >= PANELS * groups)
+                && sums.len() >= ROWS * PANELS * PANEL
+                && rows.iter().all(|row| {
+                    (row.scales.len(), row.sums.len(), row.starts.len()) == (groups, groups, groups * splits)
+                }),
+            "shapes of the panels and their rows"
+        );
+        let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
+        for g in 0..groups {
+            for p in 0..PANELS {
+                let at = p * panel_bytes + g * bytes;
+                for i in 0..const { C::LINES.lines() } {
+                    _mm_prefetch::<_MM_HINT_T0>(codes.as_ptr().wrapping_add(at + (i + AHEAD) * LINE).cast());
                 }
-                let scales = tile.scales.scales.as_ptr().add((p * groups + g) * splits);
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let (row, x) = (rows[r], x.as_ptr().add(r * stride + g * LIFTED).cast::<i32>());
-                    let x_scale = _mm512_set1_ps(*row.scales.get_unchecked(g));
-                    for (half, words) in words.chunks_exact(WORDS / splits).enumerate() {
-                        let mut dot = _mm512_set1_epi32(*row.starts.get_unchecked(g * splits + half));
-                        let x = x.add(half * WORDS / splits);
-                        for (i, word) in words.iter().enumerate() {
-                            dot = _mm512_dpbusd_epi32(dot, *word, _mm512_set1_epi32(x.add(i).read_unaligned()));
-                        }
-                        let scale = _mm512_mul_ps(_mm512_loadu_ps(scales.add(half).cast()), x_scale);
-                        acc[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[p]);
+                // SAFETY: by the assertion above the panels have the codes, scales and smallest values of `groups`
+                // groups, and the rows their codes.
+                unsafe {
+                    let mut words = [_mm512_setzero_si512(); WORDS];
+                    for (i, word) in words.iter_mut().enumerate() {
+                        *word = raised::<C>(codes.as_ptr().add(at), i);
                     }
-                    if LEAST {
-                        let least = _mm512_loadu_ps(tile.scales.least.as_ptr().add(p * groups + g).cast());
-                        acc[p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[p]);
+                    let scales = tile.scales.scales.as_ptr().add((p * groups + g) * splits);
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let (row, x) = (rows[r], x.as_ptr().add(r * stride + g * LIFTED).cast::<i32>());
+                        let x_scale = _mm512_set1_ps(*row.scales.get_unchecked(g));
+                        for (half, words) in words.chunks_exact(WORDS / splits).enumerate() {
+                            let mut dot = _mm512_set1_epi32(*row.starts.get_unchecked(g * splits + half));
+                            let x = x.add(half * WORDS / splits);
+                            for (i, word) in words.iter().enumerate() {
+                                dot = _mm512_dpbusd_epi32(dot, *word, _mm512_set1_epi32(x.add(i).read_unaligned()));
+                            }
+                            let scale = _mm512_mul_ps(_mm512_loadu_ps(scales.add(half).cast()), x_scale);
+                            acc[p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc[p]);
+                        }
+                        if LEAST {
+                            let least = _mm512_loadu_ps(tile.scales.least.as_ptr().add(p * groups + g).cast());
+                            acc[p] = _mm512_fnmadd_ps(least, _mm512_set1_ps(*row.sums.get_unchecked(g)), acc[p]);
+                        }
                     }
                 }
             }
         }
-    }
-    for (acc, sums) in acc.as_flattened().iter().zip(sums.chunks_exact_mut(PANEL)) {
-        // SAFETY: `sums` are 16 numbers.
-        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), *acc) };
+        for (acc, sums) in acc.as_flattened().iter().zip(sums.chunks_exact_mut(PANEL)) {
+            // SAFETY: `sums` are 16 numbers.
+            unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), *acc) };
+        }
     }
 }

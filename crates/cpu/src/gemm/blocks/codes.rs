@@ -49,6 +49,12 @@ impl CodeLines {
         }
     }
 
+    /// Scales of 32 inputs: one, or one for each half of them.
+    #[cfg(target_arch = "x86_64")]
+    pub const fn splits(self) -> usize {
+        if matches!(self, CodeLines::Six) { 2 } else { 1 }
+    }
+
     /// Bytes of 32 inputs of a panel.
     pub const fn bytes(self) -> usize {
         self.lines() * LINE

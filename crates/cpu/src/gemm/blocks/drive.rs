@@ -58,13 +58,10 @@ pub fn multiply(call: CodedCall<'_, '_, BlockPanels>, kernels: &BlockKernels, sc
 
 for_each_isa! {
     /// The scales of some panels, as numbers.
-    fn read_scales(w: &BlockPanels, panels: Range<usize>, out: &mut PanelScales) = read_scales_loop;
-}
-
-#[inline(always)]
-fn read_scales_loop(w: &BlockPanels, panels: Range<usize>, out: &mut PanelScales) {
-    // Not `for_each`, which stays a call without the instruction set.
-    for p in panels {
-        w.read_scales(p, out);
+    fn read_scales(w: &BlockPanels, panels: Range<usize>, out: &mut PanelScales) {
+        // Not `for_each`, which stays a call without the instruction set.
+        for p in panels {
+            w.read_scales(p, out);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Linear layers with weights in the blocks of GGUF files: their layout (`codes`, `panels`), activations (`operand`),
 //! the definition (`clear`), and the fast path: what a few panels are multiplied by (`drive`) and the kernels of each
-//! instruction set. Where activations are to stay as they are, `numbers` multiplies.
+//! instruction set (`layouts` lists what they are compiled for). Where activations are to stay as they are, `numbers`
+//! multiplies.
 //!
 //! Activations are rounded to int8, each 32 neighbours by a scale of their own (llama.cpp: Q8_0). Products of codes are
 //! summed as integers, exactly, where they share a scale; these sums times both scales are added in f32 in rising
@@ -14,14 +15,16 @@ pub mod clear;
 mod codes;
 mod drive;
 pub mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod layouts;
 mod numbers;
 pub mod operand;
 pub mod panels;
 
 use super::coded::CodedCall;
-use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use kernel::BlockKernels;
+use offshoot_backend::OutputMode;
 
 pub use drive::{BlockScratch, multiply};
 pub use panels::BlockPanels;

@@ -17,29 +17,19 @@ type Row<'a> = &'a dyn Fn(usize) -> &'a [f32];
 
 for_each_isa! {
     /// The products of panel `panel` and some rows: `sums[row][16]`.
-    pub fn multiply(
-        w: &BlockPanels,
-        panel: usize,
-        scales: &PanelScales,
-        rows: usize,
-        row: Row<'_>,
-        sums: &mut [f32],
-    ) = multiply_loop;
-}
-
-#[inline(always)]
-fn multiply_loop(w: &BlockPanels, panel: usize, scales: &PanelScales, rows: usize, row: Row<'_>, sums: &mut [f32]) {
-    sums.fill(0.0);
-    let mut numbers = [[0.0; PANEL]; LIFTED];
-    let (sums, _) = sums.as_chunks_mut::<PANEL>();
-    for g in 0..w.groups() {
-        w.numbers(panel, g, scales, &mut numbers);
-        for (r, sums) in sums.iter_mut().enumerate().take(rows) {
-            let mut own = *sums;
-            for (numbers, x) in numbers.iter().zip(&row(r)[g * LIFTED..]) {
-                own.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += x * number);
+    pub fn multiply(w: &BlockPanels, panel: usize, scales: &PanelScales, rows: usize, row: Row<'_>, sums: &mut [f32]) {
+        sums.fill(0.0);
+        let mut numbers = [[0.0; PANEL]; LIFTED];
+        let (sums, _) = sums.as_chunks_mut::<PANEL>();
+        for g in 0..w.groups() {
+            w.numbers(panel, g, scales, &mut numbers);
+            for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+                let mut own = *sums;
+                for (numbers, x) in numbers.iter().zip(&row(r)[g * LIFTED..]) {
+                    own.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += x * number);
+                }
+                *sums = own;
             }
-            *sums = own;
         }
     }
 }

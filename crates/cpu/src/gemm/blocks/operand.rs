@@ -69,25 +69,22 @@ impl RoundedRows {
 }
 
 for_each_isa! {
-    fn round_row(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usize, raised: i32) = round_row_loop;
-}
-
-/// A NaN makes the scale of its group NaN.
-#[inline(always)]
-fn round_row_loop(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usize, raised: i32) {
-    let (groups, _) = x.as_chunks::<LIFTED>();
-    let (codes, _) = codes.as_chunks_mut::<LIFTED>();
-    for (g, (x, codes)) in groups.iter().zip(codes).enumerate() {
-        let scale = RoundingKind::Int8.scale(largest(x));
-        let inverse = 1.0 / scale;
-        for (code, x) in codes.iter_mut().zip(x) {
-            *code = int8_code(x * inverse);
+    /// A NaN makes the scale of its group NaN.
+    fn round_row(x: &[f32], codes: &mut [i8], row: &mut RoundedRow, splits: usize, raised: i32) {
+        let (groups, _) = x.as_chunks::<LIFTED>();
+        let (codes, _) = codes.as_chunks_mut::<LIFTED>();
+        for (g, (x, codes)) in groups.iter().zip(codes).enumerate() {
+            let scale = RoundingKind::Int8.scale(largest(x));
+            let inverse = 1.0 / scale;
+            for (code, x) in codes.iter_mut().zip(x) {
+                *code = int8_code(x * inverse);
+            }
+            let total = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>();
+            for (start, codes) in row.starts[g * splits..].iter_mut().zip(codes.chunks_exact(LIFTED / splits)) {
+                *start = -raised * total(codes);
+            }
+            row.scales[g] = scale;
+            row.sums[g] = scale * total(codes) as f32;
         }
-        let total = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>();
-        for (start, codes) in row.starts[g * splits..].iter_mut().zip(codes.chunks_exact(LIFTED / splits)) {
-            *start = -raised * total(codes);
-        }
-        row.scales[g] = scale;
-        row.sums[g] = scale * total(codes) as f32;
     }
 }

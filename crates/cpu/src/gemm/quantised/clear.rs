@@ -7,9 +7,9 @@ use super::operand::Operand;
 use super::panels::QuantPanels;
 use crate::CpuBuffer;
 use crate::gemm::clear::over_panels;
-use crate::gemm::output::OutputMode;
 use crate::gemm::pack::PANEL;
 use crate::team::Team;
+use offshoot_backend::OutputMode;
 
 /// See `quantised::linear`.
 pub fn linear(

@@ -6,9 +6,9 @@ use super::operand::{OperandForm, OperandRows};
 use super::panels::QuantPanels;
 use super::wide::{self, WideKernels, WideScratch};
 use crate::gemm::coded::{self, CodedCall, CodedLayer, CodedPass, CodedScratch};
-use crate::gemm::output::OutputMode;
 use crate::gemm::pack::PANEL;
 use crate::gemm::row_groups::RowGroup;
+use offshoot_backend::OutputMode;
 
 /// The kernels for one format of weights on one instruction set.
 #[derive(Clone, Copy)]

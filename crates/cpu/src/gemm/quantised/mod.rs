@@ -1,6 +1,6 @@
 //! Linear layers with quantised weights: the layout (`panels`), activations (`operand`), the clear loops (`clear`), and
 //! the fast path: what a few panels are multiplied by (`drive`; `wide` for many rows) and the kernels of each
-//! instruction set.
+//! instruction set (`layouts` lists the formats that they are compiled for).
 //!
 //! Products of integers are exact, so all paths agree in every bit where weights and activations are int8. Elsewhere
 //! paths differ as sums in f32 do: the kernels fuse the multiply-adds that the clear loops round twice.
@@ -13,14 +13,16 @@ mod avx512;
 mod avx512_wide;
 mod clear;
 mod drive;
+#[cfg(target_arch = "x86_64")]
+mod layouts;
 mod operand;
 mod panels;
 mod wide;
 
 use super::coded::CodedCall;
-use super::output::OutputMode;
 use crate::{Cores, CpuBuffer, Isa};
 use drive::QuantKernels;
+use offshoot_backend::OutputMode;
 
 pub use drive::{QuantScratch, multiply};
 pub use panels::QuantPanels;

@@ -83,26 +83,23 @@ impl OperandRows {
 
 for_each_isa! {
     /// Packs one row, in the order of the codes, and returns the factor of its products.
-    fn pack_row(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 = pack_row_loop;
-}
-
-#[inline(always)]
-fn pack_row_loop(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 {
-    if form == OperandForm::Numbers {
-        round_row(row, w.format.rounding, w.activations);
-        out.iter_mut().zip(row.iter()).for_each(|(out, x)| *out = x.to_bits());
-        out[row.len()..].fill(0);
-        return 1.0;
+    fn pack_row(w: &QuantPanels, row: &mut [f32], out: &mut [u32], form: OperandForm) -> f32 {
+        if form == OperandForm::Numbers {
+            round_row(row, w.format.rounding, w.activations);
+            out.iter_mut().zip(row.iter()).for_each(|(out, x)| *out = x.to_bits());
+            out[row.len()..].fill(0);
+            return 1.0;
+        }
+        let scale = integer_scale(w, row).expect("bytes are packed where products are those of integers");
+        let offset = if form == OperandForm::Offset { 128 } else { 0 };
+        let out: &mut [u8] = bytemuck::cast_slice_mut(out);
+        let reciprocal = 1.0 / scale;
+        out.iter_mut()
+            .zip(row.iter())
+            .for_each(|(out, x)| *out = int8_code(x * reciprocal).cast_unsigned().wrapping_add(offset));
+        out[row.len()..].fill(offset);
+        scale
     }
-    let scale = integer_scale(w, row).expect("bytes are packed where products are those of integers");
-    let offset = if form == OperandForm::Offset { 128 } else { 0 };
-    let out: &mut [u8] = bytemuck::cast_slice_mut(out);
-    let reciprocal = 1.0 / scale;
-    out.iter_mut()
-        .zip(row.iter())
-        .for_each(|(out, x)| *out = int8_code(x * reciprocal).cast_unsigned().wrapping_add(offset));
-    out[row.len()..].fill(offset);
-    scale
 }
 
 /// Whether the products with `w` are those of integers.

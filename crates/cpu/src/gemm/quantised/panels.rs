@@ -5,7 +5,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use crate::memory::CacheLine;
-use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView};
+use offshoot_backend::quantised::{ActivationScale, CodeFormat, QuantFormat, QuantRow, QuantView, row_of_stack};
 
 use crate::gemm::pack::{PANEL, zeroed};
 
@@ -44,7 +44,7 @@ impl QuantPanels {
         let mut codes = zeroed(panels * lines);
         let mut scales = vec![0.0; panels * groups * PANEL];
         let mut zeros = vec![0; if format.zeros { panels * groups * PANEL } else { 0 }];
-        let by_panel = |p: usize| (p * PANEL..rows.min((p + 1) * PANEL)).map(|row| locate(views, row));
+        let by_panel = |p: usize| (p * PANEL..rows.min((p + 1) * PANEL)).map(|row| row_of_stack(views, row));
         let code_panels = bytemuck::cast_slice_mut::<u8, CacheLine>(&mut codes).par_chunks_exact_mut(lines.max(1));
         let zero_panels: Vec<&mut [u8]> = match format.zeros {
             true => zeros.chunks_exact_mut(groups * PANEL).collect(),
@@ -110,11 +110,7 @@ impl QuantPanels {
 
     /// Inputs with the padding of codes.
     pub fn padded_inputs(&self) -> usize {
-        self.cols.next_multiple_of(match self.format.codes {
-            CodeFormat::Fp8 => 1,
-            CodeFormat::Int8 => 4,
-            CodeFormat::Int4 | CodeFormat::Fp4 => 8,
-        })
+        self.cols.next_multiple_of(word_codes(self.format.codes))
     }
 
     /// The number (without its scale) of place `k` in the order of the codes, of output `lane` of panel `p`.
@@ -136,15 +132,13 @@ impl QuantPanels {
     }
 }
 
-/// The view that has row `row` of the stack, and which of its rows that is.
-fn locate<'a, 'b>(views: &'a [QuantView<'b>], mut row: usize) -> (&'a QuantView<'b>, usize) {
-    for view in views {
-        if row < view.rows {
-            return (view, row);
-        }
-        row -= view.rows;
+/// Inputs of a word of codes.
+pub const fn word_codes(codes: CodeFormat) -> usize {
+    match codes {
+        CodeFormat::Fp8 => 1,
+        CodeFormat::Int8 => 4,
+        CodeFormat::Int4 | CodeFormat::Fp4 => 8,
     }
-    unreachable!("the rows of a stack are those of its parts")
 }
 
 /// Cache lines of a panel's codes.

@@ -1,10 +1,11 @@
 //! Linear layers by tile registers: outputs are those of the instruction's definition.
 
 use half::bf16;
+use offshoot_backend::OutputMode;
 use offshoot_backend::{Dtype, WeightView};
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::gemm::operand::OperandFormat;
-use offshoot_cpu::gemm::{CpuMatrix, DenseScratch, OutputMode, linear};
+use offshoot_cpu::gemm::{CpuMatrix, DenseScratch, linear};
 use offshoot_cpu::{Cores, CpuBuffer, Isa};
 
 use crate::bf16_dot;

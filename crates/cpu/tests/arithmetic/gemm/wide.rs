@@ -1,9 +1,10 @@
 //! Many rows by quantised weights.
 
+use offshoot_backend::OutputMode;
 use offshoot_backend::{
     CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform,
 };
-use offshoot_cpu::gemm::{CpuWeights, GemmScratch, OutputMode, linear_stack};
+use offshoot_cpu::gemm::{CpuWeights, GemmScratch, linear_stack};
 use offshoot_cpu::{Cores, CpuBuffer, Isa};
 
 fn product(cores: &Cores, w: &CpuWeights, rows: usize, numbers: &[f32]) -> Vec<f32> {

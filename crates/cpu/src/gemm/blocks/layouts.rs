@@ -1,0 +1,51 @@
+//! The layouts of codes that kernels are compiled for. How they are unpacked is said in `avx2` and `avx512`.
+
+use super::codes::CodeLines;
+
+/// A [`CodeLines`] that is known where a kernel is compiled.
+pub trait Codes {
+    const LINES: CodeLines;
+}
+
+pub struct Bytes;
+pub struct Nibbles;
+pub struct Five;
+pub struct Six;
+pub struct Fp4;
+
+impl Codes for Bytes {
+    const LINES: CodeLines = CodeLines::Bytes;
+}
+
+impl Codes for Nibbles {
+    const LINES: CodeLines = CodeLines::Nibbles;
+}
+
+impl Codes for Five {
+    const LINES: CodeLines = CodeLines::Five;
+}
+
+impl Codes for Six {
+    const LINES: CodeLines = CodeLines::Six;
+}
+
+impl Codes for Fp4 {
+    const LINES: CodeLines = CodeLines::Fp4;
+}
+
+/// `$kernel` of the layout of the type `$kind`, and of whether it has smallest values; and of `$more`.
+macro_rules! kernel_of {
+    ($kind:ident, $kernel:ident $(, $more:ident)?) => {
+        match (CodeLines::of($kind), $kind.has_least()) {
+            (CodeLines::Bytes, false) => $kernel::<layouts::Bytes, false $(, $more)?>,
+            (CodeLines::Nibbles, false) => $kernel::<layouts::Nibbles, false $(, $more)?>,
+            (CodeLines::Nibbles, true) => $kernel::<layouts::Nibbles, true $(, $more)?>,
+            (CodeLines::Five, false) => $kernel::<layouts::Five, false $(, $more)?>,
+            (CodeLines::Five, true) => $kernel::<layouts::Five, true $(, $more)?>,
+            (CodeLines::Six, false) => $kernel::<layouts::Six, false $(, $more)?>,
+            (CodeLines::Fp4, false) => $kernel::<layouts::Fp4, false $(, $more)?>,
+            (codes, true) => unreachable!("{} has no smallest values beside {codes:?}", $kind),
+        }
+    };
+}
+pub(super) use kernel_of;
