@@ -82,7 +82,7 @@ use offshoot_backend::{
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
-use offshoot_kv::plan::{AttentionPlan, CostModel, Gpu, NewPage};
+use offshoot_kv::plan::{AttentionPlan, CostModel, NewPage};
 
 pub struct Cuda {
     device: Device,
@@ -398,7 +398,7 @@ impl Backend for Cuda {
 
     fn cost_model(&self) -> CostModel {
         let facts = self.device.facts();
-        let cost = Gpu::of(facts.major, facts.minor).cost;
+        let cost = CostModel::of_gpu(facts.major, facts.minor);
         // Other deterministic kernels have narrow tiles only.
         if self.deterministic && facts.major == 9 { cost.wide_only() } else { cost }
     }

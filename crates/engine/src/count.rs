@@ -1,13 +1,9 @@
 //! Updates the metrics of submitted steps (rows, reads, memory), and says what the engine holds.
 
-use std::collections::HashSet;
-
-use crate::cache_map::CacheSegment;
 use crate::engine::Engine;
 use crate::live::{LiveMetrics, PoolPages};
 use crate::metrics::Metrics;
 use crate::schedule::ScheduledRow;
-use offshoot_core::ids::SegmentId;
 use offshoot_kv::MappedSegment;
 use offshoot_kv::plan::PlanStats;
 
@@ -91,21 +87,8 @@ impl Engine {
         });
     }
 
-    pub(super) fn cache_map(&self, most: usize) -> Vec<CacheSegment> {
+    pub(super) fn cache_map(&self, most: usize) -> Vec<MappedSegment> {
         let pins = self.scheduler.pins().filter_map(|id| self.branches.get(&id)?.kept());
-        let pinned: HashSet<SegmentId> = pins.flat_map(|end| self.cache.prefix.path(end)).collect();
-        let page_bytes = self.facts.page_bytes;
-        let segment = |mapped: MappedSegment| CacheSegment {
-            parent: mapped.parent,
-            tokens: mapped.tokens,
-            computed: mapped.computed,
-            bytes: mapped.pages * page_bytes,
-            bytes_beneath: mapped.pages_beneath * page_bytes,
-            leases: mapped.leases,
-            users: mapped.users,
-            is_pinned: pinned.contains(&mapped.id),
-            begin: mapped.begin,
-        };
-        self.cache.prefix.map(most).into_iter().map(segment).collect()
+        self.cache.prefix.map(most, self.facts.page_bytes, pins)
     }
 }

@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::cache_map::CacheSegment;
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
 use crate::lent::{Lend, LentPart};
@@ -19,6 +18,7 @@ use crate::request::Extend;
 use crate::token_path::TokenPath;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_kv::MappedSegment;
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -53,7 +53,7 @@ pub(crate) enum Command {
     },
     CacheMap {
         most: usize,
-        reply: Sender<Vec<CacheSegment>>,
+        reply: Sender<Vec<MappedSegment>>,
     },
     /// Asks for a part of a prefix, for another engine.
     Lend(Lend),
@@ -213,7 +213,7 @@ impl EngineHandle {
 
     /// The `most` segments of the prefix tree whose subtrees have the most pages; parents come before their children.
     /// Answered between two steps, without waiting for the one in flight.
-    pub fn cache_map(&self, most: usize) -> Result<Vec<CacheSegment>> {
+    pub fn cache_map(&self, most: usize) -> Result<Vec<MappedSegment>> {
         let (reply, receiver) = unbounded();
         self.send(Command::CacheMap { most, reply })?;
         receiver.recv().map_err(|_| self.stopped())

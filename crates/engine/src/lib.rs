@@ -16,7 +16,6 @@ mod admission;
 mod batch;
 mod branch;
 mod cache;
-mod cache_map;
 mod claims;
 mod commands;
 mod commit;
@@ -53,7 +52,6 @@ mod token_counts;
 mod token_path;
 pub mod uniforms;
 
-pub use cache_map::CacheSegment;
 pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
 pub use config::EngineConfig;

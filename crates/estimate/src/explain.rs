@@ -78,7 +78,7 @@ pub fn explain(tree: &PromptTree, step: &DecodeStep, hints: &[(PlanHints, u64)])
             explained.bytes_flat += segment.flat_bytes * layers;
             if kind == 0 {
                 explained.fate = match segment.treatment {
-                    Treatment::Shared { items: 1, .. } => Fate::Shared,
+                    Treatment::Shared { items: 1 } => Fate::Shared,
                     Treatment::Shared { .. } => Fate::Split,
                     Treatment::Unseen => Fate::Unseen,
                     Treatment::Folded => Fate::Folded,

@@ -16,7 +16,7 @@ use futures_util::stream::unfold;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use offshoot_engine::CacheSegment;
+use offshoot_kv::MappedSegment;
 use offshoot_openai::protocol::{Refusal, sse};
 
 use super::listen::Stopping;
@@ -178,7 +178,7 @@ fn write_event(server: &Server) -> Result<Bytes, Refusal> {
 
 /// A segment of the prefix tree, with how its text begins: without it where clients with different keys would see each
 /// other's.
-fn shown(segment: CacheSegment, server: &Server) -> Value {
+fn shown(segment: MappedSegment, server: &Server) -> Value {
     let text = || server.tokenizer.decode_with_special(&segment.begin).chars().take(MOST_CHARS).collect::<String>();
     json!({
         "parent": segment.parent,

@@ -376,7 +376,6 @@ mod tests {
     use super::*;
     use offshoot_backend::Backend;
     use offshoot_cpu::{Cpu, Isa};
-    use offshoot_kv::plan::Gpu;
 
     #[test]
     fn a_built_in_profile_has_the_pages_tile_and_costs_of_its_backend() {
@@ -385,7 +384,7 @@ mod tests {
         assert_eq!(simulated, (cpu.page_tokens(), cpu.tile(), cpu.cost_model()));
         let device = DeviceProfile::named("h200").expect("it is built in");
         let simulated = (device.backend.page_tokens(), device.backend.tile(), device.cost_model());
-        assert_eq!(simulated, (cuda::memory::kv::PAGE_TOKENS, cuda::attention::tile(false), Gpu::of(9, 0).cost));
+        assert_eq!(simulated, (cuda::memory::kv::PAGE_TOKENS, cuda::attention::tile(false), CostModel::of_gpu(9, 0)));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::thread::Builder;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::metrics::Sum;
-use crate::{CacheSegment, Command, LivePlace, Metrics};
+use crate::{Command, LivePlace, Metrics};
+use offshoot_kv::MappedSegment;
 
 use super::router::Router;
 
@@ -33,9 +34,9 @@ impl Router {
     }
 
     /// Sends the segments of all prefix trees, those of one engine after those of another, about `most` in all.
-    pub fn cache_map(&mut self, most: usize, reply: Sender<Vec<CacheSegment>>) {
+    pub fn cache_map(&mut self, most: usize, reply: Sender<Vec<MappedSegment>>) {
         let each = most.div_ceil(self.replicas.iter().filter(|replica| replica.lives()).count().max(1));
-        let asked: Vec<Receiver<Vec<CacheSegment>>> = (0..self.replicas.len())
+        let asked: Vec<Receiver<Vec<MappedSegment>>> = (0..self.replicas.len())
             .map(|at| {
                 let (reply, receiver) = unbounded();
                 self.send(at, Command::CacheMap { most: each, reply });
@@ -44,11 +45,11 @@ impl Router {
             .collect();
         let join =
             move || {
-                let mut all: Vec<CacheSegment> = Vec::new();
+                let mut all: Vec<MappedSegment> = Vec::new();
                 for receiver in asked {
                     let before = all.len();
                     let segments = receiver.recv().unwrap_or_default();
-                    all.extend(segments.into_iter().map(|segment| CacheSegment {
+                    all.extend(segments.into_iter().map(|segment| MappedSegment {
                         parent: segment.parent.map(|parent| parent + before),
                         ..segment
                     }));

@@ -82,7 +82,7 @@ impl CostModel {
         tiles: None,
     };
 
-    /// For an H200; what other GPUs have, `Gpu` says. Keys and values, and states, move at the speed of memory; a state
+    /// For an H200; what other GPUs have, `of_gpu` says. Keys and values, and states, move at the speed of memory; a state
     /// is written by its item and read by the merge. From a time measured for heads of 128 and 16,384 tokens under
     /// 8,192 packed rows: one of 132 multiprocessors takes 1.05 us for 64 tokens of a full tile. Estimated: a half full
     /// tile takes 0.6 of that, and a tile 3 us to begin and to end.
@@ -103,14 +103,6 @@ impl CostModel {
     /// The same model for a device on which items of few rows are cut to tiles too.
     pub fn wide_only(self) -> Self {
         Self { tiles: self.tiles.map(|tiles| Tiles { narrow_rows: 0, ..tiles }), ..self }
-    }
-
-    /// Tiles of an item of `rows` rows: one for each key head and each tile's worth of packed rows.
-    pub(super) fn tiles_of(&self, hints: &PlanHints, rows: usize) -> u64 {
-        match self.tiles {
-            Some(tiles) if hints.packed(rows) > u64::from(tiles.narrow_rows) => tiles.count(hints, rows),
-            _ => u64::from(hints.kv_heads),
-        }
     }
 
     /// Fixed cost of an item of `rows` rows, in nanoseconds.

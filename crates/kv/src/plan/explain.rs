@@ -2,27 +2,18 @@
 //! planner's own decisions while it plans; decides nothing.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::ops::Range;
 
 use super::balanced::{Balanced, Weighed};
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
 use crate::Forest;
-use offshoot_core::figures;
 
 /// One segment, for one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
-    /// Index into `Forest::segments`.
-    pub index: usize,
-    /// Segments above it.
-    pub depth: usize,
-    pub tokens: u32,
     /// Rows of the segment and of all beneath it.
     pub rows: usize,
-    /// Rows times query heads of a group, which fill tiles.
-    pub packed_rows: u64,
     pub treatment: Treatment,
     /// The costs that were compared, of the segment's tokens and those folded into it; `None` without a choice.
     pub weighed: Option<Weighed>,
@@ -34,8 +25,8 @@ pub struct Explained {
 /// How a segment is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
-    /// Once for all rows, by items of its own: the number of items, and of tiles in each.
-    Shared { items: usize, tiles: u64 },
+    /// Once for all rows, by so many items of its own.
+    Shared { items: usize },
     /// Folded: read by the items beneath it.
     Folded,
     /// A leaf: read by items of its own rows, together with the tokens folded into it.
@@ -51,25 +42,17 @@ pub fn explain(forest: &Forest, hints: &PlanHints) -> (AttentionPlan, Vec<Explai
     let read = read_tokens(forest, &plan);
     let flat = flat_tokens(forest, &plan);
     let notes = notes.segments.into_inner();
-    let mut depths: Vec<usize> = Vec::with_capacity(notes.len());
     let mut explained = Vec::with_capacity(notes.len());
     for (index, note) in notes.into_iter().enumerate() {
         let segment = &forest.segments[index];
-        let depth = segment.parent.map_or(0, |parent| depths[parent as usize] + 1);
-        depths.push(depth);
-        let rows = segment.rows.len();
         let treatment = match note.shared_items {
             0 if read[index] == 0 && segment.tokens > 0 => Treatment::Unseen,
             0 if forest.is_leaf(index) => Treatment::Own { items: note.own_items },
             0 => Treatment::Folded,
-            items => Treatment::Shared { items, tiles: hints.cost.tiles_of(hints, rows) },
+            items => Treatment::Shared { items },
         };
         explained.push(Explained {
-            index,
-            depth,
-            tokens: segment.tokens,
-            rows,
-            packed_rows: hints.packed(rows),
+            rows: segment.rows.len(),
             treatment,
             weighed: note.weighed,
             flat_bytes: flat[index] * hints.token_bytes(),
@@ -155,42 +138,4 @@ fn flat_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
         }
     }
     flat
-}
-
-/// One line, indented by depth.
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained { index, depth, tokens, rows, packed_rows, treatment, weighed, flat_bytes, read_bytes } = self;
-        let (tokens, rows) = (figures::counted(u64::from(*tokens), "token"), figures::counted(*rows as u64, "row"));
-        let indent = 2 * depth;
-        write!(
-            f,
-            "{:indent$}segment {index}: {tokens}, {rows} ({} packed): {treatment}",
-            "",
-            figures::count(*packed_rows)
-        )?;
-        if let Some(Weighed { shared_ns, folded_ns }) = weighed {
-            write!(f, "; shared {shared_ns:.0} ns, folded {folded_ns:.0} ns")?;
-        }
-        match flat_bytes.checked_sub(*read_bytes) {
-            Some(0) => Ok(()),
-            Some(saved) => write!(f, "; saves {}", figures::bytes(saved)),
-            None => write!(f, "; reads {} more", figures::bytes(read_bytes - flat_bytes)),
-        }
-    }
-}
-
-impl fmt::Display for Treatment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Treatment::Shared { items: 1, tiles } => write!(f, "shared, {}", figures::counted(tiles, "tile")),
-            Treatment::Shared { items, tiles } => {
-                write!(f, "shared, split in {items} items of {}", figures::counted(tiles, "tile"))
-            }
-            Treatment::Folded => f.write_str("folded into what is beneath it"),
-            Treatment::Own { items: 1 } => f.write_str("read by its own rows"),
-            Treatment::Own { items } => write!(f, "read by its own rows, split in {items} items"),
-            Treatment::Unseen => f.write_str("out of every row's window"),
-        }
-    }
 }

@@ -3,44 +3,26 @@
 use super::CostModel;
 use super::cost::Tiles;
 
-/// The GPUs from one compute capability up to the next that is listed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gpu {
-    pub name: &'static str,
-    /// Major, minor.
-    capability: (u32, u32),
-    pub origin: Origin,
-    pub cost: CostModel,
-}
+/// Cost models by compute capability (major, minor), rising: each is that of the GPUs up to the next one. The H200's is
+/// measured; the others are estimated from data sheets, of the GPUs that stand beside them, and were never measured.
+static BY_CAPABILITY: [((u32, u32), CostModel); 6] = [
+    // Ampere: an A100 of 80 GB, an A10.
+    ((8, 0), Sheet { bytes: 2039.0, flops: 312.0, units: 108.0 }.cost()),
+    ((8, 6), Sheet { bytes: 600.0, flops: 125.0, units: 72.0 }.cost()),
+    // Ada: an L40S.
+    ((8, 9), Sheet { bytes: 864.0, flops: 362.0, units: 142.0 }.cost()),
+    // Hopper: an H200, measured.
+    ((9, 0), CostModel::CUDA),
+    // Blackwell: a B200, an RTX 5090.
+    ((10, 0), Sheet { bytes: 8000.0, flops: 2250.0, units: 148.0 }.cost()),
+    ((12, 0), Sheet { bytes: 1792.0, flops: 209.0, units: 170.0 }.cost()),
+];
 
-/// Origin of a cost model's constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Measured on this GPU.
-    Measured(&'static str),
-    /// Estimated from this GPU's data sheet, not measured.
-    Estimated(&'static str),
-}
-
-impl Gpu {
-    /// By rising capability.
-    const ALL: [Gpu; 6] = [
-        Gpu::estimated("Ampere", (8, 0), "an A100 of 80 GB", Sheet { bytes: 2039.0, flops: 312.0, units: 108.0 }),
-        Gpu::estimated("Ampere", (8, 6), "an A10", Sheet { bytes: 600.0, flops: 125.0, units: 72.0 }),
-        Gpu::estimated("Ada", (8, 9), "an L40S", Sheet { bytes: 864.0, flops: 362.0, units: 142.0 }),
-        Gpu { name: "Hopper", capability: (9, 0), origin: Origin::Measured("an H200"), cost: CostModel::CUDA },
-        Gpu::estimated("Blackwell", (10, 0), "a B200", Sheet { bytes: 8000.0, flops: 2250.0, units: 148.0 }),
-        Gpu::estimated("Blackwell", (12, 0), "an RTX 5090", Sheet { bytes: 1792.0, flops: 209.0, units: 170.0 }),
-    ];
-
-    /// The entry for a GPU of this compute capability; for one older than all, the oldest.
-    pub fn of(major: u32, minor: u32) -> &'static Gpu {
-        static ALL: [Gpu; 6] = Gpu::ALL;
-        ALL.iter().rev().find(|gpu| gpu.capability <= (major, minor)).unwrap_or(&ALL[0])
-    }
-
-    const fn estimated(name: &'static str, capability: (u32, u32), of: &'static str, sheet: Sheet) -> Gpu {
-        Gpu { name, capability, origin: Origin::Estimated(of), cost: sheet.cost() }
+impl CostModel {
+    /// That of a GPU of this compute capability; for one older than all that are listed, the oldest's.
+    pub fn of_gpu(major: u32, minor: u32) -> CostModel {
+        let listed = BY_CAPABILITY.iter().rev().find(|(capability, _)| *capability <= (major, minor));
+        listed.unwrap_or(&BY_CAPABILITY[0]).1
     }
 }
 
@@ -72,35 +54,19 @@ impl Sheet {
     }
 }
 
-impl std::fmt::Display for Origin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Origin::Measured(on) => write!(f, "measured on {on}"),
-            Origin::Estimated(of) => write!(f, "estimated from the data sheet of {of}, never measured"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_gpu_is_found_by_its_capability() {
-        assert!(Gpu::ALL.is_sorted_by_key(|gpu| gpu.capability));
-        let found = |major, minor| (Gpu::of(major, minor).name, Gpu::of(major, minor).capability);
-        assert_eq!(found(9, 0), ("Hopper", (9, 0)));
-        assert_eq!(found(8, 7), ("Ampere", (8, 6)));
-        assert_eq!(found(7, 5), ("Ampere", (8, 0)));
-        assert_eq!(found(10, 3), ("Blackwell", (10, 0)));
-        assert_eq!(found(13, 0), ("Blackwell", (12, 0)));
-    }
-
-    #[test]
-    fn only_the_h200_was_measured_and_its_constants_are_the_measured_ones() {
-        let measured: Vec<&Gpu> = Gpu::ALL.iter().filter(|gpu| matches!(gpu.origin, Origin::Measured(_))).collect();
-        assert!(measured.len() == 1 && measured[0].cost == CostModel::CUDA);
-        assert!(Gpu::of(8, 9).origin.to_string().ends_with("never measured"));
+        assert!(BY_CAPABILITY.is_sorted_by_key(|(capability, _)| *capability));
+        let listed = |capability: (u32, u32)| BY_CAPABILITY.iter().find(|(of, _)| *of == capability).expect("listed").1;
+        assert_eq!(CostModel::of_gpu(9, 0), CostModel::CUDA);
+        assert_eq!(CostModel::of_gpu(8, 7), listed((8, 6)));
+        assert_eq!(CostModel::of_gpu(7, 5), listed((8, 0)));
+        assert_eq!(CostModel::of_gpu(10, 3), listed((10, 0)));
+        assert_eq!(CostModel::of_gpu(13, 0), listed((12, 0)));
     }
 
     #[test]

@@ -16,7 +16,6 @@ mod builder;
 mod check;
 mod cost;
 mod explain;
-mod flat;
 mod gpus;
 mod member;
 mod single_level;
@@ -31,7 +30,6 @@ pub use balanced::Weighed;
 pub use check::PlanFault;
 pub use cost::{CostModel, PlanHints, Split, Tiles};
 pub use explain::{Explained, Treatment, explain};
-pub use gpus::{Gpu, Origin};
 pub use stats::PlanStats;
 
 use crate::Forest;
@@ -60,7 +58,7 @@ impl Planner {
     /// Plans the step's attention. Every result passes `AttentionPlan::check`.
     pub fn plan(self, forest: &Forest, hints: &PlanHints) -> AttentionPlan {
         let plan = match self {
-            Planner::Flat => flat::plan(forest, hints),
+            Planner::Flat => single_level::flat(forest, hints),
             Planner::SingleLevel => single_level::plan(forest, hints),
             Planner::Tree => tree::plan(forest, hints),
             Planner::Balanced => balanced::plan(forest, hints),

@@ -5,6 +5,9 @@
 //! Difference from BatchLLM: it chooses once per job, by the prompt tokens saved from computation; here each step chooses
 //! anew, by the tokens saved from reading, among live segments. If a tree branches once, the choice is its trunk, as in
 //! RelayAttention.
+//!
+//! Without any such segment nothing is shared: the flat plan. The rows of one segment are one sequence (a prompt chunk) and
+//! share an item over their whole path.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};
@@ -29,6 +32,11 @@ impl Division for SingleLevel {
 pub(super) fn plan(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
     let ends = best_antichain(|segment| forest.segments[segment].parent, &spared(forest, hints));
     build(forest, hints, &SingleLevel { ends })
+}
+
+/// No sharing between segments.
+pub(super) fn flat(forest: &Forest, hints: &PlanHints) -> AttentionPlan {
+    build(forest, hints, &SingleLevel { ends: Vec::new() })
 }
 
 /// For each segment the tokens saved if one item covers it and all above it, in whole tiles. Rows of one segment read

@@ -19,8 +19,7 @@ impl PrefixTree {
     /// Checks every invariant of the module's head for the whole tree and the pool of its pages, which must have no
     /// other users. `Err` says what is broken and where.
     pub fn check_integrity(&self, pool: &PagePool) -> Result<(), String> {
-        let ids: Vec<_> =
-            (0..self.arena.len()).map(SegmentId::new).filter(|id| self.arena[id.ix()].is_some()).collect();
+        let ids = self.ids();
         for &id in &ids {
             self.check_links(id)?;
             self.check_contents(id)?;

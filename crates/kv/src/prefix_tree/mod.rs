@@ -411,6 +411,11 @@ impl PrefixTree {
         id
     }
 
+    /// All segments, by rising id.
+    fn ids(&self) -> Vec<SegmentId> {
+        (0..self.arena.len()).map(SegmentId::new).filter(|id| self.arena[id.ix()].is_some()).collect()
+    }
+
     fn at(&self, id: SegmentId) -> &Segment {
         self.arena[id.ix()].as_ref().expect("a segment is named only while a lease keeps it")
     }

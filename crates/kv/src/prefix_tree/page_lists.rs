@@ -7,18 +7,15 @@ use offshoot_core::ids::PageId;
 
 /// For each reach the pages of its groups: by page number, and of one page number by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PageLists {
-    all: Vec<PageId>,
-    window: Vec<PageId>,
-}
+pub(super) struct PageLists([Vec<PageId>; Reach::BOTH.len()]);
 
 impl PageLists {
     pub fn iter(&self) -> impl Iterator<Item = PageId> {
-        self.all.iter().chain(&self.window).copied()
+        self.0.iter().flatten().copied()
     }
 
     pub fn len(&self) -> usize {
-        self.all.len() + self.window.len()
+        self.0.iter().map(Vec::len).sum()
     }
 }
 
@@ -26,18 +23,12 @@ impl Index<Reach> for PageLists {
     type Output = Vec<PageId>;
 
     fn index(&self, reach: Reach) -> &Vec<PageId> {
-        match reach {
-            Reach::All => &self.all,
-            Reach::Window => &self.window,
-        }
+        &self.0[reach as usize]
     }
 }
 
 impl IndexMut<Reach> for PageLists {
     fn index_mut(&mut self, reach: Reach) -> &mut Vec<PageId> {
-        match reach {
-            Reach::All => &mut self.all,
-            Reach::Window => &mut self.window,
-        }
+        &mut self.0[reach as usize]
     }
 }

@@ -177,9 +177,18 @@ impl PrefixTree {
 
     /// Marks the states of `segment`, whose last lease has ended, as cached.
     pub(super) fn cache_states(&mut self, segment: SegmentId) {
+        self.change_states(segment, |held| held.need = Need::Cached);
+    }
+
+    /// Tells the slots of `segment` that they are its own now.
+    pub(super) fn own_states(&mut self, segment: SegmentId) {
+        self.change_states(segment, |held| held.segment = segment);
+    }
+
+    fn change_states(&mut self, segment: SegmentId, change: impl Fn(&mut Held)) {
         let Self { arena, states, .. } = self;
         let (Some(table), Some(owner)) = (states, &arena[segment.ix()]) else { return };
-        owner.states.iter().for_each(|kept| table.change(kept.slot, |held| held.need = Need::Cached));
+        owner.states.iter().for_each(|kept| table.change(kept.slot, &change));
     }
 
     fn note_state(&mut self, segment: SegmentId, kept: Snapshot) {
@@ -204,13 +213,6 @@ impl PrefixTree {
     pub(super) fn release_states(&mut self, gone: Vec<Snapshot>) {
         let Some(table) = &mut self.states else { return };
         gone.into_iter().for_each(|kept| table.release(kept.slot));
-    }
-
-    /// Tells the slots of `segment` that they are its own now.
-    pub(super) fn own_states(&mut self, segment: SegmentId) {
-        let Self { arena, states, .. } = self;
-        let (Some(table), Some(owner)) = (states, &arena[segment.ix()]) else { return };
-        owner.states.iter().for_each(|kept| table.change(kept.slot, |held| held.segment = segment));
     }
 
     /// Checks that states are at computed positions of their segments, each in a slot of its own, and that all slots are
