@@ -39,11 +39,14 @@ pub fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit = larger;
     }
-    match (*unit, value) {
-        ("B", _) => format!("{n} B"),
-        (_, value) if value < 10.0 => format!("{value:.2} {unit}"),
-        (_, value) if value < 100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
+    if *unit == "B" { format!("{n} B") } else { three_figures(value, unit) }
+}
+
+fn three_figures(value: f64, unit: &str) -> String {
+    match value {
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value if value < 100.0 => format!("{value:.1} {unit}"),
+        value => format!("{value:.0} {unit}"),
     }
 }
 
@@ -55,11 +58,7 @@ pub fn seconds(seconds: f64) -> String {
         s if s >= 1e-6 => (1e6 * s, "µs"),
         s => (1e9 * s, "ns"),
     };
-    match value {
-        value if value < 10.0 => format!("{value:.2} {unit}"),
-        value if value < 100.0 => format!("{value:.1} {unit}"),
-        value => format!("{value:.0} {unit}"),
-    }
+    three_figures(value, unit)
 }
 
 /// The first `most` characters of a longer text; `None`: it is no longer.

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident($inner:ty);)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -31,42 +31,26 @@ macro_rules! id {
                 self.0.fmt(f)
             }
         }
-    };
+    )+};
 }
 
-id!(
+ids! {
     /// A word of the model's vocabulary.
-    TokenId(u32)
-);
-id!(
+    TokenId(u32);
     /// A page of KV memory: `Backend::page_tokens` slots, in every layer of one page group.
-    PageId(u32)
-);
-id!(
+    PageId(u32);
     /// A slot for the state of one sequence in all delta-rule layers.
-    StateId(u32)
-);
-id!(
+    StateId(u32);
     /// A page group: layers that keep the same positions and share their pages. See `kv::PageGroups`.
-    GroupIx(u32)
-);
-id!(
+    GroupIx(u32);
     /// A node of the prefix tree.
-    SegmentId(u32)
-);
-id!(
+    SegmentId(u32);
     /// A node of a sampling tree. It names the same node as long as its tree lives: nodes are never removed.
-    NodeId(u32)
-);
-id!(
+    NodeId(u32);
     /// An engine-side leaf: something that can be extended.
-    BranchId(u64)
-);
-id!(
+    BranchId(u64);
     /// A query token of one step; rows are numbered depth-first.
-    RowIx(u32)
-);
-id!(
+    RowIx(u32);
     /// A transformer layer.
-    LayerIx(u32)
-);
+    LayerIx(u32);
+}

@@ -3,6 +3,8 @@
 
 use std::fmt::{Arguments, Write};
 
+use crate::listed;
+
 /// Colours of main and of secondary text.
 const INK: &str = "#24292f";
 const MUTED: &str = "#57606a";
@@ -21,17 +23,7 @@ pub enum Font {
     Title,
 }
 
-impl Font {
-    fn class(self) -> &'static str {
-        match self {
-            Font::Plain => "plain",
-            Font::Muted => "muted",
-            Font::Bold => "bold",
-            Font::Inverse => "inverse",
-            Font::Title => "title",
-        }
-    }
-}
+listed!(Font { Plain = "plain", Muted = "muted", Bold = "bold", Inverse = "inverse", Title = "title" });
 
 /// Which point of a text is at the given position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +33,7 @@ pub enum Anchor {
     End,
 }
 
-impl Anchor {
-    fn name(self) -> &'static str {
-        match self {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        }
-    }
-}
+listed!(Anchor { Start = "start", Middle = "middle", End = "end" });
 
 /// A drawing being written.
 #[derive(Debug)]
@@ -98,7 +82,7 @@ impl Svg {
 
     /// `words` on one line; `y`: the baseline.
     pub fn words(&mut self, x: f64, y: f64, font: Font, anchor: Anchor, words: &str) {
-        let (class, anchor, words) = (font.class(), anchor.name(), escaped(words));
+        let (class, anchor, words) = (font.name(), anchor.name(), escaped(words));
         self.add(format_args!(
             "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\" text-anchor=\"{anchor}\">{words}</text>"
         ));
