@@ -14,8 +14,8 @@ use offshoot_backend::{Backend, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
-use offshoot_kv::plan::{PlanHints, Planner};
-use offshoot_launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
+use offshoot_kv::plan::PlanHints;
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, Launch, ModelSource};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{DeviceProfile, Sim};
 
@@ -105,13 +105,10 @@ impl DescribedDevice {
         let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
         let sim = Sim::new(profile.clone());
         let launch = Launch {
-            prefix_store: None,
             model: ModelSource::random(&held, model.dtype),
             tokenizer: None,
-            devices: Devices::default(),
-            budget: *budget,
-            planner: Planner::default(),
             demand: Demand::unbounded(),
+            options: EngineOptions { budget: *budget, ..EngineOptions::default() },
         };
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation

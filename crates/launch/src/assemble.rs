@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, ModelSource, OnBackend, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, WhyNotCuda};
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{KV_MEMORY, MEMORY, STATE_DTYPE};
 use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use offshoot_kv::PageCounts;
-use offshoot_kv::plan::Planner;
 use offshoot_model::{Decoder, ModelWeights, StepRunner};
 use offshoot_text::Tokenizer;
 
@@ -41,13 +40,8 @@ pub struct Launch<'a> {
     pub model: ModelSource<'a>,
     /// `None`: the engine returns tokens without text.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    pub devices: Devices,
-    /// Of each device; what is the host's is divided among replicas.
-    pub budget: EngineBudget,
-    pub planner: Planner,
     pub demand: Demand<'a>,
-    /// Where computed prefixes are kept on disk; `None`: nowhere.
-    pub prefix_store: Option<PrefixFolder>,
+    pub options: EngineOptions,
 }
 
 /// The folder of a prefix store (`--prefix-store`), and the most bytes of all its files.
@@ -94,14 +88,14 @@ impl Launch<'_> {
     /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
     /// memory as the budget allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
-        let choices = self.devices.choices()?;
-        if let Devices::Ranks(_) = self.devices {
+        let choices = self.options.devices.choices()?;
+        if let Devices::Ranks(_) = self.options.devices {
             return self.start_ranks(&choices);
         }
         let [choice] = choices[..] else { return self.start_each(&choices) };
         let opened = choice.open(Some(self.model))?;
         let (started, not_cuda) = (Instant::now(), opened.not_cuda().cloned());
-        let model = opened.with_engine(self.is_exact(), Load { model: self.model, budget: self.budget })?;
+        let model = opened.with_engine(self.is_exact(), Load { model: self.model, budget: self.options.budget })?;
         Ok(Launched { not_cuda, ..self.start_loaded(model, started)? })
     }
 
@@ -110,7 +104,7 @@ impl Launch<'_> {
     pub fn is_exact(&self) -> bool {
         let config = self.model.config;
         let is_dense = config.quantisation.is_none() && config.formats.is_empty() && !config.has_experts();
-        self.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
+        self.options.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
     }
 
     /// The same on an open backend.
@@ -130,7 +124,7 @@ impl Launch<'_> {
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: B) -> Result<Box<dyn StepRunner>> {
-        load_on(backend, self.model, &self.budget)
+        load_on(backend, self.model, &self.options.budget)
     }
 
     /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
@@ -152,12 +146,13 @@ impl Launch<'_> {
     }
 
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
-        let Some(PrefixFolder { path, most_bytes }) = &self.prefix_store else { return Ok(None) };
-        let mut identity = format!("{}, {} kv", self.model.identity()?, self.budget.kv);
-        if !self.budget.weights.is_as_stored() {
-            identity += &format!(", {}", self.budget.weights);
+        let EngineOptions { budget, prefix_store, .. } = &self.options;
+        let Some(PrefixFolder { path, most_bytes }) = prefix_store else { return Ok(None) };
+        let mut identity = format!("{}, {} kv", self.model.identity()?, budget.kv);
+        if !budget.weights.is_as_stored() {
+            identity += &format!(", {}", budget.weights);
         }
-        if let Some(context) = self.budget.context {
+        if let Some(context) = budget.context {
             identity += &format!(", context {context}");
         }
         Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
@@ -165,8 +160,8 @@ impl Launch<'_> {
 
     /// The sizes of the engine of each device, without loading the model.
     pub fn sizes(&self) -> Result<Vec<LaunchSizes>> {
-        let choices = self.devices.choices()?;
-        match self.devices {
+        let choices = self.options.devices.choices()?;
+        match self.options.devices {
             Devices::Ranks(_) => Ok(vec![self.size_of_ranks(&choices)?]),
             Devices::One(_) | Devices::Each(_) | Devices::AllGpus => self.sizes_of_each(&choices),
         }
@@ -183,7 +178,7 @@ impl Launch<'_> {
             (0, _) | (_, None) => useful,
             (states, Some(_)) => useful.max(states).saturating_mul(2),
         };
-        Ok(budget.engine_config(device, branches, self.planner, useful))
+        Ok(budget.engine_config(device, branches, self.options.plan.unwrap_or_default(), useful))
     }
 }
 
@@ -214,7 +209,7 @@ impl OnBackend for Size<'_> {
 
 /// The sizes of an engine on an open backend, which has `free` bytes; its name is left to the caller.
 pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: usize) -> Result<LaunchSizes> {
-    let Launch { model, budget, .. } = launch;
+    let Launch { model, options: EngineOptions { budget, .. }, .. } = launch;
     budget.kv.set_on(backend, model.config.stored_heads(), model.dtype);
     let kv_bytes_per_token = model.config.kv_bytes_per_token_on(backend, model.dtype);
     let held = model.held_by(backend);

@@ -14,6 +14,7 @@ use offshoot_text::Tokenizer;
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     pub devices: Devices,
+    /// Of each device; what is the host's is divided among replicas.
     pub budget: EngineBudget,
     /// `None`: the default planner.
     pub plan: Option<Planner>,
@@ -37,15 +38,7 @@ impl EngineOptions {
 
     /// The inputs of an engine that returns texts.
     pub fn launch<'a>(&self, model: ModelSource<'a>, tokenizer: &Arc<Tokenizer>, demand: Demand<'a>) -> Launch<'a> {
-        Launch {
-            model,
-            tokenizer: Some(tokenizer.clone()),
-            devices: self.devices.clone(),
-            budget: self.budget,
-            planner: self.plan.unwrap_or_default(),
-            demand,
-            prefix_store: self.prefix_store.clone(),
-        }
+        Launch { model, tokenizer: Some(tokenizer.clone()), demand, options: self.clone() }
     }
 }
 

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 
 use offshoot_core::ids::TokenId;
 use offshoot_core::mix::fnv1a;
+use offshoot_engine::SampledLengths;
 use offshoot_kv::{PromptTree, TokenCosts};
 
 /// Output tokens of the samples of one prompt.
@@ -58,8 +59,8 @@ pub struct PromptOrder {
     parts: Vec<PartOrder>,
     /// The part of each prompt; empty if there is one.
     homes: Vec<usize>,
-    lengths: LengthEstimate,
-    /// The value of `LengthEstimate::share` when `ahead` was last sorted.
+    lengths: SampledLengths,
+    /// The value of `SampledLengths::share` when `ahead` was last sorted.
     ordered_by: f64,
 }
 
@@ -79,21 +80,6 @@ impl PartOrder {
     /// The share of it that has started.
     fn share(&self) -> f64 {
         self.begun as f64 / self.all.max(1) as f64
-    }
-}
-
-/// Expected output length as a fraction of the limit, over finished samples of unknown length: tokens sampled, and the
-/// sum of their limits.
-#[derive(Clone, Copy, Debug, Default)]
-struct LengthEstimate {
-    drawn: u64,
-    most: u64,
-}
-
-impl LengthEstimate {
-    /// Expected output length as a fraction of the limit; 1 before any sample has finished.
-    fn share(self) -> f64 {
-        if self.most == 0 { 1.0 } else { self.drawn as f64 / self.most as f64 }
     }
 }
 
@@ -124,7 +110,7 @@ impl PromptOrder {
                 part.prompts.iter().for_each(|&prompt| homes[prompt as usize] = home);
             }
         }
-        let lengths = LengthEstimate::default();
+        let lengths = SampledLengths::default();
         let parts = (0..replicas.max(1)).map(|_| PartOrder::default()).collect();
         let mut order = PromptOrder { tree, draws, is_mixed, parts, homes, lengths, ordered_by: lengths.share() };
         for prompt in order.depth_first().into_iter().rev() {
@@ -158,15 +144,12 @@ impl PromptOrder {
 
     /// Records that a sample of unknown length finished with `drawn` tokens of at most `most`.
     pub fn note(&mut self, drawn: usize, most: usize) {
-        self.lengths.drawn += drawn as u64;
-        self.lengths.most += most as u64;
+        self.lengths.note(drawn, most);
     }
 
     /// All prompts, sorted by the current estimate.
     fn depth_first(&self) -> Vec<u32> {
-        let share = self.lengths.share();
-        let expected =
-            |draws: &OutputTokens| if draws.is_exact { draws.most } else { (draws.most as f64 * share) as u64 };
+        let expected = |draws: &OutputTokens| self.lengths.expected(draws.most, draws.is_exact);
         self.tree.order_by(&self.draws.iter().map(expected).collect::<Vec<_>>())
     }
 

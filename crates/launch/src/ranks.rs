@@ -29,14 +29,14 @@ impl Launch<'_> {
     /// The devices, connected, if they divide the model and have room for their shares of its weights.
     fn open_ranks(&self, choices: &[DeviceChoice]) -> Result<OpenRanks> {
         // Sums do not depend on the number of ranks where results must not.
-        let exact = self.budget.deterministic;
+        let exact = self.options.budget.deterministic;
         self.model.config.check_ranks(choices.len(), exact)?;
         let opened = choices.iter().map(|choice| choice.open_as_one_of(choices.len(), None));
         Opened::join(opened.collect::<Result<_>>()?, exact, self.model)
     }
 
     fn start_on_ranks<B: Ranked>(&self, ranks: Ranks<B>) -> Result<Launched> {
-        let (started, budget, weights) = (Instant::now(), self.budget, self.model.weights()?);
+        let (started, budget, weights) = (Instant::now(), self.options.budget, self.model.weights()?);
         let model = LoadedRanks::start(ranks, |rank| decoder_on(rank, &weights, &budget))?;
         self.start_loaded(model, started)
     }

@@ -5,7 +5,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use super::assemble::{Load, Size};
-use super::{DeviceChoice, EngineBudget, Launch, LaunchSizes, Launched, Opened};
+use super::{DeviceChoice, EngineBudget, EngineOptions, Launch, LaunchSizes, Launched, Opened};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::replicas;
 use offshoot_model::StepRunner;
@@ -19,7 +19,7 @@ impl Launch<'_> {
     pub(super) fn start_each(&self, choices: &[DeviceChoice]) -> Result<Launched> {
         let started = Instant::now();
         let opened = self.open_each(choices)?;
-        let (model, budget, exact) = (self.model, self.budget, self.is_exact());
+        let (model, budget, exact) = (self.model, self.options.budget, self.is_exact());
         let loaded: Vec<Result<Box<dyn StepRunner>>> = std::thread::scope(|scope| {
             let load = |opened: Opened| {
                 let work = move || opened.with_engine(exact, Load { model, budget });
@@ -54,9 +54,10 @@ impl Launch<'_> {
 
     /// The budget of one of the engines: what is the host's is divided among them.
     pub(super) fn budget_of_each(&self, is_async: bool) -> Result<EngineBudget> {
-        Ok(match self.devices.known_count()? {
-            1 => self.budget,
-            replicas => self.budget.one_of(replicas, is_async),
+        let EngineOptions { devices, budget, .. } = &self.options;
+        Ok(match devices.known_count()? {
+            1 => *budget,
+            replicas => budget.one_of(replicas, is_async),
         })
     }
 }

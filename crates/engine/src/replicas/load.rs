@@ -3,7 +3,7 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use crate::{Continuation, Extend, Stop};
+use crate::{Continuation, Extend, SampledLengths, Stop};
 
 /// Tokens to compute and tokens to sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,30 +45,10 @@ impl Pace {
     }
 }
 
-/// Expected output length as a fraction of the limit, over finished samples.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Lengths {
-    sampled: u64,
-    most: u64,
-}
-
-impl Lengths {
-    /// Records a finished sample, of at most `most` tokens.
-    pub fn note(&mut self, sampled: usize, most: usize) {
-        self.sampled += sampled as u64;
-        self.most += most as u64;
-    }
-
-    /// The tokens to sample that an extend is expected to bring.
-    pub fn expected(self, extend: &Extend, room: usize) -> u64 {
-        let Continuation::Sampled { stop, .. } = &extend.continuation else { return 0 };
-        let most = most_sampled(stop, room) as u64;
-        match self.most {
-            0 => most,
-            _ if stop.is_exact() => most,
-            all => ((most as f64 * self.sampled as f64 / all as f64) as u64).max(1),
-        }
-    }
+/// The tokens to sample that an extend is expected to bring.
+pub fn expected(lengths: SampledLengths, extend: &Extend, room: usize) -> u64 {
+    let Continuation::Sampled { stop, .. } = &extend.continuation else { return 0 };
+    lengths.expected(most_sampled(stop, room) as u64, stop.is_exact()).max(1)
 }
 
 /// Most tokens that an extend samples where the context has `room` for so many.

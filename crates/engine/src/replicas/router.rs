@@ -9,13 +9,13 @@ use crossbeam_channel::{Receiver, Select, TryRecvError};
 
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
-    LivePlace, QueueKey, TokenPath, busy_branch, unknown_branch,
+    LivePlace, QueueKey, SampledLengths, TokenPath, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
 
 use super::branch::{BranchRecord, On};
-use super::load::{Lengths, Pace, Work};
+use super::load::{Pace, Work, expected};
 use super::loan::Loan;
 use super::prefix::Prefix;
 use super::queue::{Said, Started, Task};
@@ -39,7 +39,7 @@ pub(super) struct Router {
     pub started: HashMap<BranchId, Started>,
     /// Prefixes that are copied.
     pub loans: Vec<Loan>,
-    pub lengths: Lengths,
+    pub lengths: SampledLengths,
     pub batcher: EventBatcher,
     pace: Pace,
     live: LivePlace,
@@ -63,7 +63,7 @@ impl Router {
             waiting: HashMap::new(),
             started: HashMap::new(),
             loans: Vec::new(),
-            lengths: Lengths::default(),
+            lengths: SampledLengths::default(),
             batcher: EventBatcher::default(),
             pace,
             live,
@@ -209,7 +209,7 @@ impl Router {
 
     fn task(&self, extend: Extend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
         let room = self.replicas[0].engine.facts().context.saturating_sub(length);
-        let work = Work { prompt: extend.tokens_given() as u64, output: self.lengths.expected(&extend, room) };
+        let work = Work { prompt: extend.tokens_given() as u64, output: expected(self.lengths, &extend, room) };
         Task { key, extend, events: events.clone(), prefix, work, is_cancelled: false, said: Said::default() }
     }
 

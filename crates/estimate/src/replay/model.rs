@@ -12,8 +12,8 @@ use offshoot_backend::{Backend, Dtype, KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_engine::EngineConfig;
 use offshoot_kv::plan::Planner;
-use offshoot_launch::{Demand, Devices, EngineBudget, Launch, ModelSource};
-use offshoot_model::{ModelConfig, StepRunner, WeightChoice};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, Launch, ModelSource};
+use offshoot_model::{ModelConfig, StepRunner};
 use offshoot_sim::{DeviceProfile, Sim};
 
 /// A model and a simulated device, both described by numbers.
@@ -120,29 +120,23 @@ impl LoadedModel {
 
     fn launch<'a>(&'a self, settings: &ReplaySettings, job: &'a ReplayJob) -> Launch<'a> {
         let budget = EngineBudget {
-            gpu_memory: None,
             max_branches: Some(settings.policy.max_branches(job)),
-            context: None,
             step_rows: Some(settings.step_rows),
             pool_bytes: settings.pool_bytes,
             memory: Some(KV_SHARE),
             swap_bytes: Some(settings.swap_bytes),
-            deterministic: false,
             kv: self.kv,
             states: self.states,
-            weights: WeightChoice::default(),
+            ..EngineBudget::default()
         };
         Launch {
-            prefix_store: None,
             model: ModelSource::random(&self.config, self.dtype),
             tokenizer: None,
-            devices: Devices::default(),
-            budget,
-            planner: settings.planner,
             demand: match settings.pool_bytes {
                 Some(_) => Demand::unbounded(),
                 None => Demand::new(usize::MAX, |_, page_tokens| useful_tokens(job, page_tokens)),
             },
+            options: EngineOptions { budget, plan: Some(settings.planner), ..EngineOptions::default() },
         }
     }
 }

@@ -17,8 +17,8 @@ use offshoot_core::out;
 use offshoot_engine::{EngineFacts, EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
-    Demand, DeviceBackend, DeviceChoice, EngineBudget, Generation, Generator, Launch, ModelSource, OnDevice,
-    PromptRequest, Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, EngineBudget, EngineOptions, Generation, Generator, Launch, ModelSource,
+    OnDevice, PromptRequest, Release, in_bytes,
 };
 use offshoot_model::check::facts;
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
@@ -157,13 +157,10 @@ fn measure(
     let dtype = &model.dtype;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
     let launch = Launch {
-        prefix_store: None,
         model: model.source(),
         tokenizer: None,
-        devices: device.into(),
-        budget,
-        planner: plan,
         demand: Demand::new(usize::MAX, tokens),
+        options: EngineOptions { devices: device.into(), budget, plan: Some(plan), prefix_store: None },
     };
     let engine = launch.start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();

@@ -19,8 +19,8 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineFacts, EngineHandle, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
-    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, Generation, Generator, Launch, ModelSource, OnBackend,
-    OnDevice, PromptRequest, Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, Devices, EngineBudget, EngineOptions, Generation, Generator, Launch,
+    ModelSource, OnBackend, OnDevice, PromptRequest, Release, in_bytes,
 };
 use offshoot_model::{ModelConfig, WeightChoice};
 
@@ -279,13 +279,10 @@ fn launch<'a>(
         weights: options.weights.into(),
     };
     Ok(Launch {
-        prefix_store: None,
         model: ModelSource::random(config, options.dtype),
         tokenizer: None,
-        devices,
-        budget,
-        planner: options.planner,
         demand: Demand::new(usize::MAX, tokens),
+        options: EngineOptions { devices, budget, plan: Some(options.planner), prefix_store: None },
     })
 }
 

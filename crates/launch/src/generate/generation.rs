@@ -25,10 +25,6 @@ pub struct Generation<R> {
     requests: Vec<R>,
     generator: Generator,
     order: PromptOrder,
-    /// The prompt that was started last.
-    before: Option<usize>,
-    /// For each started prompt, the length in tokens of its common prefix with the prompt started before it.
-    shared: Vec<usize>,
     is_begun: Vec<bool>,
     cancelled: HashSet<SampleId>,
     /// Events produced here instead of by the engine.
@@ -45,8 +41,6 @@ impl<R: AsRequest> Generation<R> {
         Generation {
             generator,
             order,
-            before: None,
-            shared: vec![0; requests.len()],
             is_begun: vec![false; requests.len()],
             cancelled: HashSet::new(),
             ready: VecDeque::new(),
@@ -102,8 +96,6 @@ impl<R: AsRequest> Generation<R> {
         if let Err(error) = self.generator.begin_with(prompt, &request, options) {
             return self.ready.push_back(Err(RefusedPrompt { prompt, error }));
         }
-        let before = self.before.replace(prompt).map_or(&[][..], |before| self.requests[before].as_request().tokens);
-        self.shared[prompt] = before.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         if !self.cancelled.is_empty() {
             let mut cancelled: Vec<SampleId> =
                 (0..request.results()).map(|sample| SampleId { prompt, sample }).collect();
@@ -140,11 +132,6 @@ impl<R: AsRequest> Generation<R> {
     /// Whether this prompt has started and has samples that have not ended.
     pub fn is_in_flight(&self, prompt: usize) -> bool {
         self.generator.is_in_flight(prompt)
-    }
-
-    /// Length in tokens of the common prefix of a started prompt and the prompt started before it.
-    pub fn shared_tokens(&self, prompt: usize) -> usize {
-        self.shared[prompt]
     }
 
     /// Events waiting to be read; bounded even if they are never read.
