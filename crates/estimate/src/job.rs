@@ -12,7 +12,7 @@ pub struct PromptSamples {
 
 /// Prompts in order of arrival, each of at least one token, and their samples: at least one sample of one token per
 /// prompt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PlannedJob {
     pub prompts: PackedPrompts,
     pub per_prompt: Vec<PromptSamples>,

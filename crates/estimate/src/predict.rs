@@ -9,7 +9,9 @@ use super::device::DescribedDevice;
 use super::job::{PlannedJob, PromptSamples};
 use super::sharing::SamplePrompts;
 use crate::replay;
-use crate::replay::{Policy, ReplayRequest, ReplaySettings, StepRecord, TextRun, Totals, TracePrompt};
+use crate::replay::{
+    Policy, PromptGroup, ReplayRequest, ReplaySettings, StepRecord, Totals, TracePrompt, prompt_groups,
+};
 use offshoot_core::error::Result;
 use offshoot_kv::{PromptTree, Prompts};
 
@@ -76,24 +78,14 @@ fn requests(job: &PlannedJob) -> replay::ReplayJob {
 
 /// Every sample as its own request with synthetic tokens; only samples of one group share a prefix.
 fn grouped(job: &PlannedJob, samples: &PromptTree) -> replay::ReplayJob {
-    let prompts = SamplePrompts::of(job).prompts;
-    let groups = samples.single_level_nodes();
-    let mut shared: Vec<Option<TextRun>> = vec![None; prompts.len()];
-    for (&node, text) in groups.iter().zip(0u64..) {
-        let node = &samples.nodes()[node as usize];
-        for sorted in &samples.sorted()[node.prompts.start as usize..node.prompts.end as usize] {
-            shared[sorted.prompt as usize] = Some(TextRun { text, tokens: node.end as usize });
-        }
-    }
-    let request = |((&prompt, shared), text): ((&u32, Option<TextRun>), u64)| {
-        let kept = shared.map_or(0, |run| run.tokens);
-        let own = TextRun { text, tokens: job.prompts.tokens(prompt as usize).len() - kept };
-        let runs = shared.into_iter().chain([own]).filter(|run| run.tokens > 0).collect();
-        let output = job.per_prompt[prompt as usize].tokens as usize;
-        ReplayRequest { prompt: TracePrompt::Runs(runs), arrival: Duration::ZERO, samples: 1, output }
+    let (groups, count) = prompt_groups(samples);
+    let prompts = SamplePrompts::of(job).prompts.into_iter();
+    let request = |((prompt, group), own): ((u32, PromptGroup), u64)| {
+        let prompt = prompt as usize;
+        let (tokens, output) = (job.prompts.tokens(prompt).len(), job.per_prompt[prompt].tokens as usize);
+        ReplayRequest { prompt: group.prompt(tokens, own), arrival: Duration::ZERO, samples: 1, output }
     };
-    let texts = groups.len() as u64..;
-    replay::ReplayJob::new(prompts.iter().zip(shared).zip(texts).map(request).collect())
+    replay::ReplayJob::new(prompts.zip(groups).zip(count..).map(request).collect())
 }
 
 fn parts(steps: &[StepRecord], seconds: f64) -> Vec<TimeSlice> {

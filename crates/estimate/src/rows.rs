@@ -19,10 +19,9 @@ use serde_json::{Map, Value};
 
 use super::job::{PlannedJob, PromptSamples};
 use super::plan_model::PlanModel;
+use crate::replay::synthetic_token;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_core::mix::{GOLDEN, mix};
-use offshoot_kv::PackedPrompts;
 use offshoot_text::{AddSpecial, Tokenizer};
 
 /// Default number of tokens per sample.
@@ -62,7 +61,7 @@ pub fn read(path: &Path, bytes: &[u8], model: &PlanModel, output_tokens: Option<
         false => None,
     };
     let mut synthetic = SyntheticTexts::default();
-    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
+    let mut job = PlannedJob::default();
     for (line, fields) in &rows {
         let row = PromptRow { path, line: *line, fields };
         row.refuse_unknown()?;
@@ -241,12 +240,12 @@ impl SyntheticTexts {
                     run
                 }
             };
-            tokens.extend((0..length).map(|at| run.token(at, vocab)));
+            tokens.extend((0..length).map(|at| synthetic_token(run.id, run.ordinal, at, vocab)));
             last = Some(run.id);
         }
         if own > 0 {
             let run = self.run_behind(last);
-            tokens.extend((0..own).map(|at| run.token(at, vocab)));
+            tokens.extend((0..own).map(|at| synthetic_token(run.id, run.ordinal, at, vocab)));
         }
         tokens
     }
@@ -257,16 +256,5 @@ impl SyntheticTexts {
         *ordinal += 1;
         self.runs += 1;
         run
-    }
-}
-
-impl NamedRun {
-    fn token(self, at: usize, vocab: usize) -> TokenId {
-        let value = match at {
-            0 => self.ordinal,
-            1 => self.ordinal / vocab as u64,
-            _ => mix(self.id.wrapping_mul(GOLDEN).wrapping_add(at as u64)),
-        };
-        TokenId::new((value % vocab as u64) as usize)
     }
 }

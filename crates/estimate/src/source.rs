@@ -14,7 +14,6 @@ use offshoot_core::input::whole;
 use offshoot_core::setting::{LIMIT, MODEL, SAMPLES, SET, Setting};
 use offshoot_eval::run::RenderedTask;
 use offshoot_eval::task::{Method, Overrides};
-use offshoot_kv::PackedPrompts;
 use offshoot_lines::open;
 use offshoot_openai::batch;
 
@@ -57,7 +56,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
     };
     let rendered = RenderedTask::new(&options.input, &overrides, options.limit)?;
     let (prompts, RenderedTask { task, folder, .. }) = (rendered.encode_all()?, &rendered);
-    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
+    let mut job = PlannedJob::default();
     for prompt in &prompts {
         if prompt.tokens().is_empty() {
             return Err(Error::value(format!("the prompt of item `{}`", prompt.item.id), "at least one token", "none"));
@@ -91,7 +90,7 @@ fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
 fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {
     let tokenizer = model.tokenizer()?;
     let (asked, refused) = batch::read_prompts(&options.input, &tokenizer, &model.config)?;
-    let mut job = PlannedJob { prompts: PackedPrompts::default(), per_prompt: Vec::new(), notes: Vec::new() };
+    let mut job = PlannedJob::default();
     for prompt in asked {
         let tokens =
             expected(as_u32(prompt.most_tokens), options.output_tokens, model.config.context, prompt.tokens.len());

@@ -9,7 +9,7 @@ impl DeviceProfile {
     /// Nanoseconds of one layer's attention by `plan`, with `kv_element_bytes` bytes per element of keys and values.
     /// Products and reads overlap: the longer of the two counts in full, the shorter with its share `unhidden`.
     pub fn attention_ns(&self, plan: &AttentionPlan, heads: HeadLayout, kv_element_bytes: usize) -> f64 {
-        let (times, cost, how) = (&self.attention, self.cost_model(), self.product_rate());
+        let (times, cost, how) = (&self.attention, self.cost_model(), self.product_times());
         let (mut reads, mut products) = (0.0, 0.0);
         let mut read_pages = PagesRead::of(plan);
         for item in &plan.items {
@@ -28,12 +28,12 @@ impl DeviceProfile {
             + merge
     }
 
-    fn product_rate(&self) -> ProductRate {
-        match (self.attention.products, self.cost_model().tiles) {
-            (Some(ProductTimes::FlopsPerS(rate)), _) => ProductRate::FlopsPerS(rate),
-            (_, Some(tiles)) => ProductRate::Tiles(tiles),
-            (_, None) => ProductRate::FlopsPerS(self.linear.flops_per_s),
-        }
+    fn product_times(&self) -> ProductTimes {
+        let of_backend = || match self.cost_model().tiles {
+            Some(tiles) => ProductTimes::Tiles(tiles),
+            None => ProductTimes::FlopsPerS(self.linear.flops_per_s),
+        };
+        self.attention.products.unwrap_or_else(of_backend)
     }
 }
 
@@ -72,21 +72,15 @@ impl ItemWork {
     }
 }
 
-/// How products are timed.
-enum ProductRate {
-    FlopsPerS(f64),
-    Tiles(Tiles),
-}
-
-impl ProductRate {
+impl ProductTimes {
     fn ns(&self, work: &ItemWork) -> f64 {
         match *self {
-            ProductRate::FlopsPerS(rate) => {
+            ProductTimes::FlopsPerS(rate) => {
                 let width = (work.heads.q_heads * work.heads.head_dim) as f64;
                 4.0 * (work.rows * work.tokens) as f64 * width / rate * 1e9
             }
-            ProductRate::Tiles(tiles) if work.packed() <= u64::from(tiles.narrow_rows) => 0.0,
-            ProductRate::Tiles(Tiles { rows, start, token, half_token, .. }) => {
+            ProductTimes::Tiles(tiles) if work.packed() <= u64::from(tiles.narrow_rows) => 0.0,
+            ProductTimes::Tiles(Tiles { rows, start, token, half_token, .. }) => {
                 let (full, rest) = (work.packed() / u64::from(rows), work.packed() % u64::from(rows));
                 let last = match rest {
                     0 => 0.0,

@@ -153,16 +153,8 @@ pub struct AttentionTimes {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProductTimes {
     FlopsPerS(f64),
-    /// By tiles of `rows` packed rows (rows x query heads per key head), for each key head. Items of up to
-    /// `narrow_rows` packed rows take no time beyond their reads. Times are of the whole device: per tile, per token of
-    /// a tile, and per token of a tile at most half full.
-    Tiles {
-        narrow_rows: u32,
-        rows: u32,
-        start_ns: f64,
-        token_ns: f64,
-        half_token_ns: f64,
-    },
+    /// By tiles, for each key head. Items of up to `narrow_rows` packed rows take no time beyond their reads.
+    Tiles(Tiles),
 }
 
 /// Hopper's compute capability.
@@ -202,8 +194,8 @@ impl DeviceProfile {
         attention.state_byte_ns = Some(attention.state_byte_ns.unwrap_or(own.state_byte) / all);
         match &mut attention.products {
             Some(ProductTimes::FlopsPerS(rate)) => *rate *= all,
-            Some(ProductTimes::Tiles { start_ns, token_ns, half_token_ns, .. }) => {
-                [start_ns, token_ns, half_token_ns].into_iter().for_each(|ns| *ns /= all);
+            Some(ProductTimes::Tiles(Tiles { start, token, half_token, .. })) => {
+                [start, token, half_token].into_iter().for_each(|ns| *ns /= all);
             }
             None => {}
         }
@@ -286,11 +278,11 @@ impl DeviceProfile {
         match attention.products {
             None => {}
             Some(ProductTimes::FlopsPerS(rate)) => rates.push(("attention.products.flops_per_s", rate)),
-            Some(ProductTimes::Tiles { rows, start_ns, token_ns, half_token_ns, .. }) => {
+            Some(ProductTimes::Tiles(Tiles { rows, start, token, half_token, .. })) => {
                 rates.push(("attention.products.tiles.rows", f64::from(rows)));
-                costs.push(("attention.products.tiles.start_ns", start_ns));
-                costs.push(("attention.products.tiles.token_ns", token_ns));
-                costs.push(("attention.products.tiles.half_token_ns", half_token_ns));
+                costs.push(("attention.products.tiles.start_ns", start));
+                costs.push(("attention.products.tiles.token_ns", token));
+                costs.push(("attention.products.tiles.half_token_ns", half_token));
             }
         }
         let rate = rates.into_iter().find(|&(_, rate)| rate <= 0.0);
@@ -357,9 +349,7 @@ impl DeviceProfile {
         let tiles = match products {
             None => backend.tiles,
             Some(ProductTimes::FlopsPerS(_)) => None,
-            Some(ProductTimes::Tiles { narrow_rows, rows, start_ns, token_ns, half_token_ns }) => {
-                Some(Tiles { narrow_rows, rows, start: start_ns, token: token_ns, half_token: half_token_ns })
-            }
+            Some(ProductTimes::Tiles(tiles)) => Some(tiles),
         };
         CostModel {
             item: item_ns.unwrap_or(backend.item),

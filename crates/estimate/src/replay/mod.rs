@@ -19,6 +19,8 @@ mod trace;
 pub use job::{ReplayJob, ReplayRequest, poisson};
 pub use model::{LoadedModel, ReplaySettings, SimulatedMachine, replay};
 pub use policy::{BranchLimit, MOST_BRANCHES, Policy, PromptSharing, RequestOrder};
+pub(crate) use policy::{PromptGroup, prompt_groups};
+pub(crate) use prompt::synthetic_token;
 pub use prompt::{TextRun, TracePrompt};
 pub use rate::{RateSearch, Sustained, sustainable_rate};
 pub use read::{read_lengths, read_trace};

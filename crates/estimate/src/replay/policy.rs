@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use super::job::{ReplayJob, ReplayRequest};
+use super::prompt::TracePrompt;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_kv::PromptTree;
@@ -106,11 +107,13 @@ impl Policy {
         let groups = match self.sharing {
             PromptSharing::AllLevels => return job.requests.clone(),
             PromptSharing::None => vec![PromptGroup::default(); job.requests.len()],
-            PromptSharing::SingleLevel => groups(&texts(job.requests.iter(), vocab)),
+            PromptSharing::SingleLevel => {
+                prompt_groups(&PromptTree::new(texts(job.requests.iter(), vocab).as_slice())).0
+            }
         };
         let own = groups.iter().map(|group| group.number + 1).max().unwrap_or(0)..;
         let replaced = job.requests.iter().zip(groups).zip(own).map(|((request, group), own)| ReplayRequest {
-            prompt: request.prompt.replaced(group.shared, group.number, own),
+            prompt: group.prompt(request.prompt.len(), own),
             ..request.clone()
         });
         replaced.collect()
@@ -123,22 +126,29 @@ fn texts<'a>(requests: impl Iterator<Item = &'a ReplayRequest>, vocab: usize) ->
 
 /// The group of a prompt, and the length of the group's shared prefix in tokens.
 #[derive(Clone, Copy, Default)]
-struct PromptGroup {
+pub struct PromptGroup {
     number: u64,
     shared: usize,
 }
 
-/// The group of each prompt; a prompt without a group shares 0 tokens.
-fn groups(prompts: &[Vec<TokenId>]) -> Vec<PromptGroup> {
-    let tree = PromptTree::new(prompts);
-    let mut groups = vec![PromptGroup::default(); prompts.len()];
-    for (number, node) in (0u64..).zip(tree.single_level_nodes()) {
+impl PromptGroup {
+    /// One of its prompts, of `tokens` tokens: what the group shares, then text `own`.
+    pub fn prompt(self, tokens: usize, own: u64) -> TracePrompt {
+        TracePrompt::sharing(tokens, self.shared, self.number, own)
+    }
+}
+
+/// The group of each prompt of a tree, and how many groups there are; a prompt without a group shares 0 tokens.
+pub fn prompt_groups(tree: &PromptTree) -> (Vec<PromptGroup>, u64) {
+    let mut groups = vec![PromptGroup::default(); tree.sorted().len()];
+    let nodes = tree.single_level_nodes();
+    for (number, &node) in (0u64..).zip(&nodes) {
         let node = &tree.nodes()[node as usize];
         for sorted in &tree.sorted()[node.prompts.start as usize..node.prompts.end as usize] {
             groups[sorted.prompt as usize] = PromptGroup { number, shared: node.end as usize };
         }
     }
-    groups
+    (groups, nodes.len() as u64)
 }
 
 /// The policy's name, or its parts if it has none.

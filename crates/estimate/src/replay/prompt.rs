@@ -7,8 +7,8 @@ use offshoot_core::mix::{GOLDEN, mix};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TracePrompt {
     Tokens(Vec<TokenId>),
-    /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ
-    /// from the first token on (text numbers below the square of the vocabulary: within the first two tokens).
+    /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ as
+    /// [`synthetic_token`] says, whose ordinals are their numbers.
     Runs(Vec<TextRun>),
 }
 
@@ -19,15 +19,16 @@ pub struct TextRun {
     pub tokens: usize,
 }
 
-impl TextRun {
-    fn token(self, at: usize, vocab: u64) -> TokenId {
-        let value = match at {
-            0 => self.text,
-            1 => self.text / vocab,
-            _ => mix(self.text.wrapping_mul(GOLDEN).wrapping_add(at as u64)),
-        };
-        TokenId::new((value % vocab) as usize)
-    }
+/// The token at `at` of an endless text. Texts with different ordinals differ from the first token on (ordinals below the
+/// square of the vocabulary: within the first two tokens).
+pub fn synthetic_token(text: u64, ordinal: u64, at: usize, vocab: usize) -> TokenId {
+    let vocab = vocab as u64;
+    let value = match at {
+        0 => ordinal,
+        1 => ordinal / vocab,
+        _ => mix(text.wrapping_mul(GOLDEN).wrapping_add(at as u64)),
+    };
+    TokenId::new((value % vocab) as usize)
 }
 
 impl TracePrompt {
@@ -47,14 +48,17 @@ impl TracePrompt {
         match self {
             TracePrompt::Tokens(tokens) => tokens.clone(),
             TracePrompt::Runs(runs) => {
-                runs.iter().flat_map(|&run| (0..run.tokens).map(move |at| run.token(at, vocab as u64))).collect()
+                let tokens = |&TextRun { text, tokens }: &TextRun| {
+                    (0..tokens).map(move |at| synthetic_token(text, text, at, vocab))
+                };
+                runs.iter().flat_map(tokens).collect()
             }
         }
     }
 
-    /// A prompt of the same length made of `shared` tokens of text `with` followed by tokens of text `rest`.
-    pub(super) fn replaced(&self, shared: usize, with: u64, rest: u64) -> TracePrompt {
-        let runs = [TextRun { text: with, tokens: shared }, TextRun { text: rest, tokens: self.len() - shared }];
+    /// A prompt of `tokens` tokens, `shared` of them of text `with`, the others of text `rest`.
+    pub fn sharing(tokens: usize, shared: usize, with: u64, rest: u64) -> TracePrompt {
+        let runs = [TextRun { text: with, tokens: shared }, TextRun { text: rest, tokens: tokens - shared }];
         TracePrompt::Runs(runs.into_iter().filter(|run| run.tokens > 0).collect())
     }
 }
@@ -84,11 +88,10 @@ mod tests {
 
     #[test]
     fn what_is_replaced_shares_what_it_is_told_to() {
-        let prompt = runs(&[(0, 50), (1, 20)]);
         for shared in [0, 10, 70] {
-            let (a, b) = (prompt.replaced(shared, 3, 7), prompt.replaced(shared, 3, 8));
+            let (a, b) = (TracePrompt::sharing(70, shared, 3, 7), TracePrompt::sharing(70, shared, 3, 8));
             assert_eq!((common(&a, &b), a.len(), b.len()), (shared, 70, 70));
         }
-        assert_eq!(common(&prompt.replaced(50, 3, 7), &prompt.replaced(50, 4, 7)), 0);
+        assert_eq!(common(&TracePrompt::sharing(70, 50, 3, 7), &TracePrompt::sharing(70, 50, 4, 7)), 0);
     }
 }

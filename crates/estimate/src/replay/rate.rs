@@ -50,9 +50,11 @@ pub fn sustainable_rate(search: RateSearch, mut latency: impl FnMut(f64) -> Resu
         tried.push((rate, latency));
         Ok(latency <= search.limit)
     };
+    let beyond = |what: &str, found: String| {
+        Error::value(what, format!("one from {} to {} requests a second", RATES.start(), RATES.end()), found)
+    };
     if !RATES.contains(&search.first) {
-        let expected = format!("one from {} to {} requests a second", RATES.start(), RATES.end());
-        return Err(Error::value("the rate tried first", expected, search.first.to_string()));
+        return Err(beyond("the rate tried first", search.first.to_string()));
     }
     let mut rate = search.first;
     let step = if holds(rate, &mut tried)? { 2.0 } else { 0.5 };
@@ -60,8 +62,7 @@ pub fn sustainable_rate(search: RateSearch, mut latency: impl FnMut(f64) -> Resu
     loop {
         rate *= step;
         if !RATES.contains(&rate) {
-            let expected = format!("one from {} to {} requests a second", RATES.start(), RATES.end());
-            return Err(Error::value("sustainable rate", expected, "none"));
+            return Err(beyond("sustainable rate", "none".to_owned()));
         }
         if holds(rate, &mut tried)? != (step > 1.0) {
             break;

@@ -42,17 +42,21 @@ pub struct CostModel {
 /// An item with more packed rows (rows x query heads of a group) than memory-bound kernels handle is cut to tiles, one
 /// for each key head and `rows` packed rows. A tile costs by its tokens, not their bytes, which tiles of other rows have
 /// brought into the cache.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tiles {
     /// Packed rows up to which an item costs by its bytes.
     pub narrow_rows: u32,
     /// Packed rows of a tile.
     pub rows: u32,
     /// Per tile, in nanoseconds of the whole device.
+    #[serde(rename = "start_ns")]
     pub start: f64,
     /// Per token of a tile.
+    #[serde(rename = "token_ns")]
     pub token: f64,
     /// Per token of a tile that is at most half full.
+    #[serde(rename = "half_token_ns")]
     pub half_token: f64,
 }
 

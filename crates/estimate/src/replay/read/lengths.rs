@@ -7,21 +7,17 @@ use std::time::Duration;
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
 use super::super::synthetic::RequestLengths;
-use super::bounds::{MOST_TOKENS, none};
+use super::{MOST_TOKENS, at_least_one, of_lines};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 
 /// The lengths in a `.csv` (no header) or a `.json` file. Blank lines are skipped.
 pub fn read_lengths(path: &Path) -> Result<Vec<RequestLengths>> {
     let text = input::text(path)?;
-    let lengths = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
-        true => prompts(path, &text)?,
-        false => {
-            let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
-            lines.map(|(line, number)| pair(path, number, line)).collect::<Result<_>>()?
-        }
-    };
-    if lengths.is_empty() { Err(none(path)) } else { Ok(lengths) }
+    match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
+        true => at_least_one(path, prompts(path, &text)?),
+        false => of_lines(path, &text, |number, line| pair(path, number, line)),
+    }
 }
 
 fn pair(path: &Path, number: usize, line: &str) -> Result<RequestLengths> {

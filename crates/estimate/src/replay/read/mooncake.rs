@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
-use super::bounds::{MOST_TOKENS, none};
+use super::{MOST_TOKENS, of_lines};
 use offshoot_core::error::{Error, Result};
 
 const HASHED_TOKENS: u64 = 512;
@@ -23,9 +23,7 @@ struct MooncakeLine {
 
 /// The requests of `text`, the content of `path`. Blank lines are skipped.
 pub fn read(path: &Path, text: &str) -> Result<ReplayJob> {
-    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
-    let requests = lines.map(|(line, number)| request(path, number, line)).collect::<Result<Vec<_>>>()?;
-    if requests.is_empty() { Err(none(path)) } else { Ok(ReplayJob::new(requests)) }
+    of_lines(path, text, |number, line| request(path, number, line)).map(ReplayJob::new)
 }
 
 fn request(path: &Path, number: usize, line: &str) -> Result<ReplayRequest> {
