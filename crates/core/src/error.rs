@@ -150,6 +150,17 @@ impl Error {
         }
     }
 
+    /// A tensor of a checkpoint is missing or of the wrong shape or dtype.
+    pub fn tensor(
+        path: &Path,
+        tensor: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
+        let [tensor, expected, found] = [tensor.into(), expected.into(), found.into()];
+        Error::Tensor { path: path.to_path_buf(), tensor, expected, found }
+    }
+
     /// A value that the user gave is not allowed.
     pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
         let [what, expected, found] = [what.into(), expected.into(), found.into()].map(|text| shortened(text, MOST));

@@ -19,12 +19,8 @@ pub struct ModelWeights {
 impl ModelWeights {
     /// Those of a folder, by memory map. All tensors are checked against config.json.
     pub fn open(folder: &ModelFolder) -> Result<Self> {
-        let checkpoint = weights::open(folder)?;
-        let config = checkpoint.complete(&folder.config);
-        let layout = Layout::of(&config);
-        checkpoint.verify(&layout)?;
+        let (checkpoint, config, layout, dtype) = weights::open_verified(folder)?;
         checkpoint.note_left_out(&layout);
-        let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
         let converts = config.compute.is_some();
         let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
         Ok(Self { config, dtype, layout, source })

@@ -1,8 +1,7 @@
 //! Describes a model folder for people, from its configuration and checkpoint headers. Loads no weights.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use offshoot_backend::{Dtype, Gate, HeadLayout, StateDtype};
 use offshoot_core::error::Result;
@@ -11,8 +10,7 @@ use super::super::config::{
     Activation, AttentionSpec, DeltaRuleSpec, DenseSpec, ExpertsSpec, FeedForward, KeySource, LayerNorms, LayerSpec,
     Mixer, ModelConfig, ModelFolder, Norm, kinds,
 };
-use super::super::layout::Layout;
-use super::super::weights::{self, IndexFacts, compare_index};
+use super::super::weights::{self, FileFacts, IndexFacts, compare_index};
 
 /// The description of a model folder, printable.
 #[derive(Clone, Debug)]
@@ -21,29 +19,13 @@ pub struct Facts {
     pub config: ModelConfig,
     /// The compute dtype, as found in the tensors.
     pub dtype: Dtype,
-    pub files: usize,
-    pub tensors: usize,
-    pub tensor_bytes: usize,
-    /// The number of tensors of each element type.
-    pub dtypes: BTreeMap<String, usize>,
+    pub stored: FileFacts,
 }
 
 /// Reads the headers of all files and checks every tensor against config.json.
 pub fn facts(folder: &ModelFolder) -> Result<Facts> {
-    let checkpoint = weights::open(folder)?;
-    let config = checkpoint.complete(&folder.config);
-    let layout = Layout::of(&config);
-    checkpoint.verify(&layout)?;
-    let dtype = config.compute.map_or_else(|| checkpoint.dtype(&layout), Ok)?;
-    Ok(Facts {
-        path: folder.path.clone(),
-        config,
-        dtype,
-        files: checkpoint.files(),
-        tensors: checkpoint.tensors(),
-        tensor_bytes: checkpoint.bytes(),
-        dtypes: checkpoint.dtypes(),
-    })
+    let (files, config, _, dtype) = weights::open_verified(folder)?;
+    Ok(Facts { path: folder.path.clone(), config, dtype, stored: files.facts() })
 }
 
 /// Checks the tensors of a model as they are checked before they are loaded; where files are missing, the names in its
@@ -75,36 +57,36 @@ fn line(f: &mut fmt::Formatter<'_>, name: &str, text: String) -> fmt::Result {
 
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        line(f, "folder", self.path.display().to_string())?;
-        config_lines(f, &self.config)?;
-        let dtypes: Vec<String> = self.dtypes.iter().map(|(dtype, tensors)| format!("{tensors} {dtype}")).collect();
-        let (files, tensors, bytes) = (self.files, self.tensors, self.tensor_bytes);
-        let plural = if files == 1 { "" } else { "s" };
+        let FileFacts { files, tensors, bytes, dtypes } = &self.stored;
+        let dtypes: Vec<String> = dtypes.iter().map(|(dtype, tensors)| format!("{tensors} {dtype}")).collect();
+        let plural = if *files == 1 { "" } else { "s" };
         let weights = format!("{bytes} bytes, {tensors} tensors ({}) in {files} file{plural}", dtypes.join(", "));
-        line(f, "weights", weights)?;
-        line(f, "kv", kv_bytes(&self.config, self.dtype))?;
-        state_line(f, &self.config)
+        lines(f, &self.path, &self.config, Some((self.dtype, weights)))
     }
 }
 
 impl fmt::Display for ConfigFacts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        line(f, "folder", self.0.path.display().to_string())?;
-        let config = &self.0.config;
-        config_lines(f, config)?;
-        let Some(dtype) = config.dtype else { return Ok(()) };
-        let name = format!("{dtype:?}").to_lowercase();
-        line(f, "weights", format!("{} bytes in {name}", config.weight_bytes(dtype)))?;
-        line(f, "kv", kv_bytes(config, dtype))?;
-        state_line(f, config)
+        let ModelFolder { path, config, .. } = self.0;
+        let weights = |dtype: Dtype| {
+            (dtype, format!("{} bytes in {}", config.weight_bytes(dtype), format!("{dtype:?}").to_lowercase()))
+        };
+        lines(f, path, config, config.dtype.map(weights))
     }
 }
 
-fn kv_bytes(config: &ModelConfig, dtype: Dtype) -> String {
-    format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes()))
-}
-
-fn state_line(f: &mut fmt::Formatter<'_>, config: &ModelConfig) -> fmt::Result {
+/// `weights`: the compute dtype, and what is known of the weights.
+fn lines(
+    f: &mut fmt::Formatter<'_>,
+    path: &Path,
+    config: &ModelConfig,
+    weights: Option<(Dtype, String)>,
+) -> fmt::Result {
+    line(f, "folder", path.display().to_string())?;
+    config_lines(f, config)?;
+    let Some((dtype, weights)) = weights else { return Ok(()) };
+    line(f, "weights", weights)?;
+    line(f, "kv", format!("{} bytes a token", config.kv_bytes_per_token(|_| dtype.bytes())))?;
     match config.state_bytes(StateDtype::default()) {
         0 => Ok(()),
         bytes => line(f, "state", format!("{bytes} bytes a sequence, whatever its length")),

@@ -441,12 +441,8 @@ fn stretch_ropes(gguf: &Gguf, config: &mut ModelConfig) -> Result<()> {
     for layer in &mut config.layers {
         let Some(rope) = layer.attention_mut().and_then(|attention| attention.rope.as_mut()) else { continue };
         if factors.len() != rope.rotary / 2 || factors.iter().any(|factor| !(*factor > 0.0 && factor.is_finite())) {
-            return Err(Error::Tensor {
-                path: gguf.path().to_path_buf(),
-                tensor: FACTORS.to_owned(),
-                expected: format!("{} numbers above 0, one for each rotated pair", rope.rotary / 2),
-                found: format!("{} numbers", factors.len()),
-            });
+            let expected = format!("{} numbers above 0, one for each rotated pair", rope.rotary / 2);
+            return Err(Error::tensor(gguf.path(), FACTORS, expected, format!("{} numbers", factors.len())));
         }
         rope.scaling = RopeScaling::Factors(factors.clone());
     }

@@ -3,12 +3,11 @@
 //! ten gigabytes.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use safetensors::tensor::TensorInfo;
 use serde_json::{Map, Value};
 
 use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightView};
@@ -17,10 +16,10 @@ use offshoot_core::figures::shortened;
 
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
-use super::files::ModelFiles;
+use super::files::{FileFacts, ModelFiles};
 use super::naming::{Naming, stored_modules};
 use super::safetensors_file::SafetensorsFile;
-use super::stored::{Check, StoredMatrix, is_companion};
+use super::stored::{Check, StoredMatrix, Tensor, is_companion};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -67,13 +66,10 @@ impl Checkpoint {
     }
 
     fn has_own_head(&self) -> bool {
-        let place = |name: &str| {
-            let name = self.name_in_file(name);
-            let file = &self.files[*self.file_of.get(&*name)?];
-            Some((file, file.info(&name)?))
-        };
-        let (Some((file, head)), Some((other, embed))) = (place(HEAD), place(EMBED)) else { return false };
-        (head.dtype, &head.shape) == (embed.dtype, &embed.shape) && file.bytes(head) != other.bytes(embed)
+        let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
+        let (Some(head), Some(embed)) = (head, embed) else { return false };
+        let kind = |tensor: Tensor<'_>| (tensor.info.dtype, tensor.info.shape.clone());
+        kind(head) == kind(embed) && head.bytes() != embed.bytes()
     }
 
     /// The file that errors about the whole checkpoint name.
@@ -82,36 +78,25 @@ impl Checkpoint {
     }
 
     /// A tensor by its name in the file.
-    pub(super) fn place(&self, name: &str) -> Option<(&SafetensorsFile, &TensorInfo)> {
+    pub(super) fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
         let file = &self.files[*self.file_of.get(name)?];
-        Some((file, file.info(name)?))
+        Some(Tensor { file, info: file.info(name)? })
     }
 
-    pub(super) fn find(&self, spec: &TensorSpec) -> Result<FoundTensor<'_>> {
+    /// The dense tensor of `spec`, and its elements.
+    pub(super) fn find(&self, spec: &TensorSpec) -> Result<(Tensor<'_>, WeightView<'_>)> {
         let name = &*self.name_in_file(&spec.name);
-        let Some((file, info)) = self.place(name) else {
+        let Some(tensor) = self.tensor(name) else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
-            return Err(Error::Tensor {
-                path: self.path.clone(),
-                tensor: name.to_owned(),
-                expected: format!("{}{tied}", spec.describe_shape()),
-                found: "nothing".to_owned(),
-            });
+            return Err(Error::tensor(&self.path, name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
+        let (path, info) = (tensor.file.path(), tensor.info);
         if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
-            return Err(self.misfit(file, name, spec.describe_shape(), format!("{:?}", info.shape)));
+            return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
-        let dtype = match info.dtype {
-            safetensors::Dtype::F32 => Dtype::F32,
-            safetensors::Dtype::F16 => Dtype::F16,
-            safetensors::Dtype::BF16 => Dtype::Bf16,
-            other => return Err(self.misfit(file, name, "F32, F16 or BF16".to_owned(), format!("{other:?}"))),
-        };
-        Ok(FoundTensor { file, info, dtype })
-    }
-
-    pub(super) fn misfit(&self, file: &SafetensorsFile, tensor: &str, expected: String, found: String) -> Error {
-        Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
+        let unsupported = || Error::tensor(path, name, "F32, F16 or BF16", format!("{:?}", info.dtype));
+        let dtype = tensor.dtype().ok_or_else(unsupported)?;
+        Ok((tensor, WeightView { dtype, rows: spec.rows(), cols: spec.cols(), bytes: tensor.bytes() }))
     }
 
     pub(super) fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
@@ -124,17 +109,15 @@ impl Checkpoint {
         let Some(name) = unread.refused.into_iter().find(|name| !self.is_zeros(name)) else { return Ok(()) };
         let file = &self.files[self.file_of[name]];
         let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
-        Err(self.misfit(file, name, nothing_of_this_name(layout), format!("a tensor{shape}")))
+        Err(Error::tensor(file.path(), name, nothing_of_this_name(layout), format!("a tensor{shape}")))
     }
 
     /// Whether a tensor is zeros that tools write for what a module has not: a bias, zero points of its activations.
     fn is_zeros(&self, name: &str) -> bool {
         let published = matches!(self.quantisation, Some(Quantisation::Published(_)));
         let may_be = [".bias", ".input_zero_point"].iter().any(|end| name.ends_with(end));
-        let Some((file, info)) = self.place(name).filter(|_| published && may_be) else {
-            return false;
-        };
-        file.bytes(info).iter().all(|&byte| byte == 0)
+        let tensor = self.tensor(name).filter(|_| published && may_be);
+        tensor.is_some_and(|tensor| tensor.bytes().iter().all(|&byte| byte == 0))
     }
 }
 
@@ -147,13 +130,8 @@ impl ModelFiles for Checkpoint {
         let rows = (0..view.rows).into_par_iter();
         let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
         let Some(row) = bad else { return Ok(()) };
-        let (file, name) = (self.find(spec)?.file, self.name_in_file(&spec.name));
-        Err(self.misfit(
-            file,
-            &name,
-            "finite numbers, to be made into codes".to_owned(),
-            format!("another in row {row}"),
-        ))
+        let (path, name) = (self.find(spec)?.0.file.path(), self.name_in_file(&spec.name));
+        Err(Error::tensor(path, name, "finite numbers, to be made into codes", format!("another in row {row}")))
     }
 
     fn made_format(&self, spec: &TensorSpec) -> Option<QuantFormat> {
@@ -167,26 +145,9 @@ impl ModelFiles for Checkpoint {
         self.mxfp4_experts(spec, check)
     }
 
-    fn files(&self) -> usize {
-        self.files.len()
-    }
-
-    fn tensors(&self) -> usize {
-        self.file_of.len()
-    }
-
-    fn bytes(&self) -> usize {
-        self.files.iter().map(SafetensorsFile::data_len).sum()
-    }
-
-    fn dtypes(&self) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for (name, &file) in &self.file_of {
-            if let Some(info) = self.files[file].info(name) {
-                *counts.entry(format!("{:?}", info.dtype)).or_default() += 1;
-            }
-        }
-        counts
+    fn facts(&self) -> FileFacts {
+        let dtypes = self.file_of.keys().filter_map(|name| Some(format!("{:?}", self.tensor(name)?.info.dtype)));
+        FileFacts::of(self.files.len(), self.files.iter().map(SafetensorsFile::data_len).sum(), dtypes)
     }
 
     /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
@@ -219,7 +180,8 @@ impl ModelFiles for Checkpoint {
                 let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
                 if other != first {
                     let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
-                    return Err(self.misfit(self.find(spec)?.file, &spec.name, expected, format!("{other:?}")));
+                    let path = self.find(spec)?.0.file.path();
+                    return Err(Error::tensor(path, &spec.name, expected, format!("{other:?}")));
                 }
             }
         }
@@ -229,26 +191,20 @@ impl ModelFiles for Checkpoint {
     /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
     fn dtype(&self, layout: &Layout) -> Result<Dtype> {
         let spec = layout.layers.first().map_or(&layout.embed, |layer| &layer.qkv.weights[0]);
-        let has = |name: &str| self.place(name).is_some();
+        let has = |name: &str| self.tensor(name).is_some();
         let module = self.name_in_file(module_of(&spec.name));
         let is_packed = has(&format!("{module}.qweight")) || has(&format!("{module}.weight_packed"));
         match self.find(spec) {
-            Ok(found) => Ok(found.dtype),
-            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.dtype),
+            Ok((_, view)) => Ok(view.dtype),
+            Err(_) if is_packed || self.quantisation.is_some() => Ok(self.find(&layout.embed)?.1.dtype),
             Err(error) => Err(error),
         }
     }
 
     fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
         let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let views = found.iter().zip(specs).map(|(found, spec)| WeightView {
-            dtype: found.dtype,
-            rows: spec.rows(),
-            cols: spec.cols(),
-            bytes: found.file.bytes(found.info),
-        });
-        pack(&views.collect::<Vec<_>>())?;
-        found.iter().for_each(|found| found.file.release(found.info));
+        pack(&found.iter().map(|(_, view)| *view).collect::<Vec<_>>())?;
+        found.iter().for_each(|(tensor, _)| tensor.release());
         Ok(())
     }
 
@@ -384,13 +340,6 @@ fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value
     })
 }
 
-/// A tensor in its file.
-pub(super) struct FoundTensor<'a> {
-    pub file: &'a SafetensorsFile,
-    pub info: &'a TensorInfo,
-    pub dtype: Dtype,
-}
-
 /// Index of the file of each tensor, by the tensor's name in the file.
 type FileOfTensor = HashMap<String, usize>;
 
@@ -423,12 +372,8 @@ fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, Fi
             }
         };
         if files[number].info(tensor).is_none() {
-            return Err(Error::Tensor {
-                path: files[number].path().to_path_buf(),
-                tensor: tensor.clone(),
-                expected: format!("the tensor that {INDEX} says is here"),
-                found: "nothing".to_owned(),
-            });
+            let expected = format!("the tensor that {INDEX} says is here");
+            return Err(Error::tensor(files[number].path(), tensor, expected, "nothing"));
         }
         file_of.insert(tensor.clone(), number);
     }

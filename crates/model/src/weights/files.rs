@@ -10,6 +10,29 @@ use super::super::config::{ModelConfig, Quantisation};
 use super::super::layout::{Layout, TensorSpec};
 use super::stored::{Check, StoredMatrix};
 
+/// What a model's files hold.
+#[derive(Clone, Debug)]
+pub struct FileFacts {
+    pub files: usize,
+    /// The number of tensors in all files, and their bytes.
+    pub tensors: usize,
+    pub bytes: usize,
+    /// The number of tensors of each element type.
+    pub dtypes: BTreeMap<String, usize>,
+}
+
+impl FileFacts {
+    /// `dtypes`: the element type of each tensor.
+    pub fn of(files: usize, bytes: usize, dtypes: impl Iterator<Item = String>) -> Self {
+        let mut facts = Self { files, tensors: 0, bytes, dtypes: BTreeMap::new() };
+        for dtype in dtypes {
+            facts.tensors += 1;
+            *facts.dtypes.entry(dtype).or_default() += 1;
+        }
+        facts
+    }
+}
+
 /// The mapped files of a model.
 pub trait ModelFiles: Send + Sync {
     /// How matrices are quantised, published or to be made; GGUF files say it of each tensor.
@@ -32,17 +55,7 @@ pub trait ModelFiles: Send + Sync {
         unreachable!("the layout of a GGUF model has no such experts")
     }
 
-    /// The number of files.
-    fn files(&self) -> usize;
-
-    /// The number of tensors in all files.
-    fn tensors(&self) -> usize;
-
-    /// Bytes of all tensors in all files.
-    fn bytes(&self) -> usize;
-
-    /// Tensors of each element type.
-    fn dtypes(&self) -> BTreeMap<String, usize>;
+    fn facts(&self) -> FileFacts;
 
     /// `config` with what only the tensors tell.
     fn complete(&self, config: &ModelConfig) -> ModelConfig {

@@ -4,7 +4,7 @@
 //! pair are half a head apart.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use offshoot_backend::{BlockView, Dtype, MatrixPart, WeightFormat, WeightView};
@@ -13,7 +13,7 @@ use offshoot_gguf::{Gguf, GgufFile, TensorInfo, TensorType};
 
 use super::super::config::{ModelConfig, PairedHeads, paired_heads};
 use super::super::layout::{Layout, TensorSpec};
-use super::files::ModelFiles;
+use super::files::{FileFacts, ModelFiles};
 use super::stored::Check;
 
 /// How the layout begins the names of a layer's tensors, and how files do.
@@ -162,7 +162,8 @@ impl GgufModel {
             if tensor.name.starts_with(LAYER.1) || tensor.name == "output.bias" {
                 let expected =
                     format!("nothing of this name by the metadata ({} layers, its architecture)", layout.layers.len());
-                return Err(misfit(file, &tensor.name, expected, format!("a tensor of shape {:?}", tensor.shape)));
+                let found = format!("a tensor of shape {:?}", tensor.shape);
+                return Err(Error::tensor(file.path(), &tensor.name, expected, found));
             }
             log::warn!("{}: tensor `{}` is not part of the model and is left out", file.path().display(), tensor.name);
         }
@@ -183,6 +184,17 @@ impl GgufModel {
         layout.tensors().map(format).collect()
     }
 
+    /// The rows that make up tensors of the layout, and what `read` makes of them.
+    fn found<'a, T>(
+        &'a self,
+        specs: &[TensorSpec],
+        read: impl Fn(&Found<'a>) -> T,
+    ) -> Result<(Vec<Found<'a>>, Vec<T>)> {
+        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
+        let bytes = found.iter().map(read).collect();
+        Ok((found, bytes))
+    }
+
     /// The rows that make up a tensor of the layout.
     fn find(&self, spec: &TensorSpec) -> Result<Found<'_>> {
         let name = name_in_file(&spec.name);
@@ -200,19 +212,14 @@ impl GgufModel {
     /// The tensor `name`, of this shape.
     fn tensor(&self, spec: &TensorSpec, name: &str, shape: &[usize]) -> Result<Rows<'_>> {
         let Some((file, info)) = self.gguf.tensor(name) else {
-            return Err(Error::Tensor {
-                path: self.gguf.path().to_path_buf(),
-                tensor: name.to_owned(),
-                expected: spec.describe_shape(),
-                found: "nothing".to_owned(),
-            });
+            return Err(Error::tensor(self.gguf.path(), name, spec.describe_shape(), "nothing"));
         };
         if info.shape != shape {
             let expected = format!("{shape:?}, as {} says", spec.describe_shape());
-            return Err(misfit(file, name, expected, format!("{:?}", info.shape)));
+            return Err(Error::tensor(file.path(), name, expected, format!("{:?}", info.shape)));
         }
         if shape.len() == 1 && dense_dtype(info.kind).is_none() {
-            return Err(misfit(file, name, "F32, F16 or BF16".to_owned(), info.kind.to_string()));
+            return Err(Error::tensor(file.path(), name, "F32, F16 or BF16", info.kind.to_string()));
         }
         Ok(Rows::whole(file, info))
     }
@@ -260,24 +267,9 @@ impl GgufModel {
 }
 
 impl ModelFiles for GgufModel {
-    fn files(&self) -> usize {
-        self.gguf.files().len()
-    }
-
-    fn tensors(&self) -> usize {
-        self.gguf.tensors().count()
-    }
-
-    fn bytes(&self) -> usize {
-        self.gguf.tensors().map(|tensor| tensor.place.len()).sum()
-    }
-
-    fn dtypes(&self) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for tensor in self.gguf.tensors() {
-            *counts.entry(tensor.kind.to_string()).or_default() += 1;
-        }
-        counts
+    fn facts(&self) -> FileFacts {
+        let bytes = self.gguf.tensors().map(|tensor| tensor.place.len()).sum();
+        FileFacts::of(self.gguf.files().len(), bytes, self.gguf.tensors().map(|tensor| tensor.kind.to_string()))
     }
 
     fn verify(&self, layout: &Layout) -> Result<()> {
@@ -303,8 +295,7 @@ impl ModelFiles for GgufModel {
         _: Check,
         pack: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
     ) -> Result<()> {
-        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let bytes: Vec<(WeightFormat, Cow<'_, [u8]>)> = found.iter().map(Found::stored).collect();
+        let (found, bytes) = self.found(specs, Found::stored)?;
         let parts = bytes.iter().zip(specs).map(|((format, bytes), spec)| {
             let (rows, cols) = (spec.rows(), spec.cols());
             match *format {
@@ -323,8 +314,7 @@ impl ModelFiles for GgufModel {
     }
 
     fn packed(&self, specs: &[TensorSpec], pack: &mut dyn FnMut(&[WeightView<'_>]) -> Result<()>) -> Result<()> {
-        let found = specs.iter().map(|spec| self.find(spec)).collect::<Result<Vec<_>>>()?;
-        let bytes: Vec<(Dtype, Cow<'_, [u8]>)> = found.iter().map(Found::dense).collect();
+        let (found, bytes) = self.found(specs, Found::dense)?;
         let views = bytes.iter().zip(specs).map(|((dtype, bytes), spec)| WeightView {
             dtype: *dtype,
             rows: spec.rows(),
@@ -349,10 +339,6 @@ fn dense_dtype(kind: TensorType) -> Option<Dtype> {
 
 fn shape(spec: &TensorSpec) -> Vec<usize> {
     spec.shape.iter().map(|dim| dim.size).collect()
-}
-
-fn misfit(file: &GgufFile, tensor: &str, expected: String, found: String) -> Error {
-    Error::Tensor { path: file.path().to_path_buf(), tensor: tensor.to_owned(), expected, found }
 }
 
 /// A name of the layout as files have it.

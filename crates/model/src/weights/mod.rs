@@ -22,11 +22,11 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 use offshoot_gguf::Gguf;
 
-use super::config::{ModelFolder, Quantisation};
-use super::layout::TensorSpec;
+use super::config::{ModelConfig, ModelFolder, Quantisation};
+use super::layout::{Layout, TensorSpec};
 use checkpoint::Checkpoint;
 pub use checkpoint::{IndexFacts, compare_index};
-pub use files::ModelFiles;
+pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
 pub use random::RandomWeights;
@@ -50,6 +50,17 @@ pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
         Some(_) => Box::new(GgufModel::new(Gguf::open(&model.path)?, &model.config, model.dtype)?),
         None => Box::new(Checkpoint::open(model)?),
     })
+}
+
+/// The files of a model whose tensors are checked against its configuration, that with what only they tell, and the compute
+/// dtype.
+pub fn open_verified(model: &ModelFolder) -> Result<(Box<dyn ModelFiles>, ModelConfig, Layout, Dtype)> {
+    let files = open(model)?;
+    let config = files.complete(&model.config);
+    let layout = Layout::of(&config);
+    files.verify(&layout)?;
+    let dtype = config.compute.map_or_else(|| files.dtype(&layout), Ok)?;
+    Ok((files, config, layout, dtype))
 }
 
 /// Whether all files of a model's weights are there.

@@ -10,7 +10,7 @@ use super::checkpoint::Checkpoint;
 use super::files::ModelFiles;
 use super::stored::{Check, StoredMatrix, StoredPart, Tensor};
 use offshoot_backend::{
-    Dtype, QuantSource, QuantView, Rounding, ScaleSource, WeightView,
+    QuantSource, QuantView, Rounding, ScaleSource, WeightView,
     quantised::{ActivationScale, power_of_two},
 };
 use offshoot_core::error::{Error, Result};
@@ -32,7 +32,7 @@ impl Checkpoint {
                 (Some(tensor), Some(scales)) => {
                     let expected = format!("codes (F8_E4M3 or I8), as {scales} lies beside them");
                     let found = format!("{:?}", tensor.info.dtype);
-                    Err(self.misfit(tensor.file, &format!("{module}.weight"), expected, found))
+                    Err(Error::tensor(tensor.file.path(), format!("{module}.weight"), expected, found))
                 }
                 _ => self.dense_matrix(spec, check),
             };
@@ -62,23 +62,15 @@ impl Checkpoint {
             _ => None,
         };
         let names = [module_of(&spec.name), module];
-        published.and_then(|published| published.scheme_of_names(&names)).copied().ok_or_else(|| Error::Tensor {
-            path: self.path().to_path_buf(),
-            tensor: module.to_owned(),
-            expected: "F32, F16 or BF16, or a scheme for its codes in config.json's quantization_config".to_owned(),
-            found: "codes without one".to_owned(),
-        })
+        let lacks_scheme = || {
+            let expected = "F32, F16 or BF16, or a scheme for its codes in config.json's quantization_config";
+            Error::tensor(self.path(), module, expected, "codes without one")
+        };
+        published.and_then(|published| published.scheme_of(&names)).copied().ok_or_else(lacks_scheme)
     }
 
     fn dense_matrix(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
-        let found = self.find(spec)?;
-        let view = WeightView {
-            dtype: found.dtype,
-            rows: spec.rows(),
-            cols: spec.cols(),
-            bytes: found.file.bytes(found.info),
-        };
-        let tensors = vec![Tensor { file: found.file, info: found.info }];
+        let (tensor, view) = self.find(spec)?;
         let part = match self.made_format(spec) {
             None => StoredPart::Dense(view),
             Some(format) => {
@@ -88,12 +80,7 @@ impl Checkpoint {
                 StoredPart::Quantised(QuantView::of(format, view.rows, view.cols, QuantSource::Dense(view)))
             }
         };
-        Ok(StoredMatrix { part, order: None, tensors })
-    }
-
-    fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let (file, info) = self.place(name)?;
-        Some(Tensor { file, info })
+        Ok(StoredMatrix { part, order: None, tensors: vec![tensor] })
     }
 }
 
@@ -117,7 +104,7 @@ impl<'a> Finder<'a, '_> {
 
     fn error(&self, tensor: Option<Tensor<'_>>, suffix: &str, expected: String, found: String) -> Error {
         let path = tensor.map_or(self.checkpoint.path(), |tensor| tensor.file.path());
-        Error::Tensor { path: path.to_path_buf(), tensor: format!("{}{suffix}", self.module), expected, found }
+        Error::tensor(path, format!("{}{suffix}", self.module), expected, found)
     }
 
     /// A tensor that must be there with one of these types and shapes; the first shape is said.
@@ -134,28 +121,15 @@ impl<'a> Finder<'a, '_> {
         Err(self.error(Some(tensor), suffix, expected(), found))
     }
 
-    fn optional(
-        &self,
-        suffix: &str,
-        what: &str,
-        types: &[safetensors::Dtype],
-        shapes: &[&[usize]],
-    ) -> Result<Option<Tensor<'a>>> {
-        match self.checkpoint.tensor(&format!("{}{suffix}", self.module)) {
-            None => Ok(None),
-            Some(_) => self.find(suffix, what, types, shapes).map(Some),
-        }
+    fn has(&self, suffix: &str) -> bool {
+        self.checkpoint.tensor(&format!("{}{suffix}", self.module)).is_some()
     }
 
     /// Scales of these shapes, none of them zero, infinite or NaN.
     fn scales(&self, suffix: &str, what: &str, shapes: &[&[usize]]) -> Result<(Tensor<'a>, WeightView<'a>)> {
         use safetensors::Dtype::{BF16, F16, F32};
         let tensor = self.find(suffix, what, &[F32, F16, BF16], shapes)?;
-        let dtype = match tensor.info.dtype {
-            F32 => Dtype::F32,
-            F16 => Dtype::F16,
-            _ => Dtype::Bf16,
-        };
+        let dtype = tensor.dtype().expect("these types are dense");
         let view = WeightView { dtype, rows: 1, cols: tensor.info.shape.iter().product(), bytes: tensor.bytes() };
         if self.check == Check::Values {
             let bad = (0..view.cols).find(|&i| !view.get(i).is_finite() || view.get(i) == 0.0);
@@ -210,15 +184,12 @@ impl<'a> Finder<'a, '_> {
             }
         }
         self.no_zero_points()?;
-        let suffix = |names: &[&str]| {
-            let found = names.iter().find(|name| self.checkpoint.tensor(&format!("{}.{name}", self.module)).is_some());
-            format!(".{}", found.unwrap_or(&names[0]))
+        let suffix = |names: [&str; 2], missing: usize| {
+            let found = names.into_iter().find(|name| self.has(&format!(".{name}")));
+            format!(".{}", found.unwrap_or(names[missing]))
         };
-        let name = match suffix(&SCALE_NAMES) {
-            // What is missing is named as its form has it.
-            _ if self.has_no_scale() && block.is_none() => format!(".{}", SCALE_NAMES[1]),
-            name => name,
-        };
+        // What is missing is named as its form has it.
+        let name = suffix(SCALE_NAMES, usize::from(block.is_none()));
         let (scales, source) = match block {
             Some([block_rows, block_cols]) => {
                 let shape = [rows.div_ceil(block_rows), cols.div_ceil(block_cols)];
@@ -236,7 +207,7 @@ impl<'a> Finder<'a, '_> {
         let mut tensors = vec![codes, scales];
         let static_scale = match self.scheme.format.rounding {
             Rounding::Static { .. } => {
-                let name = suffix(&INPUT_SCALE_NAMES);
+                let name = suffix(INPUT_SCALE_NAMES, 0);
                 let (tensor, scales) = self.scales(&name, "the scale of its activations", &[&[], &[1]])?;
                 let scale = scales.get(0);
                 if self.check == Check::Values && (!scale.is_normal() || scale < 0.0) {
@@ -250,10 +221,6 @@ impl<'a> Finder<'a, '_> {
         };
         let source = QuantSource::Bytes { codes: codes.bytes(), scales: source };
         Ok(self.stored(source, tensors, None, static_scale))
-    }
-
-    fn has_no_scale(&self) -> bool {
-        SCALE_NAMES.iter().all(|name| self.checkpoint.tensor(&format!("{}.{name}", self.module)).is_none())
     }
 
     /// Symmetric codes may have zero points beside them, all zero.
@@ -320,9 +287,10 @@ impl<'a> Finder<'a, '_> {
     /// The inputs in the order of their groups, if the checkpoint has a group for each input that is not that of its place.
     fn order(&self, suffix: &str, groups: usize, tensors: &mut Vec<Tensor<'a>>) -> Result<Option<Vec<u32>>> {
         let (cols, types) = (self.cols(), [safetensors::Dtype::I32, safetensors::Dtype::I64]);
-        let Some(tensor) = self.optional(suffix, "the group of each input", &types, &[&[cols]])? else {
+        if !self.has(suffix) {
             return Ok(None);
-        };
+        }
+        let tensor = self.find(suffix, "the group of each input", &types, &[&[cols]])?;
         tensors.push(tensor);
         if self.check == Check::Shapes {
             return Ok(None);

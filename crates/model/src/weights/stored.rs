@@ -54,6 +54,21 @@ impl<'a> Tensor<'a> {
     pub fn bytes(self) -> &'a [u8] {
         self.file.bytes(self.info)
     }
+
+    /// That of a dense tensor.
+    pub fn dtype(self) -> Option<Dtype> {
+        match self.info.dtype {
+            safetensors::Dtype::F32 => Some(Dtype::F32),
+            safetensors::Dtype::F16 => Some(Dtype::F16),
+            safetensors::Dtype::BF16 => Some(Dtype::Bf16),
+            _ => None,
+        }
+    }
+
+    /// Releases its mapped pages.
+    pub fn release(self) {
+        self.file.release(self.info);
+    }
 }
 
 impl StoredMatrix<'_> {
@@ -75,7 +90,7 @@ impl StoredMatrix<'_> {
 
     /// Releases the mapped pages.
     pub fn release(&self) {
-        self.tensors.iter().for_each(|tensor| tensor.file.release(tensor.info));
+        self.tensors.iter().for_each(|tensor| tensor.release());
     }
 
     /// Expert `expert` of `experts` stacked matrices, as the parts that are stacked: all rows, or gate and up where

@@ -243,8 +243,8 @@ fn a_model_is_as_large_as_its_blocks() {
     std::fs::write(&path, model(TensorType::Q4K, TensorType::Q6K, false).bytes()).unwrap();
     let folder = ModelFolder::open(&path).unwrap();
     let facts = check::facts(&folder).unwrap();
-    assert_eq!(folder.config.weight_bytes(facts.dtype), facts.tensor_bytes);
-    assert_eq!(facts.dtypes["Q6_K"], 1);
+    assert_eq!(folder.config.weight_bytes(facts.dtype), facts.stored.bytes);
+    assert_eq!(facts.stored.dtypes["Q6_K"], 1);
     let embed = folder.config.formats["model.embed_tokens.weight"];
     assert_eq!((embed, embed.to_string()), (WeightFormat::Blocks(TensorType::Q4K), "Q4_K".to_owned()));
 }

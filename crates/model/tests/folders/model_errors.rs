@@ -365,10 +365,10 @@ fn facts_print_what_was_read() {
     let folder = folder(&config(), &tensors());
     let facts = check::facts(&ModelFolder::open(folder.path()).unwrap()).unwrap();
     assert_eq!(facts.dtype, Dtype::F32);
-    assert_eq!((facts.files, facts.tensors), (1, 21));
+    assert_eq!((facts.stored.files, facts.stored.tensors), (1, 21));
     // 2 * 64 * 32 (embeddings) + 32 (norm) + 2 * (2 * 32 (norms) + 96 * 32 (q, k, v, o) + 144 * 32 (mlp))
     assert_eq!(facts.config.parameters(), 19_616);
-    assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(facts.dtype));
+    assert_eq!(facts.stored.bytes, facts.config.weight_bytes(facts.dtype));
     assert_eq!(facts.config.kv_bytes_per_token(|_| 4), 2 * 2 * 16 * 4);
     let printed = facts.to_string();
     for part in ["llama", "2 of width 32", "4 query, 2 key and value, of 8", "21 F32", "256 bytes a token", "plain"] {

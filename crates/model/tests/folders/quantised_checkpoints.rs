@@ -300,7 +300,7 @@ fn a_quantised_folder_says_its_size_and_is_not_made_smaller_again() {
     let folder = folder(&quantised_config(&form), &models(&form, false).0);
     let opened = ModelFolder::open(folder.path()).unwrap();
     let facts = check::facts(&opened).unwrap();
-    assert_eq!(facts.tensor_bytes, facts.config.weight_bytes(facts.dtype));
+    assert_eq!(facts.stored.bytes, facts.config.weight_bytes(facts.dtype));
     let choice = WeightChoice { weights: Some(MadeFormat::Int8), ..WeightChoice::default() };
     let said = opened.with(choice).unwrap_err().to_string();
     assert!(said.contains("`weights` int8") && said.contains("compressed-tensors"), "{said}");

@@ -71,25 +71,19 @@ named!(Method {
 impl Published {
     /// The scheme of a module; `None`: it stays dense.
     pub fn scheme(&self, module: &str) -> Option<&Scheme> {
-        if self.skipped.matches(module) { None } else { self.scheme_if_quantised(module) }
+        if self.skipped.matches(module) { None } else { self.scheme_of(&[module]) }
     }
 
-    /// The same for a module that has codes, whatever config.json says of modules that stay dense.
-    pub fn scheme_if_quantised(&self, module: &str) -> Option<&Scheme> {
-        self.scheme_of_names(&[module])
-    }
-
-    /// The same for a module that has several names: the layout's, and the one in its file.
-    pub fn scheme_of_names(&self, names: &[&str]) -> Option<&Scheme> {
+    /// The same for a module that has codes, whatever config.json says of modules that stay dense. It may have several
+    /// names: the layout's, and the one in its file.
+    pub fn scheme_of(&self, names: &[&str]) -> Option<&Scheme> {
         let mut schemes = self.schemes.iter();
         let holds = |targets: &Option<Patterns>| {
             targets.as_ref().is_none_or(|targets| names.iter().any(|name| targets.matches(name)))
         };
         schemes.find(|(targets, _)| holds(targets)).map(|(_, scheme)| scheme)
     }
-}
 
-impl Published {
     /// Whether experts are stored in OpenAI's form.
     pub fn has_mxfp4_experts(&self) -> bool {
         self.method == Method::Mxfp4
