@@ -22,6 +22,7 @@ use super::plan_model::PlanModel;
 use crate::replay::synthetic_token;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_core::json::cut_json;
 use offshoot_text::{AddSpecial, Tokenizer};
 
 /// Default number of tokens per sample.
@@ -192,12 +193,7 @@ fn wrong(path: &Path, line: usize, field: Option<&str>, expected: &str, found: &
 
 /// A value, shortened for a message.
 fn brief(value: &Value) -> String {
-    const LONGEST: usize = 40;
-    let text = value.to_string();
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    cut_json(value, 40)
 }
 
 /// Expected tokens of a sample: its limit, the limit of the context, or the user's estimate, whichever is smallest.

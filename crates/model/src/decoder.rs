@@ -8,8 +8,8 @@ use offshoot_backend::{
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::out::Stage;
+use offshoot_kv::StateRun;
 use offshoot_kv::plan::{NewPage, PlanHints};
-use offshoot_kv::{PageGroups, StateRun};
 
 use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
@@ -132,11 +132,6 @@ impl<B: Backend> Decoder<B> {
     /// Stores states in `dtype`, in memory that is allocated from now on.
     pub fn set_state_dtype(&mut self, dtype: StateDtype) {
         self.state_dtype = dtype;
-    }
-
-    /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
-    pub fn page_groups(&self, backend: &B) -> PageGroups {
-        self.config.page_groups(backend)
     }
 
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.

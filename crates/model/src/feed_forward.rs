@@ -186,13 +186,9 @@ impl<B: Backend> Mixture<B> {
             }
             _ => None,
         };
-        let alternating = matches!(
-            tensors.up,
-            ExpertMatrices::Transposed { alternating: true, .. } | ExpertMatrices::Mxfp4 { alternating: true, .. }
-        );
         let biases = tensors.biases.as_ref();
         let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind, split: &Split| {
-            let matrices = source.expert_matrices(backend, matrices, spec.width, split)?;
+            let matrices = source.expert_matrices(backend, matrices, alternating, spec.width, split)?;
             let biases = match bias {
                 Some(bias) => source.expert_biases(backend, bias, alternating, split)?,
                 None => Vec::new(),
@@ -200,7 +196,7 @@ impl<B: Backend> Mixture<B> {
             backend.experts(matrices, biases, kind)
         };
         let halves = Split::outputs([spec.width; 2]);
-        let up = experts(&tensors.up, biases.map(|[up, _]| up), alternating, ExpertKind::Gated, &halves)?;
+        let up = experts(&tensors.up, biases.map(|[up, _]| up), tensors.alternating, ExpertKind::Gated, &halves)?;
         let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear, &Split::Inputs)?;
         Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })
     }

@@ -9,7 +9,7 @@ mod tensors;
 use offshoot_backend::Split;
 
 use super::config::{
-    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm,
+    Activation, DenseSpec, ExpertForm, ExpertsSpec, FeedForward, LayerNorms, Mixer, ModelConfig, Norm, StackedForm,
 };
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
@@ -22,12 +22,10 @@ use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};
 pub enum ExpertMatrices {
     /// For each expert the matrices that are stacked.
     Separate(Vec<Vec<TensorSpec>>),
-    /// `[experts, out, in]`
-    Stacked(TensorSpec),
-    /// `[experts, in, out]`; `alternating`: the outputs are those of gate and up in turn.
-    Transposed { tensor: TensorSpec, alternating: bool },
-    /// `[experts, out, in]`, as blocks and scales; `alternating` as above.
-    Mxfp4 { tensor: TensorSpec, alternating: bool },
+    Together {
+        tensor: TensorSpec,
+        form: StackedForm,
+    },
 }
 
 /// The tensors of a mixture of experts.
@@ -36,10 +34,11 @@ pub struct ExpertTensors {
     pub router: LinearTensors,
     /// The weights of the norm of the router's input, and a factor for each expert.
     pub router_scales: Option<[TensorSpec; 2]>,
-    /// Gate and up.
+    /// Gate and up, whose outputs are in turn if `alternating`.
     pub up: ExpertMatrices,
+    pub alternating: bool,
     pub down: ExpertMatrices,
-    /// Of gate and up (in turn where the matrices are), and of down: `[experts, out]` each.
+    /// Of gate and up (in turn where the outputs are), and of down: `[experts, out]` each.
     pub biases: Option<[TensorSpec; 2]>,
     /// The norms of a mixture beside a dense block: of the dense block's output, of the experts' input and output.
     pub norms: Option<[NormTensors; 3]>,
@@ -118,11 +117,7 @@ impl ExpertMatrices {
     fn stacks(&self) -> Vec<&[TensorSpec]> {
         match self {
             ExpertMatrices::Separate(experts) => experts.iter().map(Vec::as_slice).collect(),
-            ExpertMatrices::Stacked(tensor)
-            | ExpertMatrices::Transposed { tensor, .. }
-            | ExpertMatrices::Mxfp4 { tensor, .. } => {
-                vec![std::slice::from_ref(tensor)]
-            }
+            ExpertMatrices::Together { tensor, .. } => vec![std::slice::from_ref(tensor)],
         }
     }
 }
@@ -161,7 +156,7 @@ impl LayerTensors {
     pub fn mxfp4(&self) -> impl Iterator<Item = &TensorSpec> {
         let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
         experts.filter_map(|matrices| match matrices {
-            ExpertMatrices::Mxfp4 { tensor, .. } => Some(tensor),
+            ExpertMatrices::Together { tensor, form: StackedForm::Mxfp4 } => Some(tensor),
             _ => None,
         })
     }
@@ -349,27 +344,13 @@ impl LayerNames<'_> {
                 let downs = (0..experts.count).map(|e| vec![of(e, down, self.hidden, width)]).collect();
                 (ExpertMatrices::Separate(ups), ExpertMatrices::Separate(downs))
             }
-            ExpertForm::Stacked => (
-                ExpertMatrices::Stacked(tensor("gate_up_proj", &[count, both, self.hidden])),
-                ExpertMatrices::Stacked(tensor("down_proj", &[count, self.hidden, width])),
-            ),
-            ExpertForm::Mxfp4 => (
-                ExpertMatrices::Mxfp4 {
-                    tensor: tensor("gate_up_proj", &[count, both, self.hidden]),
-                    alternating: true,
-                },
-                ExpertMatrices::Mxfp4 { tensor: tensor("down_proj", &[count, self.hidden, width]), alternating: false },
-            ),
-            ExpertForm::Transposed => (
-                ExpertMatrices::Transposed {
-                    tensor: tensor("gate_up_proj", &[count, self.hidden, both]),
-                    alternating: true,
-                },
-                ExpertMatrices::Transposed {
-                    tensor: tensor("down_proj", &[count, width, self.hidden]),
-                    alternating: false,
-                },
-            ),
+            ExpertForm::Stacked(form) => {
+                let of = |name: &str, rows, cols| {
+                    let (rows, cols) = if form == StackedForm::Transposed { (cols, rows) } else { (rows, cols) };
+                    ExpertMatrices::Together { tensor: tensor(name, &[count, rows, cols]), form }
+                };
+                (of("gate_up_proj", both, self.hidden), of("down_proj", self.hidden, width))
+            }
         };
         ExpertTensors {
             router: linear(&[(self.at(names.router), count)], self.hidden, experts.bias),
@@ -377,6 +358,7 @@ impl LayerNames<'_> {
                 [vector(&self.at("router.scale"), self.hidden), vector(&self.at("router.per_expert_scale"), count)]
             }),
             up,
+            alternating: matches!(names.form, ExpertForm::Stacked(StackedForm::Transposed | StackedForm::Mxfp4)),
             down,
             biases: experts.bias.then(|| {
                 [tensor("gate_up_proj_bias", &[count, both]), tensor("down_proj_bias", &[count, self.hidden])]

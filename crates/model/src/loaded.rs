@@ -72,7 +72,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
             page_bytes: backend.page_bytes(&one_page),
             kv_bytes_per_token: decoder.kv_bytes_per_token(),
             state_bytes: one_page.states.state_bytes(),
-            page_groups: decoder.page_groups(backend),
+            page_groups: decoder.config().page_groups(backend),
             swap_rates: backend.swap_rates(),
             plan_hints: decoder.plan_hints().to_vec(),
             layers_by_plan: decoder.layers_by_plan().to_vec(),

@@ -35,7 +35,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
         let page_tokens = backend.page_tokens();
         let pages = capacity.div_ceil(page_tokens as usize);
         model.set_longest(backend, capacity)?;
-        let groups = model.page_groups(backend);
+        let groups = model.config().page_groups(backend);
         let kv = backend.kv(&model.kv_shape(groups.count() * pages).with_states(1))?;
         let step = model.step(backend)?;
         Ok(Self { backend, model, kv, step, place: SequencePlace { page_tokens, pages, groups, tokens: 0 } })

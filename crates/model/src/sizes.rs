@@ -13,16 +13,11 @@ impl ModelConfig {
 
     /// The number of weights without the experts that a row does not choose.
     pub fn active_parameters(&self) -> usize {
-        self.parameters_read(1)
+        self.read(1, TensorSpec::elements)
     }
 
-    /// The number of weights without the experts that none of `rows` rows chooses; the mean over choices that are
-    /// independent and equally likely.
-    pub fn parameters_read(&self, rows: usize) -> usize {
-        self.read(rows, TensorSpec::elements)
-    }
-
-    /// The same in bytes; `dtype`: that of the tensors that are not quantised.
+    /// Bytes of the weights without the experts that none of `rows` rows chooses: the mean over choices that are
+    /// independent and equally likely. `dtype`: that of the tensors that are not quantised.
     pub fn weight_bytes_read(&self, rows: usize, dtype: Dtype) -> usize {
         self.read(rows, |tensor| self.format(tensor, dtype).bytes(tensor.rows(), tensor.cols()))
     }

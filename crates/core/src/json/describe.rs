@@ -7,6 +7,12 @@ use crate::figures::beginning;
 /// Characters of a string that a message shows.
 pub(super) const MOST: usize = 60;
 
+/// The beginning of a value's JSON.
+pub fn cut_json(value: &Value, most: usize) -> String {
+    let text = value.to_string();
+    beginning(&text, most).map(|start| format!("{start}...")).unwrap_or(text)
+}
+
 /// A JSON value as an error message shows it.
 pub fn describe(value: &Value) -> String {
     match value {

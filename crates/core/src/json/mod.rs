@@ -8,7 +8,7 @@ pub mod digits;
 mod partial;
 mod written;
 
-pub use describe::{describe, id, listed, names};
+pub use describe::{cut_json, describe, id, listed, names};
 pub use partial::field_of_partial;
 pub use written::{pretty, text, value};
 

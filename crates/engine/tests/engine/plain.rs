@@ -29,7 +29,7 @@ pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled>
 pub fn whole(backend: &mut Cpu, decoder: &Decoder<Cpu>, tokens: &[TokenId], planner: Planner) -> (KvStore, StepBatch) {
     let page_tokens = offshoot_cpu::kv::PAGE_TOKENS;
     let n = u32::try_from(tokens.len()).unwrap();
-    let (pages, groups) = (n.div_ceil(page_tokens), decoder.page_groups(backend));
+    let (pages, groups) = (n.div_ceil(page_tokens), decoder.config().page_groups(backend));
     let kv = backend.kv(&decoder.kv_shape(groups.count() * pages as usize).with_states(1)).unwrap();
     let page = |group: GroupIx, number: u32| PageId(group.0 * pages + number);
     let segment = ForestSegment {

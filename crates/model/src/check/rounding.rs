@@ -33,13 +33,10 @@ pub fn kv_rounding<B: Backend>(
     kv: KvDtype,
     tokens: usize,
 ) -> Result<RoundingReport> {
-    backend.set_kv_dtype(KvDtype::Model);
-    let text = sampled(backend, model, tokens)?;
-    let exact = all_logits(backend, model, &text)?;
-    backend.set_kv_dtype(kv);
-    let rounded = all_logits(backend, model, &text);
-    backend.set_kv_dtype(KvDtype::Model);
-    Ok(compare(&exact, &rounded?, &text[1..], model.config().vocab))
+    let set = |backend: &mut B, _: &mut Decoder<B>, rounded| {
+        backend.set_kv_dtype(if rounded { kv } else { KvDtype::Model });
+    };
+    rounding(backend, model, tokens, set, all_logits)
 }
 
 /// The same with the states of delta-rule layers. Sets those of `model` to `StateDtype::F32` at the end. Both are
@@ -51,12 +48,26 @@ pub fn state_rounding<B: Backend>(
     states: StateDtype,
     tokens: usize,
 ) -> Result<RoundingReport> {
-    model.set_state_dtype(StateDtype::F32);
+    let set = |_: &mut B, model: &mut Decoder<B>, rounded| {
+        model.set_state_dtype(if rounded { states } else { StateDtype::F32 });
+    };
+    rounding(backend, model, tokens, set, logits_in_turn)
+}
+
+/// `set`: makes a backend and a model round, or not.
+fn rounding<B: Backend>(
+    backend: &mut B,
+    model: &mut Decoder<B>,
+    tokens: usize,
+    set: impl Fn(&mut B, &mut Decoder<B>, bool),
+    logits: impl Fn(&mut B, &mut Decoder<B>, &[TokenId]) -> Result<Vec<f32>>,
+) -> Result<RoundingReport> {
+    set(backend, model, false);
     let text = sampled(backend, model, tokens)?;
-    let exact = logits_in_turn(backend, model, &text)?;
-    model.set_state_dtype(states);
-    let rounded = logits_in_turn(backend, model, &text);
-    model.set_state_dtype(StateDtype::F32);
+    let exact = logits(backend, model, &text)?;
+    set(backend, model, true);
+    let rounded = logits(backend, model, &text);
+    set(backend, model, false);
     Ok(compare(&exact, &rounded?, &text[1..], model.config().vocab))
 }
 

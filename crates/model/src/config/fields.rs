@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::{Error, Result};
+use offshoot_core::json::cut_json;
 
 /// Upper bounds of sizes, above those of any existing model (contexts reach ten million tokens), such that a product of
 /// two sizes, a layer count and the bytes of an element cannot overflow.
@@ -124,10 +125,5 @@ pub fn whole(value: &Value) -> Option<u64> {
 
 /// A value as errors quote it: JSON, truncated to 60 characters.
 pub fn shown(value: &Value) -> String {
-    const LONGEST: usize = 60;
-    let text = value.to_string();
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
+    cut_json(value, 60)
 }

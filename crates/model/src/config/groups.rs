@@ -31,7 +31,7 @@ impl ModelConfig {
 
     /// The kind of attention of each layer; `None` for those without.
     pub fn attention_by_layer(&self) -> Vec<Option<AttentionKind>> {
-        let LayerPages { places, .. } = self.layer_pages();
+        let LayerPages { places, .. } = LayerPages::of(self);
         let kind = |(layer, stored): (&LayerSpec, usize)| {
             let &AttentionSpec { heads, window, .. } = layer.attention()?;
             Some(AttentionKind { heads, window, group: places[stored].group })
@@ -44,19 +44,14 @@ impl ModelConfig {
         self.attention_by_layer().into_iter().flatten().filter(|&of_layer| of_layer == kind).count()
     }
 
-    /// The pages in which the layers keep their keys and values.
-    pub fn layer_pages(&self) -> LayerPages {
-        LayerPages::of(self)
-    }
-
     /// The page groups of the layers, of which pages are freed behind windows in whole tiles of the backend.
     pub fn page_groups<B: Backend>(&self, backend: &B) -> PageGroups {
-        self.layer_pages().groups(backend.tile().max(backend.page_tokens()))
+        LayerPages::of(self).groups(backend.tile().max(backend.page_tokens()))
     }
 
     /// The memory for keys and values, with no room for states.
     pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
-        let places = self.layer_pages().places;
+        let places = LayerPages::of(self).places;
         let states = StateShape { heads: self.delta_heads().collect(), ..StateShape::default() };
         KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states }
     }
@@ -66,7 +61,7 @@ impl ModelConfig {
     pub fn kv_bytes_per_token(&self, element_bytes: impl Fn(HeadLayout) -> usize) -> usize {
         let bytes = |heads: HeadLayout| 2 * heads.kv_heads * heads.head_dim * element_bytes(heads);
         let of_layers = self.stored_heads().map(bytes).sum::<usize>();
-        let unused = self.layer_pages().unused_parts();
+        let unused = LayerPages::of(self).unused_parts();
         of_layers + unused * self.stored_heads().next().map_or(0, bytes)
     }
 
@@ -77,9 +72,9 @@ impl ModelConfig {
 }
 
 impl LayerPages {
-    /// Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
+    /// The pages in which the layers of a model keep their keys and values. Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
     /// use any part of a page. Otherwise a page holds all layers.
-    fn of(config: &ModelConfig) -> Self {
+    pub fn of(config: &ModelConfig) -> Self {
         let windows = stored_windows(config);
         let longest = windows.iter().copied().flatten().max();
         let windowed = windows.iter().flatten().count();

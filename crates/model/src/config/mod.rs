@@ -23,7 +23,7 @@ pub use layer::{
     FeedForward, HeadNorm, HeadNormSpan, KeySource, LayerNorms, LayerSpec, Mixer, Norm, QueryGrowth, kind_index, kinds,
 };
 pub use model::{ModelConfig, PerLayerInputs};
-pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
+pub use modules::{DeltaRuleModules, ExpertForm, ExpertModules, Modules, STACKED_EXPERTS, StackedForm};
 pub use quantisation::{
     ActivationChoice, MadeFormat, Packing, Published, Quantisation, Scheme, WeightChoice, module_of,
 };

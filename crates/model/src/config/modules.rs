@@ -41,8 +41,15 @@ pub struct ExpertModules {
 pub enum ExpertForm {
     /// A module for each expert and matrix: the names of gate, up and down.
     Separate { gate: &'static str, up: &'static str, down: &'static str },
+    /// One `gate_up_proj` and one `down_proj` of all experts.
+    Stacked(StackedForm),
+}
+
+/// How the weights of all experts lie in one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackedForm {
     /// `gate_up_proj` `[experts, 2 * width, hidden]` and `down_proj` `[experts, hidden, width]`.
-    Stacked,
+    Plain,
     /// `gate_up_proj` `[experts, hidden, 2 * width]`, whose columns are gate and up in turn, and `down_proj`
     /// `[experts, width, hidden]`.
     Transposed,
@@ -53,7 +60,7 @@ pub enum ExpertForm {
 
 /// How transformers 5 stores the experts of Mixtral and Qwen3-MoE where it does not go back to the published form.
 pub const STACKED_EXPERTS: ExpertModules =
-    ExpertModules { router: "mlp.gate", experts: "mlp.experts", form: ExpertForm::Stacked };
+    ExpertModules { router: "mlp.gate", experts: "mlp.experts", form: ExpertForm::Stacked(StackedForm::Plain) };
 
 const QWEN_EXPERTS: ExpertModules = ExpertModules {
     router: "mlp.gate",
@@ -75,8 +82,6 @@ pub const LLAMA: Modules = Modules {
     delta_rule: DeltaRuleModules::Separate,
 };
 
-pub const QWEN3_5: Modules = LLAMA;
-
 pub const QWEN3_NEXT: Modules = Modules { delta_rule: DeltaRuleModules::ByKeyHead, ..LLAMA };
 
 pub const PHI: Modules =
@@ -86,7 +91,7 @@ pub const PHI3: Modules = Modules { fused_qkv: Some("self_attn.qkv_proj"), up: &
 
 pub const GEMMA: Modules = Modules {
     before_feed_forward: "pre_feedforward_layernorm",
-    experts: ExpertModules { router: "router.proj", experts: "experts", form: ExpertForm::Stacked },
+    experts: ExpertModules { router: "router.proj", experts: "experts", form: ExpertForm::Stacked(StackedForm::Plain) },
     ..LLAMA
 };
 
@@ -100,7 +105,11 @@ pub const MIXTRAL: Modules = Modules {
 };
 
 pub const GPT_OSS: Modules = Modules {
-    experts: ExpertModules { router: "mlp.router", experts: "mlp.experts", form: ExpertForm::Transposed },
+    experts: ExpertModules {
+        router: "mlp.router",
+        experts: "mlp.experts",
+        form: ExpertForm::Stacked(StackedForm::Transposed),
+    },
     ..LLAMA
 };
 

@@ -5,37 +5,51 @@ use rayon::prelude::*;
 use offshoot_backend::{Backend, Split, WeightView};
 use offshoot_core::error::Result;
 
-use super::super::layout::{Dim, ExpertMatrices, TensorSpec};
+use super::super::config::StackedForm;
+use super::super::layout::{ExpertMatrices, TensorSpec};
 use super::matrix_loader::{Matrices, MatrixLoader};
 use super::stored::Check;
-use super::{RandomWeights, WeightSource, dense_part, split_vector_of};
+use super::{WeightSource, dense_part, split_vector_of};
 
 impl WeightSource {
-    /// A matrix `[out, in]` for each expert of this width; gate is above up.
+    /// A matrix `[out, in]` for each expert of this width; gate is above up. `alternating`: they are stored in turn.
     pub fn expert_matrices<B: Backend>(
         &self,
         backend: &mut B,
         stored: &ExpertMatrices,
+        alternating: bool,
         width: usize,
         split: &Split,
     ) -> Result<Vec<B::Matrix>> {
         let mut loading = Matrices::of_experts(backend, split, width);
-        self.load_experts(&mut loading, stored)?;
+        match stored {
+            ExpertMatrices::Separate(experts) => {
+                experts.iter().try_for_each(|specs| self.stack(&mut loading, specs))?
+            }
+            ExpertMatrices::Together { tensor, form } => self.load_experts(&mut loading, tensor, *form, alternating)?,
+        }
         Ok(loading.loaded)
     }
 
-    fn load_experts(&self, loader: &mut dyn MatrixLoader, stored: &ExpertMatrices) -> Result<()> {
-        let (tensor, transposed) = match stored {
-            ExpertMatrices::Separate(experts) => {
-                return experts.iter().try_for_each(|specs| self.stack(loader, specs));
-            }
-            ExpertMatrices::Mxfp4 { tensor, alternating } => {
-                return self.load_mxfp4_experts(loader, tensor, *alternating);
-            }
-            ExpertMatrices::Stacked(tensor) => (tensor, None),
-            ExpertMatrices::Transposed { tensor, alternating } => (tensor, Some(*alternating)),
-        };
+    fn load_experts(
+        &self,
+        loader: &mut dyn MatrixLoader,
+        tensor: &TensorSpec,
+        form: StackedForm,
+        alternating: bool,
+    ) -> Result<()> {
+        let count = tensor.shape[0].size;
+        let transposed = form == StackedForm::Transposed;
         match self {
+            // Blocks of 32 inputs with a scale each.
+            WeightSource::Checkpoint { checkpoint, .. } if form == StackedForm::Mxfp4 => {
+                let stored = checkpoint.mxfp4(tensor, Check::by(loader.is_first()))?;
+                let specs = [tensor.clone(), tensor.clone()];
+                let loaded = (0..count)
+                    .try_for_each(|expert| self.load(loader, &specs, &stored.expert(expert, count, alternating)));
+                stored.release();
+                loaded
+            }
             WeightSource::Checkpoint { checkpoint, .. } => {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
@@ -43,9 +57,9 @@ impl WeightSource {
                     if made.is_some() && loader.is_first() {
                         checkpoint.refuse_nan(&views[0], tensor)?;
                     }
-                    (0..tensor.shape[0].size).try_for_each(|expert| {
+                    (0..count).try_for_each(|expert| {
                         let view = slice(&views[0], tensor, expert);
-                        let turned = transposed.map(|alternating| turned(&view, alternating));
+                        let turned = transposed.then(|| turned(&view, alternating));
                         let view = match &turned {
                             Some(bytes) => WeightView { rows: view.cols, cols: view.rows, bytes, ..view },
                             None => view,
@@ -55,47 +69,16 @@ impl WeightSource {
                 })
             }
             WeightSource::Random(random) => {
-                let (mut rows, mut cols) = (tensor.shape[1], tensor.shape[2]);
-                if transposed.is_some() {
-                    (rows, cols) = (cols, rows);
-                }
-                self.load_random_experts(loader, random, tensor, [rows, cols])
+                let (rows, cols) = (tensor.shape[1], tensor.shape[2]);
+                let shape = if transposed { [cols, rows] } else { [rows, cols] };
+                let format = random.config.format(tensor, random.dtype);
+                (0..count).try_for_each(|expert| {
+                    let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
+                    let part = random.part(&spec, format);
+                    self.load(loader, &[spec], &[part])
+                })
             }
         }
-    }
-
-    /// Experts in blocks of 32 inputs with a scale each.
-    fn load_mxfp4_experts(&self, loader: &mut dyn MatrixLoader, tensor: &TensorSpec, alternating: bool) -> Result<()> {
-        let count = tensor.shape[0].size;
-        match self {
-            WeightSource::Checkpoint { checkpoint, .. } => {
-                let stored = checkpoint.mxfp4(tensor, Check::by(loader.is_first()))?;
-                let specs = [tensor.clone(), tensor.clone()];
-                let loaded = (0..count)
-                    .try_for_each(|expert| self.load(loader, &specs, &stored.expert(expert, count, alternating)));
-                stored.release();
-                loaded
-            }
-            WeightSource::Random(random) => {
-                self.load_random_experts(loader, random, tensor, [tensor.shape[1], tensor.shape[2]])
-            }
-        }
-    }
-
-    /// `shape`: outputs and inputs of an expert.
-    fn load_random_experts(
-        &self,
-        loader: &mut dyn MatrixLoader,
-        random: &RandomWeights,
-        tensor: &TensorSpec,
-        shape: [Dim; 2],
-    ) -> Result<()> {
-        let format = random.config.format(tensor, random.dtype);
-        (0..tensor.shape[0].size).try_for_each(|expert| {
-            let spec = TensorSpec { name: format!("{}.{expert}", tensor.name), shape: shape.to_vec() };
-            let part = random.part(&spec, format);
-            self.load(loader, &[spec], &[part])
-        })
     }
 
     /// A vector for each expert from `[experts, out]`; `alternating`: gate and up in turn, to be set apart.

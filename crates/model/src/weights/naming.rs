@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::super::config::{ExpertForm, ExpertModules, Modules, STACKED_EXPERTS};
+use super::super::config::{
+    ExpertForm::{self, Stacked},
+    ExpertModules, Modules, STACKED_EXPERTS, StackedForm,
+};
 
 /// How the layout's names begin, but for those of the output layer.
 pub const PREFIX: &str = "model.";
@@ -16,14 +19,14 @@ const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.mo
 pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a String>) -> Modules {
     let (has, form) = match modules.experts.form {
         ExpertForm::Separate { .. } => (".mlp.experts.gate_up_proj", None),
-        ExpertForm::Transposed => (".mlp.experts.gate_up_proj_blocks", Some(ExpertForm::Mxfp4)),
-        ExpertForm::Mxfp4 => (".mlp.experts.gate_up_proj", Some(ExpertForm::Transposed)),
-        ExpertForm::Stacked => return modules,
+        Stacked(StackedForm::Transposed) => (".mlp.experts.gate_up_proj_blocks", Some(StackedForm::Mxfp4)),
+        Stacked(StackedForm::Mxfp4) => (".mlp.experts.gate_up_proj", Some(StackedForm::Transposed)),
+        Stacked(StackedForm::Plain) => return modules,
     };
     match (names.any(|name| name.ends_with(has)), form) {
         (false, _) => modules,
         (true, None) => Modules { experts: STACKED_EXPERTS, ..modules },
-        (true, Some(form)) => Modules { experts: ExpertModules { form, ..modules.experts }, ..modules },
+        (true, Some(form)) => Modules { experts: ExpertModules { form: Stacked(form), ..modules.experts }, ..modules },
     }
 }
 

@@ -61,7 +61,7 @@ struct TreeRun<'a> {
 impl<'a> TreeRun<'a> {
     fn new(backend: &'a mut Cpu, model: &'a mut Decoder<Cpu>, planner: Planner, alone: &'a [AloneLogits]) -> Self {
         let kv = backend.kv(&model.kv_shape(PAGES)).unwrap();
-        let groups = model.page_groups(backend);
+        let groups = model.config().page_groups(backend);
         let (pool, tree) = (PagePool::new(PAGES), PrefixTree::with_groups(PAGE_TOKENS, groups));
         Self { backend, model, planner, kv, pool, tree, alone, rows_seen: 0, loaded: CpuStep::default() }
     }

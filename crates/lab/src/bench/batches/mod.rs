@@ -14,7 +14,7 @@ pub use self::options::{BatchesOptions, Table};
 use self::tables::{BatchRun, Measurement};
 use super::tables::print_json;
 use super::workload_file::read_shape;
-use offshoot_backend::{Backend, KvShape, StateDtype};
+use offshoot_backend::{Backend, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out;
 use offshoot_estimate::replay::{
@@ -56,10 +56,7 @@ pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
 /// Bytes of the pool, rounded up to whole pages, if its size in tokens is given.
 fn pool_bytes<B: Backend>(backend: &mut B, options: &BatchesOptions, model: &ModelConfig) -> Option<usize> {
     options.kv.set_on(backend, model.heads(), options.dtype);
-    let layer_pages = model.layer_pages();
-    let (places, groups) = (layer_pages.places.clone(), layer_pages.groups(backend.page_tokens()).count());
-    let shape = KvShape { places, ..KvShape::one_group(model.stored_heads().collect(), options.dtype, 1) };
-    let pages = groups * backend.page_bytes(&shape);
+    let pages = model.page_groups(backend).count() * backend.page_bytes(&model.kv_shape(options.dtype, 1));
     options.kv_tokens.map(|tokens| tokens.div_ceil(backend.page_tokens() as usize).saturating_mul(pages))
 }
 

@@ -275,7 +275,10 @@ fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec
 }
 
 fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
-    let every = |period: usize| (0..layers).map(|layer| full_if((layer + 1).is_multiple_of(period))).collect();
+    let every = |period: usize, rest| {
+        let kind = |layer: usize| if (layer + 1).is_multiple_of(period) { LayerKind::Full } else { rest };
+        (0..layers).map(kind).collect()
+    };
     Ok(match family {
         Family::Mistral
         | Family::Ministral
@@ -288,14 +291,15 @@ fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<V
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
         }
         Family::SmolLm3 => no_rope_layers(fields, layers)?.into_iter().map(full_if).collect(),
-        Family::Gemma2 | Family::GptOss => every(2),
-        Family::Olmo3 => every(4),
-        Family::Gemma3 => every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6)),
-        Family::Gemma4 => every(6),
+        Family::Gemma2 | Family::GptOss => every(2, LayerKind::Sliding),
+        Family::Olmo3 => every(4, LayerKind::Sliding),
+        Family::Gemma3 => {
+            every(fields.size("sliding_window_pattern", layers.max(64))?.unwrap_or(6), LayerKind::Sliding)
+        }
+        Family::Gemma4 => every(6, LayerKind::Sliding),
         Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe => {
             let period = fields.size("full_attention_interval", LARGEST_WIDTH)?.unwrap_or(4);
-            let is_full = |layer: usize| (layer + 1).is_multiple_of(period);
-            (0..layers).map(|layer| if is_full(layer) { LayerKind::Full } else { LayerKind::Linear }).collect()
+            every(period, LayerKind::Linear)
         }
         Family::Llama | Family::Phi | Family::Olmo2 => vec![LayerKind::Full; layers],
     })

@@ -19,7 +19,7 @@ use offshoot_core::error::Result;
 
 use super::fields::{Fields, LARGEST_CONTEXT, LARGEST_LAYERS, LARGEST_VOCAB, LARGEST_WIDTH};
 use super::model::{ModelConfig, PerLayerInputs};
-use super::modules::{ExpertForm, ExpertModules, Modules};
+use super::modules::{ExpertForm, ExpertModules, Modules, StackedForm};
 use super::quantisation::{self, Quantisation};
 pub use family::Family;
 use family::{GEMMA4_UNIFIED, supported};
@@ -153,9 +153,10 @@ fn read_text(family: Family, fields: &Fields<'_>) -> Result<ModelConfig> {
 fn modules(family: Family, quantisation: Option<&Quantisation>) -> Modules {
     let modules = family.modules();
     match quantisation {
-        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => {
-            Modules { experts: ExpertModules { form: ExpertForm::Mxfp4, ..modules.experts }, ..modules }
-        }
+        Some(Quantisation::Published(published)) if published.has_mxfp4_experts() => Modules {
+            experts: ExpertModules { form: ExpertForm::Stacked(StackedForm::Mxfp4), ..modules.experts },
+            ..modules
+        },
         _ => modules,
     }
 }
