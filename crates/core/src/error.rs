@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::figures::shortened;
+use crate::setting::{KV_MEMORY, MEMORY};
 
 /// The most characters of each part of a message; no sentence of ours is longer, a value may be.
 const MOST: usize = 600;
@@ -165,5 +166,10 @@ impl Error {
     pub fn value(what: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Error {
         let [what, expected, found] = [what.into(), expected.into(), found.into()].map(|text| shortened(text, MOST));
         Error::Value { what, expected, found }
+    }
+
+    /// The memory that the user gave keys and values does not suffice.
+    pub fn kv_memory(expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::value(format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"), expected, found)
     }
 }

@@ -100,7 +100,7 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     // A recomputed branch has its tokens in two segments, known and new ones, which cost at most one page more where
     // they meet.
     let pages = groups.with(Reach::All) * (own + 1) + groups.with(Reach::Window) * (windowed + 1);
-    let needed = cache.prefix.most_prompt_pages(position(given)) + pages - groups.count();
+    let needed = cache.prefix.to_admit(0, position(given)) + pages - groups.count();
     if needed <= cache.pages.capacity() { pages } else { 0 }
 }
 

@@ -139,15 +139,12 @@ impl KvCache {
     /// cached. A swapped branch gets its own tokens back. A running branch continues in a segment of its own. Slots
     /// reserved before a failure stay reserved.
     pub fn reserve(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
-        let reserved = self.reserve_slots(branch, need);
+        let reserved = self.reserve_path(branch, need).and_then(|()| {
+            let Lease { segment, .. } = branch.lease().expect("its path was reserved just now");
+            self.prefix.lay_ahead(&mut self.pages, segment)
+        });
         self.count_unshared(branch);
         reserved
-    }
-
-    fn reserve_slots(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
-        self.reserve_path(branch, need)?;
-        let Lease { segment, .. } = branch.lease().expect("its path was reserved just now");
-        self.prefix.lay_ahead(&mut self.pages, segment)
     }
 
     /// The same without the slots of prompts in groups with a window.

@@ -185,9 +185,7 @@ impl Engine {
     }
 
     fn try_extend(&mut self, id: BranchId, continuation: Continuation, events: &EventSender) -> Result<()> {
-        let Some(branch) = self.branches.get(&id) else {
-            return Err(unknown_branch(id));
-        };
+        let branch = self.branches.get_mut(&id).ok_or_else(|| unknown_branch(id))?;
         if !branch.rests() {
             return Err(busy_branch(id));
         }
@@ -213,20 +211,14 @@ impl Engine {
                     params,
                     stop,
                 };
-                self.begin_sampling(id, sampling);
+                branch.begin(BranchWork::Sample(Box::new(sampling)));
+                match begin >= self.facts.context {
+                    true => branch.finish(FinishReason::ContextFull),
+                    false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
+                }
                 Ok(())
             }
             Continuation::Given { tokens, logprobs } => self.given(id, tokens, logprobs, events),
-        }
-    }
-
-    fn begin_sampling(&mut self, id: BranchId, sampling: SamplingState) {
-        let branch = self.branches.get_mut(&id).expect("the caller found it");
-        let is_full = sampling.begin >= self.facts.context;
-        branch.begin(BranchWork::Sample(Box::new(sampling)));
-        match is_full {
-            true => branch.finish(FinishReason::ContextFull),
-            false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
         }
     }
 

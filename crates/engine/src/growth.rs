@@ -4,6 +4,7 @@
 //! and their expected lengths, is left to `admission`.
 
 use std::collections::BTreeMap;
+use std::ops::{AddAssign, SubAssign};
 
 use offshoot_kv::{PageGroups, Reach};
 
@@ -109,7 +110,7 @@ impl PeakMemory {
     fn most_pages(&self) -> usize {
         let page_tokens = self.page_tokens;
         let mut still = PageGrowth::new(page_tokens);
-        self.alike.iter().for_each(|(branch, &alike)| still.add(branch, alike));
+        self.alike.iter().for_each(|(branch, &alike)| still.change(branch, alike, AddAssign::add_assign));
         let mut stopped: Vec<_> = self.alike.iter().collect();
         stopped.sort_by_key(|(branch, _)| branch.grows);
         let mut stopped = stopped.into_iter().peekable();
@@ -119,7 +120,7 @@ impl PeakMemory {
         while let Some(&(&GrowingBranch { steps, .. }, _)) = ending.peek() {
             let step = steps + STEPS_UNTIL_FREE;
             while let Some((branch, &alike)) = stopped.next_if(|(branch, _)| branch.grows < step) {
-                still.remove(branch, alike);
+                still.change(branch, alike, SubAssign::sub_assign);
                 taken += alike * branch.pages_to_come(page_tokens);
             }
             most = most.max((taken + still.pages_taken_by(step)).saturating_sub(given_back));
@@ -155,21 +156,12 @@ impl PageGrowth {
         PageGrowth { branches: 0, opened: 0, with_remainder: vec![0; page_tokens] }
     }
 
-    fn add(&mut self, branch: &GrowingBranch, alike: usize) {
-        self.branches += alike;
-        self.opened += alike * usize::from(branch.opens_page);
-        *self.with_remainder_of(branch) += alike;
-    }
-
-    fn remove(&mut self, branch: &GrowingBranch, alike: usize) {
-        self.branches -= alike;
-        self.opened -= alike * usize::from(branch.opens_page);
-        *self.with_remainder_of(branch) -= alike;
-    }
-
-    fn with_remainder_of(&mut self, branch: &GrowingBranch) -> &mut usize {
+    /// Adds `alike` branches, or removes them, as `change` does.
+    fn change(&mut self, branch: &GrowingBranch, alike: usize, change: fn(&mut usize, usize)) {
         let page_tokens = self.with_remainder.len();
-        &mut self.with_remainder[(branch.laid_out + page_tokens - 1) % page_tokens]
+        change(&mut self.branches, alike);
+        change(&mut self.opened, alike * usize::from(branch.opens_page));
+        change(&mut self.with_remainder[(branch.laid_out + page_tokens - 1) % page_tokens], alike);
     }
 
     /// `step`: at least 1.

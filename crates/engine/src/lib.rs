@@ -73,7 +73,7 @@ pub use place::{Priority, RootOptions};
 pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_costs::PrefixCosts;
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
-pub use receiver::{EventReceiver, First};
+pub use receiver::{EventReceiver, First, wait};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken, SamplingParams, Stop};
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};

@@ -2,7 +2,6 @@
 
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
-use offshoot_core::setting::{KV_MEMORY, MEMORY};
 
 /// Allocated once weights and activations are in place; rounded down to whole pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +46,7 @@ impl PoolSize {
             let expected = format!("at least {}, for the states of one branch", figures::bytes(least as u64));
             let (all, _) = self.all_bytes(free)?;
             let found = format!("{}, in which no branch fits", figures::bytes(all as u64));
-            return Err(Error::value(format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"), expected, found));
+            return Err(Error::kv_memory(expected, found));
         }
         if fits < branches {
             let state = figures::bytes(state_bytes as u64);
@@ -97,6 +96,7 @@ pub fn useful_states(branches: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_core::setting::KV_MEMORY;
 
     #[test]
     fn states_take_what_keys_and_values_leave_but_no_more_than_half() {

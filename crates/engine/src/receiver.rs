@@ -20,8 +20,16 @@ pub enum First<E, M> {
     Message(M),
 }
 
-/// Longer than any job takes.
-const FOREVER: Duration = Duration::from_secs(1 << 32);
+/// Waits with `poll` until it is ready.
+pub fn wait<T>(mut poll: impl FnMut(Duration) -> Poll<T>) -> T {
+    /// Longer than any job takes.
+    const FOREVER: Duration = Duration::from_secs(1 << 32);
+    loop {
+        if let Poll::Ready(ready) = poll(FOREVER) {
+            return ready;
+        }
+    }
+}
 
 /// Branches being extended. Dropping it cancels those that have not finished.
 pub struct EventReceiver {
@@ -99,11 +107,7 @@ impl EventReceiver {
     /// fails.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
     pub fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Poll::Ready(event) = self.poll(FOREVER) {
-                return event;
-            }
-        }
+        wait(|patience| self.poll(patience))
     }
 
     /// `next` with a timeout; `Poll::Pending` after it. A long prompt may be computed for minutes without an event.

@@ -42,7 +42,8 @@ impl DecodeStep {
                 *rows_of.entry(prompt).or_default() += rows;
             }
         }
-        let mut step = StepForest { page_tokens: pool.page_tokens, ..StepForest::default() };
+        let forest = Forest { page_tokens: pool.page_tokens, ..Forest::default() };
+        let mut step = DecodeStep { forest, nodes: Vec::new() };
         let mut segment_of: Vec<Option<u32>> = vec![None; tree.nodes().len()];
         let beneath = rows_beneath(tree, &rows_of);
         for (node, index) in tree.nodes().iter().zip(0u32..) {
@@ -59,7 +60,8 @@ impl DecodeStep {
                 }
             }
         }
-        step.finish()
+        debug_assert_eq!(step.forest.check(), Ok(()));
+        step
     }
 }
 
@@ -73,21 +75,14 @@ fn rows_beneath(tree: &PromptTree, rows_of: &HashMap<u32, u32>) -> Vec<u32> {
     sums.into_iter().map(|rows| u32::try_from(rows).expect("no more than the rows of a step")).collect()
 }
 
-/// Builds a forest depth-first.
-#[derive(Default)]
-struct StepForest {
-    page_tokens: u32,
-    forest: Forest,
-    nodes: Vec<Option<u32>>,
-}
-
-impl StepForest {
+/// Built depth-first.
+impl DecodeStep {
     /// Adds a segment of `tokens` with the next `rows` rows at and below it.
     fn segment(&mut self, parent: Option<u32>, tokens: u32, node: Option<u32>, rows: u32) -> u32 {
         let forest = &mut self.forest;
         let count = |len: usize| u32::try_from(len).expect("pages and rows of a pool are counted in u32");
         let first = parent.map_or(0, |parent| forest.segments[parent as usize].end());
-        let pages = (first + tokens - 1) / self.page_tokens - first / self.page_tokens + 1;
+        let pages = (first + tokens - 1) / forest.page_tokens - first / forest.page_tokens + 1;
         let (page, row) = (count(forest.pages.len()), count(forest.row_positions.len()));
         let index = count(forest.segments.len());
         forest.pages.extend((page..page + pages).map(PageId));
@@ -109,12 +104,6 @@ impl StepForest {
         let segment = self.segment(Some(parent), drawn, None, 1);
         self.forest.row_positions.push(self.forest.segments[segment as usize].end() - 1);
         self.forest.row_segments.push(segment);
-    }
-
-    fn finish(mut self) -> DecodeStep {
-        self.forest.page_tokens = self.page_tokens;
-        debug_assert_eq!(self.forest.check(), Ok(()));
-        DecodeStep { forest: self.forest, nodes: self.nodes }
     }
 }
 

@@ -46,7 +46,8 @@ pub struct DescribedDevice {
     pub ranks: Option<RankSizes>,
     /// What replicas on such devices would copy.
     pub copying: Copying,
-    branches: usize,
+    /// Branches that run at once.
+    pub branches: usize,
 }
 
 /// The memory of each of several devices that compute one model together.
@@ -165,11 +166,6 @@ impl DescribedDevice {
             copying: Copying::of(facts),
             branches: facts.max_branches,
         })
-    }
-
-    /// Branches that run at once.
-    pub fn branches(&self) -> usize {
-        self.branches
     }
 }
 

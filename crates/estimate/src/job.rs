@@ -1,6 +1,6 @@
 //! A job as it is known before it runs: its prompts in tokens, and the samples of each.
 
-use offshoot_kv::{PackedPrompts, PromptTree};
+use offshoot_kv::PackedPrompts;
 
 /// The samples of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,5 @@ impl PlannedJob {
 
     pub fn samples(&self) -> u64 {
         self.per_prompt.iter().map(|ask| u64::from(ask.samples)).sum()
-    }
-
-    pub fn tree(&self) -> PromptTree {
-        PromptTree::new(&self.prompts)
     }
 }

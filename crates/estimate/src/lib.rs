@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
+use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::out::files::{check_output, write_whole};
 use offshoot_core::setting::{PREDICT, SVG};
@@ -106,14 +107,14 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
     let device = DescribedDevice::open(&options.device_profile, options.ranks, &options.budget, &model)?;
-    let tree = job.tree();
+    let tree = PromptTree::new(&job.prompts);
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);
     let waves = need.waves(&tree.order_by(&draws))?;
     let (kv, kv_unshared) = need.at_once();
     let nothing = || Error::value(options.input.display().to_string(), "at least one prompt", "none");
     let first = waves.first().ok_or_else(nothing)?;
-    let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches());
+    let step = DecodeStep::of(&job, &tree, first, &device.pool, device.branches);
     let sample_tree = PromptTree::new(&SamplePrompts::of(&job));
     let drawn: u64 = draws.iter().sum();
     let wanted = match options.predict {
@@ -136,7 +137,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         job: JobSizes::of(&options.input, &job, &tree),
         model: report::ModelSizes::of(&model, &device),
         device: device.described.clone(),
-        branches: device.branches(),
+        branches: device.branches,
         pool: device.pool,
         states: device.states,
         ranks: device.ranks,
@@ -157,7 +158,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         write_whole(path, |file| file.write_all(drawing.as_bytes()))?;
     }
     match options.json {
-        true => out::line(estimate.json()?)?,
+        true => out::line(json::pretty("the estimate", &estimate)?)?,
         false => out::text(&estimate)?,
     }
     Ok(())

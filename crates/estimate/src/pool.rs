@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::job::PlannedJob;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
-use offshoot_core::setting::{KV_MEMORY, MEMORY};
 use offshoot_kv::{PageCounts, PromptNode, PromptTree, Prompts};
 
 /// Pages for keys and values.
@@ -38,19 +37,7 @@ impl Pool {
 
     /// The number of pages in which a token has slots.
     fn of_token(&self) -> u64 {
-        self.counts.of_token() as u64
-    }
-
-    fn of_prompt(&self, first: u32, end: u32) -> u64 {
-        self.counts.of_prompt(first, end) as u64
-    }
-
-    fn of_sample(&self, first: u32, end: u32) -> u64 {
-        self.counts.of_sample(first, end) as u64
-    }
-
-    fn of_path(&self, end: u32) -> u64 {
-        self.counts.of_path(end) as u64
+        self.counts.groups.count() as u64
     }
 
     /// Whether a run that ends at `end` leaves room in its last page.
@@ -105,7 +92,12 @@ impl<'a> PageDemand<'a> {
 
     /// Pages that one sample's own tokens occupy.
     fn of_sample(&self, prompt: u32) -> u64 {
-        self.pool.of_sample(self.length(prompt), self.sample_end(prompt))
+        self.pool.counts.of_sample(self.length(prompt), self.sample_end(prompt)) as u64
+    }
+
+    /// Pages of a prompt and one of its samples.
+    fn of_path(&self, prompt: u32) -> u64 {
+        self.pool.counts.of_path(self.sample_end(prompt)) as u64
     }
 
     /// Pages of all samples at once, with shared runs counted once, and without sharing.
@@ -113,12 +105,12 @@ impl<'a> PageDemand<'a> {
         let nodes = self.tree.nodes();
         let mut goes_on: Vec<bool> = vec![false; nodes.len()];
         nodes.iter().filter_map(|node| node.parent).for_each(|parent| goes_on[parent as usize] = true);
-        let mut shared: u64 = nodes.iter().map(|node| self.pool.of_prompt(node.first, node.end)).sum();
+        let mut shared: u64 = nodes.iter().map(|node| self.pool.counts.of_prompt(node.first, node.end) as u64).sum();
         let mut unshared = 0;
         for (ask, prompt) in self.job.per_prompt.iter().zip(0u32..) {
             let own = self.of_sample(prompt);
             shared += u64::from(ask.samples) * own;
-            unshared += u64::from(ask.samples) * self.pool.of_path(self.sample_end(prompt));
+            unshared += u64::from(ask.samples) * self.of_path(prompt);
             if let Some(end) = self.ends[prompt as usize].filter(|_| own > 0) {
                 goes_on[end as usize] = true;
             }
@@ -155,7 +147,7 @@ impl<'a> PageDemand<'a> {
                 let fit = room.checked_sub(new_path).map_or(0, most);
                 let fit = u32::try_from(fit).unwrap_or(u32::MAX).min(left);
                 // Samples of a prompt that fit together into one wave are not split.
-                let whole = self.pool.of_prompt(0, length) + u64::from(left) * own - goes_on;
+                let whole = self.pool.counts.of_prompt(0, length) as u64 + u64::from(left) * own - goes_on;
                 let whole_later = whole <= self.pool.pages;
                 if fit == 0 || fit < left && whole_later && !filling.wave.shares.is_empty() {
                     filling.next_wave();
@@ -174,30 +166,26 @@ impl<'a> PageDemand<'a> {
         let (mut pages, mut node) = (0, self.ends[prompt as usize]);
         while let Some(at) = node.filter(|&at| !filling.holds(at)) {
             let PromptNode { parent, first, end, .. } = self.tree.nodes()[at as usize];
-            pages += self.pool.of_prompt(first, end) - parent.map_or(0, |parent| filling.joint(self, parent));
+            pages +=
+                self.pool.counts.of_prompt(first, end) as u64 - parent.map_or(0, |parent| filling.joint(self, parent));
             node = parent;
         }
         pages
     }
 
     fn check_longest(&self) -> Result<()> {
-        let need = |prompt: u32| self.pool.of_path(self.sample_end(prompt));
         let count_of_prompts = u32::try_from(self.job.per_prompt.len()).expect("prompts are counted in u32");
-        let Some(longest) = (0..count_of_prompts).max_by_key(|&prompt| need(prompt)) else { return Ok(()) };
-        if need(longest) <= self.pool.pages {
+        let Some(longest) = (0..count_of_prompts).max_by_key(|&prompt| self.of_path(prompt)) else { return Ok(()) };
+        if self.of_path(longest) <= self.pool.pages {
             return Ok(());
         }
         let expected = format!(
             "at least {}, which a prompt of {} tokens and a sample of {} need",
-            bytes(need(longest) * self.pool.page_bytes),
+            bytes(self.of_path(longest) * self.pool.page_bytes),
             count(self.length(longest).into()),
             count(self.job.per_prompt[longest as usize].tokens.into())
         );
-        Err(Error::value(
-            format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"),
-            expected,
-            bytes(self.pool.bytes()),
-        ))
+        Err(Error::kv_memory(expected, bytes(self.pool.bytes())))
     }
 }
 

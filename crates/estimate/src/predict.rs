@@ -42,9 +42,9 @@ pub struct TimeSlice {
 /// Runs `job` first come, first served with an LRU cache; in the groups of one shared level, as BatchLLM does; and with
 /// all levels. `samples`: the tree of the job's samples.
 pub fn predict(job: &PlannedJob, samples: &PromptTree, device: &DescribedDevice) -> Result<Vec<Prediction>> {
-    let ours = Policy::OURS.capped(device.branches());
+    let ours = Policy::OURS.capped(device.branches);
     let policies = [
-        ("first come", Policy::FCFS.capped(device.branches()), requests(job)),
+        ("first come", Policy::FCFS.capped(device.branches), requests(job)),
         // The groups' prefixes are the only common ones here, so the policy only has to find the order.
         ("single level", ours, grouped(job, samples)),
         ("all levels", ours, requests(job)),

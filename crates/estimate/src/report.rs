@@ -16,9 +16,7 @@ use super::predict::Prediction;
 use super::replicas::JobReplicas;
 use super::sharing::{SharingCost, TreeLevel};
 use offshoot_backend::Dtype;
-use offshoot_core::error::Result;
 use offshoot_core::figures::{bytes, count, counted, saved, seconds};
-use offshoot_core::json;
 use offshoot_kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -137,12 +135,6 @@ pub struct WaveSizes {
 impl WaveSizes {
     pub fn of(wave: &Wave, pool: &Pool) -> Self {
         Self { prompts: wave.shares.len(), samples: wave.samples(), kv_bytes: wave.pages * pool.page_bytes }
-    }
-}
-
-impl JobEstimate {
-    pub fn json(&self) -> Result<String> {
-        json::pretty("the estimate", self)
     }
 }
 

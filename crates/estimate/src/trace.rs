@@ -58,7 +58,7 @@ pub fn main(options: &TraceOptions) -> Result<()> {
         policies: Vec::new(),
     };
     for &policy in &options.policies {
-        let settings = ReplaySettings { policy: policy.capped(device.branches()), ..device.settings };
+        let settings = ReplaySettings { policy: policy.capped(device.branches), ..device.settings };
         let record = replay_trace(&device.machine, &settings, &options.replay)?;
         replayed.requests = record.requests.len();
         let totals = record.totals(settings.step_rows);

@@ -19,11 +19,6 @@ pub struct PageCounts {
 }
 
 impl PageCounts {
-    /// The number of pages in which a token has slots.
-    pub fn of_token(&self) -> usize {
-        self.groups.count()
-    }
-
     /// Most pages of a path that ends at `end` and shares none, at any time while it is computed.
     pub fn of_path(&self, end: u32) -> usize {
         let numbers = numbers_between(self.page_tokens, 0, end);

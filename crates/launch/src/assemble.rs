@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::{DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, WhyNotCuda};
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{KV_MEMORY, MEMORY, STATE_DTYPE};
+use offshoot_core::setting::STATE_DTYPE;
 use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use offshoot_kv::PageCounts;
 use offshoot_model::{Decoder, ModelWeights, StepRunner};
@@ -124,7 +124,7 @@ impl Launch<'_> {
 
     /// Loads the model on an open backend, which then stores keys and values in the budget's format.
     pub fn load<B: Backend>(&self, backend: B) -> Result<Box<dyn StepRunner>> {
-        load_on(backend, self.model, &self.options.budget)
+        Load { model: self.model, budget: self.options.budget }.run(backend)
     }
 
     /// An engine for a loaded model, without a thread: it works when its owner calls [`Engine::turn`]. The model can be
@@ -191,8 +191,9 @@ pub(super) struct Load<'a> {
 impl OnBackend for Load<'_> {
     type Output = Box<dyn StepRunner>;
 
-    fn run<B: Backend>(self, backend: B) -> Result<Box<dyn StepRunner>> {
-        load_on(backend, self.model, &self.budget)
+    fn run<B: Backend>(self, mut backend: B) -> Result<Box<dyn StepRunner>> {
+        let decoder = decoder_on(&mut backend, &self.model.weights()?, &self.budget)?;
+        Ok(decoder.on(backend))
     }
 }
 
@@ -246,17 +247,8 @@ pub(super) fn size_on<B: Backend>(launch: &Launch<'_>, backend: &mut B, free: us
     })
 }
 
-/// Loads the model on an open backend, which then stores keys, values and states in the budget's formats.
-pub(super) fn load_on<B: Backend>(
-    mut backend: B,
-    model: ModelSource<'_>,
-    budget: &EngineBudget,
-) -> Result<Box<dyn StepRunner>> {
-    let decoder = decoder_on(&mut backend, &model.weights()?, budget)?;
-    Ok(decoder.on(backend))
-}
-
-/// The same without an engine, on one of several devices, too.
+/// Loads the model on an open backend, which then stores keys, values and states in the budget's formats; on one of
+/// several devices, too.
 pub(super) fn decoder_on<B: Backend>(
     backend: &mut B,
     weights: &ModelWeights,
@@ -276,9 +268,5 @@ pub fn in_bytes(error: Error, facts: &EngineFacts) -> Error {
     let Error::OutOfPages { needed, capacity, .. } = error else { return error };
     let mib = |pages: usize| (pages * facts.page_bytes).div_ceil(1 << 20);
     let expected = format!("at least {} MiB, which one sample's keys and values need", mib(needed));
-    Error::value(
-        format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"),
-        expected,
-        format!("{} MiB", mib(capacity)),
-    )
+    Error::kv_memory(expected, format!("{} MiB", mib(capacity)))
 }

@@ -176,7 +176,7 @@ pub fn check_path(facts: &EngineFacts, what: impl FnOnce() -> String, given: usi
     }
     let size = |pages: usize| bytes((pages * facts.page_bytes) as u64);
     let expected = format!("at least {} for {} of {given} tokens and {more}", size(needed), what());
-    Err(Error::value(format!("memory for keys and values ({KV_MEMORY}, {MEMORY})"), expected, size(pool)))
+    Err(Error::kv_memory(expected, size(pool)))
 }
 
 #[cfg(test)]

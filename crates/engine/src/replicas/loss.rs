@@ -30,10 +30,7 @@ impl Router {
         let live = replica.engine.live_place();
         let held = Metrics { kv_bytes_held: 0, kv_bytes_cached: 0, states_held: 0, ..live.read().metrics };
         live.publish(LiveMetrics { metrics: held, ..LiveMetrics::default() });
-        let waiting = match replica.queue.first() {
-            Some(first) => replica.queue.take_from(&first),
-            None => Vec::new(),
-        };
+        let waiting = replica.queue.take_all();
         if self.replicas.iter().all(|replica| !replica.lives()) {
             let whys: Vec<&str> = self.replicas.iter().filter_map(|replica| replica.lost.as_deref()).collect();
             self.gone = Some(format!("no device is left ({})", whys.join("; ")));

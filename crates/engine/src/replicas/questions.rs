@@ -15,17 +15,11 @@ use super::router::Router;
 impl Router {
     /// Sends the sum of all counters. Those of an engine that has ended are as they were after its last turn.
     pub fn metrics(&mut self, reply: Sender<Metrics>) {
-        let asked: Vec<(Receiver<Metrics>, LivePlace)> = (0..self.replicas.len())
-            .map(|at| {
-                let (reply, receiver) = unbounded();
-                let live = self.replicas[at].engine.live_place();
-                self.send(at, Command::Metrics { reply });
-                (receiver, live)
-            })
-            .collect();
+        let live: Vec<LivePlace> = self.replicas.iter().map(|replica| replica.engine.live_place()).collect();
+        let asked = self.ask_each(|reply| Command::Metrics { reply });
         let sum = move || {
             let mut sum = Metrics::default();
-            for (receiver, live) in asked {
+            for (receiver, live) in asked.into_iter().zip(live) {
                 sum.add(&receiver.recv().unwrap_or_else(|_| live.read().metrics));
             }
             drop(reply.send(sum));
@@ -36,13 +30,7 @@ impl Router {
     /// Sends the segments of all prefix trees, those of one engine after those of another, about `most` in all.
     pub fn cache_map(&mut self, most: usize, reply: Sender<Vec<MappedSegment>>) {
         let each = most.div_ceil(self.replicas.iter().filter(|replica| replica.lives()).count().max(1));
-        let asked: Vec<Receiver<Vec<MappedSegment>>> = (0..self.replicas.len())
-            .map(|at| {
-                let (reply, receiver) = unbounded();
-                self.send(at, Command::CacheMap { most: each, reply });
-                receiver
-            })
-            .collect();
+        let asked = self.ask_each(|reply| Command::CacheMap { most: each, reply });
         let join =
             move || {
                 let mut all: Vec<MappedSegment> = Vec::new();
@@ -57,6 +45,16 @@ impl Router {
                 drop(reply.send(all));
             };
         answer(join);
+    }
+
+    fn ask_each<T>(&mut self, question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
+        let replicas = 0..self.replicas.len();
+        let ask = |at| {
+            let (reply, receiver) = unbounded();
+            self.send(at, question(reply));
+            receiver
+        };
+        replicas.map(ask).collect()
     }
 }
 

@@ -88,9 +88,9 @@ impl Queue {
         self.tasks.range(behind).next().map(|(&key, _)| key)
     }
 
-    /// The place of the next one.
-    pub fn first(&self) -> Option<QueueKey> {
-        self.next(None)
+    /// Removes all tasks, in order.
+    pub fn take_all(&mut self) -> Vec<Task> {
+        std::mem::take(self).tasks.into_values().collect()
     }
 
     /// Removes all tasks from `key` on, in order.

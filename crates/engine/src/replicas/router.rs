@@ -199,12 +199,10 @@ impl Router {
                 }
             }
         }
-        for (replica, extends) in follow.into_iter().enumerate() {
-            if !extends.is_empty() {
-                let events = self.replicas[replica].events.sender(events.hear());
-                self.send(replica, Command::Start { extends, events });
-            }
-        }
+        self.send_each(follow, |replica, extends| {
+            let events = replica.events.sender(events.hear());
+            Command::Start { extends, events }
+        });
     }
 
     fn task(&self, extend: Extend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
@@ -286,11 +284,7 @@ impl Router {
                 started.replicas.iter().for_each(|&replica| there[replica].push(*branch));
             }
         }
-        for (replica, branches) in there.into_iter().enumerate() {
-            if !branches.is_empty() {
-                self.send(replica, Command::Cancel { branches });
-            }
-        }
+        self.send_each(there, |_, branches| Command::Cancel { branches });
     }
 
     /// The end of an extend that is cancelled while no engine has it: what its client has heard of it.
@@ -325,10 +319,14 @@ impl Router {
                 Some(On::Nowhere) | None => {}
             }
         }
-        for (replica, branches) in there.into_iter().enumerate() {
-            if !branches.is_empty() {
-                self.send(replica, Command::Release { branches, keep_cached });
-            }
+        self.send_each(there, |_, branches| Command::Release { branches, keep_cached });
+    }
+
+    /// Sends each replica a command of what is listed for it, if anything is.
+    fn send_each<T>(&mut self, there: Vec<Vec<T>>, command: impl Fn(&mut Replica, Vec<T>) -> Command) {
+        for (at, listed) in there.into_iter().enumerate().filter(|(_, listed)| !listed.is_empty()) {
+            let command = command(&mut self.replicas[at], listed);
+            self.send(at, command);
         }
     }
 

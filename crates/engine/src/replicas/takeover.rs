@@ -51,7 +51,8 @@ impl Between<'_> {
     /// What to take over; `None` if that does not pay.
     pub fn best(&self) -> Option<Takeover> {
         let is_for_others = |task: &&Task| self.upto.is_some_and(|upto| task.key >= upto);
-        let mut all = plus(self.running, self.queue.work());
+        let mut all = self.queue.work();
+        all += self.running;
         self.queue.tasks().rev().take_while(is_for_others).for_each(|task| all -= task.work);
         let tasks: Vec<&Task> = self.queue.tasks().rev().skip_while(is_for_others).take(MOST_TASKS).collect();
         let whole = self.pace.time(all, longest(&tasks)) / self.sharers.max(1);
@@ -87,10 +88,12 @@ impl Between<'_> {
             known = Some((&task.prefix, knows));
             let from_here = Work { prompt: taken.prompt + tokens - knows, output: taken.output + task.work.output };
             let twice = from_here.prompt.saturating_sub(given_up.prompt);
-            let brought = Work { prompt: from_here.prompt - twice + self.costs.brought(twice), ..from_here };
-            let left = minus(all, given_up);
+            let mut brought = Work { prompt: from_here.prompt - twice + self.costs.brought(twice), ..from_here };
+            let mut left = all;
+            left -= given_up;
             let left_longest = tasks.len().checked_sub(at + 2).map_or(0, |last| before[last]);
-            let taker = self.pace.time(plus(self.taker_running, brought), longest_taken);
+            brought += self.taker_running;
+            let taker = self.pace.time(brought, longest_taken);
             cuts.push(Cut {
                 from: task.key,
                 twice,
@@ -105,14 +108,4 @@ impl Between<'_> {
 
 fn longest(tasks: &[&Task]) -> u64 {
     tasks.iter().map(|task| task.work.output).max().unwrap_or(0)
-}
-
-fn plus(mut work: Work, more: Work) -> Work {
-    work += more;
-    work
-}
-
-fn minus(mut work: Work, less: Work) -> Work {
-    work -= less;
-    work
 }

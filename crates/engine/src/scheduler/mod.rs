@@ -230,10 +230,9 @@ impl Scheduler {
     /// The rows of the next step, each with a slot, and the logits requests. Fails branches that cannot fit even alone.
     pub fn next_rows(&mut self, branches: &mut Branches, cache: &mut KvCache, budget: StepBudget) -> Schedule {
         self.changed = false;
-        if self.keep_running(branches, cache) == Ready::AfterCollecting {
-            return Schedule::default();
-        }
-        if self.admit_urgent(branches, cache, budget) == Ready::AfterCollecting {
+        if self.keep_running(branches, cache) == Ready::AfterCollecting
+            || self.admit_urgent(branches, cache, budget) == Ready::AfterCollecting
+        {
             return Schedule::default();
         }
         for place in &self.running {

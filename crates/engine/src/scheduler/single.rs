@@ -39,7 +39,7 @@ pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
 /// continues on pages it holds, which may be few behind a window.
 pub(super) fn never_fits(branch: &Branch, cache: &KvCache) -> Option<usize> {
     let end = branch.need().filter(|_| matches!(branch.hold, KvHold::Nothing))?.end;
-    let needed = cache.prefix.most_prompt_pages(position(end));
+    let needed = cache.prefix.to_admit(0, position(end));
     (needed > cache.pages.capacity()).then_some(needed)
 }
 

@@ -138,13 +138,8 @@ impl PrefixTree {
         window.most_of_prompt(self.ahead).div_ceil(self.page_tokens) as usize + 1
     }
 
-    /// Most pages of all groups that the first `end` positions of a path take at any time, if they are a prompt's.
-    pub fn most_prompt_pages(&self, end: u32) -> usize {
-        self.to_admit(0, end)
-    }
-
     /// Most pages of all groups that a prompt's new tokens at positions `first .. end` take at any time.
-    pub(super) fn to_admit(&self, first: u32, end: u32) -> usize {
+    pub fn to_admit(&self, first: u32, end: u32) -> usize {
         let numbers = self.numbers_between(first, end);
         let windowed = self.groups.window().map_or(numbers, |window| numbers.min(self.most_numbers(window)));
         self.groups.with(Reach::All) * numbers + self.groups.with(Reach::Window) * windowed

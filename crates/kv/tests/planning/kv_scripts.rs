@@ -475,7 +475,7 @@ fn a_prompt_holds_what_is_counted_of_it() {
             let end = 400;
             let text: Vec<TokenId> = (0..end).map(TokenId).collect();
             let mut tree = PrefixTree::with_groups(page_tokens, groups).laying_ahead(AHEAD);
-            let most = tree.most_prompt_pages(end);
+            let most = tree.to_admit(0, end);
             let numbers = (13 + 2 * page_tokens + AHEAD).div_ceil(page_tokens) as usize + 1;
             assert_eq!(most, all * end.div_ceil(page_tokens) as usize + windowed * numbers);
             let mut pool = PagePool::new(most);

@@ -5,11 +5,10 @@ use std::collections::{HashSet, VecDeque};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::generator::FOREVER;
 use super::{AsRequest, BeginOptions, Generator, RefusedPrompt, SampleId};
 use crate::PromptOrder;
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::{Event, Finish, FinishReason};
+use offshoot_engine::{Event, Finish, FinishReason, wait};
 use offshoot_kv::TokenCosts;
 
 /// The result of one prompt: its samples by index, and the prompt's own scores if they were asked for, each a finish or
@@ -51,11 +50,7 @@ impl<R: AsRequest> Generation<R> {
     /// Waits for the next event; `None` once every sample of every prompt has ended.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
     pub fn next(&mut self) -> Option<GenerationEvent> {
-        loop {
-            if let Poll::Ready(event) = self.poll(FOREVER) {
-                return event;
-            }
-        }
+        wait(|patience| self.poll(patience))
     }
 
     /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.

@@ -10,10 +10,7 @@ use crossbeam_channel::{Receiver, never};
 use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions};
-
-/// A wait longer than any job.
-pub(super) const FOREVER: Duration = Duration::from_secs(1 << 32);
+use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions, wait};
 
 /// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
 const AHEAD: usize = 4096;
@@ -230,11 +227,7 @@ impl Generator {
     /// Waits for the next event; `None` once every sample has ended. If the engine stops, each sample fails.
     #[expect(clippy::should_implement_trait, reason = "an Iterator would suggest that dropping it midway is harmless")]
     pub fn next(&mut self) -> Option<Event<SampleId>> {
-        loop {
-            if let Poll::Ready(event) = self.poll(FOREVER) {
-                return event;
-            }
-        }
+        wait(|patience| self.poll(patience))
     }
 
     /// Like `next`, but waits at most `patience`; `Poll::Pending` if nothing happened.
