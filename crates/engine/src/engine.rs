@@ -34,8 +34,9 @@ pub struct Engine {
     /// Keys and values, and states, of swapped branches.
     pub(super) swapped: HashMap<BranchId, SwappedBytes>,
     pub(super) loaded: Option<LoadedStep>,
-    /// Oldest first; at most one between two calls of `step`.
-    pub(super) submitted: VecDeque<SubmittedStep>,
+    /// Of each step that was submitted and not collected, one request for each of its samples. Oldest first; at most one
+    /// between two calls of `step`.
+    pub(super) submitted: VecDeque<Vec<LogitsRequest>>,
     /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
     /// always work.
     pub(super) most_run_rows: usize,
@@ -63,11 +64,6 @@ pub(super) struct SwappedBytes {
     pub pages: SavedPages,
     /// Only of models with delta-rule layers.
     pub state: Option<Vec<u8>>,
-}
-
-/// A step that was submitted and not collected: one request for each of its samples.
-pub(super) struct SubmittedStep {
-    pub requests: Vec<LogitsRequest>,
 }
 
 /// The step that the model has loaded.

@@ -54,11 +54,6 @@ impl KvCache {
             |&at: &usize| !self.prefix.has_states() || self.prefix.state_at(segment, position(at)).is_some();
         ends.find(is_continued).unwrap_or(positions.start)
     }
-
-    /// Whether the state at `place` is to be lent.
-    pub fn lends_state(&self, place: StatePlace) -> bool {
-        self.lent_states.contains(&place)
-    }
 }
 
 impl Engine {

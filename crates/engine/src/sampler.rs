@@ -3,6 +3,7 @@
 
 use crate::branch::{Branch, BranchWork, SamplingState};
 use crate::token_counts::TokenCounts;
+use crate::token_path;
 use offshoot_backend::{Pick, SampleRequest};
 use offshoot_core::ids::TokenId;
 
@@ -29,7 +30,7 @@ fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) ->
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
-            uniform: uniform(sampling, position),
+            uniform: sampling.uniforms.uniform(token_path::position(position)),
         },
     };
     SampleRequest {
@@ -46,11 +47,6 @@ fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) ->
         top_logprobs: params.top_logprobs.unwrap_or(0),
         ..SampleRequest::of(pick)
     }
-}
-
-/// The uniform of the token at `position`.
-fn uniform(sampling: &SamplingState, position: usize) -> f64 {
-    sampling.uniforms.uniform(u32::try_from(position).expect("positions fit u32, as contexts do"))
 }
 
 /// Whether the text may not end yet with the token at `position`.

@@ -197,7 +197,7 @@ impl KvCache {
 
     /// Whether the state at `place` is to be left there, for the prefix store or for another engine.
     fn leaves_state(&self, place: StatePlace) -> bool {
-        self.stores_state(place) || self.lends_state(place)
+        self.stores_state(place) || self.lent_states.contains(&place)
     }
 
     fn state_of(&self, place: StatePlace) -> Option<StateId> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::branch::{BranchWork, KvHold};
 use crate::cache::Transfer;
 use crate::config::EngineConfig;
-use crate::engine::{Engine, LoadedStep, SteadySteps, SubmittedStep, SwappedBytes};
+use crate::engine::{Engine, LoadedStep, SteadySteps, SwappedBytes};
 use crate::schedule::{LogitsRequest, Schedule, ScheduledRow};
 use crate::scheduler::StepBudget;
 use crate::states::NoState;
@@ -66,17 +66,17 @@ impl Engine {
     /// Records a submitted step.
     fn note_loaded(&mut self, loaded: LoadedStep) {
         self.count_step(&loaded);
-        self.submitted.push_back(SubmittedStep { requests: loaded.schedule.requests.clone() });
+        self.submitted.push_back(loaded.schedule.requests.clone());
         self.loaded = Some(loaded);
     }
 
     /// Waits for the oldest submitted step and commits its samples.
     fn collect(&mut self) -> Result<()> {
-        let Some(flight) = self.submitted.pop_front() else { return Ok(()) };
+        let Some(requests) = self.submitted.pop_front() else { return Ok(()) };
         let mut began = Instant::now();
         let sampled = self.model.collect()?;
         lap(&mut began, &mut self.metrics.seconds_waiting);
-        self.commit(&flight.requests, sampled);
+        self.commit(&requests, sampled);
         lap(&mut began, &mut self.metrics.seconds_committing);
         Ok(())
     }

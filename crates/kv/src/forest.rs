@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::page_counts::numbers_between;
 use offshoot_core::ids::{PageId, SegmentId};
 
 /// One query token of a step, as the scheduler requests it: the token at `position` of the branch that ends in
@@ -122,11 +123,8 @@ impl Forest {
         if held_from < segment.first_position || positions.first().is_some_and(|&first| first < held_from) {
             return Some("its rows or its pages begin where it has none");
         }
-        let pages = match held_from < segment.end() {
-            true => (segment.end() - 1) / self.page_tokens - held_from / self.page_tokens + 1,
-            false => 0,
-        };
+        let pages = numbers_between(self.page_tokens, held_from, segment.end());
         let exist = segment.pages.end as usize <= self.pages.len();
-        (segment.pages.len() != pages as usize || !exist).then_some("its pages do not match its tokens")
+        (segment.pages.len() != pages || !exist).then_some("its pages do not match its tokens")
     }
 }

@@ -48,13 +48,11 @@ impl FolderClaim {
                 true => Error::format(path, "is a file, where a folder for results is expected"),
                 false => Error::io(path, "create the output folder")(error),
             })?;
-            let claim = match FolderClaim::existing(path, made)? {
-                // Its last user removed it, empty, before it was locked here.
-                None => continue,
-                Some(claim) => claim,
-            };
-            remove_partials(path, "");
-            return Ok(claim);
+            // Otherwise its last user removed it, empty, before it was locked here.
+            if let Some(claim) = FolderClaim::existing(path, made)? {
+                remove_partials(path, "");
+                return Ok(claim);
+            }
         }
     }
 
@@ -142,10 +140,8 @@ impl WholeFile {
     pub fn create(path: &Path) -> Result<WholeFile> {
         check_output(path)?;
         let partial = (!is_stream(path)).then(|| {
-            let mut partial = path.as_os_str().to_owned();
             let number = PARTIALS.fetch_add(1, Ordering::Relaxed);
-            partial.push(format!(".{number}.{}{PARTIAL}", std::process::id()));
-            PathBuf::from(partial)
+            with_ending(path, &format!(".{number}.{}{PARTIAL}", std::process::id()))
         });
         let file = match &partial {
             Some(partial) => File::create(partial).map_err(Error::io(partial, "create"))?,

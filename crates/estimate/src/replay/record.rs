@@ -123,7 +123,11 @@ impl JobRecord {
         let middle = self.steps.iter().filter(is_middle).map(|step| Self::fullness(step, step_rows));
         let middle: Vec<f64> = middle.collect();
         let prompt_steps = self.steps.iter().filter(|step| step.prompt_rows > 0).count();
-        let (memory, drawn) = (self.memory(), self.requests.iter().map(|request| request.drawn).sum::<u64>());
+        let drawn = self.requests.iter().map(|request| request.drawn).sum::<u64>();
+        let over_live = |step: &StepRecord| self.slots(step.pages) as f64 / step.live_tokens as f64;
+        let held = || self.steps.iter().filter(|step| step.live_tokens > 0);
+        let peak = held().max_by_key(|step| step.pages);
+        let weighted: f64 = held().map(|step| over_live(step) * (step.end - step.begin)).sum();
         let over_requests = |value: fn(&ServedRequest) -> f64| mean(self.requests.iter().map(value));
         Totals {
             steps: self.steps.len(),
@@ -143,11 +147,11 @@ impl JobRecord {
             most_running: self.steps.iter().map(|step| step.running).max().unwrap_or(0),
             kv_bytes_peak: self.metrics.kv_bytes_peak,
             kv_bytes_peak_unshared: self.metrics.kv_bytes_peak_unshared,
-            kv_slots_peak: memory.slots,
-            live_tokens_peak: memory.live,
-            kv_over_live_at_peak: memory.at_peak,
-            kv_over_live_mean: memory.mean,
-            kv_over_live_worst: memory.worst,
+            kv_slots_peak: peak.map_or(0, |step| self.slots(step.pages)),
+            live_tokens_peak: peak.map_or(0, |step| step.live_tokens),
+            kv_over_live_at_peak: peak.map_or(1.0, over_live),
+            kv_over_live_mean: weighted / held().map(|step| step.end - step.begin).sum::<f64>(),
+            kv_over_live_worst: held().map(over_live).fold(1.0, f64::max),
             normalised_latency: over_requests(ServedRequest::normalised_latency).unwrap_or(0.0),
             first_token: over_requests(|request| request.first_token - request.arrival).unwrap_or(0.0),
         }
@@ -157,29 +161,6 @@ impl JobRecord {
     pub fn slots(&self, pages: usize) -> usize {
         pages * self.page_tokens / self.pages_of_token
     }
-
-    fn memory(&self) -> OverLive {
-        let ratio = |step: &StepRecord| self.slots(step.pages) as f64 / step.live_tokens as f64;
-        let held = || self.steps.iter().filter(|step| step.live_tokens > 0);
-        let peak = held().max_by_key(|step| step.pages);
-        let weighted: f64 = held().map(|step| ratio(step) * (step.end - step.begin)).sum();
-        OverLive {
-            slots: peak.map_or(0, |step| self.slots(step.pages)),
-            live: peak.map_or(0, |step| step.live_tokens),
-            at_peak: peak.map_or(1.0, ratio),
-            mean: weighted / held().map(|step| step.end - step.begin).sum::<f64>(),
-            worst: held().map(ratio).fold(1.0, f64::max),
-        }
-    }
-}
-
-/// KV slots and live tokens at the peak, and ratios of slots to live tokens.
-struct OverLive {
-    slots: usize,
-    live: usize,
-    at_peak: f64,
-    mean: f64,
-    worst: f64,
 }
 
 /// The mean; `None` without values.

@@ -12,7 +12,8 @@ pub struct RequestLengths {
     pub output: usize,
 }
 
-fn request(runs: &[(u64, usize)], output: usize) -> ReplayRequest {
+/// A request of these texts, with so many tokens of each, that arrives at once.
+pub(super) fn request(runs: &[(u64, usize)], output: usize) -> ReplayRequest {
     let runs = runs.iter().map(|&(text, tokens)| TextRun { text, tokens }).filter(|run| run.tokens > 0).collect();
     ReplayRequest { prompt: TracePrompt::Runs(runs), arrival: Duration::ZERO, samples: 1, output }
 }

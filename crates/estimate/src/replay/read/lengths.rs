@@ -2,11 +2,9 @@
 //! with an answer of one token. Nothing is shared.
 
 use std::path::Path;
-use std::time::Duration;
 
-use super::super::job::{ReplayJob, ReplayRequest};
-use super::super::prompt::{TextRun, TracePrompt};
-use super::super::synthetic::RequestLengths;
+use super::super::job::ReplayJob;
+use super::super::synthetic::{RequestLengths, request};
 use super::{MOST_TOKENS, at_least_one, of_lines};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
@@ -26,35 +24,28 @@ fn pair(path: &Path, number: usize, line: &str) -> Result<RequestLengths> {
         let found = format!("{} fields", fields.len());
         return Err(Error::field(path, format!("line {number}"), "prompt,answer", found));
     };
-    let length = |field: &str, text: &str| match text.parse() {
-        Ok(length) if (1..=MOST_TOKENS).contains(&length) => Ok(length as usize),
-        _ => {
-            let expected = format!("a number from 1 to {MOST_TOKENS}");
-            Err(Error::field(path, format!("line {number}: {field}"), expected, format!("{text:?}")))
-        }
+    let length = |field: &str, text: &str| {
+        length(path, format!("line {number}: {field}"), text.parse().ok(), || format!("{text:?}"))
     };
     Ok(RequestLengths { prompt: length("prompt", prompt)?, output: length("answer", answer)? })
 }
 
 fn prompts(path: &Path, text: &str) -> Result<Vec<RequestLengths>> {
     let lengths: Vec<u64> = serde_json::from_str(text).map_err(|fault| Error::format(path, fault.to_string()))?;
-    let length = |(number, &length): (usize, &u64)| match (1..=MOST_TOKENS).contains(&length) {
-        true => Ok(RequestLengths { prompt: length as usize, output: 1 }),
-        false => {
-            let expected = format!("a number from 1 to {MOST_TOKENS}");
-            Err(Error::field(path, format!("[{number}]"), expected, length.to_string()))
-        }
+    let read = |(number, &tokens): (usize, &u64)| {
+        let prompt = length(path, format!("[{number}]"), Some(tokens), || tokens.to_string())?;
+        Ok(RequestLengths { prompt, output: 1 })
     };
-    lengths.iter().enumerate().map(length).collect()
+    lengths.iter().enumerate().map(read).collect()
+}
+
+fn length(path: &Path, field: String, tokens: Option<u64>, found: impl FnOnce() -> String) -> Result<usize> {
+    let tokens = tokens.filter(|tokens| (1..=MOST_TOKENS).contains(tokens)).map(|tokens| tokens as usize);
+    tokens.ok_or_else(|| Error::field(path, field, format!("a number from 1 to {MOST_TOKENS}"), found()))
 }
 
 /// One request per pair of lengths; all arrive at once.
 pub fn job(lengths: &[RequestLengths]) -> ReplayJob {
-    let request = |(text, &RequestLengths { prompt, output }): (u64, &RequestLengths)| ReplayRequest {
-        prompt: TracePrompt::Runs(vec![TextRun { text, tokens: prompt }]),
-        arrival: Duration::ZERO,
-        samples: 1,
-        output,
-    };
+    let request = |(text, own): (u64, &RequestLengths)| request(&[(text, own.prompt)], own.output);
     ReplayJob::new((0..).zip(lengths).map(request).collect())
 }
