@@ -6,9 +6,7 @@ use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
-use super::config::{
-    AttentionKind, AttentionSpec, KeySource, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds,
-};
+use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
 use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
@@ -271,7 +269,7 @@ impl<B: Backend> Attention<B> {
             if let Some(key) = &tensors.key {
                 *of_keys = Some(norm_weight(backend, source, key, norm.norm)?);
             }
-            if norm.values && !matches!(spec.keys, KeySource::OfLayer(_)) {
+            if norm.values && spec.stores_keys() {
                 *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
             }
         }

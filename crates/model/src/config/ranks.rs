@@ -7,7 +7,7 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::{PARTS, RANKS};
 use offshoot_core::error::{Error, Result};
 
-use super::layer::{FeedForward, HeadNormSpan, LayerSpec, Mixer};
+use super::layer::{FeedForward, HeadNormSpan, LayerSpec};
 use super::model::ModelConfig;
 use crate::layout::{Layout, TensorSpec};
 use offshoot_core::setting::{DETERMINISTIC, TENSOR_PARALLEL};
@@ -195,11 +195,7 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
             DividedSize::summed("num_attention_heads * head_dim", heads.q_width()),
         ]
     });
-    let of_delta = match &layer.mixer {
-        Mixer::Attention(_) => None,
-        Mixer::DeltaRule(delta_rule) => Some(delta_rule.heads),
-    };
-    let of_delta = of_delta.into_iter().flat_map(|heads| {
+    let of_delta = layer.delta_rule().map(|delta_rule| delta_rule.heads).into_iter().flat_map(|heads| {
         [
             DividedSize::plain("linear_num_key_heads", heads.key_heads),
             DividedSize::plain("linear_num_value_heads", heads.value_heads),
@@ -219,6 +215,7 @@ fn sizes(layer: &LayerSpec) -> impl Iterator<Item = DividedSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Mixer;
 
     fn config(vocab: usize, tied: bool, experts: bool) -> ModelConfig {
         let mut fields = serde_json::json!({

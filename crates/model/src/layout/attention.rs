@@ -55,8 +55,7 @@ impl LayerNames<'_> {
                 vec![(self.at(fused), Dim { size: heads.qkv_width(), field })]
             }
         };
-        let has_keys = !matches!(attention.keys, KeySource::OfLayer(_));
-        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, has_keys))
+        linear(&modules, self.hidden, attention.qkv_bias).split(segments_of(heads, attention.stores_keys()))
     }
 
     /// The module that holds the queries and gates of all heads: each head's query, then its gate.
