@@ -34,8 +34,8 @@ pub struct Engine {
     /// Keys and values, and states, of swapped branches.
     pub(super) swapped: HashMap<BranchId, SwappedBytes>,
     pub(super) loaded: Option<LoadedStep>,
-    /// Of each step that was submitted and not collected, one request for each of its samples. Oldest first; at most one
-    /// between two calls of `step`.
+    /// Of each step that was submitted and not collected, one request for each of its samples. Oldest first; at most
+    /// one between two calls of `step`.
     pub(super) submitted: VecDeque<Vec<LogitsRequest>>,
     /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
     /// always work.

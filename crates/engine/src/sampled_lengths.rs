@@ -1,4 +1,5 @@
-//! How long samples become, of which only a limit is known: for whoever orders or places prompts before they are sampled.
+//! How long samples become, of which only a limit is known: for whoever orders or places prompts before they are
+//! sampled.
 //! `admission` estimates it for the branches that run, by the latest ones.
 
 /// Expected output length as a fraction of the limit, over finished samples of unknown length.

@@ -7,8 +7,8 @@ use offshoot_core::mix::{GOLDEN, mix};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TracePrompt {
     Tokens(Vec<TokenId>),
-    /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ as
-    /// [`synthetic_token`] says, whose ordinals are their numbers.
+    /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ
+    /// as [`synthetic_token`] says, whose ordinals are their numbers.
     Runs(Vec<TextRun>),
 }
 
@@ -19,8 +19,8 @@ pub struct TextRun {
     pub tokens: usize,
 }
 
-/// The token at `at` of an endless text. Texts with different ordinals differ from the first token on (ordinals below the
-/// square of the vocabulary: within the first two tokens).
+/// The token at `at` of an endless text. Texts with different ordinals differ from the first token on (ordinals below
+/// the square of the vocabulary: within the first two tokens).
 pub fn synthetic_token(text: u64, ordinal: u64, at: usize, vocab: usize) -> TokenId {
     let vocab = vocab as u64;
     let value = match at {

@@ -86,10 +86,10 @@ impl CostModel {
         tiles: None,
     };
 
-    /// For an H200; what other GPUs have, `of_gpu` says. Keys and values, and states, move at the speed of memory; a state
-    /// is written by its item and read by the merge. From a time measured for heads of 128 and 16,384 tokens under
-    /// 8,192 packed rows: one of 132 multiprocessors takes 1.05 us for 64 tokens of a full tile. Estimated: a half full
-    /// tile takes 0.6 of that, and a tile 3 us to begin and to end.
+    /// For an H200; what other GPUs have, `of_gpu` says. Keys and values, and states, move at the speed of memory; a
+    /// state is written by its item and read by the merge. From a time measured for heads of 128 and 16,384 tokens
+    /// under 8,192 packed rows: one of 132 multiprocessors takes 1.05 us for 64 tokens of a full tile. Estimated: a
+    /// half full tile takes 0.6 of that, and a tile 3 us to begin and to end.
     pub const CUDA: CostModel = CostModel {
         item: 0.0,
         kv_byte: 1.0 / H200_BYTES,

@@ -6,8 +6,8 @@
 //! anew, by the tokens saved from reading, among live segments. If a tree branches once, the choice is its trunk, as in
 //! RelayAttention.
 //!
-//! Without any such segment nothing is shared: the flat plan. The rows of one segment are one sequence (a prompt chunk) and
-//! share an item over their whole path.
+//! Without any such segment nothing is shared: the flat plan. The rows of one segment are one sequence (a prompt chunk)
+//! and share an item over their whole path.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};

@@ -1,5 +1,5 @@
-//! A picture of the tree for people, such as a page that draws the memory for keys and values as a tree map: its largest
-//! subtrees, with what each segment holds.
+//! A picture of the tree for people, such as a page that draws the memory for keys and values as a tree map: its
+//! largest subtrees, with what each segment holds.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,8 @@ pub struct MappedSegment {
 }
 
 impl PrefixTree {
-    /// The `most` segments with the most pages, of so many bytes, in their subtrees; parents come before their children.
+    /// The `most` segments with the most pages, of so many bytes, in their subtrees; parents come before their
+    /// children.
     /// `pins`: where the paths of pins end. Visits the whole tree.
     pub fn map(&self, most: usize, page_bytes: usize, pins: impl Iterator<Item = SegmentId>) -> Vec<MappedSegment> {
         let pinned: HashSet<SegmentId> = pins.flat_map(|end| self.ancestry(end)).collect();

@@ -72,8 +72,9 @@ impl ModelConfig {
 }
 
 impl LayerPages {
-    /// The pages in which the layers of a model keep their keys and values. Layers with and without a window are in groups of their own if all have the same heads, so that any layer can
-    /// use any part of a page. Otherwise a page holds all layers.
+    /// The pages in which the layers of a model keep their keys and values. Layers with and without a window are in
+    /// groups of their own if all have the same heads, so that any layer can use any part of a page. Otherwise a page
+    /// holds all layers.
     pub fn of(config: &ModelConfig) -> Self {
         let windows = stored_windows(config);
         let longest = windows.iter().copied().flatten().max();

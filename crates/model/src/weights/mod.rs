@@ -52,8 +52,8 @@ pub fn open(model: &ModelFolder) -> Result<Box<dyn ModelFiles>> {
     })
 }
 
-/// The files of a model whose tensors are checked against its configuration, that with what only they tell, and the compute
-/// dtype.
+/// The files of a model whose tensors are checked against its configuration, that with what only they tell, and the
+/// compute dtype.
 pub fn open_verified(model: &ModelFolder) -> Result<(Box<dyn ModelFiles>, ModelConfig, Layout, Dtype)> {
     let files = open(model)?;
     let config = files.complete(&model.config);
