@@ -2,23 +2,14 @@
 
 use std::fmt;
 
-/// The layers of a sandbox, as a probe found them.
+/// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it is
+/// not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
-    pub layers: Vec<IsolationLayer>,
-}
-
-/// One layer of the isolation, as a line of the report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IsolationLayer {
-    pub name: &'static str,
-    /// By which means it is in force, or why it is not.
-    pub state: Result<String, String>,
-}
+pub struct InForce(pub(super) Vec<(&'static str, Result<String, String>)>);
 
 impl fmt::Display for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for IsolationLayer { name, state } in &self.layers {
+        for (name, state) in &self.0 {
             match state {
                 Ok(how) => writeln!(f, "{name:<12} in force: {how}")?,
                 Err(why) => writeln!(f, "{name:<12} not in force: {why}")?,
@@ -45,19 +36,16 @@ impl InForce {
             [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
             open => Err(format!("not refused to a process of ours: {}", words(open))),
         };
-        let layer = |name, state| IsolationLayer { name, state };
-        InForce {
-            layers: vec![
-                layer("namespaces", found.namespaces.clone()),
-                layer("landlock", landlock),
-                layer("seccomp", found.seccomp.clone()),
-                layer("identity", found.identity.clone()),
-                layer("processes", Ok(found.processes.clone())),
-                layer("memory", Ok(found.memory.clone())),
-                layer("cpu time", Ok(found.cpu.clone())),
-                layer("files", Ok(found.files.clone())),
-                layer("probes", tried),
-            ],
-        }
+        InForce(vec![
+            ("namespaces", found.namespaces.clone()),
+            ("landlock", landlock),
+            ("seccomp", found.seccomp.clone()),
+            ("identity", found.identity.clone()),
+            ("processes", Ok(found.processes.clone())),
+            ("memory", Ok(found.memory.clone())),
+            ("cpu time", Ok(found.cpu.clone())),
+            ("files", Ok(found.files.clone())),
+            ("probes", tried),
+        ])
     }
 }

@@ -23,7 +23,7 @@ use crate::problem::Limits;
 
 mod in_force;
 
-pub use in_force::{InForce, IsolationLayer};
+pub use in_force::InForce;
 
 #[cfg(target_os = "linux")]
 mod base;
@@ -79,7 +79,7 @@ mod elsewhere;
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 /// Whether candidates may run if their files and network cannot be isolated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Isolation {
     /// Refuses to set up a judge where they cannot.
     #[default]
@@ -89,7 +89,7 @@ pub enum Isolation {
 }
 
 /// How a sandbox is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SandboxSetup {
     pub isolation: Isolation,
     /// The executable to run as the helper; its `main` must begin with [`enter_if_helper`]. `None`: this one.

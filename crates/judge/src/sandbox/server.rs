@@ -69,14 +69,11 @@ pub fn enter_if_helper() {
 /// The caller's first message to the server; the server answers with its [`ConfinementFacts`].
 #[derive(Serialize, Deserialize)]
 struct ServerSetup {
-    namespaces: bool,
-    groups: bool,
+    sandbox: SandboxSetup,
     /// The caller's process.
     caller: u32,
     /// The folder in which the caller creates its work folders.
     folders: PathBuf,
-    /// What no candidate can read.
-    hidden: Vec<PathBuf>,
     /// What all candidates are forked from.
     interpreter: Option<WarmInterpreter>,
 }
@@ -97,8 +94,8 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
-    let (groups, counted) = Groups::prepare(wanted.groups, wanted.caller);
-    let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
+    let (groups, counted) = Groups::prepare(wanted.sandbox.groups, wanted.caller);
+    let (confinement, found) = Confinement::new(wanted.sandbox.namespaces, &counted, &wanted.sandbox.hidden);
     if let Some(filters) = &confinement.filters {
         prctl::set_no_new_privs()?;
         filters.confine_server()?;
@@ -273,11 +270,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts the helper and detects which layers are in force. Fails if `isolation` is required and not available.
-    pub fn probe(isolation: Isolation) -> Result<Sandbox> {
-        Sandbox::set_up(&SandboxSetup::new(isolation))
-    }
-
+    /// Starts the helper and detects which layers are in force. Fails if isolation is required and not available.
     pub fn set_up(setup: &SandboxSetup) -> Result<Sandbox> {
         if std::env::var_os(MARK).is_some() {
             return Err(Error::Internal(
@@ -341,18 +334,16 @@ impl Sandbox {
         let mut sandbox = Sandbox {
             caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
             server: Mutex::new(server),
-            in_force: InForce { layers: Vec::new() },
+            in_force: InForce(Vec::new()),
             groups: Vec::new(),
             setup: setup.clone(),
         };
         let first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
             let setup = ServerSetup {
-                namespaces: setup.namespaces,
-                groups: setup.groups,
+                sandbox: setup.clone(),
                 caller: std::process::id(),
                 folders: std::env::temp_dir(),
-                hidden: setup.hidden.clone(),
                 interpreter,
             };
             wire::send_message(&mut caller, &setup)?;
