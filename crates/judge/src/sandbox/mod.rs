@@ -123,7 +123,7 @@ pub struct WarmInterpreter {
 }
 
 /// One program to run confined.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Confined {
     /// Absolute path; it and the paths in `readable` can be read and executed.
     pub program: PathBuf,
@@ -167,7 +167,7 @@ impl Confined {
 }
 
 /// What ends a program that hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WallLimit {
     /// [`Limits::wall`].
     Own,
@@ -175,14 +175,14 @@ pub enum WallLimit {
     ByCaller,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinMode {
     /// Empty.
     Null,
     Pipe,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdoutMode {
     Null,
     /// Captured up to `Limits::output_bytes`; more ends the program.

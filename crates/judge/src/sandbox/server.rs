@@ -27,7 +27,7 @@ use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
-    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder, folder,
+    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
     interpreter, signals, supervisor,
 };
 use crate::problem::Limits;
@@ -416,23 +416,10 @@ impl Sandbox {
         };
         ends.send(&self.caller).map_err(Error::io(&what.program, "start (the sandbox's helper has gone)"))?;
         drop(ends);
-        let Confined { program, arguments, environment, readable, folder, keep_files, limits, wall, .. } = what;
-        let order = CandidateSpec {
-            arguments,
-            environment,
-            readable,
-            folder,
-            cpu: limits.cpu,
-            wall: (wall == WallLimit::Own).then(|| limits.wall()),
-            memory_bytes: limits.memory_bytes,
-            output_bytes: limits.output_bytes,
-            processes: limits.processes,
-            keep_files,
-            program: program.clone(),
-            probes,
-        };
+        let (program, most) = (what.program.clone(), what.limits.output_bytes);
+        let order = CandidateSpec { confined: what, probes };
         wire::send_message(&mut control, &order).map_err(Error::io(&program, "start (its supervisor has gone)"))?;
-        Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
+        Running::over(program, control, stdin, stdout, stderr, channel, most)
     }
 }
 
