@@ -47,7 +47,7 @@ pub struct OmittedKs {
 }
 
 /// Tokens and KV bytes of one level of the trees: a level of the prompts, or the samples.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LevelUse {
     pub level: String,
     /// Tokens, each shared prefix counted once.

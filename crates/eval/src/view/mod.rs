@@ -21,7 +21,7 @@ use offshoot_core::out::files::{check_output, write_whole};
 use offshoot_search::tree::Trace;
 
 pub use ends::{SampleEnd, ends};
-pub use folder::{RecordedItem, recorded};
+pub use folder::{RecordedItem, lines, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
 /// The options of `offshoot tree`.
