@@ -3,8 +3,9 @@
 
 use std::path::PathBuf;
 
-use super::problems::{LimitChanges, Problems};
+use super::problems::Problems;
 use crate::benchmark::BenchmarkFormat;
+use crate::task::candidate::LimitChanges;
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_judge::{Isolation, Judge, JudgeSetup, language};

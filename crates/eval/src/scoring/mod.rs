@@ -20,12 +20,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use doctor::{DoctorOptions, doctor};
-pub use extract::ExtractMode;
 pub use options::{CandidateSource, ScoreOptions};
-pub use problems::LimitChanges;
 
-use crate::benchmark::Malformed;
-use export::{Export, Scored};
+use crate::benchmark::{BenchmarkFormat, Malformed};
+pub use crate::task::candidate::{ExtractMode, LimitChanges};
+use export::Scored;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::out;
@@ -36,7 +35,7 @@ use offshoot_judge::{Judge, Language};
 use pool::PoolItem;
 use problems::Problems;
 use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
-use samples::{ImportedSample, ImportedSamples};
+use samples::{Form, ImportedSample, ImportedSamples};
 use summary::{ScoringSummary, VerdictTally};
 
 /// Default values of k, up to the number of samples.
@@ -67,14 +66,13 @@ impl ScoreOptions {
     }
 
     /// The paths of the lines of results and of the harness's own file.
-    fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
+    fn outputs(&self, form: Form) -> (PathBuf, Option<PathBuf>) {
         let samples = match &self.candidates {
             CandidateSource::Samples(path) => path.clone(),
             CandidateSource::References => with_ending(&self.problems, "_references"),
         };
-        match (&self.out, export) {
-            (None, None) => (with_ending(&samples, "_results.jsonl"), None),
-            (None, Some(export)) => (with_ending(&samples, "_results.jsonl"), Some(export.path(&samples))),
+        match (&self.out, form.own_path(&samples)) {
+            (None, own) => (with_ending(&samples, "_results.jsonl"), own),
             (Some(out), None) => (out.clone(), None),
             (Some(out), Some(_)) if out.extension().is_some_and(|e| e == "jsonl") => {
                 (out.clone(), Some(out.with_extension("json")))
@@ -94,7 +92,11 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         CandidateSource::Samples(path) => samples::read(path, &problems)?,
         CandidateSource::References => samples::references(&problems),
     };
-    let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    let form = match (samples.form, problems.format) {
+        (Form::Lines, BenchmarkFormat::EvalPlus) => Form::EvalPlus,
+        (form, _) => form,
+    };
+    let (lines, own) = options.outputs(form);
     [Some(&lines), own.as_ref()].into_iter().flatten().try_for_each(|path| check_output(path))?;
     if options.resume && !lines.exists() {
         out::starting_afresh(&lines);
@@ -108,7 +110,6 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         }
     }
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };
-    let export = Export::of(samples.form, problems.format);
     let mut scoring = ScoringRun {
         options,
         problems: &problems,
@@ -141,10 +142,10 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     if options.all_attempted {
         summary.check_all_attempted()?;
     }
-    if let (Some(export), Some(own)) = (export, &own) {
+    if let Some(own) = &own {
         let scored =
             Scored { problems: &problems, problems_path: &options.problems, tally: &tally, ks, places: &places };
-        scored.write(export, &mut results, own)?;
+        scored.write(form, &mut results, own)?;
         summary.written.push(own);
     }
     if options.json {

@@ -2,21 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use crate::benchmark;
 use crate::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
+use crate::task::candidate::LimitChanges;
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::problem::{Assembly, Problem};
-
-/// Limits and language of the command line, for all problems.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LimitChanges {
-    pub cpu: Option<Duration>,
-    pub memory_bytes: Option<u64>,
-}
 
 /// One record of the problem file.
 pub struct ListedProblem {
@@ -125,9 +118,8 @@ fn listed(
     references: bool,
 ) -> ListedProblem {
     let BenchmarkRecord { id, mut problem, mut fields } = entry;
-    if let Ok(Some(Problem { limits, .. })) = &mut problem {
-        limits.cpu = changes.cpu.unwrap_or(limits.cpu);
-        limits.memory_bytes = changes.memory_bytes.unwrap_or(limits.memory_bytes);
+    if let Ok(Some(problem)) = &mut problem {
+        changes.apply(&mut problem.limits);
     }
     let wanted = if references { benchmark::references(format, &id, &fields) } else { Ok(Vec::new()) };
     let (references, problem) = match (wanted, problem) {

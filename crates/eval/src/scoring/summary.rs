@@ -17,9 +17,6 @@ use offshoot_core::setting::{ALL_ATTEMPTED, SAMPLES};
 use offshoot_judge::Verdict;
 use offshoot_judge::problem::TestSuite;
 
-/// Seed of the bootstrap: the same verdicts give the same interval.
-const SEED: u64 = 0;
-
 /// Maximum number of problems named in a list; the others are counted.
 const MOST_NAMED: usize = 10;
 
@@ -122,10 +119,8 @@ impl VerdictTally {
         let of_k = |k: u32| {
             let values: Vec<f64> =
                 self.samples.iter().zip(right).filter_map(|(n, c)| statistics::pass_at_k(*n, *c, k)).collect();
-            let value = values.iter().sum::<f64>() / values.len() as f64;
-            let interval = statistics::bootstrap(&values, SEED)?;
-            let differ = values.iter().any(|value| *value != values[0]);
-            Some(PassAt { k, value, interval: differ.then_some(interval) })
+            let (value, interval) = statistics::mean(&values)?;
+            Some(PassAt { k, value, interval })
         };
         ks.iter().copied().filter(|k| (1..=fewest).contains(k)).filter_map(of_k).collect()
     }

@@ -6,32 +6,16 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::scoring::problems::Problems;
+use crate::task::candidate::CandidateText;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::RawJson;
-
-/// The text of a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Text {
-    /// A model's output after the problem's prompt.
-    Completion(String),
-    /// A complete program, even if the benchmark's samples continue a prompt.
-    Program(String),
-}
-
-impl Text {
-    pub fn as_str(&self) -> &str {
-        match self {
-            Text::Completion(text) | Text::Program(text) => text,
-        }
-    }
-}
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedSample {
     /// Index in the list of problems.
     pub problem: usize,
-    pub text: Text,
+    pub text: CandidateText,
     /// The fields to copy to its line of results: unchanged, if the sample is an object in its file.
     pub fields: RawJson,
 }
@@ -43,7 +27,7 @@ impl ImportedSample {
         fields.insert("task_id".to_string(), Value::String(id.to_string()));
         fields.insert("index".to_string(), index.into());
         fields.insert("solution".to_string(), Value::String(program.clone()));
-        ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
+        ImportedSample { problem, text: CandidateText::Program(program), fields: RawJson::from(&Value::Object(fields)) }
     }
 }
 
