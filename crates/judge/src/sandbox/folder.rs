@@ -23,22 +23,20 @@ const PREFIX: &str = "offshoot-judge-";
 
 /// Removes the folders of killed processes; folders of running processes are left.
 pub(super) fn sweep() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if ours {
-            remove_unused(&entry.path());
-        }
-    }
+    remove_unused(&std::env::temp_dir(), PREFIX);
 }
 
-/// Removes a folder that no process has locked. It is locked meanwhile, so that who has just created it sees that it has
-/// gone.
-fn remove_unused(folder: &Path) {
-    if let Ok(lock) = File::open(folder)
-        && lock.try_lock().is_ok()
-    {
-        let _ = remove(folder);
+/// Removes the folders in `parent` with names that begin so and that no process has locked. Each is locked meanwhile, so
+/// that who has just created it sees that it has gone.
+fn remove_unused(parent: &Path, prefix: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Ok(lock) = File::open(entry.path())
+            && lock.try_lock().is_ok()
+        {
+            let _ = remove(&entry.path());
+        }
     }
 }
 
@@ -55,14 +53,7 @@ pub(super) fn sweep_behind(process: u32, folders: &Path) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let prefix = format!("{PREFIX}{process}-");
-    for entry in fs::read_dir(folders).into_iter().flatten().flatten() {
-        let its = entry.file_name().to_string_lossy().starts_with(&prefix)
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if its {
-            remove_unused(&entry.path());
-        }
-    }
+    remove_unused(folders, &format!("{PREFIX}{process}-"));
 }
 
 impl WorkFolder {
