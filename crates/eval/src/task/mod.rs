@@ -23,7 +23,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use grade::GradedText;
 pub use items::Item;
 pub use method::{
     Choose, EarlyStop, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps, tree_of_thought,
@@ -236,16 +235,16 @@ impl Task {
         self.answer.is_some()
     }
 
-    /// Grades a sample; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
+    /// Whether a sample is right; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
     /// is the answer. `None`: the task has no grader, or a judge grades.
-    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<bool> {
         let text = &*answer_part(text);
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),
         };
         match &item.standard {
-            Some(Standard::Reference(reference)) => Some(reference.judge(text, given)),
+            Some(Standard::Reference(reference)) => Some(reference.accepts(text, given)),
             Some(Standard::Tests(_)) | None => None,
         }
     }

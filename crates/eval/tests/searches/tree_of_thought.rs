@@ -89,7 +89,7 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
     let continuation = |text: &str| Ok(tokens_of(text));
     let assess = |text: &str| {
         let answer = task.answer(text);
-        let correct = task.grade(item, text, answer.as_ref()).map(|verdict| verdict.correct);
+        let correct = task.grade(item, text, answer.as_ref());
         Assessment::graded(answer.map(|answer| answer.value), correct)
     };
     let mut recorded = Vec::new();
