@@ -37,6 +37,7 @@ impl RecordedItem {
     }
 }
 
+/// Reads the searches of a run: all items, or only the item `wanted`.
 pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
     let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
     let name =
