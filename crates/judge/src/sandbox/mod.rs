@@ -13,6 +13,7 @@
 //! folder is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs
 //! that need one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,57 +22,10 @@ use serde::{Deserialize, Serialize};
 use crate::Verdict;
 use crate::problem::Limits;
 
-mod in_force;
-
-pub use in_force::InForce;
-
 #[cfg(target_os = "linux")]
-mod base;
+mod linux;
 #[cfg(target_os = "linux")]
-mod calls;
-#[cfg(target_os = "linux")]
-mod candidate;
-#[cfg(target_os = "linux")]
-mod confinement;
-#[cfg(target_os = "linux")]
-mod disk;
-#[cfg(target_os = "linux")]
-mod files;
-#[cfg(target_os = "linux")]
-mod folder;
-#[cfg(target_os = "linux")]
-mod groups;
-#[cfg(target_os = "linux")]
-mod identity;
-#[cfg(target_os = "linux")]
-mod interpreter;
-#[cfg(target_os = "linux")]
-mod probe;
-#[cfg(target_os = "linux")]
-mod processes;
-#[cfg(target_os = "linux")]
-mod root;
-#[cfg(target_os = "linux")]
-mod running;
-#[cfg(target_os = "linux")]
-mod server;
-#[cfg(target_os = "linux")]
-mod setup_error;
-#[cfg(target_os = "linux")]
-mod signals;
-#[cfg(target_os = "linux")]
-mod supervisor;
-#[cfg(target_os = "linux")]
-mod tree;
-#[cfg(target_os = "linux")]
-mod wire;
-
-#[cfg(target_os = "linux")]
-pub use folder::WorkFolder;
-#[cfg(target_os = "linux")]
-pub use running::Running;
-#[cfg(target_os = "linux")]
-pub use server::{Sandbox, enter_if_helper};
+pub use linux::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -106,6 +60,23 @@ pub struct SandboxSetup {
 impl SandboxSetup {
     pub fn new(isolation: Isolation) -> SandboxSetup {
         SandboxSetup { isolation, helper: None, namespaces: true, groups: true, hidden: Vec::new() }
+    }
+}
+
+/// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it is
+/// not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce(pub(super) Vec<(&'static str, Result<String, String>)>);
+
+impl fmt::Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, state) in &self.0 {
+            match state {
+                Ok(how) => writeln!(f, "{name:<12} in force: {how}")?,
+                Err(why) => writeln!(f, "{name:<12} not in force: {why}")?,
+            }
+        }
+        Ok(())
     }
 }
 

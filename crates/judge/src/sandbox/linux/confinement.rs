@@ -7,12 +7,13 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
-use super::base;
 use super::calls::{CandidateUser, FileBound, SeccompFilters};
 use super::files::{self, CommonRules};
 use super::groups::GroupFacts;
 use super::identity::{self, Identity};
+use super::probe::SandboxProbe;
 use super::root::CommonRoot;
+use super::{InForce, base};
 
 /// The available layers.
 #[derive(Debug)]
@@ -41,6 +42,34 @@ pub(super) struct ConfinementFacts {
     pub files: String,
     /// The folders that hold all control groups of the server.
     pub groups: Vec<PathBuf>,
+}
+
+impl ConfinementFacts {
+    /// The layers; `tried`: the probes that succeeded but should have been refused.
+    pub fn in_force(&self, tried: &[SandboxProbe]) -> InForce {
+        let landlock = match self.landlock {
+            Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
+            Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
+            Some(version) => Ok(format!("version {version}: files")),
+            None => Err("the kernel lacks it, or it is switched off (lsm=landlock)".into()),
+        };
+        let words = |probes: &[SandboxProbe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
+        let tried = match tried {
+            [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
+            open => Err(format!("not refused to a process of ours: {}", words(open))),
+        };
+        InForce(vec![
+            ("namespaces", self.namespaces.clone()),
+            ("landlock", landlock),
+            ("seccomp", self.seccomp.clone()),
+            ("identity", self.identity.clone()),
+            ("processes", Ok(self.processes.clone())),
+            ("memory", Ok(self.memory.clone())),
+            ("cpu time", Ok(self.cpu.clone())),
+            ("files", Ok(self.files.clone())),
+            ("probes", tried),
+        ])
+    }
 }
 
 /// The first version of Landlock that confines signals and abstract sockets.

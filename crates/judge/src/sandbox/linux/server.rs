@@ -288,12 +288,12 @@ impl Sandbox {
                 sandbox = again;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
                 let tried = sandbox.try_out()?;
-                sandbox.in_force = InForce::new(&found, &tried);
+                sandbox.in_force = found.in_force(&tried);
                 tried
             }
             tried => {
                 let tried = tried?;
-                sandbox.in_force = InForce::new(&found, &tried);
+                sandbox.in_force = found.in_force(&tried);
                 tried
             }
         };
