@@ -255,7 +255,8 @@ fn overrides_from_the_command_line() {
     assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
     assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
 
-    let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };
+    let set = vec!["sampling.seed=9".into()];
+    let options = Overrides { set, samples: Some(3), model: Some("here".into()) };
     let task = desk.load_with(&with("model", json!("there")), &options).unwrap();
     assert_eq!((task.method.samples(), task.sampling.seed, task.model), (3, 9, Some("here".into())));
     let none = Overrides { samples: Some(0), ..Overrides::default() };
@@ -680,18 +681,13 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
 }
 
 #[test]
-fn options_and_set_are_one_mechanism() {
-    let options = Overrides {
-        set: vec!["sampling.temperature=0.1".into()],
-        temperature: Some(0.6),
-        top_p: Some(0.9),
-        max_tokens: Some(7),
-        ..Overrides::default()
-    };
+fn of_two_changes_of_a_key_the_last_counts() {
+    let set = ["temperature=0.1", "temperature=0.6", "top_p=0.9", "max_tokens=7"].map(|set| format!("sampling.{set}"));
+    let options = Overrides { set: set.to_vec(), ..Overrides::default() };
     let task = Desk::new().load_with(&sample_task(), &options).unwrap();
     assert_eq!((task.sampling.temperature, task.sampling.top_p, task.sampling.max_tokens), (0.6, 0.9, 7));
     assert_eq!(task.source["sampling"], json!({"temperature": 0.6, "top_p": 0.9, "max_tokens": 7}));
-    let wrong = Overrides { top_p: Some(2.0), ..Overrides::default() };
+    let wrong = Overrides { set: vec!["sampling.top_p=2".into()], ..Overrides::default() };
     let error = Desk::new().load_with(&sample_task(), &wrong).unwrap_err();
     assert!(error.contains("`sampling.top_p`") && error.contains("found 2 (given on the command line)"), "{error}");
 }
