@@ -22,7 +22,7 @@ use std::time::Instant;
 pub use doctor::{DoctorOptions, doctor};
 pub use options::{CandidateSource, ScoreOptions};
 
-use crate::benchmark::{BenchmarkFormat, Malformed};
+use crate::benchmark::{BenchmarkFormat, Unjudgeable};
 pub use crate::task::candidate::{ExtractMode, LimitChanges};
 use export::Scored;
 use offshoot_core::error::{Error, Result};
@@ -34,7 +34,7 @@ use offshoot_judge::problem::Problem;
 use offshoot_judge::{Judge, Language};
 use pool::PoolItem;
 use problems::Problems;
-use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
+use results::{CandidateOutcome, JudgeResult, Results};
 use samples::{Form, ImportedSample, ImportedSamples};
 use summary::{ScoringSummary, VerdictTally};
 
@@ -168,7 +168,7 @@ struct ScoringRun<'a> {
 
 /// One candidate for the judge, or the reason why it cannot be judged.
 struct CandidateJob<'a> {
-    problem: Result<&'a Problem, &'a Malformed>,
+    problem: Result<&'a Problem, &'a Unjudgeable>,
     program: String,
 }
 
@@ -213,10 +213,10 @@ impl ScoringRun<'_> {
             }))
         };
         let work = |CandidateJob { problem, program }: CandidateJob| match problem {
-            Err(Malformed { why }) => Ok(Err(NotJudged { why: why.clone() })),
+            Err(malformed) => Ok(Err(malformed.clone())),
             Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
                 Ok(judgement) => Ok(Ok(CandidateOutcome::from(judgement))),
-                Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
+                Err(Error::Unjudgeable { why }) => Ok(Err(Unjudgeable { why })),
                 Err(error) => Err(error),
             },
         };
@@ -273,7 +273,7 @@ fn program<'a>(
     problems: &'a Problems,
     options: &ScoreOptions,
     sample: &ImportedSample,
-) -> (Result<&'a Problem, &'a Malformed>, String) {
+) -> (Result<&'a Problem, &'a Unjudgeable>, String) {
     match &problems.list[sample.problem].problem {
         Ok(problem) => {
             let problem = problem.as_ref().expect("samples of problems without tests are left out");

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::json;
 
 use crate::scoring::problems::Problems;
 use crate::task::candidate::CandidateText;
@@ -23,11 +23,8 @@ pub struct ImportedSample {
 impl ImportedSample {
     /// A complete program, the `index`-th of its problem.
     pub fn program(problem: usize, id: &str, index: usize, program: String) -> Self {
-        let mut fields = Map::new();
-        fields.insert("task_id".to_string(), Value::String(id.to_string()));
-        fields.insert("index".to_string(), index.into());
-        fields.insert("solution".to_string(), Value::String(program.clone()));
-        ImportedSample { problem, text: CandidateText::Program(program), fields: RawJson::from(&Value::Object(fields)) }
+        let fields = RawJson::from(&json!({"task_id": id, "index": index, "solution": program}));
+        ImportedSample { problem, text: CandidateText::Program(program), fields }
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -277,26 +277,19 @@ impl Sandbox {
                 "the main function of this program does not begin with enter_if_helper()".into(),
             ));
         }
-        let helper = setup.helper.clone().map_or_else(own_executable, Ok)?;
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_server(&helper, setup, None)?;
+        let (mut sandbox, mut found) = Sandbox::start_server(setup, None)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
                 let without = SandboxSetup { namespaces: false, ..setup.clone() };
-                let (again, mut found) = Sandbox::start_server(&helper, &without, None)?;
-                sandbox = again;
+                (sandbox, found) = Sandbox::start_server(&without, None)?;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
-                let tried = sandbox.try_out()?;
-                sandbox.in_force = found.in_force(&tried);
-                tried
+                sandbox.try_out()?
             }
-            tried => {
-                let tried = tried?;
-                sandbox.in_force = found.in_force(&tried);
-                tried
-            }
+            tried => tried?,
         };
+        sandbox.in_force = found.in_force(&tried);
         match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != SandboxProbe::Signal) {
             Some(probe) => Err(Error::value(
                 "judging programs",
@@ -310,17 +303,14 @@ impl Sandbox {
     /// A sandbox of the same kind, all of whose programs are forks of `interpreter`: of a [`Confined`], their arguments
     /// count, and its program is a name.
     pub fn warmed(&self, interpreter: WarmInterpreter) -> Result<Sandbox> {
-        let helper = self.setup.helper.clone().map_or_else(own_executable, Ok)?;
-        let (mut sandbox, _) = Sandbox::start_server(&helper, &self.setup, Some(interpreter))?;
+        let (mut sandbox, _) = Sandbox::start_server(&self.setup, Some(interpreter))?;
         sandbox.in_force = self.in_force.clone();
         Ok(sandbox)
     }
 
-    fn start_server(
-        helper: &Path,
-        setup: &SandboxSetup,
-        interpreter: Option<WarmInterpreter>,
-    ) -> Result<(Sandbox, ConfinementFacts)> {
+    fn start_server(setup: &SandboxSetup, interpreter: Option<WarmInterpreter>) -> Result<(Sandbox, ConfinementFacts)> {
+        let own = || std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"));
+        let helper = &setup.helper.clone().map_or_else(own, Ok)?;
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -421,10 +411,6 @@ impl Sandbox {
         wire::send_message(&mut control, &order).map_err(Error::io(&program, "start (its supervisor has gone)"))?;
         Running::over(program, control, stdin, stdout, stderr, channel, most)
     }
-}
-
-fn own_executable() -> Result<PathBuf> {
-    std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))
 }
 
 impl Drop for Sandbox {
