@@ -82,8 +82,8 @@ pub struct PromptTokens {
     pub copied: u64,
 }
 
-fn is_zero(count: &u64) -> bool {
-    *count == 0
+pub(crate) fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
+    *count == N::default()
 }
 
 impl PromptTokens {

@@ -172,6 +172,20 @@ struct CandidateJob<'a> {
     program: String,
 }
 
+impl<'a> CandidateJob<'a> {
+    /// For a malformed problem, the sample's text is used as the program.
+    fn of(sample: &ImportedSample, problems: &'a Problems, options: &ScoreOptions) -> Self {
+        match &problems.list[sample.problem].problem {
+            Ok(problem) => {
+                let problem = problem.as_ref().expect("samples of problems without tests are left out");
+                let program = extract::program(problem, &options.language, &sample.text, options.extract);
+                Self { problem: Ok(problem), program }
+            }
+            Err(malformed) => Self { problem: Err(malformed), program: sample.text.as_str().to_string() },
+        }
+    }
+}
+
 /// Numbers the distinct programs; equal programs of a problem have the same number.
 #[derive(Default)]
 struct SeenPrograms(HashMap<(usize, blake3::Hash), u64>);
@@ -202,15 +216,10 @@ impl ScoringRun<'_> {
         let earlier = if options.resume { self.earlier(&mut samples, &mut seen)? } else { HashMap::new() };
         let source = || -> Result<Option<PoolItem<(ImportedSample, bool), CandidateJob>>> {
             let Some(sample) = samples.next().transpose()? else { return Ok(None) };
-            let (problem, program) = program(problems, options, &sample);
-            let (number, fresh) = seen.number(sample.problem, &program);
-            let bytes = 2 * sample.text.as_str().len() + program.len();
-            Ok(Some(PoolItem {
-                item: (sample, fresh),
-                number,
-                job: fresh.then_some(CandidateJob { problem, program }),
-                bytes,
-            }))
+            let job = CandidateJob::of(&sample, problems, options);
+            let (number, fresh) = seen.number(sample.problem, &job.program);
+            let bytes = 2 * sample.text.as_str().len() + job.program.len();
+            Ok(Some(PoolItem { item: (sample, fresh), number, job: fresh.then_some(job), bytes }))
         };
         let work = |CandidateJob { problem, program }: CandidateJob| match problem {
             Err(malformed) => Ok(Err(malformed.clone())),
@@ -259,26 +268,10 @@ impl ScoringRun<'_> {
             tally.add(sample.problem, &problems.list[sample.problem], &result);
             tally.resumed += 1;
             places[sample.problem].push(place);
-            let (_, program) = program(problems, options, &sample);
-            earlier.insert(seen.number(sample.problem, &program).0, result);
+            let job = CandidateJob::of(&sample, problems, options);
+            earlier.insert(seen.number(sample.problem, &job.program).0, result);
             Ok(())
         })?;
         Ok(earlier)
-    }
-}
-
-/// The problem of a sample, and the sample's program. For a malformed problem, the sample's text is used as the
-/// program.
-fn program<'a>(
-    problems: &'a Problems,
-    options: &ScoreOptions,
-    sample: &ImportedSample,
-) -> (Result<&'a Problem, &'a Unjudgeable>, String) {
-    match &problems.list[sample.problem].problem {
-        Ok(problem) => {
-            let problem = problem.as_ref().expect("samples of problems without tests are left out");
-            (Ok(problem), extract::program(problem, &options.language, &sample.text, options.extract))
-        }
-        Err(malformed) => (Err(malformed), sample.text.as_str().to_string()),
     }
 }

@@ -19,16 +19,17 @@ pub struct WorkFolder {
     _lock: File,
 }
 
-const PREFIX: &str = "offshoot-judge-";
+/// All our folders have such names, of files and of control groups, with the number of the process that owns them.
+pub(super) const PREFIX: &str = "offshoot-judge-";
 
 /// Removes the folders of killed processes; folders of running processes are left.
 pub(super) fn sweep() {
-    remove_unused(&std::env::temp_dir(), PREFIX);
+    remove_unused(&std::env::temp_dir(), PREFIX, remove);
 }
 
 /// Removes the folders in `parent` with names that begin so and that no process has locked. Each is locked meanwhile, so
 /// that who has just created it sees that it has gone.
-fn remove_unused(parent: &Path, prefix: &str) {
+pub(super) fn remove_unused(parent: &Path, prefix: &str, remove: fn(&Path) -> io::Result<()>) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix)
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
@@ -53,7 +54,7 @@ pub(super) fn sweep_behind(process: u32, folders: &Path) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    remove_unused(folders, &format!("{PREFIX}{process}-"));
+    remove_unused(folders, &format!("{PREFIX}{process}-"), remove);
 }
 
 impl WorkFolder {
