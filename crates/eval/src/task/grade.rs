@@ -278,8 +278,8 @@ impl ExpectedAnswer {
         }
     }
 
-    /// Whether a sample is right: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which is
-    /// wrong if the grader compares answers).
+    /// Whether a sample is right: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which
+    /// is wrong if the grader compares answers).
     pub fn accepts(&self, text: &str, answer: Option<&str>) -> bool {
         match self {
             ExpectedAnswer::Answer { values, normalise, tolerance } => answer

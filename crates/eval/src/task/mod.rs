@@ -231,8 +231,8 @@ impl Task {
         self.answer.is_some()
     }
 
-    /// Whether a sample is right; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
-    /// is the answer. `None`: the task has no grader, or a judge grades.
+    /// Whether a sample is right; `answer`: the result of [`Task::answer`]. If the task does not define answers, the
+    /// whole text is the answer. `None`: the task has no grader, or a judge grades.
     pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<bool> {
         let text = &*answer_part(text);
         let given = match self.answer {

@@ -93,9 +93,9 @@ impl Python {
         self.run(sandbox, program, CheckedTests { order, answers: None, count, all, each, patience })
     }
 
-    /// EvalPlus's two lists of tests, one after the other. `limits` apply to each test, or four times the reference's time
-    /// if that is more; loading the program counts as a test. Fails with [`Error::Unjudgeable`] if the reference program
-    /// fails.
+    /// EvalPlus's two lists of tests, one after the other. `limits` apply to each test, or four times the reference's
+    /// time if that is more; loading the program counts as a test. Fails with [`Error::Unjudgeable`] if the reference
+    /// program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
@@ -111,7 +111,8 @@ impl Python {
         let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
                 "suite": "reference", "program": reference.program, "entry": reference.entry,
-                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": all,
+                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol,
+                "cpu": limits.cpu.as_secs_f64(), "all": all,
             });
             let (answers, count) = (Some(&answers.written[..]), inputs.len());
             self.run(sandbox, program, CheckedTests { order, answers, count, all, each: limits, patience })

@@ -63,8 +63,8 @@ impl SandboxSetup {
     }
 }
 
-/// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it is
-/// not.
+/// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it
+/// is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce(pub(super) Vec<(&'static str, Result<String, String>)>);
 

@@ -27,8 +27,8 @@ pub(super) fn sweep() {
     remove_unused(&std::env::temp_dir(), PREFIX, remove);
 }
 
-/// Removes the folders in `parent` with names that begin so and that no process has locked. Each is locked meanwhile, so
-/// that who has just created it sees that it has gone.
+/// Removes the folders in `parent` with names that begin so and that no process has locked. Each is locked meanwhile,
+/// so that who has just created it sees that it has gone.
 pub(super) fn remove_unused(parent: &Path, prefix: &str, remove: fn(&Path) -> io::Result<()>) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix)
