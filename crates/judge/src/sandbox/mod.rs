@@ -66,7 +66,7 @@ impl SandboxSetup {
 /// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it
 /// is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce(pub(super) Vec<(&'static str, Result<String, String>)>);
+pub struct InForce(pub(super) Vec<(String, Result<String, String>)>);
 
 impl fmt::Display for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
