@@ -289,12 +289,6 @@ impl ToPrompt for [TokenId] {
     }
 }
 
-impl ToPrompt for Vec<TokenId> {
-    fn to_prompt(&self, model: &Model) -> Result<Prompt> {
-        self.as_slice().to_prompt(model)
-    }
-}
-
 /// A conversation in the model's chat template, up to the start of the assistant's turn.
 impl ToPrompt for [Message] {
     fn to_prompt(&self, model: &Model) -> Result<Prompt> {
@@ -303,13 +297,19 @@ impl ToPrompt for [Message] {
     }
 }
 
-impl<const N: usize> ToPrompt for [Message; N] {
+impl<T, const N: usize> ToPrompt for [T; N]
+where
+    [T]: ToPrompt,
+{
     fn to_prompt(&self, model: &Model) -> Result<Prompt> {
         self.as_slice().to_prompt(model)
     }
 }
 
-impl ToPrompt for Vec<Message> {
+impl<T> ToPrompt for Vec<T>
+where
+    [T]: ToPrompt,
+{
     fn to_prompt(&self, model: &Model) -> Result<Prompt> {
         self.as_slice().to_prompt(model)
     }

@@ -41,8 +41,13 @@ pub struct TaskKeyArgs {
 
 impl From<TaskKeyArgs> for Overrides {
     fn from(args: TaskKeyArgs) -> Self {
-        let TaskKeyArgs { model, samples, temperature, top_p, max_tokens, seed, set } = args;
-        Self { set, samples, seed, temperature, top_p, max_tokens, model }
+        fn key(name: &str, value: Option<impl ToString>) -> Option<String> {
+            value.map(|value| format!("sampling.{name}={}", value.to_string()))
+        }
+        let TaskKeyArgs { model, samples, temperature, top_p, max_tokens, seed, mut set } = args;
+        let sampling = [key("seed", seed), key("temperature", temperature), key("top_p", top_p)];
+        set.extend(sampling.into_iter().chain([key("max_tokens", max_tokens)]).flatten());
+        Self { set, samples, model }
     }
 }
 
@@ -146,5 +151,27 @@ impl From<RescoreArgs> for RescoreOptions {
             judges: args.judging.judges.map(usize::from),
             judge: args.judging.candidates.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Keys {
+        #[command(flatten)]
+        keys: TaskKeyArgs,
+    }
+
+    #[test]
+    fn options_of_keys_come_after_set() {
+        let typed = "run --temperature 0.6 --top-p 2 --max-tokens 7 --seed 9 -n 3 --set sampling.temperature=0.1";
+        let overrides = Overrides::from(Keys::parse_from(typed.split(' ')).keys);
+        let set = ["temperature=0.1", "seed=9", "temperature=0.6", "top_p=2", "max_tokens=7"];
+        assert_eq!(overrides.set, set.map(|set| format!("sampling.{set}")));
+        assert_eq!((overrides.samples, overrides.model), (Some(3), None));
     }
 }

@@ -4,23 +4,15 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::words::REASONINGS;
+use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
 use offshoot_serve::{LeaseLimits, ServeLimits, ServeOptions};
-
-/// What happens to the text of `<think>` in chats that do not say.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum ReasoningArg {
-    /// It stays in `content`
-    #[default]
-    Keep,
-    /// It goes to `reasoning_content`
-    Split,
-}
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
@@ -44,8 +36,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
-    #[arg(long, value_enum, default_value_t)]
-    pub reasoning: ReasoningArg,
+    #[arg(long, value_parser = one_of(REASONINGS), default_value = "keep")]
+    pub reasoning: Reasoning,
     /// File whose text many prompts begin with (a system prompt, examples, a document), or a .json file with the
     /// messages that many chats begin with: computed at the start and never evicted; may be given several times
     #[arg(long = "prefix", value_name = "FILE")]
@@ -99,10 +91,7 @@ impl ServeArgs {
             names: args.names,
             keys: args.keys,
             seed: args.seed,
-            reasoning: match args.reasoning {
-                ReasoningArg::Keep => Reasoning::Keep,
-                ReasoningArg::Split => Reasoning::Split,
-            },
+            reasoning: args.reasoning,
             has_page: !args.no_page,
             engine: args.engine.on(devices),
             data: args.data,

@@ -4,6 +4,7 @@ use offshoot_args::words::Word;
 use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
+use offshoot_openai::protocol::Reasoning;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
     ("jsonl", ResultFormat::Jsonl, "JSON lines alone"),
@@ -14,6 +15,12 @@ pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
     ("auto", ExtractMode::Auto, "A fenced block if there is one and the text should be a complete program"),
     ("none", ExtractMode::None, "The whole text"),
     ("fence", ExtractMode::Fence, "A fenced block, even if samples continue a prompt"),
+];
+
+/// What happens to the text of `<think>` in chats that do not say.
+pub(super) const REASONINGS: &[Word<Reasoning>] = &[
+    ("keep", Reasoning::Keep, "It stays in `content`"),
+    ("split", Reasoning::Split, "It goes to `reasoning_content`"),
 ];
 
 pub(super) const PREDICTIONS: &[Word<Predict>] = &[

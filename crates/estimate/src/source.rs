@@ -48,12 +48,7 @@ fn holds_requests(bytes: &[u8]) -> bool {
 
 /// The prompts of a task, as `offshoot run` renders them.
 fn of_task(options: &PlanOptions) -> Result<(PlanModel, PlannedJob)> {
-    let overrides = Overrides {
-        set: options.set.clone(),
-        samples: options.samples,
-        model: options.model.clone(),
-        ..Overrides::default()
-    };
+    let overrides = Overrides { set: options.set.clone(), samples: options.samples, model: options.model.clone() };
     let rendered = RenderedTask::new(&options.input, &overrides, options.limit)?;
     let (prompts, RenderedTask { task, folder, .. }) = (rendered.encode_all()?, &rendered);
     let mut job = PlannedJob::default();

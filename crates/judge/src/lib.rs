@@ -22,10 +22,10 @@ mod verdict;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use python::{Extent, Python};
+use python::Python;
 use sandbox::{Sandbox, SandboxSetup};
 
-use crate::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite};
+use crate::problem::{Problem, TestSuite};
 use offshoot_core::error::{Error, Result};
 
 pub use crate::language::Language;
@@ -144,11 +144,10 @@ impl Judge {
                 self.python()?.script(&self.sandbox, program, script, problem.limits)
             }
             (TestSuite::Calls(calls), Language::Python) => {
-                self.python()?.calls(&self.sandbox, program, calls, problem.limits, self.extent())
+                self.python()?.calls(&self.sandbox, program, calls, problem.limits, self.all_tests)
             }
             (TestSuite::Reference(reference), Language::Python) => {
-                let python = self.python()?;
-                Ok(python.reference(&self.sandbox, program, reference, problem.limits, self.extent())?.joined())
+                self.python()?.reference(&self.sandbox, program, reference, problem.limits, self.all_tests)
             }
             (_, Language::Cpp | Language::Command(_)) => {
                 let expected = "python, the language of its tests";
@@ -185,18 +184,7 @@ impl Judge {
         if !words.filter(|word| !word.contains('/')).all(|word| self.tools.find(word).is_ok()) {
             return Ok(None);
         }
-        let tests = vec![StreamTest { input: "2 3\n".to_string(), output: "5\n".to_string() }];
-        let problem = Problem {
-            id: "example".to_string(),
-            assembly: Assembly::Whole,
-            suite: TestSuite::Streams(StreamSuite { tests, compare: Compare::Tokens }),
-            limits: Limits::default(),
-        };
-        self.judge_program(&problem, &language, program).map(Some)
-    }
-
-    fn extent(&self) -> Extent {
-        if self.all_tests { Extent::All } else { Extent::FirstFailure }
+        self.judge_program(&Problem::streams("example", [("2 3\n", "5\n")]), &language, program).map(Some)
     }
 
     /// The C++ compiler, located on first use.

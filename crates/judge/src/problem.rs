@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::imports::with_imports;
 use offshoot_core::json::RawJson;
 
@@ -75,7 +77,7 @@ impl Assembly {
 }
 
 /// Limits on a candidate during one test (for a [`ScriptSuite`], the whole script).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// CPU time of all its processes. [`Limits::wall`] follows from it.
     pub cpu: Duration,

@@ -2,7 +2,6 @@
 //! output is compared here; an expected output never enters a candidate's process.
 
 use std::fs;
-use std::time::Duration;
 
 use super::compare::difference;
 use super::message::last_line;
@@ -25,9 +24,11 @@ pub(super) fn judge(
     let may_return = *language == Language::Python && *assembly == Assembly::WithImports;
     let mut program = match CandidateProgram::prepare(judge, language, text)? {
         CompiledCandidate::Ready(program) => program,
-        CompiledCandidate::Rejected(complaint) => return Ok(rejected(complaint)),
+        CompiledCandidate::Rejected(complaint) => {
+            return Ok(Judgement::untested(Verdict::CompileError, Some(complaint)));
+        }
     };
-    let mut course = TestResults::default();
+    let mut judgement = Judgement::untested(Verdict::Accepted, None);
     for test in &streams.tests {
         let mut ended = program.run(judge, test.input.as_bytes(), *limits)?;
         if may_return && returns_outside_functions(&ended) {
@@ -36,53 +37,13 @@ pub(super) fn judge(
         }
         let verdict = verdict(judge, streams, test, &ended, limits, language)?;
         let stop = verdict.verdict != Verdict::Accepted && !judge.all_tests;
-        course.add(&ended, verdict);
+        judgement.add(ended.wall, ended.cpu, ended.peak_bytes);
+        judgement.tests.push(verdict);
         if stop {
             break;
         }
     }
-    Ok(course.judgement())
-}
-
-fn rejected(complaint: String) -> Judgement {
-    Judgement {
-        verdict: Verdict::CompileError,
-        message: Some(complaint),
-        began: false,
-        tests: Vec::new(),
-        wall: Duration::ZERO,
-        cpu: Duration::ZERO,
-        peak_bytes: 0,
-    }
-}
-
-/// The verdicts of the tests run so far, and their total time and peak memory.
-#[derive(Default)]
-struct TestResults {
-    tests: Vec<TestVerdict>,
-    wall: Duration,
-    cpu: Duration,
-    peak_bytes: u64,
-}
-
-impl TestResults {
-    fn add(&mut self, ended: &Ended, verdict: TestVerdict) {
-        self.tests.push(verdict);
-        self.wall += ended.wall;
-        self.cpu += ended.cpu;
-        self.peak_bytes = self.peak_bytes.max(ended.peak_bytes);
-    }
-
-    fn judgement(self) -> Judgement {
-        let TestResults { tests, wall, cpu, peak_bytes } = self;
-        let failed = tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
-        let verdict = failed.map_or(Verdict::Accepted, |(_, test)| test.verdict);
-        let message = failed.map(|(ix, test)| match &test.message {
-            Some(message) => format!("test {}: {message}", ix + 1),
-            None => format!("test {}", ix + 1),
-        });
-        Judgement { verdict, message, began: true, tests, wall, cpu, peak_bytes }
-    }
+    Ok(judgement.decided(true))
 }
 
 fn verdict(

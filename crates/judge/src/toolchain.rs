@@ -45,7 +45,7 @@ struct InterpreterFacts {
     library: Option<PathBuf>,
 }
 
-/// Interpreters without a global lock, or built to trace references, have other objects than `sandbox::interpreter` knows.
+/// Interpreters without a global lock, or built to trace references, have other objects than `sandbox::linux` knows.
 const ASK: &str = "import json, os, sys, sysconfig\n\
     value = sysconfig.get_config_var\n\
     usual = sys.implementation.name == 'cpython' and not value('Py_GIL_DISABLED') and not value('Py_TRACE_REFS')\n\

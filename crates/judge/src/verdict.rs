@@ -83,4 +83,39 @@ impl Judgement {
     pub fn accepted(&self) -> bool {
         self.verdict == Verdict::Accepted
     }
+
+    /// Of a candidate none of whose tests has been run.
+    pub(crate) fn untested(verdict: Verdict, message: Option<String>) -> Judgement {
+        let (began, none) = (verdict == Verdict::Accepted, Duration::ZERO);
+        Judgement { verdict, message, began, tests: Vec::new(), wall: none, cpu: none, peak_bytes: 0 }
+    }
+
+    /// Adds what one more of its processes used.
+    pub(crate) fn add(&mut self, wall: Duration, cpu: Duration, peak_bytes: u64) {
+        self.wall += wall;
+        self.cpu += cpu;
+        self.peak_bytes = self.peak_bytes.max(peak_bytes);
+    }
+
+    /// With the verdict of the first failed test, whose number its message begins with if there are `several`.
+    pub(crate) fn decided(mut self, several: bool) -> Judgement {
+        let failed = self.tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
+        if let Some((ix, test)) = failed {
+            let numbered = |message: &String| format!("test {}: {message}", ix + 1);
+            self.verdict = test.verdict;
+            self.message = if several { test.message.as_ref().map(numbered) } else { test.message.clone() };
+        }
+        self
+    }
+
+    /// With the tests of `next` behind its own: accepted if both are.
+    pub(crate) fn joined(mut self, next: Judgement) -> Judgement {
+        if self.accepted() {
+            (self.verdict, self.message) = (next.verdict, next.message);
+        }
+        self.began &= next.began;
+        self.tests.extend(next.tests);
+        self.add(next.wall, next.cpu, next.peak_bytes);
+        self
+    }
 }

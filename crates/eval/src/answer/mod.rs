@@ -7,7 +7,7 @@ pub(crate) mod expression;
 pub mod latex;
 mod rational;
 
-use regex::Regex;
+use regex::{Captures, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -149,12 +149,9 @@ impl Extractor {
         }
         let boxed = self.boxed.then(|| self.pick(boxes(text))).flatten();
         boxed.or_else(|| {
-            self.regexes.iter().find_map(|regex| {
-                self.pick(regex.captures_iter(text).filter_map(|c| {
-                    let found = c.iter().skip(1).flatten().next().or((c.len() == 1).then(|| c.get(0)).flatten())?;
-                    Some(found.as_str())
-                }))
-            })
+            self.regexes
+                .iter()
+                .find_map(|regex| self.pick(regex.captures_iter(text).filter_map(|captures| found(&captures))))
         })
     }
 
@@ -166,6 +163,12 @@ impl Extractor {
     fn answer(&self, found: &str) -> Option<ExtractedAnswer> {
         self.normalise.apply(found).map(|value| ExtractedAnswer { value, found: found.to_string() })
     }
+}
+
+/// The first matched group, or the whole match if the regex has no groups.
+pub(crate) fn found<'t>(captures: &Captures<'t>) -> Option<&'t str> {
+    let whole = (captures.len() == 1).then(|| captures.get(0)).flatten();
+    captures.iter().skip(1).flatten().next().or(whole).map(|found| found.as_str())
 }
 
 /// Compiles a regex of the task file.

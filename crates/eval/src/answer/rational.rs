@@ -1,10 +1,8 @@
 //! Exact rational numbers of 128 bits, for the arithmetic in answers. A division by 0 and an overflow give `None`; the
 //! caller decides what that means.
 
-use std::cmp::Ordering;
-
-/// A fraction in lowest terms, with a positive denominator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A fraction in lowest terms, with a positive denominator. Its order is some total order, not by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Rational {
     pub above: i128,
     pub below: i128,
@@ -63,19 +61,6 @@ impl Rational {
         let base = if exponent < 0 { self.inverse()? } else { self };
         let exponent = u32::try_from(exponent.checked_abs()?).ok()?;
         Rational::new(base.above.checked_pow(exponent)?, base.below.checked_pow(exponent)?)
-    }
-}
-
-impl Ord for Rational {
-    /// An arbitrary total order, not by value.
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.above, self.below).cmp(&(other.above, other.below))
-    }
-}
-
-impl PartialOrd for Rational {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 

@@ -57,21 +57,25 @@ impl<'a> RecordFields<'a> {
 
     /// A field that contains JSON, or JSON as a string, as data sets on the Hub do. An empty string counts as absent.
     pub fn json(self, name: &str) -> FieldResult<Option<Value>> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
-            Some(Value::String(text)) => parse(name, text).map(Some),
-            Some(value) => Ok(Some(value.clone())),
-        }
+        self.held(name, parse, Value::clone)
     }
 
     /// Like [`RecordFields::json`], but as text for Python.
     pub fn raw(self, name: &str) -> FieldResult<Option<RawJson>> {
+        self.held(name, raw, |value| value.into())
+    }
+
+    fn held<T>(
+        self,
+        name: &str,
+        parse: fn(&str, &str) -> FieldResult<T>,
+        held: fn(&Value) -> T,
+    ) -> FieldResult<Option<T>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.trim().is_empty() => Ok(None),
-            Some(Value::String(text)) => raw(name, text).map(Some),
-            Some(value) => Ok(Some(value.into())),
+            Some(Value::String(text)) => parse(name, text).map(Some),
+            Some(value) => Ok(Some(held(value))),
         }
     }
 }

@@ -19,12 +19,7 @@ pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem>
         code: format!("{}\ncheck({entry})", fields.text("test")?),
         entry: Some(entry.to_string()),
     };
-    Ok(Problem {
-        id: id.to_string(),
-        assembly: Assembly::After(prompt.to_string()),
-        suite: TestSuite::Script(script),
-        limits: Limits::default(),
-    })
+    Ok(Problem { assembly: Assembly::After(prompt.to_string()), ..Problem::new(id, TestSuite::Script(script)) })
 }
 
 /// Completes a prompt that ends in the head of a function to a program: adds a body, so that functions defined before
@@ -63,12 +58,7 @@ pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let mut code = fields.optional_texts("test_imports")?;
     code.extend(fields.optional_text("test_setup_code")?.filter(|code| !code.trim().is_empty()));
     code.extend(asserts);
-    Ok(Problem {
-        id: id.to_string(),
-        assembly: Assembly::Whole,
-        suite: TestSuite::Script(ScriptSuite { helpers: String::new(), code: code.join("\n"), entry: None }),
-        limits: Limits::default(),
-    })
+    Ok(Problem::script(id, code.join("\n")))
 }
 
 /// The text and the tests in a docstring, as in BigCode's harness.
@@ -97,12 +87,9 @@ pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> 
         atol,
         mbpp: id.strip_prefix("Mbpp/").and_then(|number| number.parse().ok()),
     };
-    Ok(Problem {
-        id: id.to_string(),
-        assembly: Assembly::After(prompt.to_string()),
-        suite: TestSuite::Reference(reference),
-        limits: Limits { cpu: Duration::from_secs(EVAL_PLUS_SECONDS), ..Limits::default() },
-    })
+    let limits = Limits { cpu: Duration::from_secs(EVAL_PLUS_SECONDS), ..Limits::default() };
+    let assembly = Assembly::After(prompt.to_string());
+    Ok(Problem { assembly, limits, ..Problem::new(id, TestSuite::Reference(reference)) })
 }
 
 /// Argument lists; EvalPlus's files write an empty object for no lists.

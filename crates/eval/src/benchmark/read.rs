@@ -22,13 +22,13 @@ use offshoot_judge::problem::Problem;
 pub struct BenchmarkRecord {
     pub id: String,
     /// `None`: the record has no tests, as some of APPS.
-    pub problem: Result<Option<Problem>, Malformed>,
+    pub problem: Result<Option<Problem>, Unjudgeable>,
     pub fields: Map<String, Value>,
 }
 
-/// Why a record with an id is not a valid problem.
+/// Why no candidate of a problem can be judged: its record is no valid problem, or its own tests fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct Unjudgeable {
     pub why: String,
 }
 
@@ -69,7 +69,7 @@ impl Entries {
         let id = id_of(format, &fields).map_err(at_place)?;
         let problem =
             format.problem_with_tests(&id, RecordFields(&fields)).map_err(|Wrong { field, expected, found }| {
-                Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
+                Unjudgeable { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
             });
         Ok(BenchmarkRecord { id, problem, fields })
     }

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use crate::task::Item;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::setting::OUT;
@@ -78,10 +79,11 @@ impl Journal {
         })
     }
 
-    /// Opens the journal that an earlier process left in `folder`. `index_of` returns an item's index in the task.
-    pub fn reopen(folder: &Path, index_of: &dyn Fn(&str) -> Option<usize>) -> Result<(Self, Recorded)> {
+    /// Opens the journal that an earlier process left in `folder`; `items`: those of the task.
+    pub fn reopen(folder: &Path, items: &[Item]) -> Result<(Self, Recorded)> {
         let mut recorded = Recorded::default();
-        let place = |id: &str| index_of(id).ok_or_else(|| format!("the task has no item `{id}`"));
+        let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
+        let place = |id: &str| indices.get(id).copied().ok_or_else(|| format!("the task has no item `{id}`"));
         let mut met = HashSet::new();
         let samples = reopen(&folder.join("samples.jsonl"), &mut |line| {
             let SampleLine { id, sample } = parse(line, "a sample")?;

@@ -53,7 +53,7 @@ pub(super) fn is_dataset(folder: &Path) -> bool {
 /// # Errors
 ///
 /// A folder has several splits or subsets and `choice` names none of them; files of a split are missing.
-pub(super) fn files(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
     let is_pattern = path.file_name().is_some_and(|name| name.to_string_lossy().contains('*'));
     let chosen = choice.subset.as_ref().or(choice.split.as_ref());
     match (chosen, path.is_dir()) {

@@ -11,7 +11,7 @@ pub mod write;
 
 use std::fmt;
 use std::io::BufRead;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -23,7 +23,7 @@ use offshoot_core::json;
 use offshoot_core::json::RawJson;
 use offshoot_lines::{Line, Lines, open};
 
-pub(crate) use dataset::SplitChoice;
+pub(crate) use dataset::{SplitChoice, files as parquet_files};
 
 /// The fields that may contain test data as JSON. Such a field is kept as JSON text if a [`Value`] would change a
 /// number or a surrogate in it.
@@ -109,11 +109,6 @@ pub fn parquet_lines(path: &Path) -> Result<impl BufRead + use<>> {
     parquet::RowLines::open(vec![path.to_path_buf()])
 }
 
-/// The Parquet files at `path`: a file, a folder or a pattern.
-pub(crate) fn parquet_files(path: &Path, choice: &SplitChoice) -> Result<Vec<PathBuf>> {
-    dataset::files(path, choice)
-}
-
 /// JSON lines: those of a file, or the rows of Parquet as such.
 pub(crate) struct RecordLines {
     pub reader: Box<dyn BufRead>,
@@ -134,7 +129,7 @@ impl RecordLines {
     }
 
     fn of_rows(path: &Path, choice: &SplitChoice) -> Result<RecordLines> {
-        let rows = parquet::RowLines::open(dataset::files(path, choice)?)?;
+        let rows = parquet::RowLines::open(parquet_files(path, choice)?)?;
         Ok(RecordLines { reader: Box::new(rows), place: RecordPlace::Row })
     }
 }

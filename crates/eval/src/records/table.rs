@@ -90,7 +90,7 @@ impl RecordKind {
                 ("prediction", Text),
                 ("correct", Bool),
                 ("chosen", I64),
-                ("votes", votes()),
+                ("votes", list(Struct(vec![("answer", Text), ("votes", I64)]))),
                 ("samples", I64),
                 ("samples_correct", I64),
                 ("cancelled", I64),
@@ -115,23 +115,14 @@ impl RecordKind {
                 ("pred", Text),
                 ("error", Text),
             ],
-            RecordKind::Vote => vec![
-                ("id", Text),
-                ("question", Text),
-                ("reference", Text),
-                ("prediction", Text),
-                ("correct", Bool),
-                ("chosen", I64),
-                ("votes", votes()),
-                ("samples", I64),
-                ("samples_correct", I64),
-            ],
+            // Those of an item that follow from its samples' texts.
+            RecordKind::Vote => {
+                let (of_search, until) = (["index", "answer"], "cancelled");
+                let of_item = RecordKind::Item.fields().into_iter().take_while(|(name, _)| *name != until);
+                of_item.filter(|(name, _)| !of_search.contains(name)).collect()
+            }
         }
     }
-}
-
-fn votes() -> Kind {
-    list(Kind::Struct(vec![("answer", Kind::Text), ("votes", Kind::I64)]))
 }
 
 fn list(of: Kind) -> Kind {

@@ -47,7 +47,7 @@ pub struct OmittedKs {
 }
 
 /// Tokens and KV bytes of one level of the trees: a level of the prompts, or the samples.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LevelUse {
     pub level: String,
     /// Tokens, each shared prefix counted once.
@@ -82,8 +82,8 @@ pub struct PromptTokens {
     pub copied: u64,
 }
 
-fn is_zero(count: &u64) -> bool {
-    *count == 0
+pub(crate) fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
+    *count == N::default()
 }
 
 impl PromptTokens {

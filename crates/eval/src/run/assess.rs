@@ -72,8 +72,7 @@ impl RunJudge {
 /// Assesses a text by the task's own patterns and graders.
 pub fn grade(task: &Task, item: &Item, text: &str) -> Assessment {
     let answer = task.answer(text);
-    let verdict = task.grade(item, text, answer.as_ref());
-    let correct = verdict.map(|verdict| verdict.correct);
+    let correct = task.grade(item, text, answer.as_ref());
     Assessment::graded(answer.map(|answer| answer.value), correct)
 }
 

@@ -13,7 +13,7 @@ use super::levels::mean_attention;
 use super::manifest::Manifest;
 use crate::journal::{AttentionFile, SampleAttention};
 use crate::view::{RecordedItem, SampleEnd, ends, recorded};
-use offshoot_backend::{AttentionLevels, LevelBounds, LevelMass, MOST_LEVELS};
+use offshoot_backend::{LevelBounds, LevelMass, MOST_LEVELS};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{count, counted};
 use offshoot_core::ids::TokenId;
@@ -73,8 +73,38 @@ struct Replay<'a> {
 impl OnDevice for Replay<'_> {
     type Output = Vec<SampleAttention>;
 
+    /// The attention of every sample of the job, by item and number.
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
-        replay(&mut backend, self.model, self.manifest, self.job, self.interrupt)
+        let Replay { model, manifest, job, interrupt } = self;
+        manifest.kv_dtype.set_on(&mut backend, model.config.stored_heads(), model.dtype);
+        let mut model = model.load(&mut backend)?;
+        model.set_state_dtype(manifest.state_dtype);
+        let mut attribution = Attribution::new(&mut backend, &mut model, job.longest(), STEP_ROWS)?;
+        let progress = Progress::new(job.items.len());
+        let interrupted = interrupt.listen();
+        let mut found = Vec::new();
+        for item in in_token_order(&job.items, |item| &item.prompt) {
+            for sample in in_token_order(&item.samples, |sample| &sample.tokens) {
+                if interrupted.load(Ordering::Relaxed) {
+                    progress.finish();
+                    return Err(Error::Interrupted);
+                }
+                let masses = attribution.along(&item.prompt, item.bounds, &sample.tokens)?;
+                found.push(SampleAttention {
+                    id: item.id.clone(),
+                    index: sample.index,
+                    tokens: sample.drawn.len(),
+                    attention: mean(sample.drawn.iter().map(|&token| &masses[token]), item.bounds.count()),
+                });
+                progress.sample_done(sample.drawn.len());
+            }
+            progress.item_done();
+        }
+        progress.finish();
+        let places: HashMap<&str, u64> = job.items.iter().map(|item| &*item.id).zip(0..).collect();
+        sort_by_number(&mut found, |sample: &SampleAttention| sample.index);
+        sort_by_number(&mut found, |sample| places[&*sample.id]);
+        Ok(found)
     }
 }
 
@@ -219,45 +249,6 @@ impl SamplePath {
         let drawn = drawn.split_off(drawn.len().checked_sub(count)?);
         Some(Self { index, tokens, drawn })
     }
-}
-
-/// The attention of every sample of `job`, by item and number.
-fn replay<B: AttentionLevels>(
-    backend: &mut B,
-    model: ModelSource<'_>,
-    manifest: &Manifest,
-    job: &AttentionJob,
-    interrupt: &Interrupt,
-) -> Result<Vec<SampleAttention>> {
-    manifest.kv_dtype.set_on(backend, model.config.stored_heads(), model.dtype);
-    let mut model = model.load(backend)?;
-    model.set_state_dtype(manifest.state_dtype);
-    let mut attribution = Attribution::new(backend, &mut model, job.longest(), STEP_ROWS)?;
-    let progress = Progress::new(job.items.len());
-    let interrupted = interrupt.listen();
-    let mut found = Vec::new();
-    for item in in_token_order(&job.items, |item| &item.prompt) {
-        for sample in in_token_order(&item.samples, |sample| &sample.tokens) {
-            if interrupted.load(Ordering::Relaxed) {
-                progress.finish();
-                return Err(Error::Interrupted);
-            }
-            let masses = attribution.along(&item.prompt, item.bounds, &sample.tokens)?;
-            found.push(SampleAttention {
-                id: item.id.clone(),
-                index: sample.index,
-                tokens: sample.drawn.len(),
-                attention: mean(sample.drawn.iter().map(|&token| &masses[token]), item.bounds.count()),
-            });
-            progress.sample_done(sample.drawn.len());
-        }
-        progress.item_done();
-    }
-    progress.finish();
-    let places: HashMap<&str, u64> = job.items.iter().map(|item| &*item.id).zip(0..).collect();
-    sort_by_number(&mut found, |sample: &SampleAttention| sample.index);
-    sort_by_number(&mut found, |sample| places[&*sample.id]);
-    Ok(found)
 }
 
 /// Sorts the samples so that common prefixes follow each other and are computed once.

@@ -39,7 +39,8 @@ pub(super) fn drive(
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let render = |prompt: &TaskPrompt| {
-                Ok(Prompt { text: prompt.text(tokenizer)?, tokens: prompt.encode(tokenizer)?.tokens })
+                let tokens = prompt.encode(&mut SharedEncoder::new(tokenizer))?.tokens;
+                Ok(Prompt { text: prompt.text(tokenizer)?, tokens })
             };
             let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };

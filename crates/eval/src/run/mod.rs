@@ -26,9 +26,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::report::Summary;
 use offshoot_core::error::Result;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
@@ -88,7 +88,7 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     };
     // Everything is written as far as possible; the first error is returned.
     let printed = match options.json {
-        true => json_of(&run.summary, place.path()).and_then(out::line),
+        true => json_of("the summary", &run.summary, place.path()).and_then(out::line),
         false => out::text(format_args!("{}{:<11} {}\n", run.summary, "results", place.path().display())),
     };
     let summed =
@@ -104,9 +104,9 @@ pub fn run(options: &RunOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     run.failure(&prepared.items, options, place.path()).map(|()| ExitCode::SUCCESS)
 }
 
-/// The summary and the folder of the results, for programs.
-fn json_of(summary: &Summary, folder: &Path) -> Result<Value> {
-    let mut object = json::value("the summary", summary)?;
-    object["results"] = folder.display().to_string().into();
+/// A summary and the place of its results, for programs; `what`: its name in an error.
+fn json_of(what: &str, summary: &impl Serialize, results: &Path) -> Result<Value> {
+    let mut object = json::value(what, summary)?;
+    object["results"] = results.display().to_string().into();
     Ok(object)
 }

@@ -34,25 +34,17 @@ pub struct Failed {
     pub error: Error,
 }
 
-impl Failed {
-    /// The error of a run in which `failed` items failed, this one first; `skip_too_long`: those too long were to be left
-    /// out.
-    pub fn in_run(&self, failed: usize, items: usize, skip_too_long: bool, folder: &Path) -> Error {
-        let how = match self.error {
-            Error::ContextTooLong { .. } if skip_too_long => "are left out",
-            _ => "failed",
-        };
-        let what =
-            format!("{failed} of {items} items {how}, first `{}`: {} ({RESUME} tries again)", self.id, self.error);
-        Error::format(folder.join("items.jsonl"), what)
-    }
-}
-
 impl RunOutcome {
     /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, items: &[Item], options: &RunOptions, folder: &Path) -> Result<()> {
-        if let Some(first) = self.failed.first() {
-            return Err(first.in_run(self.failed.len(), self.summary.items_asked, options.skip_too_long, folder));
+        if let Some(Failed { id, error, .. }) = self.failed.first() {
+            let how = match error {
+                Error::ContextTooLong { .. } if options.skip_too_long => "are left out",
+                _ => "failed",
+            };
+            let (failed, items) = (self.failed.len(), self.summary.items_asked);
+            let what = format!("{failed} of {items} items {how}, first `{id}`: {error} ({RESUME} tries again)");
+            return Err(Error::format(folder.join("items.jsonl"), what));
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));
         let Some((index, FailedBranches { first, .. })) = failed.next() else { return Ok(()) };

@@ -118,7 +118,8 @@ impl PreparedRun {
         let skip_too_long = options.skip_too_long;
         let prepared =
             Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, skip_too_long };
-        log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(prepared.prompt_bytes() as u64));
+        let all: usize = prepared.texts.values().map(|text| text.bytes).sum();
+        log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(all as u64));
         Ok(prepared)
     }
 
@@ -144,10 +145,6 @@ impl PreparedRun {
             Some(error) => Err(error),
             None => Ok((in_token_order(prompts), left_out)),
         }
-    }
-
-    fn prompt_bytes(&self) -> usize {
-        self.texts.values().map(|text| text.bytes).sum()
     }
 
     /// Maximum KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each

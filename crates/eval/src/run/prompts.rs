@@ -104,7 +104,7 @@ impl<'a> PromptEncoder<'a> {
         self.check_question(item)?;
         let encoded = match &self.task.method {
             Method::Choose(choose) => offered(choose, &prompt, item, &mut self.prompts),
-            _ => prompt.encode_shared(&mut self.prompts).map(|levels| (levels, Vec::new())),
+            _ => prompt.encode(&mut self.prompts).map(|levels| (levels, Vec::new())),
         };
         let (levels, choices) = encoded.map_err(|error| of_item(self.task, item, error))?;
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
@@ -217,7 +217,7 @@ fn offered(
 ) -> Result<(LevelTokens, Vec<OfferedChoice>)> {
     let offers = choose.offers(item)?;
     let texts: Vec<String> = offers.iter().map(|offer| offer.text.clone()).collect();
-    let encoded = prompt.encode_choices_shared(encoder, &texts)?;
+    let encoded = prompt.encode_choices(encoder, &texts)?;
     let mut neutral = match &choose.neutral {
         Some(text) => {
             let encoded = encoder.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
@@ -241,6 +241,6 @@ pub fn question_of(
     encoder: &mut SharedEncoder,
 ) -> Result<ScoreQuestion> {
     let words: Vec<String> = verdicts.words.iter().map(|(word, _)| word.clone()).collect();
-    let encoded = verdicts.question(item, thoughts)?.encode_choices_shared(encoder, &words)?;
+    let encoded = verdicts.question(item, thoughts)?.encode_choices(encoder, &words)?;
     Ok(ScoreQuestion { prompt: encoded.prompt.tokens, words: encoded.continuations })
 }

@@ -3,7 +3,6 @@
 //! outcome cannot be computed from the samples is refused; omissions are reported. The old results are replaced
 //! atomically: see [`replace`].
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use crate::journal::folder::{free_path, keep};
 use crate::journal::{Journal, replace};
 use crate::records::write::write_parquet;
 use crate::task::{EarlyStop, Method, Overrides, Task};
+use crate::view::lines;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
 use offshoot_core::out;
@@ -66,9 +66,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
             path.display()
         ));
     }
-    let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
     // While the journal is open, no other process writes to the run.
-    let (_journal, recorded) = Journal::reopen(run, &|id| indices.get(id).copied())?;
+    let (_journal, recorded) = Journal::reopen(run, &items)?;
     let lines = lines(&run.join(ITEMS))?;
     check_method(&task, &manifest, &was, &lines)?;
     let withheld = [run.clone(), folder.to_path_buf()];
@@ -81,7 +80,8 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
 
     let summary = run.join("summary.json");
     let mut before = match summary.exists() {
-        true => object(&summary, &fs::read_to_string(&summary).map_err(Error::io(&summary, "read"))?, "")?,
+        true => serde_json::from_slice(&fs::read(&summary).map_err(Error::io(&summary, "read"))?)
+            .map_err(|error| Error::format(&summary, format!("not a JSON object: {error}")))?,
         false => Map::from_iter([("task".to_string(), json!(task.name))]),
     };
     before.insert("method".to_string(), json!(task.method.described()));
@@ -232,15 +232,4 @@ fn put_trees_aside(folder: &Path) -> Result<()> {
         aside.display()
     ));
     fs::rename(&trees, &aside).map_err(Error::io(&trees, "rename"))
-}
-
-fn lines(path: &Path) -> Result<Vec<Map<String, Value>>> {
-    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    let numbered = |(ix, line)| object(path, line, &format!("line {}: ", ix + 1));
-    text.lines().enumerate().map(numbered).collect()
-}
-
-/// `place`: where in the file the object is, for an error.
-fn object(path: &Path, text: &str, place: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text).map_err(|error| Error::format(path, format!("{place}not a JSON object: {error}")))
 }

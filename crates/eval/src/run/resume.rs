@@ -97,8 +97,7 @@ impl RunFolder {
         }
         // All of the task's items, because an earlier process may have had a higher --limit.
         let items = prepared.task.items(None)?;
-        let indices: HashMap<&str, usize> = items.iter().map(|item| (item.id.as_str(), item.index)).collect();
-        let (journal, recorded) = Journal::reopen(self.path(), &|id| indices.get(id).copied())?;
+        let (journal, recorded) = Journal::reopen(self.path(), &items)?;
         describe()?;
         let failed_samples = recorded.failed_samples.clone();
         let ItemsLeft { earlier, unfinished, anew } = ItemsLeft::new(recorded, prepared);

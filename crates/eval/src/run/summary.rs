@@ -159,10 +159,8 @@ fn mean<T>(items: &[&[T]], drawn: usize, value: impl Fn(&[T]) -> Option<f64>) ->
     if !values.is_empty() && defined.iter().all(verdict) {
         return share(values.iter().filter(|&&value| value > 0.5).count(), values.len());
     }
-    let (low, high) = statistics::bootstrap(&values, 0)?;
-    let differ = values.iter().any(|value| *value != values[0]);
-    let value = values.iter().sum::<f64>() / values.len() as f64;
-    Some(Estimate { value, interval: differ.then_some(Interval { low, high }) })
+    let (value, interval) = statistics::mean(&values)?;
+    Some(Estimate { value, interval: interval.map(|(low, high)| Interval { low, high }) })
 }
 
 /// Share of an item's samples that are right; `None` without a grader.

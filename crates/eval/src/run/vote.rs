@@ -22,6 +22,7 @@ use offshoot_search::Sample;
 use offshoot_search::self_consistency::vote;
 
 use super::assess::{grade, question_of};
+use super::json_of;
 use super::outcome::Finished;
 use super::summary::scores;
 
@@ -87,11 +88,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
     write(&path, lines)?;
     match options.json {
-        true => {
-            let mut object = json::value("the scores", &scores)?;
-            object["results"] = path.display().to_string().into();
-            out::line(object)
-        }
+        true => json_of("the scores", &scores, &path).and_then(out::line),
         false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
     }
 }

@@ -1,10 +1,12 @@
 //! Reports the state of the judge on this machine: the layers of its sandbox, what they hide, and the programs that run
 //! candidates.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
-use super::problems::{LimitChanges, Problems};
+use super::problems::Problems;
 use crate::benchmark::BenchmarkFormat;
+use crate::task::candidate::LimitChanges;
 use offshoot_core::error::Result;
 use offshoot_core::out;
 use offshoot_judge::{Isolation, Judge, JudgeSetup, language};
@@ -25,24 +27,23 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
     let withheld = problems.as_slice();
     let judge = Judge::open(&JudgeSetup { isolation: Isolation::Unsafe, ..setup.clone() }, withheld)?;
     out::text(judge.sandbox().in_force())?;
+    let line = |name: &str, found: &dyn Display| out::line(format_args!("{name:<12} {found}"));
     match judge.hidden() {
-        [] => out::line(format_args!("{:<12} nothing found that holds answers", "hidden"))?,
-        hidden => hidden.iter().try_for_each(|path| out::line(format_args!("{:<12} {}", "hidden", path.display())))?,
+        [] => line("hidden", &"nothing found that holds answers")?,
+        hidden => hidden.iter().try_for_each(|path| line("hidden", &path.display()))?,
     }
     match judge.interpreter() {
-        Ok(python) => out::line(format_args!("{:<12} {} at {}", "python", python.version, python.path.display()))?,
-        Err(error) => out::line(format_args!("{:<12} none: {error}", "python"))?,
+        Ok(python) => line("python", &format_args!("{} at {}", python.version, python.path.display()))?,
+        Err(error) => line("python", &format_args!("none: {error}"))?,
     }
     match judge.starts_python_for() {
-        Ok(None) => {
-            out::line(format_args!("{:<12} loaded once; each candidate of a function is a fork of it", "python"))?
-        }
-        Ok(Some(why)) => out::line(format_args!("{:<12} started for each candidate: {why}", "python"))?,
+        Ok(None) => line("python", &"loaded once; each candidate of a function is a fork of it")?,
+        Ok(Some(why)) => line("python", &format_args!("started for each candidate: {why}"))?,
         Err(_) => {}
     }
     match judge.compiler() {
-        Ok(compiler) => out::line(format_args!("{:<12} {} at {}", "c++", compiler.version, compiler.path.display()))?,
-        Err(error) => out::line(format_args!("{:<12} none: {error}", "c++"))?,
+        Ok(compiler) => line("c++", &format_args!("{} at {}", compiler.version, compiler.path.display()))?,
+        Err(error) => line("c++", &format_args!("none: {error}"))?,
     }
     for (name, commands, program) in language::EXAMPLES {
         let found = match judge.try_language(commands, program)? {
@@ -50,19 +51,16 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
             Some(judgement) if judgement.accepted() => "works".to_string(),
             Some(judgement) => format!("does not work here: {}", judgement.message.unwrap_or_default()),
         };
-        out::line(format_args!("{:<12} {found}: {commands}", name.to_lowercase()))?;
+        line(&name.to_lowercase(), &format_args!("{found}: {commands}"))?;
     }
     if let Some(path) = problems {
         let problems = Problems::read(path, *format, LimitChanges::default(), false)?;
         let lacking = judge.lacking(&mut problems.tests())?;
         if lacking.is_empty() {
-            out::line(format_args!(
-                "{:<12} the interpreter has all that the tests of {} import",
-                "modules",
-                path.display()
-            ))?;
+            let has_all = "the interpreter has all that the tests of";
+            line("modules", &format_args!("{has_all} {} import", path.display()))?;
         }
-        lacking.iter().try_for_each(|module| out::line(format_args!("{:<12} {module}", "modules")))?;
+        lacking.iter().try_for_each(|module| line("modules", module))?;
     }
     drop(judge);
     Judge::open(setup, withheld)?.interpreter()?;

@@ -21,42 +21,22 @@ use offshoot_judge::Verdict;
 use offshoot_judge::problem::{ReferenceSuite, TestSuite};
 use offshoot_text::strftime;
 
-/// The harness that defines the format of the results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Export {
-    EvalPlus,
-    BigCode,
-    Apps,
-    LiveCodeBench,
-}
-
-impl Export {
-    /// `None`: only the lines are written.
-    pub fn of(form: Form, format: BenchmarkFormat) -> Option<Export> {
-        match form {
-            Form::EvalPlus => Some(Export::EvalPlus),
-            Form::Lines if format == BenchmarkFormat::EvalPlus => Some(Export::EvalPlus),
-            Form::Lines => None,
-            Form::BigCode => Some(Export::BigCode),
-            Form::Apps => Some(Export::Apps),
-            Form::LiveCodeBench => Some(Export::LiveCodeBench),
-        }
-    }
-
-    /// The path to which the harness itself would write.
-    pub fn path(self, samples: &Path) -> PathBuf {
+impl Form {
+    /// The path to which the harness of the samples itself would write; `None`: only the lines are written.
+    pub fn own_path(self, samples: &Path) -> Option<PathBuf> {
         let name = samples.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-        match self {
-            Export::EvalPlus if samples.is_dir() => samples.join("eval_results.json"),
-            Export::EvalPlus => samples.with_file_name(format!("{stem}_eval_results.json")),
-            Export::BigCode => samples.with_file_name("evaluation_results.json"),
-            Export::Apps => {
+        Some(match self {
+            Form::Lines => return None,
+            Form::EvalPlus if samples.is_dir() => samples.join("eval_results.json"),
+            Form::EvalPlus => samples.with_file_name(format!("{stem}_eval_results.json")),
+            Form::BigCode => samples.with_file_name("evaluation_results.json"),
+            Form::Apps => {
                 samples.with_file_name(format!("{}_results.json", stem.strip_suffix("_codes").unwrap_or(stem)))
             }
-            Export::LiveCodeBench => samples.with_file_name(format!("{stem}_codegeneration_output_eval_all.json")),
-        }
+            Form::LiveCodeBench => samples.with_file_name(format!("{stem}_codegeneration_output_eval_all.json")),
+        })
     }
 }
 
@@ -71,15 +51,16 @@ pub struct Scored<'a> {
 }
 
 impl Scored<'_> {
-    /// Writes the file atomically.
-    pub fn write(&self, export: Export, results: &mut Results, path: &Path) -> Result<()> {
+    /// Writes the file of `form` to its own path, or another, atomically.
+    pub fn write(&self, form: Form, results: &mut Results, path: &Path) -> Result<()> {
         let mut file = WholeFile::create(path)?;
         let mut out = JsonWriter { out: file.writer(), path };
-        match export {
-            Export::EvalPlus => self.eval_plus(results, &mut out)?,
-            Export::BigCode => out.value(&self.big_code())?,
-            Export::Apps => self.apps(results, &mut out)?,
-            Export::LiveCodeBench => self.live_code_bench(results, &mut out)?,
+        match form {
+            Form::Lines => unreachable!("lines alone have no own path"),
+            Form::EvalPlus => self.eval_plus(results, &mut out)?,
+            Form::BigCode => out.value(&self.big_code())?,
+            Form::Apps => self.apps(results, &mut out)?,
+            Form::LiveCodeBench => self.live_code_bench(results, &mut out)?,
         }
         out.text("\n")?;
         file.finish()

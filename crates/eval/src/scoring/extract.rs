@@ -1,23 +1,13 @@
 //! Extracts the program from a sample's text: the whole text, or the code between a chat model's fences.
 
-use super::samples::Text;
 use crate::benchmark::with_body;
-use crate::task::candidate::fenced as fenced_block;
+use crate::task::candidate::{CandidateText, ExtractMode, fenced as fenced_block};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Problem};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExtractMode {
-    /// A fenced block if there is one and the text should be a complete program
-    Auto,
-    /// The whole text
-    None,
-    /// A fenced block, even if samples continue a prompt
-    Fence,
-}
-
-/// The program to judge.
-pub fn program(problem: &Problem, language: &Language, text: &Text, extract: ExtractMode) -> String {
+/// The program to judge. A fenced block is it by `Auto` if the text should be a complete program, by `Fence` even if
+/// samples continue a prompt; without one, and by `None`, the whole text is.
+pub fn program(problem: &Problem, language: &Language, text: &CandidateText, extract: ExtractMode) -> String {
     let fenced = |text: &str| match extract {
         ExtractMode::None => None,
         ExtractMode::Auto | ExtractMode::Fence => fenced_block(text).map(str::to_string),
@@ -26,15 +16,14 @@ pub fn program(problem: &Problem, language: &Language, text: &Text, extract: Ext
         return fenced(text.as_str()).unwrap_or_else(|| text.as_str().to_string());
     }
     match (text, &problem.assembly) {
-        (Text::Completion(text), Assembly::After(prompt)) => {
+        (CandidateText::Completion(text), Assembly::After(prompt)) => {
             match fenced(text).filter(|_| extract == ExtractMode::Fence) {
                 // The block redefines the function; the prompt's imports and helpers precede it.
                 Some(block) => format!("{}\n{block}", with_body(prompt)),
                 None => problem.assembly.program(text),
             }
         }
-        (Text::Completion(text), Assembly::Whole | Assembly::WithImports) | (Text::Program(text), _) => {
-            problem.assembly.whole(&fenced(text).unwrap_or_else(|| text.clone()))
-        }
+        (CandidateText::Completion(text), Assembly::Whole | Assembly::WithImports)
+        | (CandidateText::Program(text), _) => problem.assembly.whole(&fenced(text).unwrap_or_else(|| text.clone())),
     }
 }

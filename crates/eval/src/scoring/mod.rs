@@ -20,12 +20,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use doctor::{DoctorOptions, doctor};
-pub use extract::ExtractMode;
 pub use options::{CandidateSource, ScoreOptions};
-pub use problems::LimitChanges;
 
-use crate::benchmark::Malformed;
-use export::{Export, Scored};
+use crate::benchmark::{BenchmarkFormat, Unjudgeable};
+pub use crate::task::candidate::{ExtractMode, LimitChanges};
+use export::Scored;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::out;
@@ -35,8 +34,8 @@ use offshoot_judge::problem::Problem;
 use offshoot_judge::{Judge, Language};
 use pool::PoolItem;
 use problems::Problems;
-use results::{CandidateOutcome, JudgeResult, NotJudged, Results};
-use samples::{ImportedSample, ImportedSamples};
+use results::{CandidateOutcome, JudgeResult, Results};
+use samples::{Form, ImportedSample, ImportedSamples};
 use summary::{ScoringSummary, VerdictTally};
 
 /// Default values of k, up to the number of samples.
@@ -67,14 +66,13 @@ impl ScoreOptions {
     }
 
     /// The paths of the lines of results and of the harness's own file.
-    fn outputs(&self, export: Option<Export>) -> (PathBuf, Option<PathBuf>) {
+    fn outputs(&self, form: Form) -> (PathBuf, Option<PathBuf>) {
         let samples = match &self.candidates {
             CandidateSource::Samples(path) => path.clone(),
             CandidateSource::References => with_ending(&self.problems, "_references"),
         };
-        match (&self.out, export) {
-            (None, None) => (with_ending(&samples, "_results.jsonl"), None),
-            (None, Some(export)) => (with_ending(&samples, "_results.jsonl"), Some(export.path(&samples))),
+        match (&self.out, form.own_path(&samples)) {
+            (None, own) => (with_ending(&samples, "_results.jsonl"), own),
             (Some(out), None) => (out.clone(), None),
             (Some(out), Some(_)) if out.extension().is_some_and(|e| e == "jsonl") => {
                 (out.clone(), Some(out.with_extension("json")))
@@ -94,7 +92,11 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         CandidateSource::Samples(path) => samples::read(path, &problems)?,
         CandidateSource::References => samples::references(&problems),
     };
-    let (lines, own) = options.outputs(Export::of(samples.form, problems.format));
+    let form = match (samples.form, problems.format) {
+        (Form::Lines, BenchmarkFormat::EvalPlus) => Form::EvalPlus,
+        (form, _) => form,
+    };
+    let (lines, own) = options.outputs(form);
     [Some(&lines), own.as_ref()].into_iter().flatten().try_for_each(|path| check_output(path))?;
     if options.resume && !lines.exists() {
         out::starting_afresh(&lines);
@@ -108,7 +110,6 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         }
     }
     let judge = if options.all_tests { judge.with_all_tests() } else { judge };
-    let export = Export::of(samples.form, problems.format);
     let mut scoring = ScoringRun {
         options,
         problems: &problems,
@@ -141,10 +142,10 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
     if options.all_attempted {
         summary.check_all_attempted()?;
     }
-    if let (Some(export), Some(own)) = (export, &own) {
+    if let Some(own) = &own {
         let scored =
             Scored { problems: &problems, problems_path: &options.problems, tally: &tally, ks, places: &places };
-        scored.write(export, &mut results, own)?;
+        scored.write(form, &mut results, own)?;
         summary.written.push(own);
     }
     if options.json {
@@ -167,8 +168,22 @@ struct ScoringRun<'a> {
 
 /// One candidate for the judge, or the reason why it cannot be judged.
 struct CandidateJob<'a> {
-    problem: Result<&'a Problem, &'a Malformed>,
+    problem: Result<&'a Problem, &'a Unjudgeable>,
     program: String,
+}
+
+impl<'a> CandidateJob<'a> {
+    /// For a malformed problem, the sample's text is used as the program.
+    fn of(sample: &ImportedSample, problems: &'a Problems, options: &ScoreOptions) -> Self {
+        match &problems.list[sample.problem].problem {
+            Ok(problem) => {
+                let problem = problem.as_ref().expect("samples of problems without tests are left out");
+                let program = extract::program(problem, &options.language, &sample.text, options.extract);
+                Self { problem: Ok(problem), program }
+            }
+            Err(malformed) => Self { problem: Err(malformed), program: sample.text.as_str().to_string() },
+        }
+    }
 }
 
 /// Numbers the distinct programs; equal programs of a problem have the same number.
@@ -201,21 +216,16 @@ impl ScoringRun<'_> {
         let earlier = if options.resume { self.earlier(&mut samples, &mut seen)? } else { HashMap::new() };
         let source = || -> Result<Option<PoolItem<(ImportedSample, bool), CandidateJob>>> {
             let Some(sample) = samples.next().transpose()? else { return Ok(None) };
-            let (problem, program) = program(problems, options, &sample);
-            let (number, fresh) = seen.number(sample.problem, &program);
-            let bytes = 2 * sample.text.as_str().len() + program.len();
-            Ok(Some(PoolItem {
-                item: (sample, fresh),
-                number,
-                job: fresh.then_some(CandidateJob { problem, program }),
-                bytes,
-            }))
+            let job = CandidateJob::of(&sample, problems, options);
+            let (number, fresh) = seen.number(sample.problem, &job.program);
+            let bytes = 2 * sample.text.as_str().len() + job.program.len();
+            Ok(Some(PoolItem { item: (sample, fresh), number, job: fresh.then_some(job), bytes }))
         };
         let work = |CandidateJob { problem, program }: CandidateJob| match problem {
-            Err(Malformed { why }) => Ok(Err(NotJudged { why: why.clone() })),
+            Err(malformed) => Ok(Err(malformed.clone())),
             Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
                 Ok(judgement) => Ok(Ok(CandidateOutcome::from(judgement))),
-                Err(Error::Unjudgeable { why }) => Ok(Err(NotJudged { why })),
+                Err(Error::Unjudgeable { why }) => Ok(Err(Unjudgeable { why })),
                 Err(error) => Err(error),
             },
         };
@@ -258,26 +268,10 @@ impl ScoringRun<'_> {
             tally.add(sample.problem, &problems.list[sample.problem], &result);
             tally.resumed += 1;
             places[sample.problem].push(place);
-            let (_, program) = program(problems, options, &sample);
-            earlier.insert(seen.number(sample.problem, &program).0, result);
+            let job = CandidateJob::of(&sample, problems, options);
+            earlier.insert(seen.number(sample.problem, &job.program).0, result);
             Ok(())
         })?;
         Ok(earlier)
-    }
-}
-
-/// The problem of a sample, and the sample's program. For a malformed problem, the sample's text is used as the
-/// program.
-fn program<'a>(
-    problems: &'a Problems,
-    options: &ScoreOptions,
-    sample: &ImportedSample,
-) -> (Result<&'a Problem, &'a Malformed>, String) {
-    match &problems.list[sample.problem].problem {
-        Ok(problem) => {
-            let problem = problem.as_ref().expect("samples of problems without tests are left out");
-            (Ok(problem), extract::program(problem, &options.language, &sample.text, options.extract))
-        }
-        Err(malformed) => (Err(malformed), sample.text.as_str().to_string()),
     }
 }

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::extract::ExtractMode;
-use super::problems::LimitChanges;
 use crate::benchmark::BenchmarkFormat;
+use crate::task::candidate::{ExtractMode, LimitChanges};
 use offshoot_judge::{JudgeSetup, Language};
 
 /// The candidates to judge.

@@ -8,17 +8,14 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::problems::{ListedProblem, Problems};
-use super::results::{CandidateOutcome, JudgeResult, NotJudged};
-use crate::benchmark::Malformed;
+use super::results::{CandidateOutcome, JudgeResult};
+use crate::benchmark::Unjudgeable;
 use crate::statistics;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{count, counted};
 use offshoot_core::setting::{ALL_ATTEMPTED, SAMPLES};
 use offshoot_judge::Verdict;
 use offshoot_judge::problem::TestSuite;
-
-/// Seed of the bootstrap: the same verdicts give the same interval.
-const SEED: u64 = 0;
 
 /// Maximum number of problems named in a list; the others are counted.
 const MOST_NAMED: usize = 10;
@@ -61,7 +58,7 @@ impl VerdictTally {
     pub fn new(problems: &Problems) -> VerdictTally {
         let none = || vec![0; problems.list.len()];
         let malformed = problems.list.iter().enumerate().filter_map(|(ix, listed)| {
-            let Malformed { why } = listed.problem.as_ref().err()?;
+            let Unjudgeable { why } = listed.problem.as_ref().err()?;
             Some((ix, OmittedProblem { samples: 0, why: why.clone() }))
         });
         VerdictTally {
@@ -82,7 +79,7 @@ impl VerdictTally {
         let outcome = match (result, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
             (_, Some(left_out)) => return left_out.samples += 1,
-            (Err(NotJudged { why }), None) => return self.leave_out(problem, why),
+            (Err(Unjudgeable { why }), None) => return self.leave_out(problem, why),
         };
         self.samples[problem] += 1;
         self.right[problem] += u32::from(outcome.passed());
@@ -122,10 +119,8 @@ impl VerdictTally {
         let of_k = |k: u32| {
             let values: Vec<f64> =
                 self.samples.iter().zip(right).filter_map(|(n, c)| statistics::pass_at_k(*n, *c, k)).collect();
-            let value = values.iter().sum::<f64>() / values.len() as f64;
-            let interval = statistics::bootstrap(&values, SEED)?;
-            let differ = values.iter().any(|value| *value != values[0]);
-            Some(PassAt { k, value, interval: differ.then_some(interval) })
+            let (value, interval) = statistics::mean(&values)?;
+            Some(PassAt { k, value, interval })
         };
         ks.iter().copied().filter(|k| (1..=fewest).contains(k)).filter_map(of_k).collect()
     }

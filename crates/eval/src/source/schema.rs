@@ -223,11 +223,9 @@ impl Check<'_> {
             checked.insert(key.clone(), self.value(&inside(at, key), &known[key], value)?);
         }
         match known.iter().find(|(key, _)| is_required(leaf, key) && !checked.contains_key(*key)) {
-            Some((key, schema)) => Err(Fault::Wrong {
-                at: inside(at, key),
-                expected: self.schema.expected(schema),
-                found: "nothing (the key is missing)".to_string(),
-            }),
+            Some((key, schema)) => {
+                Err(self.wrong_inside(&inside(at, key), schema, "nothing (the key is missing)".to_string()))
+            }
             None => Ok(Value::Object(checked)),
         }
     }

@@ -156,6 +156,14 @@ pub fn bootstrap(values: &[f64], seed: u64) -> Option<(f64, f64)> {
     Some((means[RESAMPLES * 25 / 1000], means[RESAMPLES * 975 / 1000 - 1]))
 }
 
+/// The mean of `values` and its [`bootstrap`] interval, which is `None` if all are equal: resampling then tells
+/// nothing. `None` without values.
+pub fn mean(values: &[f64]) -> Option<(f64, Option<(f64, f64)>)> {
+    let interval = bootstrap(values, 0)?;
+    let differ = values.iter().any(|value| *value != values[0]);
+    Some((values.iter().sum::<f64>() / values.len() as f64, differ.then_some(interval)))
+}
+
 /// A number below `n` from the high half of the next number of SplitMix64.
 fn below(n: usize, state: &mut u64) -> usize {
     *state = state.wrapping_add(GOLDEN);

@@ -14,7 +14,7 @@ use crate::source::values::TaskPath;
 use crate::source::{Place, read_text};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::language::Language;
-use offshoot_judge::problem::{Assembly, Compare, Problem, TestSuite};
+use offshoot_judge::problem::{Assembly, Compare, Limits, Problem, TestSuite};
 use offshoot_text::reasoning::answer_part;
 
 /// The task file's key `grade.judge`.
@@ -25,7 +25,7 @@ pub(crate) struct JudgeSettings {
     /// The benchmark whose fields the items have (default: recognised by the fields).
     format: Option<BenchmarkFormat>,
     /// The part of a sample's text that is the program.
-    extract: CandidateExtract,
+    extract: ExtractMode,
     /// `python`, `cpp`, or commands: {"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}.
     #[schemars(with = "LanguageSetting", extend("x-expected" = "`python`, `cpp`, or an object with `file` and `run`"))]
     language: Option<Value>,
@@ -53,10 +53,9 @@ enum LanguageSetting {
 pub(crate) struct JudgeGrade {
     /// `None`: recognised by each item's fields.
     format: Option<BenchmarkFormat>,
-    extract: CandidateExtract,
+    extract: ExtractMode,
     language: Language,
-    timeout: Option<Duration>,
-    memory_bytes: Option<u64>,
+    limits: LimitChanges,
     /// A Python program: see [`Compare::Checker`].
     checker: Option<String>,
 }
@@ -64,14 +63,30 @@ pub(crate) struct JudgeGrade {
 /// The part of a sample's text that is the candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum CandidateExtract {
+#[schemars(rename = "CandidateExtract")]
+pub enum ExtractMode {
     /// The longest block between Markdown fences if there is one, else the whole text.
     #[default]
     Auto,
     /// All of it.
-    Completion,
+    #[serde(rename = "completion")]
+    None,
     /// The longest block between Markdown fences; without one, there is no candidate.
     Fence,
+}
+
+/// Limits of a user, for all problems; `None`: the benchmark's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LimitChanges {
+    pub cpu: Option<Duration>,
+    pub memory_bytes: Option<u64>,
+}
+
+impl LimitChanges {
+    pub fn apply(self, limits: &mut Limits) {
+        limits.cpu = self.cpu.unwrap_or(limits.cpu);
+        limits.memory_bytes = self.memory_bytes.unwrap_or(limits.memory_bytes);
+    }
 }
 
 /// The tests of one item, and how its samples become candidates.
@@ -79,16 +94,24 @@ enum CandidateExtract {
 pub struct ItemTests {
     pub problem: Problem,
     pub language: Language,
-    extract: CandidateExtract,
+    extract: ExtractMode,
 }
 
-/// A candidate in a sample's text.
+/// A candidate in a sample's text, or a sample's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CandidateText {
     /// Continues the problem's prompt, or is complete, as [`Assembly`] defines.
     Completion(String),
     /// A complete program, whatever the assembly.
     Program(String),
+}
+
+impl CandidateText {
+    pub fn as_str(&self) -> &str {
+        match self {
+            CandidateText::Completion(text) | CandidateText::Program(text) => text,
+        }
+    }
 }
 
 impl JudgeGrade {
@@ -108,8 +131,10 @@ impl JudgeGrade {
             format: settings.format,
             extract: settings.extract,
             language,
-            timeout: settings.timeout.map(Duration::from_secs_f64),
-            memory_bytes: settings.memory_mb.map(|mb| u64::from(mb) << 20),
+            limits: LimitChanges {
+                cpu: settings.timeout.map(Duration::from_secs_f64),
+                memory_bytes: settings.memory_mb.map(|mb| u64::from(mb) << 20),
+            },
             checker,
         })
     }
@@ -123,8 +148,7 @@ impl JudgeGrade {
             other => other,
         };
         let mut problem = benchmark::problem(self.format, id, fields).map_err(in_file)?;
-        problem.limits.cpu = self.timeout.unwrap_or(problem.limits.cpu);
-        problem.limits.memory_bytes = self.memory_bytes.unwrap_or(problem.limits.memory_bytes);
+        self.limits.apply(&mut problem.limits);
         if let Some(program) = &self.checker {
             let TestSuite::Streams(streams) = &mut problem.suite else {
                 let expected = "tests by standard input and output, because `grade.judge.checker` compares outputs";
@@ -146,11 +170,11 @@ impl ItemTests {
     pub fn candidate(&self, text: &str) -> CandidateText {
         let text = &*answer_part(text);
         let code = match (self.extract, fenced(text)) {
-            (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
+            (ExtractMode::None, _) | (ExtractMode::Auto, None) => {
                 return CandidateText::Completion(text.to_string());
             }
-            (CandidateExtract::Fence | CandidateExtract::Auto, Some(code)) => code,
-            (CandidateExtract::Fence, None) => "",
+            (ExtractMode::Fence | ExtractMode::Auto, Some(code)) => code,
+            (ExtractMode::Fence, None) => "",
         };
         let indented =
             code.lines().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with([' ', '\t']));
@@ -207,7 +231,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn tests(extract: CandidateExtract) -> ItemTests {
+    fn tests(extract: ExtractMode) -> ItemTests {
         let fields = json!({
             "prompt": "import math\n\ndef f(x):\n    \"\"\"Double.\"\"\"\n",
             "entry_point": "f",
@@ -220,7 +244,7 @@ mod tests {
     #[test]
     fn a_fenced_program_follows_the_prompt_and_a_fenced_body_completes_it() {
         let program = "Sure:\n```python\ndef f(x):\n    return 2 * x\n```\nDone.";
-        let tests = tests(CandidateExtract::Auto);
+        let tests = tests(ExtractMode::Auto);
         let assembled = tests.program(program);
         assert!(assembled.starts_with("import math\n") && assembled.ends_with("\ndef f(x):\n    return 2 * x\n"));
         let body = "```\n    return 2 * x\n```";
@@ -232,7 +256,7 @@ mod tests {
     fn programs_in_the_reasoning_are_no_candidates() {
         let reasoning = "Try:\n```python\ndef f(x):\n    return x + x if x else 0\n```\nSimpler:\n";
         let answer = "```python\ndef f(x):\n    return 2 * x\n```\n";
-        let tests = tests(CandidateExtract::Auto);
+        let tests = tests(ExtractMode::Auto);
         let expected = tests.program(answer);
         for text in [
             format!("<think>{reasoning}</think>\n{answer}"),
@@ -249,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_other_scorers_are_given_makes_the_same_program() {
-        let tests = tests(CandidateExtract::Fence);
+        let tests = tests(ExtractMode::Fence);
         let Assembly::After(prompt) = &tests.problem.assembly else { panic!("HumanEval") };
         for text in ["```\ndef f(x):\n    return 2 * x\n```", "```\n    return 2 * x\n```", "no code"] {
             let (theirs, ours) = (format!("{prompt}{}", tests.completion(text)), tests.program(text));

@@ -8,11 +8,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::records;
 use crate::records::{Format, RecordPlace};
 use crate::source::values::{TaskPath, Texts};
 use crate::source::{Place, read_text};
-use crate::task::file_format::{TEXTS, columns_of, format_of};
+use crate::task::file_format::{FileFormat, TEXTS};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 use offshoot_core::json;
@@ -77,7 +76,7 @@ pub(crate) enum Questions {
     Listed(String),
     /// In a separate file; `document` is the field that names the document. `None`: all questions are for every
     /// document.
-    Apart { path: PathBuf, format: Format, columns: Option<Vec<String>>, document: Option<String> },
+    Apart { path: PathBuf, format: FileFormat, document: Option<String> },
 }
 
 /// The task file's key `items.questions`.
@@ -110,9 +109,8 @@ impl Questions {
             QuestionSettings::Field(field) => Ok(Questions::Listed(field)),
             QuestionSettings::File(file) => {
                 let path = place.source.resolve(file.path.0);
-                let format = format_of(place, &path, file.format)?;
-                let columns = columns_of(place, file.columns, format)?;
-                Ok(Questions::Apart { path, format, columns, document: file.document })
+                let format = FileFormat::new(place, &path, file.format, file.columns)?;
+                Ok(Questions::Apart { path, format, document: file.document })
             }
         }
     }
@@ -121,9 +119,8 @@ impl Questions {
     pub fn asked(&self) -> Result<Option<QuestionSet>> {
         match self {
             Questions::Listed(_) => Ok(None),
-            Questions::Apart { path, format, columns, document } => {
-                let questions = records::records(path, *format, columns.as_deref())?;
-                QuestionSet::new(path, document.as_deref(), questions).map(Some)
+            Questions::Apart { path, format, document } => {
+                QuestionSet::new(path, document.as_deref(), format.records(path)?).map(Some)
             }
         }
     }

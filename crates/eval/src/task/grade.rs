@@ -5,7 +5,7 @@ use std::path::Path;
 
 use regex::Regex;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
 use crate::answer::expression::ExpressionTarget;
@@ -90,37 +90,25 @@ pub(crate) struct ExpressionSettings {
     value: NumberOrField,
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct FieldName {
     /// The item's field.
     #[schemars(extend("x-expected" = "the name of an item's field"))]
     pub field: String,
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
-enum NumberOrField {
+pub(crate) enum NumberOrField {
     Number(Number),
     Field(FieldName),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct GradedText {
-    pub correct: bool,
-    /// The right answer, for the results.
-    pub reference: String,
 }
 
 /// How a text is compared with its item's reference.
 #[derive(Debug)]
 pub(crate) enum Grader {
-    /// The canonical answer equals the field's.
-    Exact {
-        field: String,
-        extractor: Extractor,
-    },
-    /// The answer is a number within `tolerance` of the field's.
-    Number {
+    /// The canonical answer equals the field's or, of numbers, is within `tolerance` of it.
+    Answer {
         field: String,
         extractor: Extractor,
         tolerance: f64,
@@ -136,22 +124,14 @@ pub(crate) enum Grader {
     /// The answer is an expression of the numbers in the field `numbers` with the required value.
     Expression {
         numbers: String,
-        value: NumberSource,
+        value: NumberOrField,
     },
-}
-
-/// A number in the task file, or in the item's field.
-#[derive(Debug)]
-pub(crate) enum NumberSource {
-    Number(String),
-    Field(String),
 }
 
 /// The reference for an item's samples.
 #[derive(Clone, Debug)]
 pub(crate) enum ExpectedAnswer {
-    Exact { values: Vec<String>, normalise: Normalise },
-    Number { values: Vec<String>, tolerance: f64 },
+    Answer { values: Vec<String>, normalise: Normalise, tolerance: f64 },
     Pattern(Regex),
     Contains { values: Vec<String>, ignore_case: bool },
     Expression(ExpressionTarget),
@@ -173,11 +153,11 @@ impl TaskGrading {
             GradeSettings::Exact(exact) => {
                 let normalise = exact.normalise.or(normalise).unwrap_or(Normalise::Text);
                 let extractor = Extractor::new(&place.key("exact"), &exact.rules, normalise)?;
-                Grader::Exact { field: exact.field, extractor }
+                Grader::Answer { field: exact.field, extractor, tolerance: 0.0 }
             }
             GradeSettings::Number(number) => {
                 let extractor = Extractor::new(&place.key("number"), &number.rules, Normalise::Number)?;
-                Grader::Number { field: number.field, extractor, tolerance: number.tolerance }
+                Grader::Answer { field: number.field, extractor, tolerance: number.tolerance }
             }
             GradeSettings::Regex(PatternSettings { field, pattern }) => match (field, pattern) {
                 (Some(field), None) => Grader::PatternField(field),
@@ -186,10 +166,6 @@ impl TaskGrading {
             },
             GradeSettings::Contains(ContainsSettings { field, ignore_case }) => Grader::Contains { field, ignore_case },
             GradeSettings::Expression(ExpressionSettings { numbers, value }) => {
-                let value = match value {
-                    NumberOrField::Number(number) => NumberSource::Number(number.to_string()),
-                    NumberOrField::Field(field) => NumberSource::Field(field.field),
-                };
                 Grader::Expression { numbers: numbers.field, value }
             }
             GradeSettings::Judge(judge) => return JudgeGrade::new(&place.key("judge"), judge).map(TaskGrading::Judge),
@@ -202,10 +178,7 @@ impl Grader {
     /// The item's field with the reference; `None`: it is the same for all items.
     pub fn field(&self) -> Option<&str> {
         match self {
-            Grader::Exact { field, .. }
-            | Grader::Number { field, .. }
-            | Grader::PatternField(field)
-            | Grader::Contains { field, .. } => Some(field),
+            Grader::Answer { field, .. } | Grader::PatternField(field) | Grader::Contains { field, .. } => Some(field),
             Grader::Pattern(_) | Grader::Expression { .. } => None,
         }
     }
@@ -214,11 +187,9 @@ impl Grader {
     pub fn reference(&self, path: &Path, id: &str, fields: &Map<String, Value>) -> Result<ExpectedAnswer> {
         let item = ItemFields { path, id, fields };
         Ok(match self {
-            Grader::Exact { field, extractor } => {
-                ExpectedAnswer::Exact { values: item.answers(field, extractor)?, normalise: extractor.normalise }
-            }
-            Grader::Number { field, extractor, tolerance } => {
-                ExpectedAnswer::Number { values: item.answers(field, extractor)?, tolerance: *tolerance }
+            Grader::Answer { field, extractor, tolerance } => {
+                let (values, normalise) = (item.answers(field, extractor)?, extractor.normalise);
+                ExpectedAnswer::Answer { values, normalise, tolerance: *tolerance }
             }
             Grader::Pattern(regex) => ExpectedAnswer::Pattern(regex.clone()),
             Grader::PatternField(field) => ExpectedAnswer::Pattern(item.regex(field)?),
@@ -277,11 +248,11 @@ impl ItemFields<'_> {
     }
 
     /// The target of an expression; the numbers may be a string or a list.
-    fn target(&self, numbers: &str, value: &NumberSource) -> Result<ExpressionTarget> {
+    fn target(&self, numbers: &str, value: &NumberOrField) -> Result<ExpressionTarget> {
         let given = self.texts(numbers)?.join(" ");
         let value = match value {
-            NumberSource::Number(number) => number.clone(),
-            NumberSource::Field(field) => self.texts(field)?.concat(),
+            NumberOrField::Number(number) => number.to_string(),
+            NumberOrField::Field(named) => self.texts(&named.field)?.concat(),
         };
         ExpressionTarget::new(&given, &value).ok_or_else(|| {
             self.wrong(numbers, "numbers (and a number to be made of them)", format!("\"{given}\" and \"{value}\""))
@@ -301,23 +272,18 @@ impl ExpectedAnswer {
     /// The right answer, for the results.
     pub fn shown(&self) -> String {
         match self {
-            ExpectedAnswer::Exact { values, .. }
-            | ExpectedAnswer::Number { values, .. }
-            | ExpectedAnswer::Contains { values, .. } => values.join(" | "),
+            ExpectedAnswer::Answer { values, .. } | ExpectedAnswer::Contains { values, .. } => values.join(" | "),
             ExpectedAnswer::Pattern(regex) => regex.to_string(),
             ExpectedAnswer::Expression(target) => target.shown().to_string(),
         }
     }
 
-    /// Grades a sample: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which is wrong
-    /// if the grader compares answers).
-    pub fn judge(&self, text: &str, answer: Option<&str>) -> GradedText {
-        let correct = match self {
-            ExpectedAnswer::Exact { values, normalise } => {
-                answer.and_then(|a| normalise.apply(a)).is_some_and(|given| values.contains(&given))
-            }
-            ExpectedAnswer::Number { values, tolerance } => answer
-                .and_then(|a| Normalise::Number.apply(a))
+    /// Whether a sample is right: `text` is the whole sample, `answer` its extracted answer (`None`: it has none, which
+    /// is wrong if the grader compares answers).
+    pub fn accepts(&self, text: &str, answer: Option<&str>) -> bool {
+        match self {
+            ExpectedAnswer::Answer { values, normalise, tolerance } => answer
+                .and_then(|a| normalise.apply(a))
                 .is_some_and(|given| values.iter().any(|v| near(v, &given, *tolerance))),
             ExpectedAnswer::Pattern(regex) => regex.is_match(text),
             ExpectedAnswer::Contains { values, ignore_case } => {
@@ -326,12 +292,11 @@ impl ExpectedAnswer {
                 values.iter().any(|v| text.contains(&fold(v)))
             }
             ExpectedAnswer::Expression(target) => answer.is_some_and(|answer| target.accepts(answer)),
-        };
-        GradedText { correct, reference: self.shown() }
+        }
     }
 }
 
-/// Whether two canonical numbers are equal as text, or within the tolerance if there is one.
+/// Whether two canonical answers are equal as text or, if there is a tolerance, are numbers within it.
 fn near(a: &str, b: &str, tolerance: f64) -> bool {
     let value = |s: &str| s.parse::<f64>().expect("a canonical number is one for f64 too");
     a == b || (tolerance > 0.0 && (value(a) - value(b)).abs() <= tolerance)

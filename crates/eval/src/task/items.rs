@@ -16,7 +16,7 @@ use crate::source::values::{TaskPath, Texts};
 use crate::task::candidate::ItemTests;
 use crate::task::documents;
 use crate::task::documents::{QuestionSet, QuestionSettings, Questions};
-use crate::task::file_format::{NO_COLUMNS, columns_of, format_of};
+use crate::task::file_format::{FileFormat, NO_COLUMNS};
 use crate::task::grade::ExpectedAnswer;
 use crate::task::matched;
 use crate::task::matched::NamePattern;
@@ -123,27 +123,23 @@ enum ItemsFrom {
     Inline(Vec<Value>),
     /// A text file or a folder of them.
     Texts,
-    File {
-        format: Format,
-        columns: Option<Vec<String>>,
-    },
+    File(FileFormat),
     /// A Parquet file, or a folder or pattern of them.
     Parquet(SplitChoice),
     /// Every file that matches the path, which contains a star, or whose name matches `names`; `star` is the field for
     /// the text matched by the star.
     Files {
-        format: Format,
-        columns: Option<Vec<String>>,
+        format: FileFormat,
         star: String,
         names: Option<NamePattern>,
     },
 }
 
 impl ItemsFrom {
-    fn of_records(format: Format, columns: Option<Vec<String>>, choice: SplitChoice) -> ItemsFrom {
-        match format {
+    fn of_records(format: FileFormat, choice: SplitChoice) -> ItemsFrom {
+        match format.format {
             Format::Parquet => ItemsFrom::Parquet(choice),
-            format => ItemsFrom::File { format, columns },
+            _ => ItemsFrom::File(format),
         }
     }
 }
@@ -167,7 +163,7 @@ impl ItemSource {
                 let path = place.source.resolve(path.0);
                 let from = match documents::is_texts(&path) {
                     true => ItemsFrom::Texts,
-                    false => ItemsFrom::of_records(format_of(place, &path, None)?, None, SplitChoice::default()),
+                    false => ItemsFrom::of_records(FileFormat::new(place, &path, None, None)?, SplitChoice::default()),
                 };
                 Ok(ItemSource { path, from, id: None, questions: None, skip: 0, limit: None })
             }
@@ -202,12 +198,11 @@ impl ItemSource {
             star => {
                 // Of files in a folder, their names tell the format.
                 let named = names.as_ref().map_or(path.as_path(), |(name, _)| Path::new(name));
-                let format = format_of(place, named, file.format)?;
-                let columns = columns_of(place, file.columns, format)?;
+                let format = FileFormat::new(place, named, file.format, file.columns)?;
                 let names = names.map(|(_, pattern)| pattern);
                 match star {
-                    Some(star) => ItemsFrom::Files { format, columns, star, names },
-                    None => ItemsFrom::of_records(format, columns, choice.clone()),
+                    Some(star) => ItemsFrom::Files { format, star, names },
+                    None => ItemsFrom::of_records(format, choice.clone()),
                 }
             }
         };
@@ -227,7 +222,7 @@ impl ItemSource {
                 Ok(matched::files(&self.path, names.as_ref())?.into_iter().map(|(_, path)| path).collect())
             }
             ItemsFrom::Parquet(choice) => records::parquet_files(&self.path, choice),
-            ItemsFrom::Inline(_) | ItemsFrom::File { .. } => Ok(Vec::new()),
+            ItemsFrom::Inline(_) | ItemsFrom::File(_) => Ok(Vec::new()),
         }
     }
 
@@ -283,14 +278,12 @@ impl ItemSource {
                 };
                 Ok(Box::new(documents::texts(&self.path)?.into_iter().enumerate().map(found)))
             }
-            ItemsFrom::File { format, columns } => {
-                Ok(Box::new(records::records(&self.path, *format, columns.as_deref())?.map(plain)))
-            }
+            ItemsFrom::File(format) => Ok(Box::new(format.records(&self.path)?.map(plain))),
             ItemsFrom::Parquet(choice) => Ok(Box::new(records::rows(&self.path, choice)?.map(plain))),
-            ItemsFrom::Files { format, columns, star, names } => {
+            ItemsFrom::Files { format, star, names } => {
                 let mut all: Vec<Result<RecordWithId>> = Vec::new();
                 for (name, path) in matched::files(&self.path, names.as_ref())? {
-                    for (ix, record) in records::records(&path, *format, columns.as_deref())?.enumerate() {
+                    for (ix, record) in format.records(&path)?.enumerate() {
                         all.push(record.map(|(place, mut fields)| {
                             fields.insert(star.clone(), Value::String(name.clone()));
                             RecordWithId {

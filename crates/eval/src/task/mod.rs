@@ -23,7 +23,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use grade::GradedText;
 pub use items::Item;
 pub use method::{
     Choose, EarlyStop, Method, Sampling, ThoughtScoring, Verdicts, choose, scoring, steps, tree_of_thought,
@@ -80,10 +79,6 @@ pub struct Overrides {
     /// `key=value`, `key` a dotted path into the task file, `value` JSON or else a string.
     pub set: Vec<String>,
     pub samples: Option<u32>,
-    pub seed: Option<u64>,
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    pub max_tokens: Option<u32>,
     /// Model folder; relative to the current folder, unlike the task file's `model`.
     pub model: Option<PathBuf>,
 }
@@ -107,13 +102,13 @@ pub struct Task {
 impl Task {
     /// Reads and checks a task file and the text files that its prompt names; items are not read.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Task> {
-        Task::of(path, TaskSource::read(path, &overrides.assignments())?, overrides)
+        Task::of(path, TaskSource::read(path, &overrides.set)?, overrides)
     }
 
     /// The task with the source `value` ([`Task::source`]) of an earlier run, changed by `overrides`; `path`: the path
     /// of its file.
     pub fn reload(path: &Path, value: Value, overrides: &Overrides) -> Result<Task> {
-        Task::of(path, TaskSource::of(path, value, &overrides.assignments())?, overrides)
+        Task::of(path, TaskSource::of(path, value, &overrides.set)?, overrides)
     }
 
     /// Only the method of the task with the source `value`.
@@ -236,16 +231,16 @@ impl Task {
         self.answer.is_some()
     }
 
-    /// Grades a sample; `answer`: the result of [`Task::answer`]. If the task does not define answers, the whole text
-    /// is the answer. `None`: the task has no grader, or a judge grades.
-    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<GradedText> {
+    /// Whether a sample is right; `answer`: the result of [`Task::answer`]. If the task does not define answers, the
+    /// whole text is the answer. `None`: the task has no grader, or a judge grades.
+    pub fn grade(&self, item: &Item, text: &str, answer: Option<&ExtractedAnswer>) -> Option<bool> {
         let text = &*answer_part(text);
         let given = match self.answer {
             Some(_) => answer.map(|a| a.found.as_str()),
             None => Some(text),
         };
         match &item.standard {
-            Some(Standard::Reference(reference)) => Some(reference.judge(text, given)),
+            Some(Standard::Reference(reference)) => Some(reference.accepts(text, given)),
             Some(Standard::Tests(_)) | None => None,
         }
     }
@@ -253,21 +248,5 @@ impl Task {
     /// Whether samples are programs for the judge.
     pub fn is_judged(&self) -> bool {
         matches!(self.grade, Some(TaskGrading::Judge(_)))
-    }
-}
-
-impl Overrides {
-    /// The overrides of keys that every task file has, as `key=value` assignments.
-    fn assignments(&self) -> Vec<String> {
-        fn set(key: &str, value: Option<impl ToString>) -> Option<String> {
-            value.map(|value| format!("sampling.{key}={}", value.to_string()))
-        }
-        let options = [
-            set("seed", self.seed),
-            set("temperature", self.temperature),
-            set("top_p", self.top_p),
-            set("max_tokens", self.max_tokens),
-        ];
-        self.set.iter().cloned().chain(options.into_iter().flatten()).collect()
     }
 }

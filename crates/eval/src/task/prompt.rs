@@ -34,12 +34,7 @@ impl TaskPrompt {
 
     /// Encodes the prompt like Hugging Face transformers: the whole text, with the tokenizer's special tokens (a
     /// beginning of text), or a rendered chat without them, because it contains its own. A chat counts as one level.
-    pub fn encode(&self, tokenizer: &Tokenizer) -> Result<LevelTokens> {
-        self.encode_shared(&mut SharedEncoder::new(tokenizer))
-    }
-
-    /// Like [`TaskPrompt::encode`], for one prompt of many.
-    pub fn encode_shared(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
+    pub fn encode(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
         let tokenizer = encoder.tokenizer();
         let encoded = match self {
             TaskPrompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
@@ -55,8 +50,8 @@ impl TaskPrompt {
         Ok(encoded)
     }
 
-    /// Like [`TaskPrompt::encode_shared`], with possible continuations.
-    pub fn encode_choices_shared(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
+    /// Like [`TaskPrompt::encode`], with possible continuations.
+    pub fn encode_choices(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
         match self {
             TaskPrompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
             TaskPrompt::Chat { .. } => {

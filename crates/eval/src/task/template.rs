@@ -40,14 +40,11 @@ impl TextSettings {
 }
 
 /// A compiled template and the key of its place in the task file, for error messages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    #[serde(skip)]
     task: PathBuf,
     /// The dotted path of its key.
-    #[serde(skip)]
     at: String,
 }
 

@@ -19,7 +19,7 @@ use offshoot_search::tree::{NodeState, Trace, TraceNode};
 const UNFINISHED: &str = "The run ended before this item did: only what is on disk is shown.";
 
 /// Lines of a JSON lines file, each an object.
-type JsonObjects = Vec<Map<String, Value>>;
+pub type JsonObjects = Vec<Map<String, Value>>;
 
 /// The recorded data of one item.
 pub struct RecordedItem {
@@ -37,6 +37,7 @@ impl RecordedItem {
     }
 }
 
+/// Reads the searches of a run: all items, or only the item `wanted`.
 pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
     let name = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
     let name =
@@ -164,7 +165,7 @@ fn index_of(line: &Map<String, Value>) -> Option<usize> {
 }
 
 /// The objects of a JSON lines file. The last line may be incomplete if the run was killed.
-fn lines(path: &Path) -> Result<JsonObjects> {
+pub fn lines(path: &Path) -> Result<JsonObjects> {
     let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
     let mut lines = Vec::new();
     for (number, line) in bytes.split(|&byte| byte == b'\n').enumerate() {

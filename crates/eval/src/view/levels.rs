@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::report::LevelUse;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count, counted};
 use offshoot_core::out::svg::{Anchor, Font, LINE, Svg, width_of};
@@ -31,17 +32,8 @@ struct SummaryFile {
     task: String,
     items: usize,
     samples: usize,
-    levels: Vec<SummaryLevel>,
+    levels: Vec<LevelUse>,
     engine: SummaryEngine,
-}
-
-#[derive(Deserialize)]
-struct SummaryLevel {
-    level: String,
-    tokens: u64,
-    tokens_unshared: u64,
-    kv_bytes: u64,
-    kv_bytes_unshared: u64,
 }
 
 #[derive(Deserialize)]
@@ -98,7 +90,7 @@ impl SummaryFile {
             1 => self.samples,
             2 => self.items,
             _ => {
-                let SummaryLevel { tokens, tokens_unshared, .. } = self.levels[level];
+                let LevelUse { tokens, tokens_unshared, .. } = self.levels[level];
                 let nodes = self.samples as f64 * tokens as f64 / tokens_unshared.max(1) as f64;
                 (nodes.round() as usize).clamp(1, self.items)
             }
@@ -154,7 +146,7 @@ impl SummaryFile {
         }
     }
 
-    fn draw_costs(&self, svg: &mut Svg, level: &SummaryLevel, top: f64, colour: &str) {
+    fn draw_costs(&self, svg: &mut Svg, level: &LevelUse, top: f64, colour: &str) {
         let most = self.levels.iter().map(|level| level.tokens_unshared).max().unwrap_or(1).max(1) as f64;
         let long = |tokens: u64| (tokens as f64 / most * (WIDTH - MARGIN - COSTS)).max(2.0);
         let served = level.tokens_unshared as f64 / level.tokens.max(1) as f64;
@@ -178,7 +170,7 @@ impl SummaryFile {
 
     fn draw_totals(&self, svg: &mut Svg, top: f64) {
         svg.line((MARGIN, top), (WIDTH - MARGIN, top), 1.0, LINE);
-        let sum = |of: fn(&SummaryLevel) -> u64| self.levels.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&LevelUse) -> u64| self.levels.iter().map(of).sum::<u64>();
         let (tokens, unshared) = (sum(|level| level.tokens), sum(|level| level.tokens_unshared));
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
         let times = |some: u64, all: u64| all as f64 / some.max(1) as f64;

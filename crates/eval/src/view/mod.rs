@@ -21,7 +21,7 @@ use offshoot_core::out::files::{check_output, write_whole};
 use offshoot_search::tree::Trace;
 
 pub use ends::{SampleEnd, ends};
-pub use folder::{RecordedItem, recorded};
+pub use folder::{RecordedItem, lines, read, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
 
 /// The options of `offshoot tree`.
@@ -78,11 +78,6 @@ pub fn show(options: &ViewOptions) -> Result<()> {
         out::line(format_args!("wrote {} ({} items, {nodes} nodes)", path.display(), run.items.len()))?;
     }
     Ok(())
-}
-
-/// Reads the searches of a run: all items, or only `item`.
-pub fn read(run: &Path, item: Option<&str>) -> Result<ShownRun> {
-    folder::read(run, item)
 }
 
 /// One tree as a page that needs no other file.

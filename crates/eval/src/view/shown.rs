@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::ends::{SampleEnd, ends};
+use crate::report::is_zero;
 use offshoot_search::tree::{Trace, TraceNode};
 
 #[derive(Clone, Debug)]
@@ -132,10 +133,6 @@ impl Serialize for ShownItem {
         map.serialize_entry("nodes", &self.nodes())?;
         map.end()
     }
-}
-
-fn is_zero(number: &usize) -> bool {
-    *number == 0
 }
 
 #[cfg(test)]

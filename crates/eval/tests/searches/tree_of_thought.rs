@@ -11,7 +11,7 @@ use offshoot_eval::task::tree_of_thought::ItemTexts;
 use offshoot_eval::task::{Item, Method, Overrides, Task, TaskPrompt};
 use offshoot_search::tree::{NodeState, Prompt, SamplingTree};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample, tree_of_thought};
-use offshoot_text::AddSpecial;
+use offshoot_text::{AddSpecial, SharedEncoder};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -89,7 +89,7 @@ fn search(task: &Task, item: &Item, engine: EngineHandle, interrupted: bool) -> 
     let continuation = |text: &str| Ok(tokens_of(text));
     let assess = |text: &str| {
         let answer = task.answer(text);
-        let correct = task.grade(item, text, answer.as_ref()).map(|verdict| verdict.correct);
+        let correct = task.grade(item, text, answer.as_ref());
         Assessment::graded(answer.map(|answer| answer.value), correct)
     };
     let mut recorded = Vec::new();
@@ -498,7 +498,10 @@ fn bundled(at_once: usize) -> (Vec<Outcome>, offshoot_engine::Metrics) {
     let Method::TreeOfThought(how) = &task.method else { panic!("{:?}", task.method) };
     let solve = |item: &Item| {
         let render = |prompt: &TaskPrompt| {
-            Ok(Prompt { text: prompt.text(&tokenizer)?, tokens: prompt.encode(&tokenizer)?.tokens })
+            Ok(Prompt {
+                text: prompt.text(&tokenizer)?,
+                tokens: prompt.encode(&mut SharedEncoder::new(&tokenizer))?.tokens,
+            })
         };
         let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
         let mut tree = SamplingTree::new(engine.clone(), render(&task.prompt(item)?)?)?.seed(1).named(&item.id);

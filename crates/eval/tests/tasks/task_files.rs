@@ -123,9 +123,8 @@ fn the_example_of_the_design() {
     assert_eq!(levels(&task, &items[0]), ["Question: a\nAnswer: b {{verbatim}}\n\n", "Question: How many?\nAnswer:"]);
     let answer = task.answer("500 + 500\n#### 1000.0\n").unwrap();
     assert_eq!(answer, ExtractedAnswer { value: "1000".into(), found: "1000.0".into() });
-    let verdict = task.grade(&items[0], "", Some(&answer)).unwrap();
-    assert_eq!((verdict.correct, verdict.reference.as_str()), (true, "1000"));
-    assert!(!task.grade(&items[0], "1000", None).unwrap().correct, "no answer is wrong");
+    assert!(task.grade(&items[0], "", Some(&answer)).unwrap());
+    assert!(!task.grade(&items[0], "1000", None).unwrap(), "no answer is wrong");
 }
 
 #[test]
@@ -256,7 +255,8 @@ fn overrides_from_the_command_line() {
     assert!(error(&unasked).contains("`method.best_of_n.by.prompt`"));
     assert!(error("seed").contains("`set`: expected key=value, found `seed`"));
 
-    let options = Overrides { samples: Some(3), seed: Some(9), model: Some("here".into()), ..Overrides::default() };
+    let set = vec!["sampling.seed=9".into()];
+    let options = Overrides { set, samples: Some(3), model: Some("here".into()) };
     let task = desk.load_with(&with("model", json!("there")), &options).unwrap();
     assert_eq!((task.method.samples(), task.sampling.seed, task.model), (3, 9, Some("here".into())));
     let none = Overrides { samples: Some(0), ..Overrides::default() };
@@ -359,7 +359,7 @@ fn documents_with_questions_become_items() {
     assert_eq!(ids, ["d1/0", "d1/1", "d2/0"]);
     assert_eq!(levels(&task, &items[1]), ["Read.\n", "Long.\n\n", "Question: b?\nAnswer:"]);
     assert_eq!(levels(&task, &items[2])[1], "Short.\n\n");
-    assert!(task.grade(&items[1], " b.\n", None).unwrap().correct);
+    assert!(task.grade(&items[1], " b.\n", None).unwrap());
     assert_eq!(task.items(Some(2)).unwrap().len(), 2);
 
     desk.put("docs.jsonl", "{\"id\": \"d\", \"document\": \"x\"}");
@@ -447,7 +447,7 @@ fn numbers_of_items_keep_the_digits_of_the_file() {
         for (item, digits) in items.iter().zip([one, other]) {
             assert_eq!((item.id.as_str(), item.reference().as_deref()), (digits, Some(digits)), "{name}");
             assert_eq!(levels(&task, item), [format!("{digits} 0.1000000000000000055 3.0 {digits}")], "{name}");
-            let right = |text: &str| task.grade(item, text, task.answer(text).as_ref()).unwrap().correct;
+            let right = |text: &str| task.grade(item, text, task.answer(text).as_ref()).unwrap();
             assert_eq!((right(one), right(other)), (digits == one, digits == other), "{name}");
         }
         assert_eq!(items.len(), 2);
@@ -465,7 +465,7 @@ fn numbers_with_exponents_are_references_of_their_value() {
             );
             let task = Task::load(&desk.put("t.json", task), &Overrides::default()).unwrap();
             let items = task.items(None).unwrap();
-            assert!(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap().correct, "{number} {normalise}");
+            assert!(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap(), "{number} {normalise}");
         }
     }
 }
@@ -502,7 +502,7 @@ fn graders() {
         (task["answer"], task["grade"], task["items"]) = (answer, grade, json!([item]));
         let task = desk.load(&task).unwrap();
         let items = task.items(None).map_err(|e| one_sentence(e.to_string()))?;
-        Ok::<bool, String>(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap().correct)
+        Ok::<bool, String>(task.grade(&items[0], text, task.answer(text).as_ref()).unwrap())
     };
     let right = |answer: Value, grade: Value, item: Value, text: &str| verdict(answer, grade, item, text).unwrap();
     let number = json!({"regex": "= (.*)", "normalise": "number"});
@@ -572,9 +572,9 @@ fn extraction_agrees_with_gsm8k_s_own_grading() {
         for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
             let solution = &item.fields[model];
             let text = solution["solution"].as_str().unwrap();
-            let verdict = task.grade(item, text, task.answer(text).as_ref()).unwrap();
-            if verdict.correct != solution["is_correct"].as_bool().unwrap() {
-                differ.push((item.id.clone(), model, text.to_string(), verdict));
+            let is_right = task.grade(item, text, task.answer(text).as_ref()).unwrap();
+            if is_right != solution["is_correct"].as_bool().unwrap() {
+                differ.push((item.id.clone(), model, text.to_string(), is_right, item.reference()));
             }
         }
     }
@@ -621,7 +621,7 @@ fn a_new_task_works_as_it_is_written() {
     }
     let winner = tally.leader().unwrap().value.clone();
     let answer = ExtractedAnswer { found: winner.clone(), value: winner };
-    assert!(task.grade(&items[0], "", Some(&answer)).unwrap().correct);
+    assert!(task.grade(&items[0], "", Some(&answer)).unwrap());
 
     std::fs::remove_file(&files[0]).unwrap();
     let error = scaffold::write(&folder, "my-task").unwrap_err().to_string();
@@ -681,18 +681,13 @@ fn a_path_of_the_command_line_is_one_of_the_current_folder() {
 }
 
 #[test]
-fn options_and_set_are_one_mechanism() {
-    let options = Overrides {
-        set: vec!["sampling.temperature=0.1".into()],
-        temperature: Some(0.6),
-        top_p: Some(0.9),
-        max_tokens: Some(7),
-        ..Overrides::default()
-    };
+fn of_two_changes_of_a_key_the_last_counts() {
+    let set = ["temperature=0.1", "temperature=0.6", "top_p=0.9", "max_tokens=7"].map(|set| format!("sampling.{set}"));
+    let options = Overrides { set: set.to_vec(), ..Overrides::default() };
     let task = Desk::new().load_with(&sample_task(), &options).unwrap();
     assert_eq!((task.sampling.temperature, task.sampling.top_p, task.sampling.max_tokens), (0.6, 0.9, 7));
     assert_eq!(task.source["sampling"], json!({"temperature": 0.6, "top_p": 0.9, "max_tokens": 7}));
-    let wrong = Overrides { top_p: Some(2.0), ..Overrides::default() };
+    let wrong = Overrides { set: vec!["sampling.top_p=2".into()], ..Overrides::default() };
     let error = Desk::new().load_with(&sample_task(), &wrong).unwrap_err();
     assert!(error.contains("`sampling.top_p`") && error.contains("found 2 (given on the command line)"), "{error}");
 }

@@ -88,7 +88,8 @@ impl Checker {
     }
 
     pub fn receive(&self, patience: Duration) -> StreamRead {
-        stream::receive(self.stream(), LONGEST_MESSAGE, &mut Deadline::after(patience))
+        let mut deadline = Deadline::after(patience);
+        stream::receive(self.stream(), LONGEST_MESSAGE, &mut || deadline.wait())
     }
 
     /// Ends the child if it still runs. Returns whether the checker can be used again.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::checker::{Checker, Checkers, PATIENCE};
 use super::marshal;
 use super::programs::Programs;
-use super::stream::{self, Patience, StreamRead};
+use super::stream::{self, StreamRead};
 use crate::fair_clock::Deadline;
 use crate::message::last_line;
 use crate::problem::Limits;
@@ -20,13 +20,6 @@ use offshoot_core::error::{Error, Result};
 /// The signal of the alarm that the runner sets for a single test.
 const SIGPROF: i32 = 27;
 
-/// Which tests of a candidate are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    FirstFailure,
-    All,
-}
-
 /// The tests of one candidate.
 pub(super) struct CheckedTests<'a> {
     /// The order for the checker, without nonce and first test, which are added here.
@@ -34,7 +27,8 @@ pub(super) struct CheckedTests<'a> {
     /// The reference's answers, for a suite that has one.
     pub answers: Option<&'a [u8]>,
     pub count: usize,
-    pub extent: Extent,
+    /// Whether those after the first failed one are run, too.
+    pub all: bool,
     /// The limits of one test. Loading the program before the first test has the same limits.
     pub each: Limits,
     /// Longest wall-clock time between two messages of the tests.
@@ -68,15 +62,8 @@ pub(super) struct PythonJudging<'a> {
 #[derive(Deserialize)]
 struct CheckerVerdict {
     nonce: String,
-    verdict: VerdictCode,
+    verdict: Verdict,
     message: Option<String>,
-}
-
-#[derive(Deserialize)]
-enum VerdictCode {
-    AC,
-    WA,
-    RE,
 }
 
 #[derive(Deserialize)]
@@ -100,40 +87,23 @@ enum ConversationEnd {
     /// A test exceeded its limit of wall-clock time.
     TimeOut,
     /// The tests' process died or hangs; the checker cannot be used again.
-    TestsFailed(Verdict, String),
+    TestsFailed(Verdict, &'static str),
 }
 
 impl PythonJudging<'_> {
     /// Runs the tests. If a test ended the candidate's process and all tests are wanted, the others run in a new
     /// process.
     pub fn run(mut self) -> Result<Judgement> {
-        let mut judgement = Judgement {
-            verdict: Verdict::Accepted,
-            message: None,
-            began: true,
-            tests: Vec::new(),
-            wall: Duration::ZERO,
-            cpu: Duration::ZERO,
-            peak_bytes: 0,
-        };
+        let mut judgement = Judgement::untested(Verdict::Accepted, None);
         loop {
             let before = judgement.tests.len();
             let loaded = self.run_process(&mut judgement)?;
             let ran = judgement.tests.len();
-            let over = ran >= self.tests.count || self.tests.extent == Extent::FirstFailure || !loaded || ran == before;
-            if over {
+            if ran >= self.tests.count || !self.tests.all || !loaded || ran == before {
                 break;
             }
         }
-        let failed = judgement.tests.iter().enumerate().find(|(_, test)| test.verdict != Verdict::Accepted);
-        if let Some((ix, test)) = failed {
-            judgement.verdict = test.verdict;
-            judgement.message = match &test.message {
-                Some(message) if self.tests.count > 1 => Some(format!("test {}: {message}", ix + 1)),
-                message => message.clone(),
-            };
-        }
-        Ok(judgement)
+        Ok(judgement.decided(self.tests.count > 1))
     }
 
     /// Runs one process of the candidate, from the first test without a verdict. Returns whether its program was
@@ -164,9 +134,7 @@ impl PythonJudging<'_> {
         if rested {
             self.checkers.give_back(checker);
         }
-        judgement.wall += ended.wall;
-        judgement.cpu += ended.cpu;
-        judgement.peak_bytes = judgement.peak_bytes.max(ended.peak_bytes);
+        judgement.add(ended.wall, ended.cpu, ended.peak_bytes);
         let exceeded = matches!(ended.how, How::Limit(_));
         let (verdict, message) = match end {
             // What its processes used shows when they have ended: the last test decides, as it was not over before.
@@ -175,9 +143,8 @@ impl PythonJudging<'_> {
                 end_verdict(&ended, &self.tests.each)
             }
             ConversationEnd::Done => return Ok(true),
-            ConversationEnd::Decided(verdict, message) | ConversationEnd::TestsFailed(verdict, message) => {
-                (verdict, message)
-            }
+            ConversationEnd::Decided(verdict, message) => (verdict, message),
+            ConversationEnd::TestsFailed(verdict, message) => (verdict, message.to_string()),
             ConversationEnd::TimeOut => (Verdict::TimeLimit, Limit::Time.passed(&self.tests.each)),
             ConversationEnd::CandidateEnded => end_verdict(&ended, &self.tests.each),
         };
@@ -216,9 +183,8 @@ impl CandidateClock {
     fn begin(&mut self, cpu: Duration, each: &Limits) {
         self.test = Some(Deadline::after(Limits { cpu, ..*each }.wall()));
     }
-}
 
-impl Patience for CandidateClock {
+    /// See [`stream::Patience`].
     fn wait(&mut self) -> Option<Duration> {
         let whole = self.whole.wait()?;
         self.test.as_mut().map_or(Some(whole), |test| test.wait().map(|left| left.min(whole)))
@@ -251,13 +217,11 @@ impl Conversation<'_> {
             let (kind, payload) = match next {
                 StreamRead::Frame { kind, payload } => (kind, payload),
                 StreamRead::TimeOut => {
-                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".to_string()));
+                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish"));
                 }
                 StreamRead::End | StreamRead::TooLong => {
-                    return Ok(ConversationEnd::TestsFailed(
-                        Verdict::RuntimeError,
-                        "the process that runs the tests has died".to_string(),
-                    ));
+                    let died = "the process that runs the tests has died";
+                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, died));
                 }
             };
             match kind {
@@ -273,11 +237,6 @@ impl Conversation<'_> {
                 b'V' => {
                     let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
                     self.same(&nonce)?;
-                    let verdict = match verdict {
-                        VerdictCode::AC => Verdict::Accepted,
-                        VerdictCode::WA => Verdict::WrongAnswer,
-                        VerdictCode::RE => Verdict::RuntimeError,
-                    };
                     let message = message.and_then(|message| last_line(message.as_bytes()));
                     self.verdicts.push(TestVerdict { verdict, message });
                 }
@@ -289,10 +248,8 @@ impl Conversation<'_> {
                 b'F' => return Err(cannot_run(&String::from_utf8_lossy(&payload))),
                 // The child ended without a message: it crashed or ran out of memory.
                 _ => {
-                    return Ok(ConversationEnd::TestsFailed(
-                        Verdict::RuntimeError,
-                        "the tests crash on what the candidate returns".to_string(),
-                    ));
+                    let crash = "the tests crash on what the candidate returns";
+                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, crash));
                 }
             }
             next = self.checker.receive(tests.patience);
@@ -314,8 +271,9 @@ impl Conversation<'_> {
     fn ask(&mut self, kind: u8, payload: &[u8]) -> StreamRead {
         let stream = self.candidate.channel().expect("a candidate is started with a channel");
         self.clock.resume();
-        match stream::send_within(stream, kind, payload, &mut self.clock) {
-            Ok(()) => stream::receive(stream, self.most, &mut self.clock),
+        let patience = &mut || self.clock.wait();
+        match stream::send_within(stream, kind, payload, patience) {
+            Ok(()) => stream::receive(stream, self.most, patience),
             Err(why) => why,
         }
     }

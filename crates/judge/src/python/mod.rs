@@ -18,7 +18,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use self::checker::{Checkers, ReferenceError};
-pub use self::judging::Extent;
 use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
 use super::Judgement;
@@ -33,32 +32,6 @@ const KEPT_ANSWERS: usize = 16;
 
 /// A reference may take this many times a candidate's time limit per input.
 const REFERENCE_SLOWER: u32 = 10;
-
-/// EvalPlus's two verdicts on a candidate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
-    /// On the inputs of the original benchmark.
-    pub base: Judgement,
-    /// On those that EvalPlus adds.
-    pub plus: Judgement,
-}
-
-impl Compared {
-    /// Both judgements as one: accepted if both are; the tests of both, in order.
-    pub fn joined(self) -> Judgement {
-        let Compared { mut base, plus } = self;
-        if base.accepted() {
-            base.verdict = plus.verdict;
-            base.message = plus.message;
-        }
-        base.began &= plus.began;
-        base.tests.extend(plus.tests);
-        base.wall += plus.wall;
-        base.cpu += plus.cpu;
-        base.peak_bytes = base.peak_bytes.max(plus.peak_bytes);
-        base
-    }
-}
 
 /// Judges Python candidates; shared by the judging threads.
 #[derive(Debug)]
@@ -94,25 +67,18 @@ impl Python {
     pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
         let ScriptSuite { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
-        let tests = CheckedTests {
-            order,
-            answers: None,
-            count: 1,
-            extent: Extent::FirstFailure,
-            each: limits,
-            patience: limits.wall(),
-        };
-        self.judging(sandbox, program, tests).run()
+        let (each, patience) = (limits, limits.wall());
+        self.run(sandbox, program, CheckedTests { order, answers: None, count: 1, all: false, each, patience })
     }
 
-    /// `limits` apply to each test; loading the program counts as a test.
+    /// `limits` apply to each test, of which `all` are run; loading the program counts as a test.
     pub fn calls(
         &self,
         sandbox: &Sandbox,
         program: &str,
         calls: &CallSuite,
         limits: Limits,
-        extent: Extent,
+        all: bool,
     ) -> Result<Judgement> {
         let tests = calls
             .tests
@@ -121,27 +87,23 @@ impl Python {
         let tests: Vec<_> = tests.collect();
         let count = tests.len();
         let order = json!({
-            "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(),
-            "all": extent == Extent::All,
+            "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(), "all": all,
         });
-        self.judging(
-            sandbox,
-            program,
-            CheckedTests { order, answers: None, count, extent, each: limits, patience: limits.wall() },
-        )
-        .run()
+        let (each, patience) = (limits, limits.wall());
+        self.run(sandbox, program, CheckedTests { order, answers: None, count, all, each, patience })
     }
 
-    /// `limits` apply to each test, or four times the reference's time if that is more; loading the program counts as a
-    /// test. Fails with [`Error::Unjudgeable`] if the reference program fails.
+    /// EvalPlus's two lists of tests, one after the other. `limits` apply to each test, or four times the reference's
+    /// time if that is more; loading the program counts as a test. Fails with [`Error::Unjudgeable`] if the reference
+    /// program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
         program: &str,
         reference: &ReferenceSuite,
         limits: Limits,
-        extent: Extent,
-    ) -> Result<Compared> {
+        all: bool,
+    ) -> Result<Judgement> {
         let patience = Limits { cpu: limits.cpu.saturating_mul(REFERENCE_SLOWER), ..limits }.wall();
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
         // Both are needed before judging.
@@ -149,21 +111,17 @@ impl Python {
         let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
                 "suite": "reference", "program": reference.program, "entry": reference.entry,
-                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol, "cpu": limits.cpu.as_secs_f64(), "all": extent == Extent::All,
+                "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol,
+                "cpu": limits.cpu.as_secs_f64(), "all": all,
             });
-            let count = inputs.len();
-            self.judging(
-                sandbox,
-                program,
-                CheckedTests { order, answers: Some(&answers.written), count, extent, each: limits, patience },
-            )
-            .run()
+            let (answers, count) = (Some(&answers.written[..]), inputs.len());
+            self.run(sandbox, program, CheckedTests { order, answers, count, all, each: limits, patience })
         };
-        Ok(Compared { base: on(&reference.base, &of_base)?, plus: on(&reference.plus, &of_plus)? })
+        Ok(on(&reference.base, &of_base)?.joined(on(&reference.plus, &of_plus)?))
     }
 
-    fn judging<'a>(&'a self, sandbox: &'a Sandbox, program: &'a str, tests: CheckedTests<'a>) -> PythonJudging<'a> {
-        PythonJudging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }
+    fn run(&self, sandbox: &Sandbox, program: &str, tests: CheckedTests<'_>) -> Result<Judgement> {
+        PythonJudging { sandbox, programs: &self.programs, checkers: &self.checkers, program, tests }.run()
     }
 
     /// The reference's results for the inputs of a field, computed once for all candidates of a problem.

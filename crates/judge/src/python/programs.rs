@@ -72,7 +72,8 @@ impl Programs {
         let mut trial = warm.start(self.runner(folder.path(), Limits::default()))?;
         let channel = trial.channel().expect("a runner is started with a channel");
         stream::send(channel, b'P', b"answer = 42").map_err(Error::io(library, "use"))?;
-        let loaded = stream::receive(channel, 1 << 10, &mut Deadline::after(TRIAL));
+        let mut deadline = Deadline::after(TRIAL);
+        let loaded = stream::receive(channel, 1 << 10, &mut || deadline.wait());
         trial.kill();
         let ended = trial.wait()?;
         match loaded {

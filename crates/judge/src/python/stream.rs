@@ -4,8 +4,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::fair_clock::Deadline;
-
 /// The result of reading from a stream, or why nothing can be sent.
 pub(super) enum StreamRead {
     Frame {
@@ -32,30 +30,21 @@ pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Res
     stream.write_all(payload)
 }
 
-/// How long a wait on a stream may take.
-pub(super) trait Patience {
-    /// How long to wait before asking again, more than zero; `None` if the time is over.
-    fn wait(&mut self) -> Option<Duration>;
-}
-
-impl Patience for Deadline {
-    fn wait(&mut self) -> Option<Duration> {
-        Deadline::wait(self)
-    }
-}
+/// How long to wait on a stream before asking again, more than zero; `None` if the time is over.
+pub(super) type Patience<'a> = dyn FnMut() -> Option<Duration> + 'a;
 
 /// Sends a frame to a process that may not read it.
 pub(super) fn send_within(
     mut stream: &UnixStream,
     kind: u8,
     payload: &[u8],
-    patience: &mut impl Patience,
+    patience: &mut Patience<'_>,
 ) -> Result<(), StreamRead> {
     let length = u32::try_from(payload.len() + 1).map_err(|_| StreamRead::TooLong)?;
     let head = [&length.to_le_bytes()[..], &[kind]].concat();
     for mut part in [&head, payload] {
         while !part.is_empty() {
-            let left = patience.wait().ok_or(StreamRead::TimeOut)?;
+            let left = patience().ok_or(StreamRead::TimeOut)?;
             if stream.set_write_timeout(Some(left)).is_err() {
                 return Err(StreamRead::End);
             }
@@ -70,7 +59,7 @@ pub(super) fn send_within(
 }
 
 /// Reads the next frame, of at most `most` bytes.
-pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut impl Patience) -> StreamRead {
+pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut Patience<'_>) -> StreamRead {
     let mut head = [0; 5];
     if let Err(why) = fill(stream, &mut head, patience) {
         return why;
@@ -93,9 +82,9 @@ pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut impl Patien
     StreamRead::Frame { kind, payload }
 }
 
-fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut impl Patience) -> Result<(), StreamRead> {
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut Patience<'_>) -> Result<(), StreamRead> {
     while !into.is_empty() {
-        let left = patience.wait().ok_or(StreamRead::TimeOut)?;
+        let left = patience().ok_or(StreamRead::TimeOut)?;
         if stream.set_read_timeout(Some(left)).is_err() {
             return Err(StreamRead::End);
         }

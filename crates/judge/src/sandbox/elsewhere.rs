@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use super::{Confined, Ended, InForce, Isolation, SandboxSetup, WarmInterpreter};
+use super::{Confined, Ended, InForce, SandboxSetup, WarmInterpreter};
 use offshoot_core::error::{Error, Result};
 
 /// There is none.
@@ -22,10 +22,6 @@ pub struct Running(Infallible);
 pub fn enter_if_helper() {}
 
 impl Sandbox {
-    pub fn probe(isolation: Isolation) -> Result<Sandbox> {
-        Sandbox::set_up(&SandboxSetup::new(isolation))
-    }
-
     pub fn set_up(_: &SandboxSetup) -> Result<Sandbox> {
         Err(Error::value("judging programs", "Linux, for its sandbox", std::env::consts::OS))
     }

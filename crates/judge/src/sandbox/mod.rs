@@ -13,6 +13,7 @@
 //! folder is on the machine's disk and measured, and there is no `/dev/shm`, because the machine's is shared: programs
 //! that need one (Python's multiprocessing locks, queues, pools and shared memory) fail with RE.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,57 +22,10 @@ use serde::{Deserialize, Serialize};
 use crate::Verdict;
 use crate::problem::Limits;
 
-mod in_force;
-
-pub use in_force::{InForce, IsolationLayer};
-
 #[cfg(target_os = "linux")]
-mod base;
+mod linux;
 #[cfg(target_os = "linux")]
-mod calls;
-#[cfg(target_os = "linux")]
-mod candidate;
-#[cfg(target_os = "linux")]
-mod confinement;
-#[cfg(target_os = "linux")]
-mod disk;
-#[cfg(target_os = "linux")]
-mod files;
-#[cfg(target_os = "linux")]
-mod folder;
-#[cfg(target_os = "linux")]
-mod groups;
-#[cfg(target_os = "linux")]
-mod identity;
-#[cfg(target_os = "linux")]
-mod interpreter;
-#[cfg(target_os = "linux")]
-mod probe;
-#[cfg(target_os = "linux")]
-mod processes;
-#[cfg(target_os = "linux")]
-mod root;
-#[cfg(target_os = "linux")]
-mod running;
-#[cfg(target_os = "linux")]
-mod server;
-#[cfg(target_os = "linux")]
-mod setup_error;
-#[cfg(target_os = "linux")]
-mod signals;
-#[cfg(target_os = "linux")]
-mod supervisor;
-#[cfg(target_os = "linux")]
-mod tree;
-#[cfg(target_os = "linux")]
-mod wire;
-
-#[cfg(target_os = "linux")]
-pub use folder::WorkFolder;
-#[cfg(target_os = "linux")]
-pub use running::Running;
-#[cfg(target_os = "linux")]
-pub use server::{Sandbox, enter_if_helper};
+pub use linux::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -79,7 +33,7 @@ mod elsewhere;
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 /// Whether candidates may run if their files and network cannot be isolated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Isolation {
     /// Refuses to set up a judge where they cannot.
     #[default]
@@ -89,7 +43,7 @@ pub enum Isolation {
 }
 
 /// How a sandbox is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SandboxSetup {
     pub isolation: Isolation,
     /// The executable to run as the helper; its `main` must begin with [`enter_if_helper`]. `None`: this one.
@@ -109,6 +63,23 @@ impl SandboxSetup {
     }
 }
 
+/// The layers of a sandbox, as a probe found them, each a line of the report: by which means it is in force, or why it
+/// is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce(pub(super) Vec<(String, Result<String, String>)>);
+
+impl fmt::Display for InForce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, state) in &self.0 {
+            match state {
+                Ok(how) => writeln!(f, "{name:<12} in force: {how}")?,
+                Err(why) => writeln!(f, "{name:<12} not in force: {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A Python to load, and the script that it runs before it serves.
 ///
 /// The script imports the module `_offshoot` and calls its function `serve` with a function of two arguments, which is
@@ -123,7 +94,7 @@ pub struct WarmInterpreter {
 }
 
 /// One program to run confined.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Confined {
     /// Absolute path; it and the paths in `readable` can be read and executed.
     pub program: PathBuf,
@@ -167,7 +138,7 @@ impl Confined {
 }
 
 /// What ends a program that hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WallLimit {
     /// [`Limits::wall`].
     Own,
@@ -175,14 +146,14 @@ pub enum WallLimit {
     ByCaller,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdinMode {
     /// Empty.
     Null,
     Pipe,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdoutMode {
     Null,
     /// Captured up to `Limits::output_bytes`; more ends the program.

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::sample::{Form, ImportedSample, Text, unknown};
+use super::sample::{Form, ImportedSample, unknown};
 use crate::records::{FileRecord, RecordPlace};
 use crate::scoring::problems::Problems;
+use crate::task::candidate::CandidateText;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
@@ -54,11 +55,11 @@ impl SampleParser<'_> {
         match () {
             () if has("prompt") && has("samples") => self.of_prompt(fields),
             () if has("code_list") => self.of_question(fields),
-            () if has("solution") => self.one(["task_id", "solution"], Text::Program, fields, raw),
+            () if has("solution") => self.one(["task_id", "solution"], CandidateText::Program, fields, raw),
             () if has("completion") || has("task_id") => {
-                self.one(["task_id", "completion"], Text::Completion, fields, raw)
+                self.one(["task_id", "completion"], CandidateText::Completion, fields, raw)
             }
-            () if has("text") => self.one(["id", "text"], Text::Completion, fields, raw),
+            () if has("text") => self.one(["id", "text"], CandidateText::Completion, fields, raw),
             () => {
                 let what = format!("{}: expected the fields of a sample: {EXPECTED}", self.place);
                 Err(Error::format(self.path, what))
@@ -69,7 +70,7 @@ impl SampleParser<'_> {
     fn one(
         &self,
         [id, text]: [&str; 2],
-        kind: fn(String) -> Text,
+        kind: fn(String) -> CandidateText,
         fields: &Map<String, Value>,
         raw: RawJson,
     ) -> Result<Vec<ImportedSample>> {
@@ -87,7 +88,7 @@ impl SampleParser<'_> {
         let id = &self.problems.list[problem].id;
         let of_text = |text: String| {
             let fields = RawJson::from(&json!({"task_id": id, "completion": text}));
-            ImportedSample { problem, text: Text::Completion(text), fields }
+            ImportedSample { problem, text: CandidateText::Completion(text), fields }
         };
         Ok(self.texts(fields, "samples")?.into_iter().map(of_text).collect())
     }

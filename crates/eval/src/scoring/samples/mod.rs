@@ -28,7 +28,7 @@ use crate::records::{Format, RecordLines, lines_and_texts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input::whole_text;
 use offshoot_core::json;
-pub use sample::{Form, ImportedSample, ImportedSamples, Text};
+pub use sample::{Form, ImportedSample, ImportedSamples};
 
 /// Opens a file or folder of samples. A file is read once, so that it can be a pipe.
 pub fn read<'a>(path: &'a Path, problems: &'a Problems) -> Result<ImportedSamples<'a>> {

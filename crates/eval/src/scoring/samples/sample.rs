@@ -3,35 +3,19 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::json;
 
 use crate::scoring::problems::Problems;
+use crate::task::candidate::CandidateText;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::RawJson;
-
-/// The text of a sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Text {
-    /// A model's output after the problem's prompt.
-    Completion(String),
-    /// A complete program, even if the benchmark's samples continue a prompt.
-    Program(String),
-}
-
-impl Text {
-    pub fn as_str(&self) -> &str {
-        match self {
-            Text::Completion(text) | Text::Program(text) => text,
-        }
-    }
-}
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedSample {
     /// Index in the list of problems.
     pub problem: usize,
-    pub text: Text,
+    pub text: CandidateText,
     /// The fields to copy to its line of results: unchanged, if the sample is an object in its file.
     pub fields: RawJson,
 }
@@ -39,11 +23,8 @@ pub struct ImportedSample {
 impl ImportedSample {
     /// A complete program, the `index`-th of its problem.
     pub fn program(problem: usize, id: &str, index: usize, program: String) -> Self {
-        let mut fields = Map::new();
-        fields.insert("task_id".to_string(), Value::String(id.to_string()));
-        fields.insert("index".to_string(), index.into());
-        fields.insert("solution".to_string(), Value::String(program.clone()));
-        ImportedSample { problem, text: Text::Program(program), fields: RawJson::from(&Value::Object(fields)) }
+        let fields = RawJson::from(&json!({"task_id": id, "index": index, "solution": program}));
+        ImportedSample { problem, text: CandidateText::Program(program), fields }
     }
 }
 

@@ -15,8 +15,6 @@
 
 mod questions;
 mod read;
-mod texts;
 
-pub use questions::{QuestionTemplate, TreeOfThought};
+pub use questions::{ItemTexts, QuestionTemplate, TreeOfThought};
 pub(crate) use read::TreeOfThoughtSettings;
-pub use texts::ItemTexts;

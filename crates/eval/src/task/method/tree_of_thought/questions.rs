@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
+use crate::answer;
 use crate::task::items::Item;
 use crate::task::prompt::{PromptTemplate, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
-use offshoot_search::tree_of_thought::{Evaluate, Generate, ThoughtSearch, ThoughtTraversal};
+use offshoot_core::ids::TokenId;
+use offshoot_search::tree::Prompt;
+use offshoot_search::tree_of_thought::{Evaluate, Generate, Texts, ThoughtSearch, ThoughtTraversal};
 
 /// Tree of thoughts (Yao et al., 2023): the search's settings, and how its texts are written and read.
 #[derive(Debug)]
@@ -51,24 +54,8 @@ impl TreeOfThought {
         format!("{paths} x {drawn}, {}", counted(how.steps.into(), "step"))
     }
 
-    /// The thought in a generated text, or `None`: the trimmed text or, if the task has a regex for thoughts, its match
-    /// (its first group, or the whole match).
-    pub fn thought(&self, text: &str) -> Option<String> {
-        let text = text.trim();
-        let thought = match &self.thought {
-            Some(regex) => found(regex, text)?,
-            None => text.to_string(),
-        };
-        (!thought.is_empty()).then_some(thought)
-    }
-
-    /// Whether a path ends with this thought, regardless of its length.
-    pub fn ends(&self, thought: &str) -> bool {
-        self.end.as_ref().is_some_and(|end| end.is_match(thought))
-    }
-
     /// A key that is equal for paths in the same state. `None`: the task does not define it.
-    pub fn state(&self, item: &Item, thoughts: &[String]) -> Result<Option<String>> {
+    fn state(&self, item: &Item, thoughts: &[String]) -> Result<Option<String>> {
         let Some(template) = &self.state else { return Ok(None) };
         match template.render(&self.about(item, thoughts, &[]))? {
             TaskPrompt::Levels(levels) => Ok(Some(levels.concat())),
@@ -76,26 +63,15 @@ impl TreeOfThought {
         }
     }
 
-    /// A question about the path of `thoughts`.
-    pub fn ask(&self, question: &QuestionTemplate, item: &Item, thoughts: &[String]) -> Result<TaskPrompt> {
-        question.0.render(&self.about(item, thoughts, &[]))
-    }
-
-    /// A question about the path of `thoughts` and its answer.
-    pub fn ask_about_answer(
+    /// A question about the path of `thoughts`, with what `more` its template may name.
+    fn ask(
         &self,
         question: &QuestionTemplate,
         item: &Item,
         thoughts: &[String],
-        answer: &str,
+        more: &[(&str, Value)],
     ) -> Result<TaskPrompt> {
-        question.0.render(&self.about(item, thoughts, &[("answer", json!(answer))]))
-    }
-
-    /// A question about several paths.
-    pub fn ask_for_choice(&self, question: &QuestionTemplate, item: &Item, paths: &[&[String]]) -> Result<TaskPrompt> {
-        let choices: Vec<String> = paths.iter().map(|thoughts| thoughts.join("\n")).collect();
-        question.0.render(&self.about(item, &[], &[("choices", json!(choices))]))
+        question.0.render(&self.about(item, thoughts, more))
     }
 
     /// Renders the questions about an item without thoughts, so that missing fields are found early.
@@ -103,14 +79,14 @@ impl TreeOfThought {
         self.state(item, &[])?;
         match &self.settings.generate {
             Generate::Sample { .. } => {}
-            Generate::Propose { question, .. } => drop(self.ask(question, item, &[])?),
+            Generate::Propose { question, .. } => drop(self.ask(question, item, &[], &[])?),
         }
         match &self.settings.evaluate {
             Evaluate::Value { question, last, .. } => {
-                self.ask(question, item, &[])?;
-                last.iter().try_for_each(|last| self.ask_about_answer(last, item, &[], "").map(drop))
+                self.ask(question, item, &[], &[])?;
+                last.iter().try_for_each(|last| self.ask(last, item, &[], &[("answer", json!(""))]).map(drop))
             }
-            Evaluate::Vote { question, .. } => self.ask_for_choice(question, item, &[]).map(drop),
+            Evaluate::Vote { question, .. } => self.ask(question, item, &[], &[("choices", json!([]))]).map(drop),
         }
     }
 
@@ -147,10 +123,57 @@ impl TreeOfThought {
     }
 }
 
+/// A task's texts about `item`.
+#[derive(Clone, Copy)]
+pub struct ItemTexts<'a> {
+    pub how: &'a TreeOfThought,
+    pub item: &'a Item,
+    /// A prompt as text and tokens.
+    pub render: &'a dyn Fn(&TaskPrompt) -> Result<Prompt>,
+    /// The tokens of a text that continues another.
+    pub continuation: &'a dyn Fn(&str) -> Result<Vec<TokenId>>,
+}
+
+impl Texts for ItemTexts<'_> {
+    type Question = QuestionTemplate;
+
+    fn ask(&self, question: &QuestionTemplate, thoughts: &[String]) -> Result<Prompt> {
+        (self.render)(&self.how.ask(question, self.item, thoughts, &[])?)
+    }
+
+    fn ask_about_answer(&self, question: &QuestionTemplate, thoughts: &[String], answer: &str) -> Result<Prompt> {
+        (self.render)(&self.how.ask(question, self.item, thoughts, &[("answer", json!(answer))])?)
+    }
+
+    fn ask_for_choice(&self, question: &QuestionTemplate, paths: &[&[String]]) -> Result<Prompt> {
+        let choices: Vec<String> = paths.iter().map(|thoughts| thoughts.join("\n")).collect();
+        (self.render)(&self.how.ask(question, self.item, &[], &[("choices", json!(choices))])?)
+    }
+
+    /// The trimmed text or, if the task has a regex for thoughts, its match (its first group, or the whole match).
+    fn thought(&self, text: &str) -> Option<String> {
+        let text = text.trim();
+        let thought = match &self.how.thought {
+            Some(regex) => found(regex, text)?,
+            None => text.to_string(),
+        };
+        (!thought.is_empty()).then_some(thought)
+    }
+
+    fn ends(&self, thought: &str) -> bool {
+        self.how.end.as_ref().is_some_and(|end| end.is_match(thought))
+    }
+
+    fn state(&self, thoughts: &[String]) -> Result<Option<String>> {
+        self.how.state(self.item, thoughts)
+    }
+
+    fn continuation(&self, text: &str) -> Result<Vec<TokenId>> {
+        (self.continuation)(text)
+    }
+}
+
 /// The first matched group of the regex's first match, or the whole match if it has no groups.
 fn found(regex: &Regex, text: &str) -> Option<String> {
-    let captures = regex.captures(text)?;
-    let found =
-        captures.iter().skip(1).flatten().next().or((captures.len() == 1).then(|| captures.get(0)).flatten())?;
-    Some(found.as_str().trim().to_string())
+    regex.captures(text).and_then(|captures| answer::found(&captures)).map(|found| found.trim().to_string())
 }

@@ -18,7 +18,7 @@ use super::identity::Identity;
 use super::interpreter::Interpreter;
 use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
-use super::{calls, files, processes, signals};
+use super::{Confined, calls, files, processes, signals};
 
 /// How a confined process becomes the program.
 #[derive(Clone, Copy, Debug)]
@@ -39,14 +39,14 @@ pub(super) fn become_program(
 ) -> Result<Infallible, SetupError> {
     confine(order, confinement, start, ends, say)?;
     match start {
-        ProgramStart::Execute => execute(order),
-        ProgramStart::Interpret(interpreter) => interpret(order, interpreter),
+        ProgramStart::Execute => execute(&order.confined),
+        ProgramStart::Interpret(interpreter) => interpret(&order.confined, interpreter),
     }
 }
 
 /// All that comes before the program.
 fn confine(
-    order: &CandidateSpec,
+    CandidateSpec { confined: order, probes }: &CandidateSpec,
     confinement: &Confinement,
     start: ProgramStart,
     ends: ProgramFds,
@@ -88,7 +88,7 @@ fn confine(
         }
         filters.refuse_messages().map_err(doing("confine its messages"))?;
     }
-    if let Some(probes) = &order.probes {
+    if let Some(probes) = probes {
         let done = serde_json::to_vec(&probes.done()).map_err(io::Error::other);
         done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("report the probes"))?;
         // SAFETY: ends the process at once, its output written.
@@ -98,7 +98,7 @@ fn confine(
 }
 
 /// Does what an execve would, as far as it concerns the program, and goes on in the interpreter.
-fn interpret(order: &CandidateSpec, interpreter: Interpreter) -> Result<Infallible, SetupError> {
+fn interpret(order: &Confined, interpreter: Interpreter) -> Result<Infallible, SetupError> {
     let environment = environment(order)?;
     let name = order.program.file_name().map(OsStrExt::as_bytes).map(c_string).transpose()?;
     prctl::set_name(&name.unwrap_or_default()).map_err(doing("take the program's name"))?;
@@ -108,7 +108,7 @@ fn interpret(order: &CandidateSpec, interpreter: Interpreter) -> Result<Infallib
     interpreter.begin(&order.arguments, &environment)
 }
 
-fn execute(order: &CandidateSpec) -> Result<Infallible, SetupError> {
+fn execute(order: &Confined) -> Result<Infallible, SetupError> {
     let program = c_string(order.program.as_os_str().as_bytes())?;
     let mut arguments = vec![program.clone()];
     for argument in &order.arguments {
@@ -123,7 +123,7 @@ fn c_string(bytes: &[u8]) -> Result<CString, SetupError> {
 }
 
 /// The environment; overriding settings come first, because programs use the first entry of a name.
-fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
+fn environment(order: &Confined) -> Result<Vec<CString>, SetupError> {
     let folder = order.folder.to_string_lossy();
     let places = [("HOME", &*folder), ("TMPDIR", &*folder)];
     let base = ENVIRONMENT.into_iter().chain(places);
@@ -133,12 +133,12 @@ fn environment(order: &CandidateSpec) -> Result<Vec<CString>, SetupError> {
     all.map(|(name, value)| c_string(format!("{name}={value}").as_bytes())).collect()
 }
 
-fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
+fn limit(order: &Confined, identity: Identity) -> Result<(), SetupError> {
     const NO_FILE: u64 = 256;
     // Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards RLIMIT_DATA.
     const STACK: u64 = 128 << 20;
     // For a process that the supervisor does not get to see in time.
-    let seconds = order.cpu.as_secs() + 1 + u64::from(order.cpu.subsec_nanos() > 0);
+    let seconds = order.limits.cpu.as_secs() + 1 + u64::from(order.limits.cpu.subsec_nanos() > 0);
     // The kernel counts all threads of the user.
     let others = match identity {
         Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
@@ -146,12 +146,12 @@ fn limit(order: &CandidateSpec, identity: Identity) -> Result<(), SetupError> {
     };
     let bounds = [
         // The supervisor watches the memory in use; these limits bound the growth between two of its checks.
-        (Resource::RLIMIT_DATA, order.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
-        (Resource::RLIMIT_AS, order.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
+        (Resource::RLIMIT_DATA, order.limits.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
+        (Resource::RLIMIT_AS, order.limits.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
         (Resource::RLIMIT_CPU, seconds),
-        (Resource::RLIMIT_NPROC, u64::from(order.processes + others)),
+        (Resource::RLIMIT_NPROC, u64::from(order.limits.processes + others)),
         (Resource::RLIMIT_NOFILE, NO_FILE),
-        (Resource::RLIMIT_FSIZE, order.output_bytes),
+        (Resource::RLIMIT_FSIZE, order.limits.output_bytes),
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_MEMLOCK, 0),
     ];

@@ -23,7 +23,7 @@ use super::processes::{self, Among, ProcessMeter, ProcessScope};
 use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
-use super::{How, Limit, calls};
+use super::{Confined, How, Limit, WallLimit, calls};
 use crate::fair_clock::FairClock;
 
 /// What a candidate has done that executes a program which cannot be read.
@@ -109,12 +109,13 @@ impl Prepared {
 
     fn run(
         mut self,
-        order: &CandidateSpec,
+        spec: &CandidateSpec,
         control: &UnixStream,
         ends: ProgramFds,
         confinement: &Confinement,
     ) -> Result<SupervisorReport, SetupError> {
-        if order.probes.is_none() && !order.program.is_file() {
+        let order = &spec.confined;
+        if spec.probes.is_none() && !order.program.is_file() {
             return Err(doing("find it")(io::Error::from(io::ErrorKind::NotFound)));
         }
         let own =
@@ -122,10 +123,10 @@ impl Prepared {
         confinement.identity.own(&order.folder).map_err(doing("give it its folder"))?;
         confinement.identity.own_pipes(&ends).map_err(doing("give it its pipes"))?;
         if let Some(group) = &self.group {
-            group.bound(order.memory_bytes).map_err(doing("bound the memory of its control group"))?;
+            group.bound(order.limits.memory_bytes).map_err(doing("bound the memory of its control group"))?;
         }
         // If the process has failed and ended, its own words say why.
-        let _ = ends.send(&self.word).and_then(|()| wire::send_message(&mut self.word, order));
+        let _ = ends.send(&self.word).and_then(|()| wire::send_message(&mut self.word, spec));
         drop(ends);
         let (listener, stopped) = started(&mut self.word).map_err(doing("hear from the candidate"))?;
         if let Some(stopped) = stopped {
@@ -190,7 +191,7 @@ fn started(word: &mut UnixStream) -> io::Result<(Option<OwnedFd>, Option<SetupEr
 
 /// A running candidate.
 struct CandidateWatch<'a> {
-    order: &'a CandidateSpec,
+    order: &'a Confined,
     main: Pid,
     meter: ProcessMeter,
     /// Whether RLIMIT_NPROC counts this candidate's threads only.
@@ -242,20 +243,22 @@ impl CandidateWatch<'_> {
         let files = self.files.exceed(self.order, self.meter.scope());
         self.meter.scope().end(|status| note(&mut self.status, self.main, status));
         let (_, largest) = processes::ended_children();
-        let cpu = self.counted_cpu().unwrap_or_else(|| self.meter.used(self.order.memory_bytes).cpu);
+        let cpu = self.counted_cpu().unwrap_or_else(|| self.meter.used(self.order.limits.memory_bytes).cpu);
         // What the kernel tells of one process includes pages of programs and libraries, which are nobody's.
-        let most = self.group.as_ref().and_then(|group| group.most(self.order.memory_bytes));
+        let most = self.group.as_ref().and_then(|group| group.most(self.order.limits.memory_bytes));
         self.peak_bytes = self.peak_bytes.max(most.map_or(largest, |most| largest.min(most)));
         let killed = self.lost_one();
         if killed {
-            self.peak_bytes = self.peak_bytes.max(self.order.memory_bytes);
+            self.peak_bytes = self.peak_bytes.max(self.order.limits.memory_bytes);
         }
         let how = match ended_by_us {
             Some(how @ (How::Limit(_) | How::Sandbox(_))) => how,
             _ if killed => How::Limit(Limit::Memory),
             _ if hides => How::Sandbox(HIDES.into()),
             _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
-            Some(How::Killed) if cpu <= self.order.cpu && self.peak_bytes <= self.order.memory_bytes => How::Killed,
+            Some(How::Killed) if cpu <= self.order.limits.cpu && self.peak_bytes <= self.order.limits.memory_bytes => {
+                How::Killed
+            }
             _ => judge(self.order, self.status, cpu, self.peak_bytes),
         };
         let failed = matches!(how, How::Exit(code) if code != 0) || matches!(how, How::Signal(_));
@@ -280,7 +283,7 @@ impl CandidateWatch<'_> {
                 (cpu, 0)
             }
             _ => {
-                let used = self.meter.used(self.order.memory_bytes);
+                let used = self.meter.used(self.order.limits.memory_bytes);
                 self.peak_bytes = self.peak_bytes.max(held.unwrap_or(used.memory_bytes));
                 (counted.unwrap_or(used.cpu), used.threads)
             }
@@ -306,14 +309,14 @@ impl CandidateWatch<'_> {
     fn passed(&mut self) -> Option<How> {
         let (cpu, threads) = self.look();
         let order = self.order;
-        if self.peak_bytes > order.memory_bytes || self.lost_one() {
+        if self.peak_bytes > order.limits.memory_bytes || self.lost_one() {
             return Some(How::Limit(Limit::Memory));
         }
-        if cpu > order.cpu || order.wall.is_some_and(|wall| self.clock.elapsed() > wall) {
+        if cpu > order.limits.cpu || order.wall == WallLimit::Own && self.clock.elapsed() > order.limits.wall() {
             return Some(How::Limit(Limit::Time));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
-        if threads > 2 * order.processes + 64 {
+        if threads > 2 * order.limits.processes + 64 {
             return Some(How::Sandbox("fork".into()));
         }
         if self.hides() {
@@ -346,11 +349,11 @@ fn note(of_main: &mut Option<WaitStatus>, main: Pid, status: WaitStatus) {
 }
 
 /// How the candidate ended, from the main process's status and the limits.
-fn judge(order: &CandidateSpec, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
-    let near = order.memory_bytes - order.memory_bytes / 10;
+fn judge(order: &Confined, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
+    let near = order.limits.memory_bytes - order.limits.memory_bytes / 10;
     match status {
-        _ if cpu > order.cpu => How::Limit(Limit::Time),
-        _ if peak_bytes > order.memory_bytes => How::Limit(Limit::Memory),
+        _ if cpu > order.limits.cpu => How::Limit(Limit::Time),
+        _ if peak_bytes > order.limits.memory_bytes => How::Limit(Limit::Memory),
         Some(WaitStatus::Exited(_, 0)) => How::Exit(0),
         _ if peak_bytes > near => How::Limit(Limit::Memory),
         Some(WaitStatus::Exited(_, code)) => How::Exit(code),

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
+use super::Confined;
 use super::processes::ProcessScope;
 use super::root::OwnFiles;
 use super::tree::{self, CopyError, Unbounded};
-use super::wire::CandidateSpec;
 
 /// The files of a running candidate.
 pub(super) enum CandidateFiles {
@@ -42,7 +42,7 @@ impl CandidateFiles {
     }
 
     /// Whether they exceed the limit. Measures them only so often that it takes little of the time.
-    pub fn exceed_now(&mut self, order: &CandidateSpec, seen: ProcessScope) -> bool {
+    pub fn exceed_now(&mut self, order: &Confined, seen: ProcessScope) -> bool {
         match self {
             CandidateFiles::Measured(files) if files.measured.elapsed() < files.took * SHARE => false,
             _ => self.exceed(order, seen),
@@ -50,12 +50,12 @@ impl CandidateFiles {
     }
 
     /// Whether they exceed the limit.
-    pub fn exceed(&mut self, order: &CandidateSpec, seen: ProcessScope) -> bool {
+    pub fn exceed(&mut self, order: &Confined, seen: ProcessScope) -> bool {
         match self {
             CandidateFiles::Own(files) => files.full(),
             CandidateFiles::Measured(files) => {
                 let begun = Instant::now();
-                let exceed = files.bytes(order, seen).is_none_or(|bytes| bytes > order.output_bytes);
+                let exceed = files.bytes(order, seen).is_none_or(|bytes| bytes > order.limits.output_bytes);
                 files.measured = Instant::now();
                 files.took = begun.elapsed();
                 exceed
@@ -64,7 +64,7 @@ impl CandidateFiles {
     }
 
     /// Whether the machine's disk has no room left, so that a failed write says nothing about the candidate.
-    pub fn disk_is_full(&self, order: &CandidateSpec) -> bool {
+    pub fn disk_is_full(&self, order: &Confined) -> bool {
         match self {
             CandidateFiles::Own(_) => false,
             CandidateFiles::Measured(_) => statvfs(&order.folder).is_ok_and(|disk| {
@@ -74,7 +74,7 @@ impl CandidateFiles {
     }
 
     /// Puts them where the caller expects them.
-    pub fn keep(&self, order: &CandidateSpec) -> Result<(), CopyError> {
+    pub fn keep(&self, order: &Confined) -> Result<(), CopyError> {
         match self {
             CandidateFiles::Own(files) => files.keep(order),
             CandidateFiles::Measured(_) => Ok(()),
@@ -84,7 +84,7 @@ impl CandidateFiles {
 
 impl MeasuredFiles {
     /// `None` if there are too many to measure.
-    fn bytes(&mut self, order: &CandidateSpec, seen: ProcessScope) -> Option<u64> {
+    fn bytes(&mut self, order: &Confined, seen: ProcessScope) -> Option<u64> {
         let known = &mut self.known;
         let note = |inode, bytes| {
             known.insert(inode, bytes);
@@ -93,6 +93,6 @@ impl MeasuredFiles {
             Ok(size) => size.bytes,
             Err(Unbounded) => return None,
         };
-        Some(in_folder.saturating_add(seen.unlinked_bytes(known, order.output_bytes.saturating_add(1))))
+        Some(in_folder.saturating_add(seen.unlinked_bytes(known, order.limits.output_bytes.saturating_add(1))))
     }
 }

@@ -8,9 +8,7 @@ use landlock::{
     RulesetError, Scope, path_beneath_rules,
 };
 
-use super::base;
-use super::root;
-use super::wire::CandidateSpec;
+use super::{Confined, base, root};
 
 /// The version requested; a kernel enforces the part that it supports.
 const NEWEST: ABI = ABI::V7;
@@ -82,7 +80,7 @@ impl VisibleFiles {
 /// Restricts this process to the files in `order`, without the hidden ones, and to shared memory if it has its own
 /// root, in which hidden files are covered already.
 pub(super) fn confine(
-    order: &CandidateSpec,
+    order: &Confined,
     own_root: bool,
     hidden: &[PathBuf],
     common: Option<&CommonRules>,

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use super::probe::{ProbeTarget, SandboxProbe};
 use super::running::Running;
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
-    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter, WorkFolder, folder,
+    Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
     interpreter, signals, supervisor,
 };
 use crate::problem::Limits;
@@ -69,14 +69,11 @@ pub fn enter_if_helper() {
 /// The caller's first message to the server; the server answers with its [`ConfinementFacts`].
 #[derive(Serialize, Deserialize)]
 struct ServerSetup {
-    namespaces: bool,
-    groups: bool,
+    sandbox: SandboxSetup,
     /// The caller's process.
     caller: u32,
     /// The folder in which the caller creates its work folders.
     folders: PathBuf,
-    /// What no candidate can read.
-    hidden: Vec<PathBuf>,
     /// What all candidates are forked from.
     interpreter: Option<WarmInterpreter>,
 }
@@ -97,8 +94,8 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
-    let (groups, counted) = Groups::prepare(wanted.groups, wanted.caller);
-    let (confinement, found) = Confinement::new(wanted.namespaces, &counted, &wanted.hidden);
+    let (groups, counted) = Groups::prepare(wanted.sandbox.groups, wanted.caller);
+    let (confinement, found) = Confinement::new(wanted.sandbox.namespaces, &counted, &wanted.sandbox.hidden);
     if let Some(filters) = &confinement.filters {
         prctl::set_no_new_privs()?;
         filters.confine_server()?;
@@ -273,37 +270,26 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts the helper and detects which layers are in force. Fails if `isolation` is required and not available.
-    pub fn probe(isolation: Isolation) -> Result<Sandbox> {
-        Sandbox::set_up(&SandboxSetup::new(isolation))
-    }
-
+    /// Starts the helper and detects which layers are in force. Fails if isolation is required and not available.
     pub fn set_up(setup: &SandboxSetup) -> Result<Sandbox> {
         if std::env::var_os(MARK).is_some() {
             return Err(Error::Internal(
                 "the main function of this program does not begin with enter_if_helper()".into(),
             ));
         }
-        let helper = setup.helper.clone().map_or_else(own_executable, Ok)?;
         folder::sweep();
-        let (mut sandbox, found) = Sandbox::start_server(&helper, setup, None)?;
+        let (mut sandbox, mut found) = Sandbox::start_server(setup, None)?;
         let tried = match sandbox.try_out() {
             // Namespaces may be allowed but not sufficient for a separate root and /proc.
             Err(error) if found.namespaces.is_ok() => {
                 let without = SandboxSetup { namespaces: false, ..setup.clone() };
-                let (again, mut found) = Sandbox::start_server(&helper, &without, None)?;
-                sandbox = again;
+                (sandbox, found) = Sandbox::start_server(&without, None)?;
                 found.namespaces = Err(format!("they are not sufficient ({error})"));
-                let tried = sandbox.try_out()?;
-                sandbox.in_force = InForce::new(&found, &tried);
-                tried
+                sandbox.try_out()?
             }
-            tried => {
-                let tried = tried?;
-                sandbox.in_force = InForce::new(&found, &tried);
-                tried
-            }
+            tried => tried?,
         };
+        sandbox.in_force = found.in_force(&tried);
         match tried.iter().find(|probe| setup.isolation == Isolation::Required && **probe != SandboxProbe::Signal) {
             Some(probe) => Err(Error::value(
                 "judging programs",
@@ -317,17 +303,14 @@ impl Sandbox {
     /// A sandbox of the same kind, all of whose programs are forks of `interpreter`: of a [`Confined`], their arguments
     /// count, and its program is a name.
     pub fn warmed(&self, interpreter: WarmInterpreter) -> Result<Sandbox> {
-        let helper = self.setup.helper.clone().map_or_else(own_executable, Ok)?;
-        let (mut sandbox, _) = Sandbox::start_server(&helper, &self.setup, Some(interpreter))?;
+        let (mut sandbox, _) = Sandbox::start_server(&self.setup, Some(interpreter))?;
         sandbox.in_force = self.in_force.clone();
         Ok(sandbox)
     }
 
-    fn start_server(
-        helper: &Path,
-        setup: &SandboxSetup,
-        interpreter: Option<WarmInterpreter>,
-    ) -> Result<(Sandbox, ConfinementFacts)> {
+    fn start_server(setup: &SandboxSetup, interpreter: Option<WarmInterpreter>) -> Result<(Sandbox, ConfinementFacts)> {
+        let own = || std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"));
+        let helper = &setup.helper.clone().map_or_else(own, Ok)?;
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
         let server = Command::new(helper)
             .arg0(HELPER)
@@ -341,18 +324,16 @@ impl Sandbox {
         let mut sandbox = Sandbox {
             caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
             server: Mutex::new(server),
-            in_force: InForce { layers: Vec::new() },
+            in_force: InForce(Vec::new()),
             groups: Vec::new(),
             setup: setup.clone(),
         };
         let first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
             let setup = ServerSetup {
-                namespaces: setup.namespaces,
-                groups: setup.groups,
+                sandbox: setup.clone(),
                 caller: std::process::id(),
                 folders: std::env::temp_dir(),
-                hidden: setup.hidden.clone(),
                 interpreter,
             };
             wire::send_message(&mut caller, &setup)?;
@@ -425,28 +406,11 @@ impl Sandbox {
         };
         ends.send(&self.caller).map_err(Error::io(&what.program, "start (the sandbox's helper has gone)"))?;
         drop(ends);
-        let Confined { program, arguments, environment, readable, folder, keep_files, limits, wall, .. } = what;
-        let order = CandidateSpec {
-            arguments,
-            environment,
-            readable,
-            folder,
-            cpu: limits.cpu,
-            wall: (wall == WallLimit::Own).then(|| limits.wall()),
-            memory_bytes: limits.memory_bytes,
-            output_bytes: limits.output_bytes,
-            processes: limits.processes,
-            keep_files,
-            program: program.clone(),
-            probes,
-        };
+        let (program, most) = (what.program.clone(), what.limits.output_bytes);
+        let order = CandidateSpec { confined: what, probes };
         wire::send_message(&mut control, &order).map_err(Error::io(&program, "start (its supervisor has gone)"))?;
-        Running::over(program, control, stdin, stdout, stderr, channel, limits.output_bytes)
+        Running::over(program, control, stdin, stdout, stderr, channel, most)
     }
-}
-
-fn own_executable() -> Result<PathBuf> {
-    std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"))
 }
 
 impl Drop for Sandbox {

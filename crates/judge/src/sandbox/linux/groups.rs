@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
+use super::folder::{PREFIX, remove_unused};
+
 /// Where the kernel's control groups and this process's places among them are listed.
 const MOUNTS: &str = "/proc/self/mountinfo";
 const PLACES: &str = "/proc/self/cgroup";
 
-/// All our groups have such names, with the number of the server's caller. A group in use is locked; others are left by killed processes.
-const PREFIX: &str = "offshoot-judge-";
 /// A group of version 2 that has groups with limits may hold no process itself: its own processes move here.
 const REST: &str = "offshoot-judge-rest";
 
@@ -132,7 +132,7 @@ pub(super) fn remove_behind(tops: &[PathBuf]) {
 
 fn version_one(controller: &str, caller: u32) -> Result<Hierarchy, String> {
     let (_, own) = place(Version::One, controller).ok_or(format!("no {controller} groups of version 1 are mounted"))?;
-    sweep(&own);
+    remove_unused(&own, PREFIX, remove_tree);
     Hierarchy::make(Version::One, &own, caller).map_err(|why| why.to_string())
 }
 
@@ -147,7 +147,7 @@ fn version_two(caller: u32) -> Result<Hierarchy, String> {
     let mut why = None;
     for parent in own.ancestors().take_while(|parent| parent.starts_with(&mount)) {
         if lists_memory(parent, "cgroup.subtree_control") {
-            sweep(parent);
+            remove_unused(parent, PREFIX, remove_tree);
             match Hierarchy::make(Version::Two, parent, caller) {
                 Ok(made) => return Ok(made),
                 Err(error) => why = Some(error),
@@ -228,7 +228,7 @@ fn locked_group(parent: &Path, caller: u32) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(named("create", &top)(error)),
         }
-        // Another server's `sweep` may have removed it before it was locked, and a third one made a group of the same
+        // Another server may have removed it before it was locked, and a third one made a group of the same
         // name since, whose lock it keeps: never wait for it.
         if let Ok(lock) = File::open(&top)
             && lock.try_lock().is_ok()
@@ -238,19 +238,6 @@ fn locked_group(parent: &Path, caller: u32) -> io::Result<(PathBuf, File)> {
         }
     }
     Err(io::Error::other(format!("{} has no free name for a group", parent.display())))
-}
-
-/// Removes the groups of killed servers.
-fn sweep(parent: &Path) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        // Locked while it is removed: who makes a group of this name then sees that it has gone.
-        if entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && let Ok(group) = File::open(entry.path())
-            && group.try_lock().is_ok()
-        {
-            let _ = remove_tree(&entry.path());
-        }
-    }
 }
 
 /// Removes a group and those directly below; one that has processes stays, with an error.

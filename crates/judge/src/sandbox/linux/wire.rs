@@ -5,32 +5,19 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::How;
 use super::probe::ProbeTarget;
+use super::{Confined, How};
 
 /// A candidate to start.
 #[derive(Debug, Serialize, serde::Deserialize)]
 pub(super) struct CandidateSpec {
-    pub program: PathBuf,
-    pub arguments: Vec<String>,
-    pub environment: Vec<(String, String)>,
-    pub readable: Vec<PathBuf>,
-    pub folder: PathBuf,
-    pub cpu: Duration,
-    /// Of wall-clock time; `None`: the caller ends it.
-    pub wall: Option<Duration>,
-    pub memory_bytes: u64,
-    pub output_bytes: u64,
-    pub processes: u32,
-    /// Whether the files of its folder are wanted when it has ended.
-    pub keep_files: bool,
+    pub confined: Confined,
     /// Run these probes instead of the program.
     pub probes: Option<ProbeTarget>,
 }

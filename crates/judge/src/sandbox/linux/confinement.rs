@@ -7,12 +7,13 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
-use super::base;
 use super::calls::{CandidateUser, FileBound, SeccompFilters};
 use super::files::{self, CommonRules};
 use super::groups::GroupFacts;
 use super::identity::{self, Identity};
+use super::probe::SandboxProbe;
 use super::root::CommonRoot;
+use super::{InForce, base};
 
 /// The available layers.
 #[derive(Debug)]
@@ -28,19 +29,29 @@ pub(super) struct Confinement {
     pub common_rules: Option<CommonRules>,
 }
 
-/// The state of each layer in words, for the caller.
+/// The state of each layer, for the caller: by which means it is in force, or why it is not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ConfinementFacts {
     pub namespaces: Result<String, String>,
-    pub landlock: Option<u32>,
-    pub seccomp: Result<String, String>,
-    pub identity: Result<String, String>,
-    pub processes: String,
-    pub memory: String,
-    pub cpu: String,
-    pub files: String,
+    /// The other layers by name.
+    layers: Vec<(String, Result<String, String>)>,
     /// The folders that hold all control groups of the server.
     pub groups: Vec<PathBuf>,
+}
+
+impl ConfinementFacts {
+    /// The layers; `tried`: the probes that succeeded but should have been refused.
+    pub fn in_force(self, tried: &[SandboxProbe]) -> InForce {
+        let words = |probes: &[SandboxProbe]| probes.iter().map(|probe| probe.words()).collect::<Vec<_>>().join(", ");
+        let tried = match tried {
+            [] => Ok(format!("refused to a process of ours: {}", words(&SandboxProbe::ALL))),
+            open => Err(format!("not refused to a process of ours: {}", words(open))),
+        };
+        let mut layers = vec![("namespaces".to_string(), self.namespaces)];
+        layers.extend(self.layers);
+        layers.push(("probes".to_string(), tried));
+        InForce(layers)
+    }
 }
 
 /// The first version of Landlock that confines signals and abstract sockets.
@@ -66,26 +77,29 @@ impl Confinement {
         let common_root = namespaced.then(CommonRoot::plan);
         let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
         let confinement = Confinement { namespaced, identity, landlock, filters, hidden, common_root, common_rules };
-        let found = ConfinementFacts {
-            namespaces,
-            landlock,
-            seccomp,
-            identity: confinement.who(),
-            processes: confinement.reach(),
-            memory: match &groups.memory {
-                Ok(how) => format!("{how}; RLIMIT_DATA as a second limit"),
-                Err(why) => format!("all processes of a candidate together, checked every 5 ms ({why})"),
-            },
-            cpu: match &groups.cpu {
-                Ok(how) => how.clone(),
-                Err(why) => format!("all processes of a candidate together, checked every 5 ms ({why})"),
-            },
-            files: match namespaced {
-                true => "a file system in memory for each candidate, bounded by the kernel".into(),
-                false => "the files of a candidate are measured while it runs; it may not pass file descriptors".into(),
-            },
-            groups: groups.tops.clone(),
+        let measured = |why: &String| format!("all processes of a candidate together, checked every 5 ms ({why})");
+        let bounded = |how: &String| format!("{how}; RLIMIT_DATA as a second limit");
+        let in_words = match landlock {
+            Some(version @ SCOPES..) => Ok(format!("version {version}: files, TCP, signals and abstract sockets")),
+            Some(version @ 4..) => Ok(format!("version {version}: files, TCP")),
+            Some(version) => Ok(format!("version {version}: files")),
+            None => Err("the kernel lacks it, or it is switched off (lsm=landlock)".into()),
         };
+        let files = match namespaced {
+            true => "a file system in memory for each candidate, bounded by the kernel".into(),
+            false => "the files of a candidate are measured while it runs; it may not pass file descriptors".into(),
+        };
+        let layers = [
+            ("landlock", in_words),
+            ("seccomp", seccomp),
+            ("identity", confinement.who()),
+            ("processes", Ok(confinement.reach())),
+            ("memory", Ok(groups.memory.as_ref().map_or_else(measured, bounded))),
+            ("cpu time", Ok(groups.cpu.as_ref().map_or_else(measured, String::clone))),
+            ("files", Ok(files)),
+        ];
+        let layers = layers.map(|(name, state)| (name.to_string(), state)).into();
+        let found = ConfinementFacts { namespaces, layers, groups: groups.tops.clone() };
         (confinement, found)
     }
 

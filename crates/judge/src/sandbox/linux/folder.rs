@@ -19,26 +19,25 @@ pub struct WorkFolder {
     _lock: File,
 }
 
-const PREFIX: &str = "offshoot-judge-";
+/// All our folders have such names, of files and of control groups, with the number of the process that owns them.
+pub(super) const PREFIX: &str = "offshoot-judge-";
 
 /// Removes the folders of killed processes; folders of running processes are left.
 pub(super) fn sweep() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if ours {
-            remove_unused(&entry.path());
-        }
-    }
+    remove_unused(&std::env::temp_dir(), PREFIX, remove);
 }
 
-/// Removes a folder that no process has locked. It is locked meanwhile, so that who has just created it sees that it has
-/// gone.
-fn remove_unused(folder: &Path) {
-    if let Ok(lock) = File::open(folder)
-        && lock.try_lock().is_ok()
-    {
-        let _ = remove(folder);
+/// Removes the folders in `parent` with names that begin so and that no process has locked. Each is locked meanwhile,
+/// so that who has just created it sees that it has gone.
+pub(super) fn remove_unused(parent: &Path, prefix: &str, remove: fn(&Path) -> io::Result<()>) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix)
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Ok(lock) = File::open(entry.path())
+            && lock.try_lock().is_ok()
+        {
+            let _ = remove(&entry.path());
+        }
     }
 }
 
@@ -55,14 +54,7 @@ pub(super) fn sweep_behind(process: u32, folders: &Path) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let prefix = format!("{PREFIX}{process}-");
-    for entry in fs::read_dir(folders).into_iter().flatten().flatten() {
-        let its = entry.file_name().to_string_lossy().starts_with(&prefix)
-            && entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if its {
-            remove_unused(&entry.path());
-        }
-    }
+    remove_unused(folders, &format!("{PREFIX}{process}-"), remove);
 }
 
 impl WorkFolder {

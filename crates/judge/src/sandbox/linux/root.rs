@@ -14,10 +14,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{chdir, pivot_root};
 
-use super::base;
 use super::setup_error::{SetupError, doing};
 use super::tree::{self, CopyError};
-use super::wire::CandidateSpec;
+use super::{Confined, base};
 
 /// The folder of POSIX shared memory and semaphores, in the same file system as the working folder.
 pub(super) const SHARED: &str = "/dev/shm";
@@ -86,7 +85,7 @@ impl CommonRoot {
     }
 
     /// Moves the processes of this mount namespace, whose pid namespace is this process's too, to a new root.
-    pub fn enter(&self, order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
+    pub fn enter(&self, order: &Confined, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
         mount(Some("tmpfs"), SITE, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("size=1m,mode=755"))
             .map_err(doing("mount a root"))?;
         self.make()?;
@@ -95,7 +94,7 @@ impl CommonRoot {
 }
 
 /// Adds what the order names to the root that has been made, and goes there.
-fn enter(order: &CandidateSpec, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
+fn enter(order: &Confined, hidden: &[PathBuf]) -> Result<OwnFiles, SetupError> {
     let none = None::<&str>;
     for path in order.readable.iter().chain([&order.program]) {
         for name in base::names(path).into_iter().filter(|name| !base::covers(name)) {
@@ -133,7 +132,7 @@ pub(super) struct OwnFiles {
 
 impl OwnFiles {
     /// Mounts the file system and copies the caller's folder into it.
-    fn mount(order: &CandidateSpec, folder: &Path, shared: &Path) -> Result<OwnFiles, SetupError> {
+    fn mount(order: &Confined, folder: &Path, shared: &Path) -> Result<OwnFiles, SetupError> {
         // Larger than any memory: it gets its bounds when the caller's files are there.
         const WIDE: u64 = 1 << 50;
         const PAGE: u64 = 4096;
@@ -159,7 +158,7 @@ impl OwnFiles {
         let used = fstatvfs(&whole).map_err(doing("measure its files"))?;
         let before = (used.blocks() - used.blocks_free()) * used.fragment_size();
         // One page and one file more than it may have: where they are in use, it has exceeded the limit.
-        let most = before.saturating_add(order.output_bytes.next_multiple_of(PAGE)).min(WIDE - PAGE) + PAGE;
+        let most = before.saturating_add(order.limits.output_bytes.next_multiple_of(PAGE)).min(WIDE - PAGE) + PAGE;
         mounted(flags | MsFlags::MS_REMOUNT, most, used.files() - used.files_free() + tree::MOST_FILES + 1)?;
         mount(Some(&work), folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
         mount(Some(&memory), shared, none, MsFlags::MS_BIND, none).map_err(doing("show shared memory"))?;
@@ -174,7 +173,7 @@ impl OwnFiles {
     }
 
     /// Copies the working folder back to the caller's.
-    pub fn keep(&self, order: &CandidateSpec) -> Result<(), CopyError> {
+    pub fn keep(&self, order: &Confined) -> Result<(), CopyError> {
         tree::copy(&mut tree::open(&order.folder)?, &self.outer, self.most)
     }
 }

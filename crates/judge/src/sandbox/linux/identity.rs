@@ -12,8 +12,9 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, getegid, geteuid, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 
+use super::Confined;
 use super::setup_error::{SetupError, doing};
-use super::wire::{CandidateSpec, ProgramFds};
+use super::wire::ProgramFds;
 
 /// capabilities(7).
 const CAP_CHOWN: u32 = 0;
@@ -132,7 +133,7 @@ impl Identity {
     /// Becomes the candidate's user and gives up all capabilities. One is kept if the program or its libraries are in a
     /// folder that others cannot enter (a Python in root's home): the capability to enter such folders. Then only
     /// Landlock restricts reading, so it must be in force.
-    pub fn take(self, order: &CandidateSpec, landlocked: bool, own_root: bool) -> Result<(), SetupError> {
+    pub fn take(self, order: &Confined, landlocked: bool, own_root: bool) -> Result<(), SetupError> {
         let pass = landlocked && matches!(self, Identity::Numbers(_)) && !open_to_all(order, own_root);
         for capability in (0..=LAST_CAP).filter(|&capability| !(pass && capability == CAP_DAC_READ_SEARCH)) {
             // SAFETY: drops a capability; fails without harm where this process has not the power to.
@@ -186,7 +187,7 @@ fn mapped(user: u32) -> bool {
 }
 
 /// Whether every user can reach and read all paths in `order`; with its own root, parent folders are always accessible.
-fn open_to_all(order: &CandidateSpec, own_root: bool) -> bool {
+fn open_to_all(order: &Confined, own_root: bool) -> bool {
     let bit = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|facts| facts.permissions().mode() & bit == bit);
     let way = |path: &Path| own_root || path.ancestors().skip(1).all(|folder| bit(folder, 0o1));
     let named = order.readable.iter().chain([&order.program]).filter(|path| path.exists());

@@ -163,7 +163,7 @@ impl ProcessMeter {
         if used.memory_bytes > most_bytes && living.len() > 1 {
             self.scope.signal(Signal::SIGSTOP);
             let divided = |&(pid, stat, resident): &(i32, Stat, u64)| {
-                let share = proportional_bytes(pid).unwrap_or(resident);
+                let share = told_bytes(pid, "smaps_rollup", "Pss:").unwrap_or(resident);
                 (pid, (stat.started, DividedMemory { resident, share, faulted: stat.faults * page }))
             };
             self.divided = resident.iter().map(divided).collect();
@@ -244,7 +244,7 @@ impl ProcessMeter {
                 exact.insert(mapping.inode, kept);
             }
             if exact.len() > before {
-                resident += status_bytes(*pid, "RssShmem:");
+                resident += told_bytes(*pid, "status", "RssShmem:").unwrap_or(0);
             }
         }
         exact.values().sum::<u64>().saturating_sub(resident)
@@ -439,7 +439,7 @@ fn table_bytes(living: &[(i32, Stat)]) -> u64 {
     /// Less than this takes two MiB at most.
     const MANY: u64 = 1 << 30;
     let many = living.iter().filter(|(_, stat)| stat.addresses > MANY);
-    many.map(|&(pid, _)| status_bytes(pid, "VmPTE:")).sum()
+    many.filter_map(|&(pid, _)| told_bytes(pid, "status", "VmPTE:")).sum()
 }
 
 /// The pages of a process. If its first thread has ended, only the others show the memory that they share.
@@ -546,20 +546,11 @@ fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
     bytes.saturating_sub(FREE * SOCKET * living.len() as u64)
 }
 
-/// A number of KiB that `/proc/PID/status` tells by this name; 0 where it does not.
-fn status_bytes(pid: i32, name: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(kib).unwrap_or(0)
-}
-
-fn kib(text: &str) -> Option<u64> {
-    text.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-fn proportional_bytes(pid: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    kib(text.lines().find_map(|line| line.strip_prefix("Pss:"))?)
+/// The bytes that a file of `/proc/PID` tells by this name, in KiB; `None` where it does not.
+fn told_bytes(pid: i32, file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    let told = text.lines().find_map(|line| line.strip_prefix(name))?;
+    told.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 fn sysconf_or(name: SysconfVar, usual: u64) -> u64 {

@@ -1,0 +1,30 @@
+//! The sandbox of Linux: the server, its supervisors and the processes of candidates, each in a module of its own.
+
+mod base;
+mod calls;
+mod candidate;
+mod confinement;
+mod disk;
+mod files;
+mod folder;
+mod groups;
+mod identity;
+mod interpreter;
+mod probe;
+mod processes;
+mod root;
+mod running;
+mod server;
+mod setup_error;
+mod signals;
+mod supervisor;
+mod tree;
+mod wire;
+
+use super::{
+    Confined, Ended, How, InForce, Isolation, Limit, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter,
+};
+
+pub use folder::WorkFolder;
+pub use running::Running;
+pub use server::{Sandbox, enter_if_helper};
