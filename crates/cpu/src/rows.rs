@@ -62,7 +62,7 @@ pub fn bf16_bits(x: f32) -> u32 {
     if x.is_nan() { quiet } else { rounded }
 }
 
-/// The exponential of functions in [`for_each_isa`] that run for `Isa::Portable`.
+/// The exponential of functions of `for_each_isa` that run for `Isa::Portable`.
 #[inline(always)]
 pub fn std_exp(x: f32) -> f32 {
     x.exp()

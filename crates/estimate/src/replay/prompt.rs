@@ -8,7 +8,7 @@ use offshoot_core::mix::{GOLDEN, mix};
 pub enum TracePrompt {
     Tokens(Vec<TokenId>),
     /// Concatenated runs. Two runs of the same text share the prefix of the shorter one; runs of different texts differ
-    /// as [`synthetic_token`] says, whose ordinals are their numbers.
+    /// from the first token on, or the second.
     Runs(Vec<TextRun>),
 }
 
