@@ -4,9 +4,9 @@ that wait for each other would wait for other programs' as well. A command that 
 
     jobs.py FOLDER [WAITING...] < JOBS
 
-JOBS has a line for each command: its name, a tab, and what bash is to run. Those whose names are WAITING mostly wait: they
-run one after another beside the others. Each command's output goes to FOLDER/NAME.log; a summary comes when it ends, all of
-its output if it fails. Exits with 1 if one failed.
+JOBS has a line for each command: its name, a tab, and what bash is to run. Those whose names are WAITING mostly wait:
+they run one after another beside the others. Each command's output goes to FOLDER/NAME.log; a summary comes when it
+ends, all of its output if it fails. Exits with 1 if one failed.
 """
 
 import os

@@ -16,12 +16,14 @@ ON_ALL_CORES = ["engine-engine", "cpu-arithmetic"]
 
 
 def programs(messages):
-    """By name: the program and the folder of its package. Unit tests of a library are `lib-NAME`; a suite of a crate below
-    crates/ has the crate's name before its own."""
+    """By name: the program and the folder of its package. Unit tests of a library are `lib-NAME`; a suite of a crate
+    below crates/ has the crate's name before its own."""
     found = {}
     for line in open(messages):
         message = json.loads(line)
-        if message.get("reason") != "compiler-artifact" or not message.get("executable") or not message["profile"]["test"]:
+        if message.get("reason") != "compiler-artifact" or not message.get("executable"):
+            continue
+        if not message["profile"]["test"]:
             continue
         kind, name = message["target"]["kind"][0], message["target"]["name"]
         folder = os.path.dirname(message["manifest_path"])
@@ -41,7 +43,8 @@ def main():
     for name in sorted(found, key=lambda name: (first.index(name) if name in first else len(first), name)):
         program, folder = found[name]
         cores = f"taskset -c 0-{os.cpu_count() - 1} " if name in ON_ALL_CORES else ""
-        print(f"{name}\tcd {shlex.quote(folder)} && CARGO_MANIFEST_DIR={shlex.quote(folder)} {cores}{shlex.quote(program)}")
+        program, folder = shlex.quote(program), shlex.quote(folder)
+        print(f"{name}\tcd {folder} && CARGO_MANIFEST_DIR={folder} {cores}{program}")
 
 
 if __name__ == "__main__":
