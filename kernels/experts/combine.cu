@@ -3,7 +3,7 @@
 // Shapes: out f32 [R, width], x ELEMENT [places, width]; places, weights [R, chosen].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, chosen * sizeof(ELEMENT) + 4 bytes per output, or 8.
-// Definition: `Backend::combine` and `Backend::combine_add`; on the CPU, `combine_rows` of crates/cpu/src/experts.rs.
+// Definition: `Backend::combine`, adding or not; on the CPU, `combine_rows` of crates/cpu/src/experts.rs.
 #include "lanes.cuh"
 
 template <int N>

@@ -3,7 +3,7 @@
 // Shapes: x OUT [R, width], bias f32 [width].
 // Grid: x = row, y = blocks over the elements of the row.
 // Limit: bandwidth, 2 * sizeof(OUT) bytes per element.
-// Definition: the bias of `Backend::linear` and `Backend::linear_add`; on the CPU, crates/cpu/src/gemm/clear.rs.
+// Definition: the bias of `Backend::linear`, adding or not; on the CPU, crates/cpu/src/gemm/clear.rs.
 #include "lanes.cuh"
 
 template <int N>

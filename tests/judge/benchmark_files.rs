@@ -7,7 +7,7 @@ use std::path::Path;
 
 use offshoot_core::json::RawJson;
 use offshoot_eval::benchmark;
-use offshoot_eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Unjudgeable};
+use offshoot_eval::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
 use offshoot_judge::problem::{Assembly, Compare, Problem, TestSuite};
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ fn error(name: &str, text: &str) -> String {
     let entries = benchmark::read(&path, None).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let said = entries.map_err(|error| error.to_string()).and_then(|mut entries| {
         let last = entries.pop().expect("there are records");
-        last.problem.map_err(|Unjudgeable { why }| format!("{name}: {why}"))
+        last.problem.map_err(|Malformed { why }| format!("{name}: {why}"))
     });
     said.expect_err("the file is broken").replace(&path.display().to_string(), name)
 }

@@ -259,7 +259,8 @@ fn same_as_whole(tokenizer: &Tokenizer, prompts: &[Vec<String>]) {
 fn prompts_that_share_a_document_have_the_tokens_of_whole_ones() {
     for tokenizer in tokenizers() {
         let mut dice = Dice::new(7);
-        for round in 0..some_or_full(2, 3) {
+        // The third round has examples long enough to be shared.
+        for &round in some_or_full(&[0, 2][..], &[0, 1, 2]) {
             let mut prompts = Vec::new();
             let examples = text(&mut dice, round * 3000);
             for _ in 0..3 {
@@ -297,11 +298,16 @@ fn a_novel_has_the_tokens_of_whole_prompts() {
 #[test]
 fn long_runs_at_the_seam() {
     let words = "a plain sentence of plain words ".repeat(200);
+    // Longer than the encoder's margin of 1024 bytes: a cut is looked for within the run, and found before it. Of three
+    // bytes each, longer than two margins: none is found. In full that holds for single bytes too.
+    let lengths = some_or_full(&[1500][..], &[1500, 3000]);
     for tokenizer in tokenizers() {
         for run in [" ", "\n", "a", "-", "  \n", "1"] {
-            let document = format!("{words}{}", run.repeat(some_or_full(1000, 3000)));
-            let prompts = ["", " ", "x", "\nb", "1 c"].map(|question| vec![document.clone(), question.to_string()]);
-            same_as_whole(&tokenizer, &prompts);
+            for &length in lengths {
+                let document = format!("{words}{}", run.repeat(length));
+                let prompts = ["", " ", "x", "\nb", "1 c"].map(|question| vec![document.clone(), question.to_string()]);
+                same_as_whole(&tokenizer, &prompts);
+            }
         }
     }
 }

@@ -10,12 +10,12 @@ use super::kv::KvStore;
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sampling, sums};
+use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView,
+    MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates,
+    WeightFormat, WeightView,
 };
-use offshoot_backend::{OutputMode, ranks::Place};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::KvSlot;

@@ -12,8 +12,7 @@ const BATCH: usize = 32;
 
 #[derive(Debug, Serialize)]
 pub struct JobParts {
-    /// Their work counts a computed and a sampled token alike.
-    pub parts: Vec<PromptPart>,
+    pub parts: Vec<PartSizes>,
     /// Prompt tokens that one process computes, all parts together, and batches in order of arrival, each by itself.
     pub tokens_of_one_process: u64,
     pub tokens_computed: u64,
@@ -22,14 +21,30 @@ pub struct JobParts {
     pub tokens_in_batches: u64,
 }
 
+/// Work counts a computed and a sampled token alike.
+#[derive(Debug, Serialize)]
+pub struct PartSizes {
+    pub prompts: usize,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub work: u64,
+}
+
+impl PartSizes {
+    fn of(part: &PromptPart) -> Self {
+        let PromptPart { prompts, prompt_tokens, output_tokens, work } = part;
+        Self { prompts: prompts.len(), prompt_tokens: *prompt_tokens, output_tokens: *output_tokens, work: *work }
+    }
+}
+
 impl JobParts {
     pub fn of(job: &PlannedJob, tree: &PromptTree, parts: usize) -> Self {
         let cut = tree.parts(&job.draws(), TokenCosts::default(), parts);
         Self {
+            parts: cut.parts.iter().map(PartSizes::of).collect(),
             tokens_of_one_process: cut.distinct_tokens,
             tokens_computed: cut.prompt_tokens(),
             tokens_twice: cut.tokens_twice(),
-            parts: cut.parts,
             batch: BATCH,
             tokens_in_batches: tokens_in_batches(&job.prompts, BATCH),
         }
@@ -50,10 +65,10 @@ impl JobParts {
             counted(self.tokens_in_batches, "prompt token"),
             times(self.tokens_in_batches)
         );
-        let part = |(number, part): (usize, &PromptPart)| {
+        let part = |(number, part): (usize, &PartSizes)| {
             let text = format!(
                 "{}, {} computed, {} sampled",
-                counted(part.prompts.len() as u64, "prompt"),
+                counted(part.prompts as u64, "prompt"),
                 counted(part.prompt_tokens, "prompt token"),
                 count(part.output_tokens)
             );

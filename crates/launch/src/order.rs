@@ -60,7 +60,7 @@ pub struct PromptOrder {
     /// The part of each prompt; empty if there is one.
     homes: Vec<usize>,
     lengths: SampledLengths,
-    /// The value of `SampledLengths::share` when `ahead` was last sorted.
+    /// The value of [`share`] when `ahead` was last sorted.
     ordered_by: f64,
 }
 
@@ -81,6 +81,11 @@ impl PartOrder {
     fn share(&self) -> f64 {
         self.begun as f64 / self.all.max(1) as f64
     }
+}
+
+/// Expected output length as a fraction of the limit; 1 before any sample has finished.
+fn share(lengths: SampledLengths) -> f64 {
+    if lengths.most == 0 { 1.0 } else { lengths.sampled as f64 / lengths.most as f64 }
 }
 
 /// The remaining prompts are sorted again when the estimate has changed by this factor.
@@ -112,7 +117,7 @@ impl PromptOrder {
         }
         let lengths = SampledLengths::default();
         let parts = (0..replicas.max(1)).map(|_| PartOrder::default()).collect();
-        let mut order = PromptOrder { tree, draws, is_mixed, parts, homes, lengths, ordered_by: lengths.share() };
+        let mut order = PromptOrder { tree, draws, is_mixed, parts, homes, lengths, ordered_by: share(lengths) };
         for prompt in order.depth_first().into_iter().rev() {
             let (home, draws) = (order.part_of(prompt), order.draws[prompt as usize].most);
             order.parts[home].ahead.push(prompt);
@@ -149,13 +154,15 @@ impl PromptOrder {
 
     /// All prompts, sorted by the current estimate.
     fn depth_first(&self) -> Vec<u32> {
-        let expected = |draws: &OutputTokens| self.lengths.expected(draws.most, draws.is_exact);
+        let share = share(self.lengths);
+        let expected =
+            |draws: &OutputTokens| if draws.is_exact { draws.most } else { (draws.most as f64 * share) as u64 };
         self.tree.order_by(&self.draws.iter().map(expected).collect::<Vec<_>>())
     }
 
     /// Sorts the remaining prompts by the latest estimate. Groups that have started stay first, innermost group first.
     fn sort_again(&mut self) {
-        let share = self.lengths.share();
+        let share = share(self.lengths);
         let changed = (share / self.ordered_by).max(self.ordered_by / share) > CHANGE;
         if !changed || !self.is_mixed || self.parts.iter().all(|part| part.ahead.is_empty()) {
             return;

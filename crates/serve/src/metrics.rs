@@ -115,13 +115,12 @@ impl ServeMetrics {
     /// The counters in Prometheus' text format.
     pub fn write(&self, out: &mut String) {
         let counters = |out: &mut String, rows: &[(&str, &str, &Counter)]| {
-            rows.iter()
-                .for_each(|(name, help, value)| counter(out, &format!("offshoot_{name}_total"), help, value.get()));
+            rows.iter().for_each(|(name, help, value)| counter(out, name, help, value.get()));
         };
         let requests = [
-            ("requests", "Requests for samples that were answered", &self.jobs),
-            ("requests_cancelled", "Requests whose client left", &self.cancelled),
-            ("requests_refused", "Requests refused because the queue was full", &self.refused_full),
+            ("offshoot_requests_total", "Requests for samples that were answered", &self.jobs),
+            ("offshoot_requests_cancelled_total", "Requests whose client left", &self.cancelled),
+            ("offshoot_requests_refused_total", "Requests refused because the queue was full", &self.refused_full),
         ];
         counters(out, &requests);
         head("offshoot_responses_total", "HTTP responses by the class of their status", "counter", out);
@@ -129,10 +128,10 @@ impl ServeMetrics {
             line(out, format_args!("offshoot_responses_total{{class=\"{class}xx\"}} {}", count.get()));
         }
         let samples = [
-            ("samples", "Samples that ended", &self.samples),
-            ("sampled_tokens", "Tokens of answered samples", &self.tokens_sampled),
-            ("prompt_tokens", "Prompt tokens of answered requests", &self.prompt_tokens),
-            ("prompt_tokens_cached", "Those of them that began an earlier prompt", &self.cached_tokens),
+            ("offshoot_samples_total", "Samples that ended", &self.samples),
+            ("offshoot_sampled_tokens_total", "Tokens of answered samples", &self.tokens_sampled),
+            ("offshoot_prompt_tokens_total", "Prompt tokens of answered requests", &self.prompt_tokens),
+            ("offshoot_prompt_tokens_cached_total", "Those of them that began an earlier prompt", &self.cached_tokens),
         ];
         counters(out, &samples);
         let first_token = "Of streams, from arrival to the first token";

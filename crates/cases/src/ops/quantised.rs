@@ -1,6 +1,6 @@
-//! `linear` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a
-//! scale that comes with the weights, other for each of two parts. On devices that multiply these formats as they are.
-//! And `rms_norm` and `gated` for them alone, which change no bit.
+//! `linear` with weights of e4m3 whose activations are rounded to it: by rows, by 128 inputs, by a scale that comes
+//! with the weights, other for each of two parts. On devices that multiply these formats as they are. And `rms_norm`
+//! and `gated` for them alone, which change no bit.
 
 use super::linear::{SCALES, TestLayer, weights};
 use super::suite::OpSuite;
@@ -50,6 +50,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         }
         for &[rows, outputs, inputs] in shapes.iter().filter(|[.., inputs]| is_cut(format, *inputs)) {
             let layer = TestLayer::random(dice, dtype, Some(format), [rows, outputs, inputs]);
+            // The report's names, as older reports have them: `linear_add` is `linear`, adding.
             layer.hold(suite, ["linear, e4m3", "linear_add, e4m3"], &[false, true])?;
             let weights = dice.numbers(outputs * inputs);
             for by in [MadeBy::Norm, MadeBy::Gate] {

@@ -7,8 +7,7 @@ use super::pack::CpuMatrix;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512, avx512_bf16};
 use crate::{Cores, CpuBuffer, Isa};
-use offshoot_backend::Dtype;
-use offshoot_backend::OutputMode;
+use offshoot_backend::{Dtype, OutputMode};
 
 /// `out[r] = w x[r] (+ bias)`, or `out[r] += w x[r] (+ bias)`. A row's result does not depend on the number of rows.
 pub fn linear(

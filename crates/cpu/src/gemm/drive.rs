@@ -16,8 +16,7 @@ use crate::columns::OutputColumns;
 use crate::isa::soon_prefetches_pay;
 use crate::memory::CacheLine;
 use crate::{Cores, CpuBuffer};
-use offshoot_backend::Dtype;
-use offshoot_backend::OutputMode;
+use offshoot_backend::{Dtype, OutputMode};
 
 /// Words of activations multiplied in one pass over the weights: half of a second-level cache of 2 MB.
 const RESIDENT_WORDS: usize = 256 * 1024;

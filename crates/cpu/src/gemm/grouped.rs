@@ -11,8 +11,7 @@ use super::pack::CpuMatrix;
 use super::quantised::{self, QuantPanels};
 use super::stack::{CpuWeights, GemmScratch, Piece, linear_stack};
 use crate::{Cores, CpuBuffer, CpuExperts, CpuRoutes};
-use offshoot_backend::ExpertInput;
-use offshoot_backend::OutputMode;
+use offshoot_backend::{ExpertInput, OutputMode};
 
 /// See `Backend::expert_linear`. Experts whose matrices have several pieces or different formats, or for whose format
 /// this path has no kernels, are multiplied one by one.

@@ -9,8 +9,7 @@ use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
 use crate::{Cores, CpuBuffer};
-use offshoot_backend::OutputMode;
-use offshoot_backend::{BlockView, MatrixPart, all_quantised, with_bytes};
+use offshoot_backend::{BlockView, MatrixPart, OutputMode, all_quantised, with_bytes};
 use offshoot_core::ids::TokenId;
 
 /// Memory reused between linear layers.

@@ -1,11 +1,11 @@
 //! One linear layer with quantised weights, on every path of the CPU, against the same codes multiplied in f64 here, by
 //! activations that are rounded here.
 
+use offshoot_backend::quantised::ActivationScale;
 use offshoot_backend::{
-    ActivationDtype, Backend, CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, Rounding,
+    ActivationDtype, Backend, CodeFormat, Dtype, MatrixPart, OutputMode, QuantFormat, QuantSource, QuantView, Rounding,
     RoundingKind, ScaleSource, WeightView,
 };
-use offshoot_backend::{OutputMode, quantised::ActivationScale};
 use offshoot_core::dice::Dice;
 use offshoot_cpu::{Cpu, Isa};
 

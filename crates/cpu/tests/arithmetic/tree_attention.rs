@@ -1,6 +1,8 @@
 //! Tree attention compared with a dense definition in f64: forests of every shape, every planner, code path and dtype.
 //! A row's result must be close to the definition, and equal bit for bit for every plan and any other rows in the step.
 
+use std::ops::Range;
+
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, Scoring};
 use offshoot_core::dice::{Dice, noise};
 use offshoot_core::ids::{LayerIx, PageId};
@@ -237,7 +239,7 @@ fn by_hand(
     case: &Case,
     forest: &Forest,
     contexts: &[Vec<KvSlot>],
-    items: Vec<(std::ops::Range<usize>, std::ops::Range<u32>)>,
+    items: Vec<(Range<usize>, Range<u32>)>,
 ) -> AttentionPlan {
     let mut plan = AttentionPlan {
         group: offshoot_core::ids::GroupIx(0),
@@ -358,8 +360,10 @@ fn check_subsets(what: &str, isa: Isa, case: &Case, grown: &GrownForest, kv: &Kv
     }
 }
 
-fn check_shape(shape: ForestShape, seeds: u64) {
-    for seed in 0..seeds {
+/// Where CI has some of the seeds, it leaves out the first ones, which draw small heads without windows: seed 0 heads
+/// of two elements and no window for any dtype, those before 4 no window for f32.
+fn check_shape(shape: ForestShape, seeds: Range<u64>) {
+    for seed in seeds {
         let grown = grow(shape, PAGE_TOKENS, seed);
         for dtype in DTYPES {
             let case = Case::random(&mut Dice::new(seed ^ (77 * dtype.bytes() as u64)), dtype);
@@ -370,32 +374,32 @@ fn check_shape(shape: ForestShape, seeds: u64) {
 
 #[test]
 fn deep_chains() {
-    check_shape(ForestShape::DeepChain, some_or_full(1, 2));
+    check_shape(ForestShape::DeepChain, some_or_full(1..2, 0..2));
 }
 
 #[test]
 fn stars() {
-    check_shape(ForestShape::Star, some_or_full(3, 6));
+    check_shape(ForestShape::Star, some_or_full(3..6, 0..6));
 }
 
 #[test]
 fn one_token_segments() {
-    check_shape(ForestShape::OneTokenSegments, 10);
+    check_shape(ForestShape::OneTokenSegments, 0..10);
 }
 
 #[test]
 fn empty_leaves() {
-    check_shape(ForestShape::EmptyLeaves, 8);
+    check_shape(ForestShape::EmptyLeaves, 0..8);
 }
 
 #[test]
 fn mid_page_forks() {
-    check_shape(ForestShape::MidPageForks, some_or_full(4, 8));
+    check_shape(ForestShape::MidPageForks, some_or_full(4..8, 0..8));
 }
 
 #[test]
 fn ragged_forests() {
-    check_shape(ForestShape::Ragged, some_or_full(4, 8));
+    check_shape(ForestShape::Ragged, some_or_full(4..8, 0..8));
 }
 
 #[test]

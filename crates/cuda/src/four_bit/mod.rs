@@ -115,7 +115,7 @@ impl FourBitKernels {
         let format = FourBit::of(format).expect("the format was loaded");
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
-        assert!(!accumulates || out.element == Dtype::F32, "linear_add: sums are f32");
+        assert!(!accumulates || out.element == Dtype::F32, "linear, adding: sums are f32");
         let bias = bias.map(|bias| &bias.memory);
         let matrices = FourBitMatrices { memory: &w.memory, format, outputs: w.outputs, inner: w.inner, bias };
         let launch = Launch { out, x, matrices: &matrices, experts: None, accumulates };

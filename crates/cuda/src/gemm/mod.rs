@@ -101,7 +101,7 @@ impl Gemm {
         assert_eq!((out.rows, out.width, x.width), (x.rows, w.outputs, w.inner), "linear: shapes");
         assert_eq!(x.element, w.element(), "linear: dtype of the operand and format of the weights");
         assert!(bias.is_none_or(|bias| bias.len == w.outputs), "linear: length of the bias");
-        assert!(!accumulate || out.element == Dtype::F32, "linear_add: sums are f32");
+        assert!(!accumulate || out.element == Dtype::F32, "linear, adding: sums are f32");
         if out.rows == 0 {
             return;
         }

@@ -48,7 +48,12 @@ impl Pace {
 /// The tokens to sample that an extend is expected to bring.
 pub fn expected(lengths: SampledLengths, extend: &Extend, room: usize) -> u64 {
     let Continuation::Sampled { stop, .. } = &extend.continuation else { return 0 };
-    lengths.expected(most_sampled(stop, room) as u64, stop.is_exact()).max(1)
+    let most = most_sampled(stop, room) as u64;
+    match lengths.most {
+        0 => most,
+        _ if stop.is_exact() => most,
+        all => ((most as f64 * lengths.sampled as f64 / all as f64) as u64).max(1),
+    }
 }
 
 /// Most tokens that an extend samples where the context has `room` for so many.

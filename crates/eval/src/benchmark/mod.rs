@@ -19,4 +19,4 @@ mod read;
 
 pub use format::{BenchmarkFormat, problem, prompt, references};
 pub use functions::with_body;
-pub use read::{BenchmarkRecord, Entries, Unjudgeable, read};
+pub use read::{BenchmarkRecord, Entries, Malformed, read};

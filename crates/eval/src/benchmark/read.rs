@@ -22,13 +22,14 @@ use offshoot_judge::problem::Problem;
 pub struct BenchmarkRecord {
     pub id: String,
     /// `None`: the record has no tests, as some of APPS.
-    pub problem: Result<Option<Problem>, Unjudgeable>,
+    pub problem: Result<Option<Problem>, Malformed>,
     pub fields: Map<String, Value>,
 }
 
-/// Why no candidate of a problem can be judged: its record is no valid problem, or its own tests fail.
+/// What is wrong with a problem, none of whose candidates can be judged: its record is no valid problem, or its own
+/// tests fail. Its `Debug` text is part of the fingerprint of a scoring's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unjudgeable {
+pub struct Malformed {
     pub why: String,
 }
 
@@ -69,7 +70,7 @@ impl Entries {
         let id = id_of(format, &fields).map_err(at_place)?;
         let problem =
             format.problem_with_tests(&id, RecordFields(&fields)).map_err(|Wrong { field, expected, found }| {
-                Unjudgeable { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
+                Malformed { why: format!("`{field}`: expected {expected}, at {place}, found {found}") }
             });
         Ok(BenchmarkRecord { id, problem, fields })
     }

@@ -3,8 +3,8 @@
 //! prompts in advance.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::Receiver;
@@ -99,12 +99,14 @@ impl<'a> ItemRunner<'a> {
             earlier.finished.iter().map(|item| (item.index, item.outcome.samples.len())).collect();
         done.iter().for_each(|_| self.progress.item_done());
         let unfinished_samples = earlier.samples.values().map(Vec::len).sum();
-        let (finished, levels) = (earlier.finished, earlier.levels);
-        let searched = Searched { finished, failed: Vec::new(), ended: None, unfinished_samples, levels };
         let shared = WorkerContext {
             run: *self,
             taking: Mutex::new(()),
-            searched: Mutex::new(searched),
+            ended: Mutex::new(None),
+            finished: Mutex::new(earlier.finished),
+            failed: Mutex::new(Vec::new()),
+            levels: Mutex::new(earlier.levels),
+            unfinished_samples: AtomicUsize::new(unfinished_samples),
             earlier: Mutex::new(earlier.samples),
         };
         let finished: Vec<(&Item, usize)> =
@@ -156,7 +158,13 @@ impl<'a> ItemRunner<'a> {
         if self.interrupted.load(Ordering::Relaxed) {
             shared.end(Error::Interrupted);
         }
-        shared.searched.into_inner().expect("storing does not panic")
+        Searched {
+            finished: shared.finished.into_inner().expect("pushing does not panic"),
+            failed: shared.failed.into_inner().expect("pushing does not panic"),
+            ended: shared.ended.into_inner().expect("storing does not panic"),
+            unfinished_samples: shared.unfinished_samples.into_inner(),
+            levels: shared.levels.into_inner().expect("counting does not panic"),
+        }
     }
 
     /// The order in which `items` start, computed from their texts.
@@ -172,8 +180,13 @@ struct WorkerContext<'a> {
     run: ItemRunner<'a>,
     /// Held while a prompt is taken and its tree is created.
     taking: Mutex<()>,
-    /// Once its error is set, no thread takes another item.
-    searched: Mutex<Searched>,
+    /// The first error; once it is set, no thread takes another item.
+    ended: Mutex<Option<Error>>,
+    finished: Mutex<Vec<Finished>>,
+    failed: Mutex<Vec<Failed>>,
+    levels: Mutex<LevelCounts>,
+    /// Samples on disk of items that are not finished.
+    unfinished_samples: AtomicUsize,
     /// Samples recorded by earlier processes, by item.
     earlier: Mutex<HashMap<usize, Vec<Sample>>>,
 }
@@ -190,16 +203,12 @@ struct EncodedItem<'a> {
 type StartedItem<'a> = (&'a Item, Result<(ItemPrompt<'a>, SamplingTree)>);
 
 impl<'a> WorkerContext<'a> {
-    fn searched(&self) -> MutexGuard<'_, Searched> {
-        self.searched.lock().expect("storing does not panic")
-    }
-
     fn take_items(&self, encoded: &Receiver<EncodedItem<'a>>) {
         while let Some((item, started)) = self.next_item(encoded) {
             match guarded(|| started.and_then(|(prompt, tree)| self.search(&prompt, tree))) {
                 Ok(finished) => {
                     log::info!("item `{}`: {} samples", item.id, finished.outcome.samples.len());
-                    self.searched().finished.push(finished);
+                    self.finished.lock().expect("pushing does not panic").push(finished);
                     self.run.progress.item_done();
                 }
                 Err(error) => match in_bytes(error, self.run.launched.engine.facts()) {
@@ -226,7 +235,7 @@ impl<'a> WorkerContext<'a> {
         log::info!("item `{id}` failed: {error}");
         let line = json!({ "id": id, "index": index, "error": error.to_string() });
         match self.run.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
-            Ok(()) => self.searched().failed.push(Failed { index, id, error }),
+            Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),
             Err(unwritten) => self.end(unwritten),
         }
         self.run.progress.item_done();
@@ -234,19 +243,20 @@ impl<'a> WorkerContext<'a> {
 
     /// Counts the prompt of a finished item.
     fn count(&self, prompt: &ItemPrompt<'_>, samples: usize) {
-        self.searched().levels.add(&prompt.levels, samples);
+        self.levels.lock().expect("counting does not panic").add(&prompt.levels, samples);
     }
 
     /// Ends the run with `error`, unless it has already ended with another.
     fn end(&self, error: Error) {
-        self.searched().ended.get_or_insert(error);
+        self.ended.lock().expect("storing does not panic").get_or_insert(error);
     }
 
     /// The next item with its prompt and its tree. Trees are made in the order of the prompts: the engine serves
     /// branches in the order of their roots.
     fn next_item(&self, encoded: &Receiver<EncodedItem<'a>>) -> Option<StartedItem<'a>> {
         let _taking = self.taking.lock().expect("taking does not panic");
-        if self.searched().ended.is_some() || self.run.interrupted.load(Ordering::Relaxed) {
+        let ended = self.ended.lock().expect("storing does not panic").is_some();
+        if ended || self.run.interrupted.load(Ordering::Relaxed) {
             return None;
         }
         let EncodedItem { item, home, prompt } = encoded.recv().ok()?;
@@ -279,7 +289,7 @@ impl<'a> WorkerContext<'a> {
                 return Ok(());
             }
             on_disk += 1;
-            self.searched().unfinished_samples += 1;
+            self.unfinished_samples.fetch_add(1, Ordering::Relaxed);
             progress.sample_done(sample.tokens);
             Ok(())
         };
@@ -306,7 +316,7 @@ impl<'a> WorkerContext<'a> {
             journal.item(prompt.item.index, &item_line(task, prompt, &outcome)?)?;
         }
         self.count(prompt, outcome.samples.len());
-        self.searched().unfinished_samples -= on_disk;
+        self.unfinished_samples.fetch_sub(on_disk, Ordering::Relaxed);
         Ok(Finished { index: prompt.item.index, outcome })
     }
 }

@@ -1,12 +1,23 @@
 //! Extracts the program from a sample's text: the whole text, or the code between a chat model's fences.
 
 use crate::benchmark::with_body;
-use crate::task::candidate::{CandidateText, ExtractMode, fenced as fenced_block};
+use crate::task::candidate::{CandidateText, fenced as fenced_block};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Problem};
 
-/// The program to judge. A fenced block is it by `Auto` if the text should be a complete program, by `Fence` even if
-/// samples continue a prompt; without one, and by `None`, the whole text is.
+/// The part of a sample's text that is its program; without a fenced block, the whole text is. Its `Debug` text is part
+/// of the fingerprint of a scoring's settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtractMode {
+    /// A fenced block if there is one and the text should be a complete program.
+    Auto,
+    /// The whole text.
+    None,
+    /// A fenced block, even if samples continue a prompt.
+    Fence,
+}
+
+/// The program to judge.
 pub fn program(problem: &Problem, language: &Language, text: &CandidateText, extract: ExtractMode) -> String {
     let fenced = |text: &str| match extract {
         ExtractMode::None => None,

@@ -20,10 +20,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use doctor::{DoctorOptions, doctor};
+pub use extract::ExtractMode;
 pub use options::{CandidateSource, ScoreOptions};
 
-use crate::benchmark::{BenchmarkFormat, Unjudgeable};
-pub use crate::task::candidate::{ExtractMode, LimitChanges};
+use crate::benchmark::{BenchmarkFormat, Malformed};
+pub use crate::task::candidate::LimitChanges;
 use export::Scored;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::interrupt::Interrupt;
@@ -168,7 +169,7 @@ struct ScoringRun<'a> {
 
 /// One candidate for the judge, or the reason why it cannot be judged.
 struct CandidateJob<'a> {
-    problem: Result<&'a Problem, &'a Unjudgeable>,
+    problem: Result<&'a Problem, &'a Malformed>,
     program: String,
 }
 
@@ -225,7 +226,7 @@ impl ScoringRun<'_> {
             Err(malformed) => Ok(Err(malformed.clone())),
             Ok(problem) => match judge.judge_program(problem, &options.language, &program) {
                 Ok(judgement) => Ok(Ok(CandidateOutcome::from(judgement))),
-                Err(Error::Unjudgeable { why }) => Ok(Err(Unjudgeable { why })),
+                Err(Error::Unjudgeable { why }) => Ok(Err(Malformed { why })),
                 Err(error) => Err(error),
             },
         };

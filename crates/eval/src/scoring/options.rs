@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::extract::ExtractMode;
 use crate::benchmark::BenchmarkFormat;
-use crate::task::candidate::{ExtractMode, LimitChanges};
+use crate::task::candidate::LimitChanges;
 use offshoot_judge::{JudgeSetup, Language};
 
 /// The candidates to judge.

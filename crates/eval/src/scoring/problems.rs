@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::benchmark;
-use crate::benchmark::{BenchmarkFormat, BenchmarkRecord, Unjudgeable};
+use crate::benchmark::{BenchmarkFormat, BenchmarkRecord, Malformed};
 use crate::task::candidate::LimitChanges;
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::problem::{Assembly, Problem};
@@ -15,7 +15,7 @@ use offshoot_judge::problem::{Assembly, Problem};
 pub struct ListedProblem {
     pub id: String,
     /// `None`: the record has no tests.
-    pub problem: Result<Option<Problem>, Unjudgeable>,
+    pub problem: Result<Option<Problem>, Malformed>,
     /// LiveCodeBench's other fields, which are copied to its result file.
     pub about: Map<String, Value>,
     pub references: Vec<String>,
@@ -66,7 +66,7 @@ impl Problems {
             let prompt = match &entry.problem {
                 Ok(Some(Problem { assembly: Assembly::After(prompt), .. })) => Some(prompt.as_str()),
                 Ok(_) => None,
-                Err(Unjudgeable { .. }) => entry.fields.get("prompt").and_then(Value::as_str),
+                Err(Malformed { .. }) => entry.fields.get("prompt").and_then(Value::as_str),
             };
             if let Some(prompt) = prompt {
                 by_head.entry(head(prompt).to_string()).or_default().push((prompt.trim().to_string(), ix));
@@ -77,7 +77,7 @@ impl Problems {
         let format = format.ok_or_else(|| Error::format(path, "no problems"))?;
         // If no record is a valid problem, the whole file is invalid.
         match list.iter().find_map(|listed| listed.problem.as_ref().err()) {
-            Some(Unjudgeable { why }) if list.iter().all(|listed| listed.tests().is_none()) => {
+            Some(Malformed { why }) if list.iter().all(|listed| listed.tests().is_none()) => {
                 Err(Error::format(path, why))
             }
             _ => Ok(Problems { format, list, by_id, by_number, by_head }),
@@ -123,7 +123,7 @@ fn listed(
     }
     let wanted = if references { benchmark::references(format, &id, &fields) } else { Ok(Vec::new()) };
     let (references, problem) = match (wanted, problem) {
-        (Err(error), Ok(_)) => (Vec::new(), Err(Unjudgeable { why: error.to_string() })),
+        (Err(error), Ok(_)) => (Vec::new(), Err(Malformed { why: error.to_string() })),
         (wanted, problem) => (wanted.unwrap_or_default(), problem),
     };
     if format == Some(BenchmarkFormat::LiveCodeBench) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::samples::ImportedSample;
-use crate::benchmark::Unjudgeable;
+use crate::benchmark::Malformed;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::setting::{OUT, RESUME};
@@ -44,7 +44,7 @@ pub struct CandidateOutcome {
 }
 
 /// The result of one sample.
-pub type JudgeResult = Result<CandidateOutcome, Unjudgeable>;
+pub type JudgeResult = Result<CandidateOutcome, Malformed>;
 
 impl From<Judgement> for CandidateOutcome {
     fn from(judgement: Judgement) -> CandidateOutcome {
@@ -95,7 +95,7 @@ impl CandidateOutcome {
 fn line(sample: &ImportedSample, result: &JudgeResult) -> String {
     let own = match result {
         Ok(outcome) => outcome.own(),
-        Err(Unjudgeable { why }) => {
+        Err(Malformed { why }) => {
             let mut own = [const { Value::Null }; OWN.len()];
             own[0] = json!(format!("{NOT_JUDGED}{why}"));
             own
@@ -119,7 +119,7 @@ pub fn is_of(line: &Map<String, Value>, sample: &ImportedSample) -> bool {
 pub fn of_line(line: &Map<String, Value>) -> Option<JudgeResult> {
     let result = line.get("result")?.as_str()?;
     if line.get("verdict")?.is_null() {
-        return Some(Err(Unjudgeable { why: result.strip_prefix(NOT_JUDGED)?.to_string() }));
+        return Some(Err(Malformed { why: result.strip_prefix(NOT_JUDGED)?.to_string() }));
     }
     let seconds = |name: &str| Duration::try_from_secs_f64(line.get(name)?.as_f64()?).ok();
     let tests = line.get("tests")?.as_array()?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::problems::{ListedProblem, Problems};
 use super::results::{CandidateOutcome, JudgeResult};
-use crate::benchmark::Unjudgeable;
+use crate::benchmark::Malformed;
 use crate::statistics;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{count, counted};
@@ -58,7 +58,7 @@ impl VerdictTally {
     pub fn new(problems: &Problems) -> VerdictTally {
         let none = || vec![0; problems.list.len()];
         let malformed = problems.list.iter().enumerate().filter_map(|(ix, listed)| {
-            let Unjudgeable { why } = listed.problem.as_ref().err()?;
+            let Malformed { why } = listed.problem.as_ref().err()?;
             Some((ix, OmittedProblem { samples: 0, why: why.clone() }))
         });
         VerdictTally {
@@ -79,7 +79,7 @@ impl VerdictTally {
         let outcome = match (result, self.left_out.get_mut(&problem)) {
             (Ok(outcome), None) => outcome,
             (_, Some(left_out)) => return left_out.samples += 1,
-            (Err(Unjudgeable { why }), None) => return self.leave_out(problem, why),
+            (Err(Malformed { why }), None) => return self.leave_out(problem, why),
         };
         self.samples[problem] += 1;
         self.right[problem] += u32::from(outcome.passed());

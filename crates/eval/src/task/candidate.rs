@@ -25,7 +25,7 @@ pub(crate) struct JudgeSettings {
     /// The benchmark whose fields the items have (default: recognised by the fields).
     format: Option<BenchmarkFormat>,
     /// The part of a sample's text that is the program.
-    extract: ExtractMode,
+    extract: CandidateExtract,
     /// `python`, `cpp`, or commands: {"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}.
     #[schemars(with = "LanguageSetting", extend("x-expected" = "`python`, `cpp`, or an object with `file` and `run`"))]
     language: Option<Value>,
@@ -53,7 +53,7 @@ enum LanguageSetting {
 pub(crate) struct JudgeGrade {
     /// `None`: recognised by each item's fields.
     format: Option<BenchmarkFormat>,
-    extract: ExtractMode,
+    extract: CandidateExtract,
     language: Language,
     limits: LimitChanges,
     /// A Python program: see [`Compare::Checker`].
@@ -63,14 +63,12 @@ pub(crate) struct JudgeGrade {
 /// The part of a sample's text that is the candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "CandidateExtract")]
-pub enum ExtractMode {
+enum CandidateExtract {
     /// The longest block between Markdown fences if there is one, else the whole text.
     #[default]
     Auto,
     /// All of it.
-    #[serde(rename = "completion")]
-    None,
+    Completion,
     /// The longest block between Markdown fences; without one, there is no candidate.
     Fence,
 }
@@ -94,7 +92,7 @@ impl LimitChanges {
 pub struct ItemTests {
     pub problem: Problem,
     pub language: Language,
-    extract: ExtractMode,
+    extract: CandidateExtract,
 }
 
 /// A candidate in a sample's text, or a sample's text.
@@ -170,11 +168,11 @@ impl ItemTests {
     pub fn candidate(&self, text: &str) -> CandidateText {
         let text = &*answer_part(text);
         let code = match (self.extract, fenced(text)) {
-            (ExtractMode::None, _) | (ExtractMode::Auto, None) => {
+            (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
                 return CandidateText::Completion(text.to_string());
             }
-            (ExtractMode::Fence | ExtractMode::Auto, Some(code)) => code,
-            (ExtractMode::Fence, None) => "",
+            (CandidateExtract::Fence | CandidateExtract::Auto, Some(code)) => code,
+            (CandidateExtract::Fence, None) => "",
         };
         let indented =
             code.lines().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with([' ', '\t']));
@@ -231,7 +229,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn tests(extract: ExtractMode) -> ItemTests {
+    fn tests(extract: CandidateExtract) -> ItemTests {
         let fields = json!({
             "prompt": "import math\n\ndef f(x):\n    \"\"\"Double.\"\"\"\n",
             "entry_point": "f",
@@ -244,7 +242,7 @@ mod tests {
     #[test]
     fn a_fenced_program_follows_the_prompt_and_a_fenced_body_completes_it() {
         let program = "Sure:\n```python\ndef f(x):\n    return 2 * x\n```\nDone.";
-        let tests = tests(ExtractMode::Auto);
+        let tests = tests(CandidateExtract::Auto);
         let assembled = tests.program(program);
         assert!(assembled.starts_with("import math\n") && assembled.ends_with("\ndef f(x):\n    return 2 * x\n"));
         let body = "```\n    return 2 * x\n```";
@@ -256,7 +254,7 @@ mod tests {
     fn programs_in_the_reasoning_are_no_candidates() {
         let reasoning = "Try:\n```python\ndef f(x):\n    return x + x if x else 0\n```\nSimpler:\n";
         let answer = "```python\ndef f(x):\n    return 2 * x\n```\n";
-        let tests = tests(ExtractMode::Auto);
+        let tests = tests(CandidateExtract::Auto);
         let expected = tests.program(answer);
         for text in [
             format!("<think>{reasoning}</think>\n{answer}"),
@@ -273,7 +271,7 @@ mod tests {
 
     #[test]
     fn what_other_scorers_are_given_makes_the_same_program() {
-        let tests = tests(ExtractMode::Fence);
+        let tests = tests(CandidateExtract::Fence);
         let Assembly::After(prompt) = &tests.problem.assembly else { panic!("HumanEval") };
         for text in ["```\ndef f(x):\n    return 2 * x\n```", "```\n    return 2 * x\n```", "no code"] {
             let (theirs, ours) = (format!("{prompt}{}", tests.completion(text)), tests.program(text));

@@ -62,8 +62,17 @@ pub(super) struct PythonJudging<'a> {
 #[derive(Deserialize)]
 struct CheckerVerdict {
     nonce: String,
-    verdict: Verdict,
+    verdict: VerdictCode,
     message: Option<String>,
+}
+
+/// What the checker can say of a test. Other verdicts follow from what the candidate's process does and uses, which the
+/// checker does not see.
+#[derive(Deserialize)]
+enum VerdictCode {
+    AC,
+    WA,
+    RE,
 }
 
 #[derive(Deserialize)]
@@ -237,6 +246,11 @@ impl Conversation<'_> {
                 b'V' => {
                     let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
                     self.same(&nonce)?;
+                    let verdict = match verdict {
+                        VerdictCode::AC => Verdict::Accepted,
+                        VerdictCode::WA => Verdict::WrongAnswer,
+                        VerdictCode::RE => Verdict::RuntimeError,
+                    };
                     let message = message.and_then(|message| last_line(message.as_bytes()));
                     self.verdicts.push(TestVerdict { verdict, message });
                 }
@@ -347,4 +361,19 @@ fn end_verdict(ended: &Ended, limits: &Limits) -> (Verdict, String) {
 fn nonce() -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checker_cannot_say_what_the_supervisor_alone_finds() {
+        let message = |word: &str| json!({ "nonce": "0", "verdict": word, "message": null }).to_string();
+        let is_read = |word: &str| parse_message::<CheckerVerdict>(message(word).as_bytes()).is_ok();
+        for verdict in Verdict::ALL {
+            let may_say = matches!(verdict, Verdict::Accepted | Verdict::WrongAnswer | Verdict::RuntimeError);
+            assert_eq!(is_read(verdict.name()), may_say, "{verdict:?}");
+        }
+    }
 }

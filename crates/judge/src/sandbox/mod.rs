@@ -47,6 +47,8 @@ pub enum Isolation {
 pub struct SandboxSetup {
     pub isolation: Isolation,
     /// The executable to run as the helper; its `main` must begin with [`enter_if_helper`]. `None`: this one.
+    // Not sent to the helper, which does not read it: JSON holds no path that is not UTF-8.
+    #[serde(skip)]
     pub helper: Option<PathBuf>,
     /// Whether to use namespaces, if they work. Without them (as in most containers) only the other layers isolate.
     pub namespaces: bool,

@@ -11,8 +11,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Serialize, Serializer};
-
 use super::{PromptTree, SortedPrompt};
 
 /// What one token costs, in any unit that is the same for both.
@@ -54,10 +52,9 @@ impl PromptParts {
 }
 
 /// Prompts for one process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptPart {
-    /// Indices by arrival, in depth-first order. Serialised as their number.
-    #[serde(serialize_with = "number_of")]
+    /// Indices by arrival, in depth-first order.
     pub prompts: Vec<u32>,
     /// Distinct tokens of these prompts, which the process computes.
     pub prompt_tokens: u64,
@@ -65,10 +62,6 @@ pub struct PromptPart {
     pub output_tokens: u64,
     /// Both, weighted by their costs.
     pub work: u64,
-}
-
-fn number_of<S: Serializer>(prompts: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(prompts.len() as u64)
 }
 
 /// The largest part may have this many hundredths more work than an equal share.

@@ -70,6 +70,9 @@ fn who_hears_finishes_gets_one_of_each_sample_and_no_token(mode: Mode) {
     }
     let all = job.iter().enumerate().flat_map(|(prompt, (_, n))| (0..*n).map(move |at| sample(prompt, at)));
     assert_eq!(ended, all.collect());
+    // An engine computes the header once, and what is each prompt's own.
+    let (computed, replicas) = (engine.metrics().unwrap().prompt_tokens_computed, engine.facts().replicas as u64);
+    assert!((30 + 27..=30 * replicas + 27).contains(&computed), "{computed} tokens of prompts, {replicas} engines");
 }
 
 fn who_hears_tokens_gets_all_of_them_before_the_end(mode: Mode) {

@@ -78,7 +78,7 @@ impl RequestFile {
     ) -> Result<usize> {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, created, progress };
-        job.answer_all(&self.requests, &mut self.output, interrupted, |line| job.encode(line))
+        job.answer_all(&self.requests, &mut self.output, interrupted)
     }
 
     /// Sorts the answers into the order of the input.

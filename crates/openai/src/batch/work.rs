@@ -58,9 +58,18 @@ pub struct BatchJob<'a> {
 }
 
 impl BatchJob<'_> {
-    /// Returns the number of tokens sampled. `encode` turns a line into a request, on a separate thread: it is
-    /// [`BatchJob::encode`].
+    /// Returns the number of tokens sampled, or the interrupt or error that ended the job early.
     pub fn answer_all(
+        &self,
+        requests: &[RequestOutline],
+        output: &mut BatchOutput,
+        interrupted: &AtomicBool,
+    ) -> Result<usize> {
+        self.answer_encoded(requests, output, interrupted, |line| self.encode(line))
+    }
+
+    /// As `answer_all`; `encode` turns a line into a request, on a separate thread.
+    fn answer_encoded(
         &self,
         requests: &[RequestOutline],
         output: &mut BatchOutput,
@@ -113,7 +122,7 @@ impl BatchJob<'_> {
         self.lines[line].call.as_ref().expect("a request is read from a call")
     }
 
-    pub fn encode(&self, line: usize) -> Result<ProtocolRequest, Refusal> {
+    fn encode(&self, line: usize) -> Result<ProtocolRequest, Refusal> {
         let mut request = self.call(line).encoded(&self.reader)?;
         request.fit_paths(self.engine.facts())?;
         Ok(request)
@@ -353,7 +362,7 @@ mod tests {
             progress: &progress,
         };
         let mut encoded = 0;
-        let tokens = job.answer_all(&outlines, &mut output, &AtomicBool::new(false), |line| {
+        let tokens = job.answer_encoded(&outlines, &mut output, &AtomicBool::new(false), |line| {
             encoded += 1;
             let patience = Instant::now() + Duration::from_secs(60);
             while encoded == LINES && engine.metrics().is_ok_and(|metrics| metrics.steps == 0) {

@@ -25,8 +25,8 @@ const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
 const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
 /// Renders `messages` as the chat's other fields say, by the template `source` in place of the model's if there is one.
-/// `follows_branch`: the messages follow a branch that ends with the assistant's words; without messages, those words go
-/// on.
+/// `follows_branch`: the messages follow a branch that ends with the assistant's words; without messages, those words
+/// go on.
 pub fn take(
     fields: &mut BodyFields,
     messages: Option<Value>,
@@ -144,8 +144,8 @@ fn hidden(what: &str) -> Refusal {
 }
 
 /// The prompt of a chat outside a request: `body` has `messages` and, of a request's other fields,
-/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`; `chat_template` is a template in place of
-/// the model's.
+/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`; `chat_template` is a template in place
+/// of the model's.
 pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let mut fields = BodyFields::new(body);
     let source = fields.text("chat_template")?;

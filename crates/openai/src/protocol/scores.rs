@@ -26,7 +26,8 @@ pub struct Score {
     is_greedy: bool,
 }
 
-/// A scored continuation: a completion's choice with `score`, whose text is the continuation. `scored`: its last tokens are the continuation's.
+/// A scored continuation: a completion's choice with `score`, whose text is the continuation. `scored`: its last tokens
+/// are the continuation's.
 pub fn scored_choice<'a>(
     request: &ProtocolRequest,
     prompt: &'a EncodedPrompt,

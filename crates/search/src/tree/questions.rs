@@ -1,5 +1,5 @@
-//! Questions of a search (nodes with separate prompts, recorded below the thought that they are about),
-//! random numbers for the search's own choices, and the cost of all nodes.
+//! Questions of a search (nodes with separate prompts, recorded below the thought that they are about), random numbers
+//! for the search's own choices, and the cost of all nodes.
 
 use super::sampling_tree::{Prompt, SamplingTree};
 use offshoot_core::error::{Error, Result};

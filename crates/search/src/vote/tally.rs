@@ -47,7 +47,8 @@ impl VoteTally {
         &self.votes
     }
 
-    /// The answers with their numbers of votes, most votes first; of equal ones, the one with the smallest sample index.
+    /// The answers with their numbers of votes, most votes first; of equal ones, the one with the smallest sample index
+    /// is first.
     pub fn most_first(&self) -> Vec<(String, u32)> {
         let mut votes: Vec<&Votes> = self.votes.iter().collect();
         votes.sort_by_key(|votes| (std::cmp::Reverse(votes.count), votes.first));

@@ -72,8 +72,7 @@ impl JobQueue {
         self.waiting.len()
     }
 
-    pub fn add(&mut self, job: impl Into<Arc<Job>>, now: Instant) {
-        let job = job.into();
+    pub fn add(&mut self, job: Arc<Job>, now: Instant) {
         let client = self.clients.entry(job.client).or_default();
         *client = (*client).max(self.floor);
         self.arrivals += 1;
@@ -219,11 +218,11 @@ pub mod tests {
     #[test]
     fn a_job_of_one_sample_does_not_wait_for_all_of_a_large_one() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
-        queue.add(job(1, 0, 0, 4096, &[1; 64]), now);
+        queue.add(Arc::new(job(1, 0, 0, 4096, &[1; 64])), now);
         for _ in 0..10 {
             assert_eq!(queue.next(16, now).map(|(part, _)| part.samples), Some(16));
         }
-        queue.add(job(2, 0, 0, 1, &[2; 64]), now);
+        queue.add(Arc::new(job(2, 0, 0, 1, &[2; 64])), now);
         let order = order(&mut queue, now);
         let at = order.iter().position(|&id| id == 2);
         assert!(at <= Some(1), "it begins at place {at:?} of {}", order.len());
@@ -233,12 +232,12 @@ pub mod tests {
     #[test]
     fn a_job_that_is_served_does_not_age() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
-        queue.add(job(1, 0, 0, 4096, &[1; 64]), now);
+        queue.add(Arc::new(job(1, 0, 0, 4096, &[1; 64])), now);
         let later = |turn: u32| now + AGING / 4 * turn;
         for turn in 0..40 {
             queue.next(16, later(turn)).expect("samples wait");
         }
-        queue.add(job(2, 0, 0, 1, &[2; 64]), later(40));
+        queue.add(Arc::new(job(2, 0, 0, 1, &[2; 64])), later(40));
         let next: Vec<u64> = (0..2).filter_map(|_| Some(queue.next(16, later(40))?.0.job.0)).collect();
         assert!(next.contains(&2), "{next:?}: it need not wait for the rest of a job that began long ago");
     }
@@ -246,8 +245,8 @@ pub mod tests {
     #[test]
     fn clients_share_equally_however_many_jobs_they_send() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
-        (0..100).for_each(|id| queue.add(job(id, 0, 0, 16, &[1; 32]), now));
-        (100..110).for_each(|id| queue.add(job(id, 1, 0, 16, &[2; 32]), now));
+        (0..100).for_each(|id| queue.add(Arc::new(job(id, 0, 0, 16, &[1; 32])), now));
+        (100..110).for_each(|id| queue.add(Arc::new(job(id, 1, 0, 16, &[2; 32])), now));
         let first: Vec<u64> = order(&mut queue, now).into_iter().take(20).collect();
         let others = first.iter().filter(|&&id| id >= 100).count();
         assert!((9..=10).contains(&others), "{others} of the first 20 are the second client's: {first:?}");
@@ -256,13 +255,13 @@ pub mod tests {
     #[test]
     fn lower_numbers_go_first_until_others_have_waited() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
-        queue.add(job(1, 0, 1, 1, &[1]), now);
-        queue.add(job(2, 0, -1, 1, &[2]), now);
-        queue.add(job(3, 0, 0, 1, &[3]), now);
+        queue.add(Arc::new(job(1, 0, 1, 1, &[1])), now);
+        queue.add(Arc::new(job(2, 0, -1, 1, &[2])), now);
+        queue.add(Arc::new(job(3, 0, 0, 1, &[3])), now);
         assert_eq!(order(&mut queue, now), [2, 3, 1]);
-        queue.add(job(1, 0, 1, 1, &[1]), now);
+        queue.add(Arc::new(job(1, 0, 1, 1, &[1])), now);
         let later = now + 3 * AGING;
-        queue.add(job(2, 0, -1, 1, &[2]), later);
+        queue.add(Arc::new(job(2, 0, -1, 1, &[2])), later);
         assert_eq!(order(&mut queue, later), [1, 2], "it has waited for three times what a priority is worth");
     }
 
@@ -271,8 +270,8 @@ pub mod tests {
     fn a_priority_of_its_own_takes_no_turn_from_another_client() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
         let own = |id, client, priority| Job { among_all: Priority(0), ..job(id, client, priority, 16, &[1; 32]) };
-        (0..40).for_each(|id| queue.add(own(id, 0, if id < 30 { 0 } else { -20 }), now));
-        (40..60).for_each(|id| queue.add(own(id, 1, 0), now));
+        (0..40).for_each(|id| queue.add(Arc::new(own(id, 0, if id < 30 { 0 } else { -20 })), now));
+        (40..60).for_each(|id| queue.add(Arc::new(own(id, 1, 0)), now));
         let first: Vec<u64> = order(&mut queue, now).into_iter().take(20).collect();
         let others = first.iter().filter(|&&id| id >= 40).count();
         assert!((9..=11).contains(&others), "{others} of the first 20 are the second client's: {first:?}");
@@ -285,7 +284,7 @@ pub mod tests {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
         let prompts = [[vec![1; 96], vec![7; 32]].concat(), vec![2; 128], [vec![1; 96], vec![8; 32]].concat()];
         for (id, tokens) in prompts.iter().enumerate() {
-            queue.add(job(id as u64, 0, 0, 1, tokens), now);
+            queue.add(Arc::new(job(id as u64, 0, 0, 1, tokens)), now);
         }
         assert_eq!(order(&mut queue, now), [0, 2, 1]);
     }
@@ -293,7 +292,7 @@ pub mod tests {
     #[test]
     fn what_has_not_begun_of_a_removed_job_is_known() {
         let (mut queue, now) = (JobQueue::default(), Instant::now());
-        queue.add(job(1, 0, 0, 40, &[1; 8]), now);
+        queue.add(Arc::new(job(1, 0, 0, 40, &[1; 8])), now);
         queue.next(16, now).expect("it waits");
         let left = [Part { job: JobId(1), prompt: 0, first: 16, samples: 24 }];
         assert_eq!(queue.remove(JobId(1)), left);

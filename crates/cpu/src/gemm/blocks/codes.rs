@@ -50,7 +50,6 @@ impl CodeLines {
     }
 
     /// Scales of 32 inputs: one, or one for each half of them.
-    #[cfg(target_arch = "x86_64")]
     pub const fn splits(self) -> usize {
         if matches!(self, CodeLines::Six) { 2 } else { 1 }
     }

@@ -71,7 +71,7 @@ impl BlockPanels {
 
     /// Scales of a group: one, or one for each half of it.
     pub fn splits(&self) -> usize {
-        if self.kind == TensorType::Q6K { 2 } else { 1 }
+        CodeLines::of(self.kind).splits()
     }
 
     /// Bytes of a panel's codes.

@@ -15,6 +15,7 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
     let kernel = match format.codes {
         CodeFormat::Fp8 => kernel::<Numbers<Fp8>>,
         CodeFormat::Int8 => kernel::<Numbers<Int8>>,
+        // Formats without zero points too: without them all are `ZERO`.
         CodeFormat::Int4 => kernel::<Numbers<Int4<true>>>,
         CodeFormat::Fp4 => kernel::<Numbers<Fp4>>,
     };

@@ -102,7 +102,7 @@ fn kernel<K: Kernel>(rows: usize, panels: usize) -> QuantKernel {
 /// Sixteen f32 numbers by 4-bit code.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn lookup(codes: &mut __m512i, table: &[f32; 16]) -> __m512 {
+fn lookup(codes: &mut __m512i, table: &[f32; 16]) -> __m512 {
     // SAFETY: the table has 16 numbers. Of each index the permutation reads the low four bits.
     let numbers = _mm512_permutexvar_ps(*codes, unsafe { _mm512_loadu_ps(table.as_ptr()) });
     *codes = _mm512_srli_epi32::<4>(*codes);
@@ -126,22 +126,16 @@ unsafe fn read<C: Codes>(codes: *const u8) -> __m512i {
 }
 
 /// The numbers of the step's next input. `zero`: the zero points.
-///
-/// # Safety
-/// The processor has AVX-512 F, BW and VL.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn number<C: Codes>(codes: &mut __m512i, zero: __m512) -> __m512 {
+fn number<C: Codes>(codes: &mut __m512i, zero: __m512) -> __m512 {
     const FROM_0: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
     const FROM_MINUS_8: [f32; 16] = [-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.];
     const E2M1: [f32; 16] = [0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.];
     match C::FORMAT {
-        // SAFETY: promised by the caller.
-        CodeFormat::Int4 if C::ZEROS => _mm512_sub_ps(unsafe { lookup(codes, &FROM_0) }, zero),
-        // SAFETY: as above.
-        CodeFormat::Int4 => unsafe { lookup(codes, &FROM_MINUS_8) },
-        // SAFETY: as above.
-        CodeFormat::Fp4 => unsafe { lookup(codes, &E2M1) },
+        CodeFormat::Int4 if C::ZEROS => _mm512_sub_ps(lookup(codes, &FROM_0), zero),
+        CodeFormat::Int4 => lookup(codes, &FROM_MINUS_8),
+        CodeFormat::Fp4 => lookup(codes, &E2M1),
         CodeFormat::Int8 => {
             let low = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(*codes));
             *codes = _mm512_srli_epi32::<8>(*codes);
@@ -197,8 +191,7 @@ impl<C: Codes> Kernel for Numbers<C> {
                 for i in 0..C::STEP {
                     let mut w = [_mm512_setzero_ps(); PANELS];
                     for p in 0..PANELS {
-                        // SAFETY: the processor has the instructions, as the tile's caller promises.
-                        w[p] = unsafe { number::<C>(&mut codes[p], zero[p]) };
+                        w[p] = number::<C>(&mut codes[p], zero[p]);
                     }
                     for (r, acc) in acc.iter_mut().enumerate() {
                         // SAFETY: the tile holds `inputs` numbers of `ROWS` rows, `inputs` a multiple of `STEP`.

@@ -11,7 +11,7 @@ pub trait Codes {
     const ZEROS: bool = false;
     const STEP: usize = word_codes(Self::FORMAT);
     const BYTES: usize = Self::STEP * PANEL * Self::FORMAT.bits() / 8;
-    /// What the numbers are too small by, a power of two: e4m3 becomes f16, of which it is 2^-8.
+    /// What the numbers are too small by, a power of two: e4m3 is read as f16, which is 2^-8 of it.
     const FACTOR: f32 = if matches!(Self::FORMAT, CodeFormat::Fp8) { 256.0 } else { 1.0 };
 }
 

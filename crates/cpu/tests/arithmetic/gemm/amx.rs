@@ -1,8 +1,7 @@
 //! Linear layers by tile registers: outputs are those of the instruction's definition.
 
 use half::bf16;
-use offshoot_backend::OutputMode;
-use offshoot_backend::{Dtype, WeightView};
+use offshoot_backend::{Dtype, OutputMode, WeightView};
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::gemm::operand::OperandFormat;
 use offshoot_cpu::gemm::{CpuMatrix, DenseScratch, linear};

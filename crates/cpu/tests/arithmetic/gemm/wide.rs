@@ -1,8 +1,7 @@
 //! Many rows by quantised weights.
 
-use offshoot_backend::OutputMode;
 use offshoot_backend::{
-    CodeFormat, Dtype, MatrixPart, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform,
+    CodeFormat, Dtype, MatrixPart, OutputMode, QuantFormat, QuantSource, QuantView, RandomWeight, Rounding, Uniform,
 };
 use offshoot_cpu::gemm::{CpuWeights, GemmScratch, linear_stack};
 use offshoot_cpu::{Cores, CpuBuffer, Isa};
