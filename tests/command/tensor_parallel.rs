@@ -12,14 +12,14 @@ const FOUR: &[&str] = &["--deterministic", "--devices", "cpu,cpu,cpu,cpu", "--te
 fn results_do_not_depend_on_the_number_of_devices() {
     let folder = task_folder(|_| {});
     let path = folder.path();
-    run_into(path, "one", &["--limit", "3", "--deterministic", "--device", "cpu", "--tensor-parallel", "1"]);
+    run_into(path, "one", &["--limit", "2", "--deterministic", "--device", "cpu", "--tensor-parallel", "1"]);
     for (out, on) in [("two", TWO), ("four", FOUR), ("eight", EIGHT)] {
-        run_into(path, out, &[&["--limit", "3"], on].concat());
+        run_into(path, out, &[&["--limit", "2"], on].concat());
         assert_equal_results(path, "one", out);
     }
     // And a run goes on where another number has left it.
     run_into(path, "parts", &[&["--limit", "1"], TWO].concat());
-    run_into(path, "parts", &[&["--limit", "3", "--resume"], FOUR].concat());
+    run_into(path, "parts", &[&["--limit", "2", "--resume"], FOUR].concat());
     assert_equal_results(path, "one", "parts");
 }
 
@@ -46,7 +46,7 @@ fn results_of_divided_positions_do_not_depend_on_plans() {
     let folder = task_folder(|_| {});
     let path = folder.path();
     for plan in ["flat", "tree", "balanced"] {
-        run_into(path, plan, &[&["--limit", "3", "--plan", plan], &EIGHT[1..]].concat());
+        run_into(path, plan, &[&["--limit", "2", "--plan", plan], &EIGHT[1..]].concat());
     }
     assert_equal_results(path, "flat", "tree");
     assert_equal_results(path, "flat", "balanced");

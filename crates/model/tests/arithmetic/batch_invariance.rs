@@ -10,6 +10,8 @@ use offshoot_kv::{PagePool, PrefixTree, StepRow};
 use offshoot_model::{Decoder, ModelConfig, Sequence};
 use serde_json::{Value, json};
 
+use crate::full::some_or_full;
+
 const VOCAB: u32 = 97;
 const PAGES: usize = 200;
 
@@ -154,9 +156,9 @@ fn config(changes: Value) -> ModelConfig {
 }
 
 fn check(config: &ModelConfig) {
-    let texts = Texts::new();
-    for isa in Isa::available() {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+    let (texts, chosen) = (Texts::new(), Isa::chosen().unwrap());
+    for (number, isa) in Isa::available().into_iter().enumerate() {
+        for (at, dtype) in [Dtype::F32, Dtype::F16, Dtype::Bf16].into_iter().enumerate() {
             let mut backend = Cpu::with_isa(isa);
             // One of the dtypes with fp8 keys and values.
             backend.set_kv_dtype(if dtype == Dtype::F16 { KvDtype::Fp8 } else { KvDtype::Model });
@@ -170,7 +172,10 @@ fn check(config: &ModelConfig) {
             let text = &alone[0].text;
             let some = Sequence::new(&mut backend, &mut model, text.len()).unwrap().extend(text, 100..103).unwrap();
             assert_eq!(some, alone[0].logits[100 * VOCAB as usize..103 * VOCAB as usize], "logits of some rows only");
-            for planner in Planner::ALL {
+            // All planners on the chosen path, and one by turns on each other, or all.
+            let by_turns = (number + at) % Planner::ALL.len();
+            let planners = some_or_full(isa == chosen, true).then_some(&Planner::ALL[..]);
+            for &planner in planners.unwrap_or(&Planner::ALL[by_turns..][..1]) {
                 println!("{isa}, {dtype:?}, {planner:?}");
                 let mut tree_run = TreeRun::new(&mut backend, &mut model, planner, &alone);
                 tree_run.run(&texts, &[150], [1, 9, 16]);

@@ -1,5 +1,7 @@
 //! Whole models on every code path of the CPU: goldens, families, formats, ranks.
 
+#[path = "../../../../tests/common/full.rs"]
+mod full;
 #[path = "../../../../tests/common/gguf.rs"]
 mod gguf_files;
 #[path = "../../../../tests/common/shared.rs"]
