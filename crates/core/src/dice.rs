@@ -57,7 +57,9 @@ impl Dice {
     }
 }
 
-/// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole.
+/// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole. Inline:
+/// random weights ask for it once an element, from another crate.
+#[inline]
 pub fn noise(keys: [u64; 4]) -> f32 {
     let seed = keys.iter().fold(0, |seed, &key| mix((seed ^ key).wrapping_add(GOLDEN)));
     (mix(seed.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
