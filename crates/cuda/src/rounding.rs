@@ -203,7 +203,7 @@ impl RowRounder {
         fits && self.fused(out, next, x.row_bytes(), |kernels| &kernels.rms_norm, args)
     }
 
-    /// The same of `Backend::gated` with silu.
+    /// `Backend::gated` with silu, and rounds its rows for `next`. Returns whether it did.
     pub fn gated_silu(&mut self, out: &Buffer, x: &Buffer, next: Option<&Matrix>) -> bool {
         let args = |args: Args| args.memory(x.memory()).u32(small(out.width));
         let fits = (x.rows, x.width) == (out.rows, 2 * out.width) && x.element == out.element;

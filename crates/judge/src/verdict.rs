@@ -84,7 +84,7 @@ impl Judgement {
         self.verdict == Verdict::Accepted
     }
 
-    /// Of a candidate none of whose tests has been run.
+    /// The judgement of a candidate before any of its tests has run.
     pub(crate) fn untested(verdict: Verdict, message: Option<String>) -> Judgement {
         let (began, none) = (verdict == Verdict::Accepted, Duration::ZERO);
         Judgement { verdict, message, began, tests: Vec::new(), wall: none, cpu: none, peak_bytes: 0 }

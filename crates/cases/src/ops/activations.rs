@@ -116,7 +116,7 @@ struct GeluCase {
     dtype: Dtype,
     width: usize,
     x: Vec<f32>,
-    /// Of `gelu_times`: `[rows, width + 16]`, and the column that is the factor of the first of `x`.
+    /// The factors of `gelu_times`, `[rows, width + 16]`, and the column that is the factor of the first of `x`.
     times: Option<(Vec<f32>, usize)>,
 }
 

@@ -26,8 +26,7 @@ pub struct BenchmarkRecord {
     pub fields: Map<String, Value>,
 }
 
-/// What is wrong with a problem, none of whose candidates can be judged: its record is no valid problem, or its own
-/// tests fail. Its `Debug` text is part of the fingerprint of a scoring's settings.
+/// Why no candidate of a problem can be judged: its record is no valid problem, or its own tests fail. Its `Debug` text is part of the fingerprint of a scoring's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     pub why: String,

@@ -49,7 +49,7 @@ const IDS: [&str; 4] = ["id", "task_id", "question_id", "custom_id"];
 const TEXTS: [&str; 5] = ["text", "completion", "response", "output", "samples"];
 
 /// The samples of an item, in the file's order.
-struct ItemTexts {
+struct VotingTexts {
     id: String,
     /// The fields of its first record.
     fields: Map<String, Value>,
@@ -65,7 +65,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let items = task.items(None)?;
     let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
     let (mut finished, mut lines) = (Vec::new(), String::new());
-    for ItemTexts { id, texts, .. } in read {
+    for VotingTexts { id, texts, .. } in read {
         let Some(&item) = by_id.get(id.as_str()) else {
             let expected = format!("an item of {}", task.items_path().display());
             return Err(Error::field(&options.samples, "id", expected, format!("\"{}\"", id.escape_debug())));
@@ -104,7 +104,7 @@ fn write(path: &Path, lines: String) -> Result<()> {
 }
 
 /// The task to vote by: the given one or one of the samples' own fields, with the vote as its method.
-fn task_of(options: &VoteOptions, read: &[ItemTexts], most: usize) -> Result<Task> {
+fn task_of(options: &VoteOptions, read: &[VotingTexts], most: usize) -> Result<Task> {
     let allowed = ["answer", "grade", "items"];
     let key = |set: &str| set.split(['.', '=']).next().unwrap_or_default().trim().to_string();
     if let Some(set) = options.set.iter().find(|set| !allowed.contains(&key(set).as_str())) {
@@ -118,7 +118,7 @@ fn task_of(options: &VoteOptions, read: &[ItemTexts], most: usize) -> Result<Tas
             Task::load(path, &overrides(&set))?
         }
         None => {
-            let item = |item: &ItemTexts| {
+            let item = |item: &VotingTexts| {
                 let mut fields = item.fields.clone();
                 fields.insert("id".to_string(), json!(item.id));
                 Value::Object(fields)
@@ -151,9 +151,9 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
 }
 
 /// Items in the order of their first samples.
-fn texts_by_item(options: &VoteOptions) -> Result<Vec<ItemTexts>> {
+fn texts_by_item(options: &VoteOptions) -> Result<Vec<VotingTexts>> {
     let path = &options.samples;
-    let (mut items, mut places): (Vec<ItemTexts>, HashMap<String, usize>) = Default::default();
+    let (mut items, mut places): (Vec<VotingTexts>, HashMap<String, usize>) = Default::default();
     for record in records(path, Format::of(path).unwrap_or(Format::JsonLines), None)? {
         let record = record?;
         let (id, id_field) = id_of(options, &record)?;
@@ -163,7 +163,7 @@ fn texts_by_item(options: &VoteOptions) -> Result<Vec<ItemTexts>> {
             let mut fields = record.1;
             fields.shift_remove(&id_field);
             fields.shift_remove(&text_field);
-            items.push(ItemTexts { id, fields, texts: Vec::new() });
+            items.push(VotingTexts { id, fields, texts: Vec::new() });
         }
         items[place].texts.extend(texts);
     }

@@ -24,7 +24,7 @@ pub fn numbers(format: QuantFormat) -> QuantKernels {
 
 /// The kernels that multiply bytes.
 pub const BYTES: QuantKernels =
-    QuantKernels { form: OperandForm::Signed, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<Bytes> };
+    QuantKernels { form: OperandForm::Signed, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<ByteDot> };
 
 const MOST_ROWS: usize = 4;
 
@@ -42,12 +42,12 @@ trait Kernel {
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &QuantTile);
 }
 
-/// By codes that become numbers.
+/// Kernels that turn codes `C` into numbers and multiply these.
 struct Numbers<C>(C);
 
-/// By dot products of four bytes; the sums are i32. The sizes of the weights' codes times the activations with the
+/// The kernels that multiply codes: dot products of four bytes, whose sums are i32. The sizes of the weights' codes times the activations with the
 /// weights' signs: a pair's sum is at most `2 * 128 * 127`, which 16 bits hold.
-struct Bytes;
+struct ByteDot;
 
 /// The kernel for this many rows and panels: those that [`panels`] returns, and one panel for a remainder.
 fn kernel<K: Kernel>(rows: usize, panels: usize) -> QuantKernel {
@@ -102,7 +102,7 @@ fn number<C: Codes>(codes: &mut __m256i, zero: __m256) -> __m256 {
             *codes = _mm256_srli_epi32::<8>(*codes);
             _mm256_cvtepi32_ps(low)
         }
-        // By way of f16, with four exponent bits at the place of f16's five.
+        // e4m3 is read as f16: its four exponent bits lie in the place of f16's five.
         CodeFormat::Fp8 => {
             let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm256_castsi256_si128(*codes)));
             _mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbfff_u16.cast_signed())))
@@ -162,7 +162,7 @@ impl<C: Codes> Kernel for Numbers<C> {
     }
 }
 
-impl Kernel for Bytes {
+impl Kernel for ByteDot {
     #[target_feature(enable = "avx2")]
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &QuantTile) {
         let x = tile.x.cast::<i32>();

@@ -52,7 +52,7 @@ unsafe fn unpack<C: Codes>(codes: *const u8, zeros: *const u8, inputs: usize, to
 
 /// The kernels that multiply bytes, which need VNNI.
 pub const BYTES: QuantKernels =
-    QuantKernels { form: OperandForm::Offset, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<Bytes> };
+    QuantKernels { form: OperandForm::Offset, wide: None, rows: MOST_ROWS, panels, kernel: kernel::<ByteDot> };
 
 const MOST_ROWS: usize = 12;
 
@@ -74,11 +74,11 @@ trait Kernel {
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &QuantTile);
 }
 
-/// By codes that become numbers.
+/// Kernels that turn codes `C` into numbers and multiply these.
 struct Numbers<C>(C);
 
-/// By dot products of four bytes; the sums are i32.
-struct Bytes;
+/// The kernels that multiply codes: dot products of four bytes, whose sums are i32.
+struct ByteDot;
 
 /// The kernel for this many rows and panels: those that [`panels`] returns, and those of remainders.
 fn kernel<K: Kernel>(rows: usize, panels: usize) -> QuantKernel {
@@ -141,7 +141,7 @@ fn number<C: Codes>(codes: &mut __m512i, zero: __m512) -> __m512 {
             *codes = _mm512_srli_epi32::<8>(*codes);
             _mm512_cvtepi32_ps(low)
         }
-        // By way of f16, with four exponent bits at the place of f16's five.
+        // e4m3 is read as f16: its four exponent bits lie in the place of f16's five.
         CodeFormat::Fp8 => {
             let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm512_castsi512_si128(*codes)));
             _mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(0xbfff_u16.cast_signed())))
@@ -220,7 +220,7 @@ impl<C: Codes> Kernel for Numbers<C> {
     }
 }
 
-impl Kernel for Bytes {
+impl Kernel for ByteDot {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &QuantTile) {
         let x = tile.x.cast::<i32>();
