@@ -8,18 +8,17 @@ mod forks;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use offshoot_backend::{Backend, KvDtype, Rounding, StateDtype};
+use offshoot_backend::{KvDtype, Rounding, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
 use offshoot_core::out;
 use offshoot_core::setting::{ACTIVATIONS, AGAINST, DETERMINISTIC, FORKS, TEXT};
-use offshoot_launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
+use offshoot_launch::{DeviceChoice, ModelOnDevice, ModelSource};
 use offshoot_model::check::{
-    ConfigFacts, Prediction, TextComparison, chunks, facts, golden, golden_dtype, index_facts, kv_rounding,
-    layer_differences, predictions, state_rounding,
+    ConfigFacts, Prediction, TextComparison, facts, golden_dtype, index_facts, layer_differences,
 };
-use offshoot_model::{Decoder, ModelFolder, Quantisation, WeightChoice};
+use offshoot_model::{ModelFolder, Quantisation, WeightChoice};
 use offshoot_text::{AddSpecial, Tokenizer};
 
 pub use forks::{FORKED_TOKENS, ForkReport, forks};
@@ -87,8 +86,21 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     fact("device", &opened)?;
     log::info!("loading {}", model.display());
     let text = options.against.as_ref().map(|against| text_of(against, &folder)).transpose()?;
-    let (holds, predicted) = opened.with(Arithmetic { source, options, text: text.as_deref().unwrap_or_default() })?;
-    if let Some((against, text)) = options.against.as_ref().zip(text) {
+    let mut loaded = opened.load(source)?;
+    if options.forks.is_some() && loaded.is_async() && !options.deterministic {
+        let expected = format!("{DETERMINISTIC} on a GPU, where steps change bits without it");
+        return Err(Error::value(FORKS, expected, "none"));
+    }
+    let mut holds = arithmetic(&mut *loaded, options)?;
+    let predicted = text.as_ref().map(|text| loaded.predictions(text)).transpose()?;
+    if let Some(scripts) = options.forks {
+        loaded.set_kv_dtype(options.kv);
+        loaded.set_state_dtype(options.states);
+        let report = forks(loaded.into_runner(), FORKED_TOKENS, scripts, options.deterministic)?;
+        fact("forks", &report)?;
+        holds &= report.passes();
+    }
+    if let Some(((against, text), predicted)) = options.against.as_ref().zip(text).zip(predicted) {
         compare(on, &folder, against, &text, &predicted)?;
     }
     Ok(holds)
@@ -124,86 +136,36 @@ fn compare(
 ) -> Result<()> {
     let other = ModelFolder::open(&against.model)?;
     let source = ModelSource::folder(&other)?;
-    let there = on.open(Some(source))?.with(Predict { source, text })?;
+    let there = on.open(Some(source))?.load(source)?.predictions(text)?;
     fact("against", format_args!("{}, {} tokens of {}", against.model.display(), text.len(), against.text.display()))?;
     out::text(TextComparison::of(predicted, &there))?;
     layer_differences(folder, &other)?.iter().try_for_each(|worst| fact("most apart", worst))
 }
 
-/// Asks a model for each token of a text.
-struct Predict<'a> {
-    source: ModelSource<'a>,
-    text: &'a [TokenId],
-}
-
-impl OnDevice for Predict<'_> {
-    type Output = Vec<Prediction>;
-
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<Prediction>> {
-        let mut decoder = self.source.load(&mut backend)?;
-        predictions(&mut backend, &mut decoder, self.text)
-    }
-}
-
-/// Checks a model's arithmetic on a device; returns whether everything holds, and what the model says of the text.
-struct Arithmetic<'a> {
-    source: ModelSource<'a>,
-    options: &'a ModelCheck,
-    /// Empty: none.
-    text: &'a [TokenId],
-}
-
-impl OnDevice for Arithmetic<'_> {
-    type Output = (bool, Vec<Prediction>);
-
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<(bool, Vec<Prediction>)> {
-        let mut decoder = self.source.load(&mut backend)?;
-        let options = self.options;
-        if options.forks.is_some() && B::IS_ASYNC && !options.deterministic {
-            return Err(Error::value(
-                FORKS,
-                format!("{DETERMINISTIC} on a GPU, where steps change bits without it"),
-                "none",
-            ));
-        }
-        let mut holds = arithmetic(&mut backend, &mut decoder, options)?;
-        let predicted = predictions(&mut backend, &mut decoder, self.text)?;
-        if let Some(scripts) = options.forks {
-            options.kv.set_on(&mut backend, self.source.config.stored_heads(), self.source.dtype);
-            decoder.set_state_dtype(options.states);
-            let report = forks(decoder.on(backend), FORKED_TOKENS, scripts, options.deterministic)?;
-            fact("forks", &report)?;
-            holds &= report.passes();
-        }
-        Ok((holds, predicted))
-    }
-}
-
-fn arithmetic<B: Backend>(backend: &mut B, decoder: &mut Decoder<B>, options: &ModelCheck) -> Result<bool> {
+/// Checks a model's arithmetic; returns whether everything holds.
+fn arithmetic(model: &mut dyn ModelOnDevice, options: &ModelCheck) -> Result<bool> {
     if options.deterministic {
-        decoder.set_batch_invariant(backend);
+        model.set_batch_invariant();
     }
-    let vocab = decoder.config().vocab;
-    let tile = decoder.plan_hints().iter().map(|hints| hints.tile).max().unwrap_or(1);
-    let tokens = (2 * tile as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(decoder.config().context);
+    let (vocab, context) = (model.config().vocab, model.config().context);
+    let tokens = (2 * model.tile() as usize + BEYOND_TILES).max(CHUNK_TOKENS).min(context);
     let tokens: Vec<_> = (0..tokens).map(|i| TokenId::new(i * 31 % vocab)).collect();
-    let chunked = chunks(backend, decoder, &tokens)?;
+    let chunked = model.chunks(&tokens)?;
     fact("chunks", &chunked)?;
     let mut holds = chunked.passes();
     if let Some(file) = &options.golden {
-        let report = golden(backend, decoder, file)?;
+        let report = model.golden(file)?;
         out::text(&report)?;
         holds &= report.passes();
     }
-    let tokens = DRAWN_TOKENS.min(decoder.config().context - 1);
+    let tokens = DRAWN_TOKENS.min(context - 1);
     if options.kv != KvDtype::Model {
-        let rounding = kv_rounding(backend, decoder, options.kv, tokens)?;
-        fact(&format!("{} kv", options.kv), rounding)?;
+        fact(&format!("{} kv", options.kv), model.kv_rounding(options.kv, tokens)?)?;
     }
-    match decoder.config().state_dtype(options.states) {
+    match model.config().state_dtype(options.states) {
         StateDtype::F32 if options.states == StateDtype::F32 => {}
         StateDtype::F32 => fact(&format!("{} states", options.states), "none: the model has no delta-rule layers")?,
-        states => fact(&format!("{states} states"), state_rounding(backend, decoder, states, tokens)?)?,
+        states => fact(&format!("{states} states"), model.state_rounding(states, tokens)?)?,
     }
     Ok(holds)
 }

@@ -1,7 +1,7 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
-//! [`PromptOrder`], the order in which the prompts of a job start, and [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance. Searches, tasks and protocols are left to the callers.
+//! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
+//! encoded prompts, in advance, and [`ModelOnDevice`], a model without an engine. Searches, tasks and protocols are left to the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -12,6 +12,7 @@ mod device;
 mod devices;
 mod generate;
 mod gpu;
+mod model_on_device;
 mod options;
 mod order;
 mod ranks;
@@ -28,6 +29,7 @@ pub use generate::{
     AsRequest, BeginOptions, ChoicesRequest, Generation, GenerationEvent, Generator, PromptRequest, RefusedPrompt,
     Release, SampleId, generate,
 };
+pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use options::{EngineOptions, open};
 pub use order::{OutputTokens, PromptOrder, TextKey};
 pub use source::ModelSource;

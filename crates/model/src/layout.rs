@@ -176,7 +176,9 @@ impl LayerTensors {
         let input = self.input.iter();
         let input =
             input.flat_map(|input| input.gate.tensors().chain(input.projection.tensors()).chain(input.norm.tensors()));
-        norms.chain(attention).chain(dense).chain(experts).chain(input).chain(&self.output_scale)
+        let all = norms.chain(attention).chain(dense).chain(experts).chain(input).chain(&self.output_scale);
+        // As a list: each use of the chain itself would be compiled anew.
+        all.collect::<Vec<_>>().into_iter()
     }
 }
 
@@ -223,7 +225,7 @@ impl Layout {
         });
         let layers = self.layers.iter().flat_map(LayerTensors::tensors);
         let end = self.final_norm.tensors().chain(&self.head).chain(&self.head_bias);
-        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end)
+        std::iter::once(&self.embed).chain(inputs).chain(layers).chain(end).collect::<Vec<_>>().into_iter()
     }
 }
 

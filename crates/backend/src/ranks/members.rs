@@ -161,23 +161,22 @@ impl Crew {
 
     /// What `work(number)` ends with on the thread of each rank.
     fn ended<G: Send>(&self, work: impl Fn(usize) -> Result<G> + Sync) -> Vec<Ended<Result<G>>> {
-        let on = |number: usize| catch_unwind(AssertUnwindSafe(|| work(number))).inspect_err(|_| self.fabric.abort());
-        let (on, others) = (&on, Mutex::new(Vec::with_capacity(self.workers.len())));
-        let give = |number: usize, worker| {
-            let others = &others;
-            let job = move || {
-                // Before the lock, or ranks would wait for each other's whole work.
-                let ended = on(number);
-                lock(others).push((number, ended));
-            };
-            Worker::begin(worker, Box::new(job))
-        };
-        let running: Vec<Running<'_>> = (1..).zip(&self.workers).map(|(number, worker)| give(number, worker)).collect();
-        let first = on(0);
+        let ended: Vec<Mutex<Option<Ended<Result<G>>>>> = (0..=self.workers.len()).map(|_| Mutex::new(None)).collect();
+        self.run(&|number| {
+            // Before the lock is taken, which nobody else waits for.
+            let with = catch_unwind(AssertUnwindSafe(|| work(number))).inspect_err(|_| self.fabric.abort());
+            *lock(&ended[number]) = Some(with);
+        });
+        let of_rank = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(PoisonError::into_inner);
+        ended.into_iter().map(|slot| of_rank(slot).expect("each rank's work has ended")).collect()
+    }
+
+    /// Does `work(number)`, which does not panic, on the thread of each rank.
+    fn run(&self, work: &(dyn Fn(usize) + Sync)) {
+        let give = |(number, worker)| Worker::begin(worker, Box::new(move || work(number)));
+        let running: Vec<Running<'_>> = (1..).zip(&self.workers).map(give).collect();
+        work(0);
         drop(running);
-        let mut others = others.into_inner().unwrap_or_else(PoisonError::into_inner);
-        others.sort_by_key(|(number, _)| *number);
-        std::iter::once(first).chain(others.into_iter().map(|(_, ended)| ended)).collect()
     }
 }
 

@@ -22,9 +22,9 @@ use offshoot_core::out::{self, Progress};
 use offshoot_core::setting::{MODEL, TREES};
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::FinishReason;
-use offshoot_launch::{DeviceBackend, DeviceChoice, ModelSource, OnDevice};
+use offshoot_launch::{AttentionAlong, DeviceChoice, ModelSource};
+use offshoot_model::ModelFolder;
 use offshoot_model::hashes::hash_of_folder;
-use offshoot_model::{Attribution, ModelFolder};
 use offshoot_search::tree::{Trace, TraceNode};
 
 /// Rows of a replayed step: enough for matrix products to reach nearly full speed.
@@ -53,8 +53,10 @@ pub fn attention(options: &AttentionOptions, interrupt: &Interrupt) -> Result<()
     let job = AttentionJob::new(run, recorded(run, options.item.as_deref())?)?;
     let folder = model_of(&manifest, options)?;
     let model = ModelSource::folder(&folder)?;
-    let opened = options.device.open(Some(model))?;
-    let found = opened.with(Replay { model, manifest: &manifest, job: &job, interrupt })?;
+    let mut loaded = options.device.open(Some(model))?.load(model)?;
+    loaded.set_kv_dtype(manifest.kv_dtype);
+    loaded.set_state_dtype(manifest.state_dtype);
+    let found = replay(&mut *loaded.attribution(job.longest(), STEP_ROWS)?, &job, interrupt)?;
     let mut file = AttentionFile::read(run)?;
     found.iter().for_each(|sample| file.set(sample.clone()));
     file.write(run)?;
@@ -62,50 +64,33 @@ pub fn attention(options: &AttentionOptions, interrupt: &Interrupt) -> Result<()
     out::line(format_args!("{:<11} {}", "results", run.join(AttentionFile::NAME).display()))
 }
 
-/// Attributes the attention of a job's samples on a device.
-struct Replay<'a> {
-    model: ModelSource<'a>,
-    manifest: &'a Manifest,
-    job: &'a AttentionJob,
-    interrupt: &'a Interrupt,
-}
-
-impl OnDevice for Replay<'_> {
-    type Output = Vec<SampleAttention>;
-
-    /// The attention of every sample of the job, by item and number.
-    fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Vec<SampleAttention>> {
-        let Replay { model, manifest, job, interrupt } = self;
-        manifest.kv_dtype.set_on(&mut backend, model.config.stored_heads(), model.dtype);
-        let mut model = model.load(&mut backend)?;
-        model.set_state_dtype(manifest.state_dtype);
-        let mut attribution = Attribution::new(&mut backend, &mut model, job.longest(), STEP_ROWS)?;
-        let progress = Progress::new(job.items.len());
-        let interrupted = interrupt.listen();
-        let mut found = Vec::new();
-        for item in in_token_order(&job.items, |item| &item.prompt) {
-            for sample in in_token_order(&item.samples, |sample| &sample.tokens) {
-                if interrupted.load(Ordering::Relaxed) {
-                    progress.finish();
-                    return Err(Error::Interrupted);
-                }
-                let masses = attribution.along(&item.prompt, item.bounds, &sample.tokens)?;
-                found.push(SampleAttention {
-                    id: item.id.clone(),
-                    index: sample.index,
-                    tokens: sample.drawn.len(),
-                    attention: mean(sample.drawn.iter().map(|&token| &masses[token]), item.bounds.count()),
-                });
-                progress.sample_done(sample.drawn.len());
+/// The attention of every sample of the job, by item and number.
+fn replay(model: &mut dyn AttentionAlong, job: &AttentionJob, interrupt: &Interrupt) -> Result<Vec<SampleAttention>> {
+    let progress = Progress::new(job.items.len());
+    let interrupted = interrupt.listen();
+    let mut found = Vec::new();
+    for item in in_token_order(&job.items, |item| &item.prompt) {
+        for sample in in_token_order(&item.samples, |sample| &sample.tokens) {
+            if interrupted.load(Ordering::Relaxed) {
+                progress.finish();
+                return Err(Error::Interrupted);
             }
-            progress.item_done();
+            let masses = model.along(&item.prompt, item.bounds, &sample.tokens)?;
+            found.push(SampleAttention {
+                id: item.id.clone(),
+                index: sample.index,
+                tokens: sample.drawn.len(),
+                attention: mean(sample.drawn.iter().map(|&token| &masses[token]), item.bounds.count()),
+            });
+            progress.sample_done(sample.drawn.len());
         }
-        progress.finish();
-        let places: HashMap<&str, u64> = job.items.iter().map(|item| &*item.id).zip(0..).collect();
-        sort_by_number(&mut found, |sample: &SampleAttention| sample.index);
-        sort_by_number(&mut found, |sample| places[&*sample.id]);
-        Ok(found)
+        progress.item_done();
     }
+    progress.finish();
+    let places: HashMap<&str, u64> = job.items.iter().map(|item| &*item.id).zip(0..).collect();
+    sort_by_number(&mut found, |sample: &SampleAttention| sample.index);
+    sort_by_number(&mut found, |sample| places[&*sample.id]);
+    Ok(found)
 }
 
 /// Opens the run's model.

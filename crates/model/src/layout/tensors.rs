@@ -91,7 +91,7 @@ impl LinearTensors {
 
     /// Every tensor once: keys that are values too are stacked twice.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
-        once(&self.weights).chain(once(&self.biases))
+        once(&self.weights).chain(once(&self.biases)).collect::<Vec<_>>().into_iter()
     }
 }
 
