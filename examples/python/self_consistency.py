@@ -5,7 +5,7 @@ import json
 import offshoot
 
 fewshot = open("tasks/words_fewshot.txt").read()
-problems = [json.loads(line) for line in open("tasks/words.jsonl")][:20]
+problems = [json.loads(line) for line in open("tasks/words.jsonl")][:10]
 prompts = [f"{fewshot}Question: {problem['question']}\nAnswer:" for problem in problems]
 right = [problem["answer"].split("#### ")[1] for problem in problems]
 

@@ -93,7 +93,7 @@ def test_the_interpreter_goes_on_while_a_thread_waits_for_a_tree_that_scores(llm
 
     def score():
         begun.set()
-        tree.score(nodes, [llm.encode(f"{at} " * 1500, False)[:1500] for at in range(24)])
+        tree.score(nodes, [llm.encode(f"{at} " * 400, False)[:400] for at in range(24)])
 
     scorer, beater = threading.Thread(target=score), threading.Thread(target=beat)
     beater.start(), scorer.start()

@@ -113,7 +113,7 @@ fn candidates_of_every_kind_get_a_contest_judges_verdict() {
         "import sys\nsys.stdin.buffer.read()\nprint('Lorem', end='')",
         RIGHT,
     ]);
-    let said = stdout(&files.judge(&["--timeout", "1", "--memory", "256"]));
+    let said = stdout(&files.judge(&["--timeout", "2", "--memory", "128"]));
     let results = files.results();
     let expected = ["AC", "WA", "TLE", "TLE", "MLE", "OLE", "RE", "CE", "WA", "WA", "AC"];
     assert_eq!(texts(&results, "verdict"), expected, "{results:#?}");

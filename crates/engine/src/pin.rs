@@ -52,6 +52,8 @@ impl EngineHandle {
         let stop = Stop { ignore_eos: true, ..Stop::max_tokens(1) };
         let extend = Extend::sampled(branch, &SamplingParams::greedy(), &stop, UniformKey::root(0, "pin"));
         self.finish(vec![extend])?;
+        // Answered in a later turn than the one that pinned: who reads `live` next sees what that one published.
+        self.metrics()?;
         Ok(PinnedPrefix(Arc::new(pin)))
     }
 }

@@ -92,10 +92,8 @@ fn pins_are_on_every_engine_and_stay_on_those_that_live() {
     within_a_minute(|| {
         let engine = replicas::join(vec![lives(), lives()]).expect("alike");
         let pin = engine.pin(prompt(1, 50)).expect("it fits");
-        // Answered in the turn after the one that pinned: what that one published can be read then.
+        assert_eq!(engine.live().expect("it runs").pages.pinned, 8, "four pages on each");
         let before = engine.metrics().expect("it runs").prompt_tokens_computed;
-        let live = engine.live().expect("it runs");
-        assert_eq!(live.pages.pinned, 8, "four pages on each");
         assert_eq!(before, 100);
         let roots = [2, 3, 4, 5].map(|salt| engine.root([prompt(1, 50), prompt(salt, 7)].concat()).expect("a prompt"));
         let sampled = roots.iter().map(|&root| draw(root, key("pins", root.0), params(), length(9)));
