@@ -202,6 +202,7 @@ def test_a_cut_reads_texts_messages_and_folders(cluster):
     assert offray.by_prefix(dataset, 2, model=offshoot.demo_model(), show=False).cut == tokens
 
 
+@in_full
 def test_actors_with_gpus_get_whole_parts(cluster, one_process):
     # Ray counts GPUs and does not look for them: these engines compute on the CPU.
     prompts = [question(count, thing) for thing in WORDS[:3] for count in range(2, 6)]

@@ -83,11 +83,18 @@ fn members_of_a_plan_see_together_what_all_sees_once() {
                 .collect();
             assert!(members.iter().all(|own| own.tile == hints.tile.div_ceil(of)), "{case}");
             for (row, all) in contexts.iter().enumerate() {
-                let of_members = members.iter().map(|own| seen_by(own, own.member.expect("a member's plan"), row));
-                let of_members: Vec<_> = of_members.inspect(|seen| assert!(seen.is_sorted_by_key(|at| at.0))).collect();
-                let mut found = of_members.concat();
-                found.sort_by_key(|&(position, _)| position);
-                let expected: Vec<_> = plan.seen(row).map(|position| (position, all[position as usize])).collect();
+                let mut found = vec![None; all.len()];
+                for own in &members {
+                    let seen = seen_by(own, own.member.expect("a member's plan"), row);
+                    assert!(seen.is_sorted_by_key(|at| at.0), "{case}: row {row} of {of}");
+                    for (position, slot) in seen {
+                        let twice = found[position as usize].replace(slot);
+                        assert_eq!(twice, None, "{case}: row {row} of {of} sees position {position} once");
+                    }
+                }
+                let seen = plan.seen(row);
+                let expected = |position: u32| seen.contains(&position).then_some(all[position as usize]);
+                let expected: Vec<_> = (0..all.len() as u32).map(expected).collect();
                 assert_eq!(found, expected, "{case}: row {row} of {of}");
             }
         }
