@@ -109,6 +109,7 @@
 //!
 //! The default feature `command` builds the command and all that it needs. With `default-features = false` the library
 //! is trees and searches on the CPU; `cuda` adds GPUs, `judge` the module [`judge`], and `eval` what reads benchmarks.
+//! `serve` is the server's, which the command starts.
 //!
 //! # What is public
 //!

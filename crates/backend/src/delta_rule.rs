@@ -40,6 +40,7 @@ pub const CONV_TOKENS: usize = 4;
 pub const L2_EPS: f32 = 1e-6;
 
 /// How the matrices of states are stored.
+#[warn(missing_docs)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateDtype {

@@ -1,6 +1,7 @@
 //! The KV dtype: what keys and values are rounded to before they are stored. The number of bytes is the backend's
 //! choice: one per fp8 value where its kernels read that, else those of the compute dtype, which represents fp8 values
 //! exactly.
+#![warn(missing_docs)]
 
 use float8::F8E4M3;
 use serde::{Deserialize, Serialize};

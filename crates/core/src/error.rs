@@ -1,5 +1,6 @@
 //! The error type. Each variant says in one sentence what was expected, what was found and where; `exit_code` says
 //! whose mistake it is. How an error is shown is left to the command line.
+#![warn(missing_docs)]
 
 use std::path::{Path, PathBuf};
 
@@ -17,23 +18,60 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// A file or folder could not be read, written or created.
     #[error("{}: cannot {doing}: {source}", shown(path))]
-    Io { path: PathBuf, doing: &'static str, source: std::io::Error },
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried: a verb.
+        doing: &'static str,
+        /// Why the operating system refused.
+        source: std::io::Error,
+    },
 
     /// A file was read but is not what its kind must be (truncated, not JSON, ...).
     #[error("{}: {what}", shown(path))]
-    Format { path: PathBuf, what: String },
+    Format {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
 
     /// A named field of a named file has a wrong value.
     #[error("{}: `{field}`: expected {expected}, found {found}", shown(path))]
-    Field { path: PathBuf, field: String, expected: String, found: String },
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The field, with its place in the file.
+        field: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
 
     /// A tensor of a checkpoint is missing or of the wrong shape or dtype.
     #[error("{}: tensor `{tensor}`: expected {expected}, found {found}", shown(path))]
-    Tensor { path: PathBuf, tensor: String, expected: String, found: String },
+    Tensor {
+        /// The checkpoint's file or folder.
+        path: PathBuf,
+        /// Its name.
+        tensor: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
 
     /// A value that the user gave (option, request, parameter) is not allowed.
     #[error("{what}: expected {expected}, found {found}")]
-    Value { what: String, expected: String, found: String },
+    Value {
+        /// The value's name.
+        what: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
 
     /// What was checked does not hold.
     #[error("the check fails: the results above say where")]
@@ -41,38 +79,88 @@ pub enum Error {
 
     /// A prompt does not fit the model's context.
     #[error("{what} has {tokens} tokens; the model's context is {context}")]
-    ContextTooLong { what: String, tokens: usize, context: usize },
+    ContextTooLong {
+        /// Which prompt.
+        what: String,
+        /// Its length.
+        tokens: usize,
+        /// The longest that the model has.
+        context: usize,
+    },
 
     /// The job needs more KV pages at once than the pool has.
     #[error("{needed} pages of keys and values are needed at once; the pool has {capacity} ({hint})")]
-    OutOfPages { needed: usize, capacity: usize, hint: &'static str },
+    OutOfPages {
+        /// Pages that are needed at once.
+        needed: usize,
+        /// Pages of the pool.
+        capacity: usize,
+        /// What to change.
+        hint: &'static str,
+    },
 
     /// A GPU cannot be used: no driver, no such device, too old, or a library of CUDA is missing. `why` is one
     /// sentence.
     #[error("{device} cannot be used: {why}")]
-    NoDevice { device: String, why: String },
+    NoDevice {
+        /// The device's name.
+        device: String,
+        /// One sentence.
+        why: String,
+    },
 
     /// An allocation does not fit the GPU's memory. In bytes; the driver does not always say how many it needs.
     #[error(
         "{device}: {}, {} of {} MiB are free", asked_memory(*asked), free >> 20, total >> 20
     )]
-    DeviceMemory { device: String, asked: Option<usize>, free: usize, total: usize },
+    DeviceMemory {
+        /// The GPU's name.
+        device: String,
+        /// Bytes that are needed, if the driver says it.
+        asked: Option<usize>,
+        /// Bytes that are free.
+        free: usize,
+        /// Bytes that it has.
+        total: usize,
+    },
 
     /// The host has no page-locked memory for a device's copies.
     #[error("{device}: {} MiB of page-locked host memory are asked for and refused", asked.div_ceil(1 << 20))]
-    LockedMemory { device: String, asked: usize },
+    LockedMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes that are needed.
+        asked: usize,
+    },
 
     /// The driver refused a call: `doing` says which, `why` is CUDA's own name and text for it.
     #[error("{device}: cannot {doing}: {why}")]
-    Cuda { device: String, doing: String, why: String },
+    Cuda {
+        /// The GPU's name.
+        device: String,
+        /// What was tried.
+        doing: String,
+        /// CUDA's name and text of the error.
+        why: String,
+    },
 
     /// A kernel does not compile.
     #[error("kernel {unit} for {arch}: {why}")]
-    Kernel { unit: String, arch: String, why: String },
+    Kernel {
+        /// The source and its defines.
+        unit: String,
+        /// The architecture, as the compiler names it.
+        arch: String,
+        /// What the compiler says.
+        why: String,
+    },
 
     /// A problem's own tests or reference fail, so that no candidate of it can be judged; those of other problems can.
     #[error("it cannot be judged: {why}")]
-    Unjudgeable { why: String },
+    Unjudgeable {
+        /// What fails.
+        why: String,
+    },
 
     /// The user asked to stop.
     #[error("interrupted")]
@@ -80,7 +168,10 @@ pub enum Error {
 
     /// The engine's thread has ended, so its channel is closed.
     #[error("the engine has stopped: {why}")]
-    EngineStopped { why: String },
+    EngineStopped {
+        /// What it ended with.
+        why: String,
+    },
 
     /// A bug in this program.
     #[error("internal error, please report it: {0}")]

@@ -1,5 +1,6 @@
 //! Newtype indices. Everything that counts tokens, pages, segments, branches, rows or layers is named here, so that one
 //! cannot be passed for another; this is the only file that converts between them and plain integers.
+#![warn(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 

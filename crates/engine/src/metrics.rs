@@ -1,5 +1,6 @@
 //! Counters of the engine's work and of what sharing saved: sums since the engine started, unless a field says
 //! otherwise. Those of several engines add up.
+#![warn(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 
@@ -97,19 +98,21 @@ sums! {
         /// At that peak: bytes that the same branches would have held without sharing, and with none freed behind
         /// windows of layers.
         pub kv_bytes_peak_unshared: u64,
-        /// States of delta-rule layers that branches hold now, without those that are only cached; and the most of any
-        /// step.
+        /// States of delta-rule layers that branches hold now, without those that are only cached.
         #[serde(default)]
         pub states_held: u64,
+        /// The most of any step.
         #[serde(default)]
         pub states_peak: u64,
         /// Number of preemptions.
         pub preemptions: u64,
-        /// Preemptions that swapped keys and values to host memory, and their bytes.
+        /// Preemptions that swapped keys and values to host memory.
         pub swapped_out: u64,
+        /// Bytes that they moved.
         pub swapped_out_bytes: u64,
         /// Swapped branches that were restored.
         pub swapped_in: u64,
+        /// Bytes that were moved back.
         pub swapped_in_bytes: u64,
         /// Scheduling: rows, slots, and recording submitted steps.
         pub seconds_scheduling: f64,

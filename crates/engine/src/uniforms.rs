@@ -4,6 +4,7 @@
 //! The function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 //! generators", 2014), a bijection of 64 bits that passes as a counter-based generator: `mix(key + position * GOLDEN)`.
 //! Paths are hashed by the same function, one link at a time; item names by FNV-1a first.
+#![warn(missing_docs)]
 
 use serde::{Deserialize, Serialize};
 

@@ -93,12 +93,16 @@ pub fn model(on: DeviceChoice, model: &Path, options: &ModelCheck) -> Result<boo
     }
     let mut holds = arithmetic(&mut *loaded, options)?;
     let predicted = text.as_ref().map(|text| loaded.predictions(text)).transpose()?;
-    if let Some(scripts) = options.forks {
-        loaded.set_kv_dtype(options.kv);
-        loaded.set_state_dtype(options.states);
-        let report = forks(loaded.into_runner(), FORKED_TOKENS, scripts, options.deterministic)?;
-        fact("forks", &report)?;
-        holds &= report.passes();
+    match options.forks {
+        Some(scripts) => {
+            loaded.set_kv_dtype(options.kv);
+            loaded.set_state_dtype(options.states);
+            let report = forks(loaded.into_runner(), FORKED_TOKENS, scripts, options.deterministic)?;
+            fact("forks", &report)?;
+            holds &= report.passes();
+        }
+        // The other model, which is loaded next, needs its memory.
+        None => drop(loaded),
     }
     if let Some(((against, text), predicted)) = options.against.as_ref().zip(text).zip(predicted) {
         compare(on, &folder, against, &text, &predicted)?;

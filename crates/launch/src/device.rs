@@ -1,5 +1,6 @@
 //! Chooses the device: parses `--device` and opens the backend for it, on which work runs (`work`); how the device's
 //! memory is used is left to that.
+#![warn(missing_docs)]
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,6 +62,7 @@ impl Opened {
         }
     }
 
+    /// Why it is the CPU, if `auto` found no usable GPU.
     pub fn not_cuda(&self) -> Option<&WhyNotCuda> {
         self.not_cuda.as_ref()
     }

@@ -1,5 +1,6 @@
 //! The devices of an engine: one, or several of one kind, each of which holds the whole model (a replica). Parses
 //! `--devices`.
+#![warn(missing_docs)]
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance, and [`ModelOnDevice`], a model without an engine. Searches, tasks and protocols are left to the callers.
+//! encoded prompts, in advance, and [`ModelOnDevice`], a model without an engine. Searches, tasks and protocols are
+//! left to the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 

@@ -25,6 +25,7 @@ pub trait ModelOnDevice {
     /// From now on a row's results depend on that row alone, to the last bit.
     fn set_batch_invariant(&mut self);
 
+    /// Keys and values are stored so in memory that is allocated from now on.
     fn set_kv_dtype(&mut self, kv: KvDtype);
 
     fn set_state_dtype(&mut self, states: StateDtype);
@@ -70,27 +71,27 @@ impl Opened {
     ///
     /// Files that cannot be read or do not fit the model's config, and lack of memory.
     pub fn load(self, source: ModelSource<'_>) -> Result<Box<dyn ModelOnDevice>> {
-        self.with(Load(source))
+        self.with(LoadModel(source))
     }
 }
 
-struct Load<'a>(ModelSource<'a>);
+struct LoadModel<'a>(ModelSource<'a>);
 
-impl OnDevice for Load<'_> {
+impl OnDevice for LoadModel<'_> {
     type Output = Box<dyn ModelOnDevice>;
 
     fn run<B: DeviceBackend>(self, mut backend: B) -> Result<Self::Output> {
         let decoder = self.0.load(&mut backend)?;
-        Ok(Box::new(OnBackend { backend, decoder }))
+        Ok(Box::new(DecoderOnDevice { backend, decoder }))
     }
 }
 
-struct OnBackend<B: DeviceBackend> {
+struct DecoderOnDevice<B: DeviceBackend> {
     backend: B,
     decoder: Decoder<B>,
 }
 
-impl<B: DeviceBackend> ModelOnDevice for OnBackend<B> {
+impl<B: DeviceBackend> ModelOnDevice for DecoderOnDevice<B> {
     fn config(&self) -> &ModelConfig {
         self.decoder.config()
     }
@@ -108,8 +109,7 @@ impl<B: DeviceBackend> ModelOnDevice for OnBackend<B> {
     }
 
     fn set_kv_dtype(&mut self, kv: KvDtype) {
-        let config = self.decoder.config();
-        kv.set_on(&mut self.backend, config.stored_heads(), self.decoder.dtype());
+        self.decoder.set_kv_dtype(&mut self.backend, kv);
     }
 
     fn set_state_dtype(&mut self, states: StateDtype) {

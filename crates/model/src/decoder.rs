@@ -3,7 +3,7 @@
 //! to.
 
 use offshoot_backend::{
-    Attended, Backend, Dtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch, StepShape,
+    Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -134,9 +134,20 @@ impl<B: Backend> Decoder<B> {
         self.state_dtype = dtype;
     }
 
+    /// Stores keys and values in `kv` on the backend it was loaded with, in memory that is allocated from now on.
+    pub fn set_kv_dtype(&mut self, backend: &mut B, kv: KvDtype) {
+        kv.set_on(backend, self.config.stored_heads(), self.dtype);
+        self.kv_bytes_per_token = self.config.kv_bytes_per_token_on(backend, self.dtype);
+        self.set_hints(backend);
+    }
+
     /// Makes this model batch-invariant on the backend it was loaded with. Steps made before become invalid.
     pub fn set_batch_invariant(&mut self, backend: &mut B) {
         backend.set_batch_invariant();
+        self.set_hints(backend);
+    }
+
+    fn set_hints(&mut self, backend: &B) {
         let kinds = Kinds::of(&self.config).attention;
         self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind)).collect();
     }

@@ -1,5 +1,6 @@
 //! Renders a model's chat template as transformers does: Jinja with Python's methods, `raise_exception`, `strftime_now`
 //! and Python's JSON. The callers provide the conversation.
+#![warn(missing_docs)]
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

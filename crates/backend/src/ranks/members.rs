@@ -163,7 +163,6 @@ impl Crew {
     fn ended<G: Send>(&self, work: impl Fn(usize) -> Result<G> + Sync) -> Vec<Ended<Result<G>>> {
         let ended: Vec<Mutex<Option<Ended<Result<G>>>>> = (0..=self.workers.len()).map(|_| Mutex::new(None)).collect();
         self.run(&|number| {
-            // Before the lock is taken, which nobody else waits for.
             let with = catch_unwind(AssertUnwindSafe(|| work(number))).inspect_err(|_| self.fabric.abort());
             *lock(&ended[number]) = Some(with);
         });

@@ -37,6 +37,7 @@ use crate::Forest;
 use offshoot_core::named;
 
 /// The choice of planner.
+#[warn(missing_docs)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Planner {

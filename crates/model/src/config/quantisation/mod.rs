@@ -31,6 +31,7 @@ pub enum Quantisation {
 }
 
 /// Formats that dense weights can be made into when they are loaded.
+#[warn(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MadeFormat {
@@ -43,6 +44,7 @@ pub enum MadeFormat {
 }
 
 /// What the activations of quantised matrices are rounded to.
+#[warn(missing_docs)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationChoice {
