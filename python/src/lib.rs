@@ -28,6 +28,18 @@ fn use_helper(command: PathBuf) {
     offshoot_core::bounded::use_helper(command);
 }
 
+/// What `LLM` calls a setting.
+fn keyword(setting: &str) -> String {
+    let keyword = match setting {
+        "gpu_memory" => "gpu_memory_utilization",
+        "max_branches" => "max_num_seqs",
+        "swap_memory" => "swap_space",
+        "tensor_parallel" => "tensor_parallel_size",
+        same => same,
+    };
+    keyword.to_string()
+}
+
 #[pymodule]
 mod _offshoot {
     #[pymodule_export]
@@ -61,10 +73,7 @@ mod _offshoot {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::process::start_log();
         offshoot::cli::show_bars();
-        offshoot_core::setting::spell(|name| match name {
-            "tensor_parallel" => "tensor_parallel_size".to_string(),
-            other => other.to_string(),
-        });
+        offshoot_core::setting::spell(super::keyword);
         Ok(())
     }
 }

@@ -389,6 +389,8 @@ def test_models_that_cannot_be_loaded(tmp_path):
         LLM(offshoot.demo_model(), gpu_memory_utilisation=0.5)
     with pytest.raises(MemoryError):
         LLM(offshoot.demo_model(), device="cpu", kv_memory=1 << 30)
+    with pytest.raises(MemoryError, match=r"\(swap_space\)"):
+        LLM(offshoot.demo_model(), device="cpu", swap_space=1e9)
     with pytest.raises(ValueError, match="device"):
         LLM(offshoot.demo_model(), device="gpu")
     for name, wrong, kind in (

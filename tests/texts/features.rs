@@ -6,16 +6,27 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The third crates of a tree, each with its features: `log v0.4.35|alloc,std`.
-fn third_crates(of: &[&str]) -> BTreeSet<String> {
+use crate::skip::skipped;
+
+/// What `cargo tree` lists of these packages, in this format, each once. `Err`: what cargo says where it fails.
+fn crates(format: &str, of: &[&str]) -> Result<BTreeSet<String>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut tree = Command::new(cargo);
-    tree.args(["tree", "--locked", "--offline", "--prefix", "none", "--format", "{p}|{f}"]).args(of);
-    let tree = tree.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo starts");
-    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    tree.args(["tree", "--locked", "--offline", "--prefix", "none", "--format", format]).args(of);
+    let tree = tree.current_dir(env!("CARGO_MANIFEST_DIR")).output().map_err(|error| format!("cargo: {error}"))?;
+    if !tree.status.success() {
+        return Err(String::from_utf8_lossy(&tree.stderr).into_owned());
+    }
     let listed = String::from_utf8(tree.stdout).expect("names and versions");
     let lines = listed.lines().map(|line| line.trim_end_matches(" (*)").replace(" (proc-macro)", ""));
-    lines.filter(|line| !line.is_empty() && !line.contains("offshoot")).collect()
+    Ok(lines.filter(|line| !line.is_empty()).collect())
+}
+
+/// The third crates of a tree, each with its features: `log v0.4.35|alloc,std`.
+fn third_crates(of: &[&str]) -> BTreeSet<String> {
+    let mut listed = crates("{p}|{f}", of).unwrap_or_else(|why| panic!("{why}"));
+    listed.retain(|line| !line.contains("offshoot"));
+    listed
 }
 
 fn name(listed: &str) -> &str {
@@ -45,4 +56,15 @@ fn tests_of_one_crate_and_of_all_share_one_build() {
     }
     let missing: Vec<String> = missing.into_iter().collect();
     assert!(missing.is_empty(), "features that crates/features/Cargo.toml lacks:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn a_user_of_trees_alone_compiles_few_crates() {
+    /// There were 107 on 2026-11-29.
+    const MOST: usize = 120;
+    let compiled = ["--no-default-features", "--package", "offshoot", "--edges", "normal,build"];
+    match crates("{p}", &compiled) {
+        Ok(listed) => assert!(listed.len() <= MOST, "{} crates, not {MOST} at most: {listed:?}", listed.len()),
+        Err(why) => skipped(format_args!("cargo lists no crates here: {}", why.trim())),
+    }
 }

@@ -74,3 +74,33 @@ fn each_setting_is_a_flag() {
     }
     assert_eq!(setting::KV_MEMORY.to_string(), "`kv_memory`");
 }
+
+#[test]
+fn python_names_settings_as_llm_does() {
+    let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("UTF-8");
+    let between = |text: &str, begin: &str, end: &str| {
+        let (_, after) = text.split_once(begin).expect(begin);
+        after.split_once(end).expect(end).0.to_string()
+    };
+    let keywords = between(&read("python/src/lib.rs"), "fn keyword(", "\n}");
+    let keywords: Vec<(&str, &str)> = keywords
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\",")?.split_once("\" => \""))
+        .collect();
+    assert!(keywords.len() >= 4, "{keywords:?}");
+    let llm = between(&read("python/offshoot/_llm.py"), "\nclass LLM:", "\n    ):");
+    let (_, llm) = llm.split_once("def __init__(").expect("its arguments");
+    let arguments: BTreeSet<&str> = llm.lines().filter_map(|line| Some(line.trim().split_once(':')?.0)).collect();
+    let settings = || setting::ALL.iter().chain([&setting::GPU_MEMORY]).map(|setting| setting.name());
+    for &(name, keyword) in &keywords {
+        assert!(settings().any(|setting| setting == name), "{name} is no setting");
+        assert!(arguments.contains(keyword), "LLM has no argument {keyword}");
+        assert!(!arguments.contains(name), "LLM has an argument {name}, not {keyword} alone");
+    }
+    // What the engine below `LLM` is given has its name from there, or is in the list.
+    let engine = between(&read("python/src/engine.rs"), "signature = (", "))]");
+    for name in settings().filter(|name| engine.contains(&format!(" {name}="))) {
+        let keyword = keywords.iter().find(|(below, _)| *below == name).map_or(name, |&(_, keyword)| keyword);
+        assert!(arguments.contains(keyword), "LLM has no argument {keyword}");
+    }
+}

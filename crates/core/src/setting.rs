@@ -88,3 +88,6 @@ settings! {
     WEIGHTS "weights",
     WORKERS "workers",
 }
+
+/// Of the library and of Python, and no flag: not one of `ALL`.
+pub const GPU_MEMORY: Setting = Setting("gpu_memory");

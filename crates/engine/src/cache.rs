@@ -156,7 +156,7 @@ impl KvCache {
                 let (path, rest) = self.look_up(branch, need.match_upto);
                 let segment = self.prefix.admit_behind(&mut self.pages, path, &rest, position(need.logits_from))?;
                 self.note_matched(branch, segment);
-                self.give_up(branch);
+                self.release(branch);
                 Lease { segment, own: false, used: true }
             }
         };
@@ -192,7 +192,7 @@ impl KvCache {
         let (path, rest) = self.look_up(branch, branch.given());
         if let Some(segment) = self.prefix.retain_known(&mut self.pages, path, &rest) {
             self.note_matched(branch, segment);
-            self.give_up(branch);
+            self.release(branch);
             branch.hold = KvHold::Path(Lease { segment, own: false, used: false });
         }
     }
@@ -233,7 +233,7 @@ impl KvCache {
     }
 
     /// Ends a branch's hold; its keys and values stay cached on the device. Returns the segment that it leased.
-    pub fn give_up(&mut self, branch: &mut Branch) -> Option<SegmentId> {
+    pub fn release(&mut self, branch: &mut Branch) -> Option<SegmentId> {
         let segment = match std::mem::replace(&mut branch.hold, KvHold::Nothing) {
             KvHold::Nothing => return None,
             KvHold::Path(lease) => {
@@ -253,7 +253,7 @@ impl KvCache {
 
     /// Ends a branch's hold and frees the pages that nobody else holds.
     pub fn prune(&mut self, branch: &mut Branch) {
-        if let Some(segment) = self.give_up(branch) {
+        if let Some(segment) = self.release(branch) {
             self.prefix.prune(&mut self.pages, segment);
         }
     }
@@ -281,7 +281,7 @@ impl KvCache {
 
     /// The copy of the swapped `branch` to host memory failed: drops the branch, and swaps no other from now on.
     pub fn not_saved(&mut self, branch: &mut Branch) {
-        self.give_up(branch);
+        self.release(branch);
         self.swap_room = 0;
     }
 
@@ -383,7 +383,7 @@ mod tests {
 
         run(&mut cache, &mut branch);
         assert!(!cache.swap_out(&mut branch), "host memory is full");
-        cache.give_up(&mut branch);
+        cache.release(&mut branch);
         cache.evict_all();
         assert_eq!(cache.pages.free(), PAGES, "nothing keeps a page");
     }
@@ -430,7 +430,7 @@ mod tests {
                 state
             };
             if others == 2 {
-                cache.give_up(&mut other);
+                cache.release(&mut other);
             }
             assert!(back(&mut cache, &mut branch).is_some(), "{others} others");
             let segment = branch.lease().expect("it runs").segment;
@@ -459,7 +459,7 @@ mod tests {
         let compared = cache.prefix.compared();
         assert!(compared <= 2 * PROMPT as u64, "{compared} comparisons for {BRANCHES} branches of {PROMPT} tokens");
         // An evicted match is not taken for a cached one.
-        forks.iter_mut().for_each(|fork| _ = cache.give_up(fork));
+        forks.iter_mut().for_each(|fork| _ = cache.release(fork));
         cache.evict_all();
         cache.reserve(&mut forks[0], need).expect("there are pages enough");
         assert_eq!(cache.prefix.stats().tokens, PROMPT);

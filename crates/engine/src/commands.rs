@@ -4,6 +4,7 @@
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
+use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
@@ -44,7 +45,9 @@ impl Intake {
             Command::Root { path, .. } => (1, path.len()),
             Command::Fork { children, .. } => (children.len(), 0),
             Command::Start { extends, .. } => (extends.len(), extends.iter().map(|extend| extend.tokens_given()).sum()),
-            Command::Cancel { branches } | Command::Release { branches, .. } => (branches.len(), 0),
+            Command::Cancel { branches } | Command::Release { branches } | Command::Prune { branches } => {
+                (branches.len(), 0)
+            }
             Command::Borrow { tokens, .. } => (1, tokens.len()),
             Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } | Command::Lend(_) => (1, 0),
         };
@@ -141,7 +144,8 @@ impl Engine {
             Command::Fork { at, children } => self.fork(at, &children),
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.extend(extend, &events)),
             Command::Cancel { branches } => self.cancel(&branches),
-            Command::Release { branches, keep_cached } => self.release(&branches, keep_cached),
+            Command::Release { branches } => self.release(&branches),
+            Command::Prune { branches } => self.prune(&branches),
             Command::Metrics { reply } => {
                 self.collect_all()?;
                 self.count_memory();
@@ -273,15 +277,21 @@ impl Engine {
         self.retire(ended);
     }
 
-    fn release(&mut self, ids: &[BranchId], keep_cached: bool) {
+    fn release(&mut self, ids: &[BranchId]) {
+        self.forget(ids, |cache, branch| _ = cache.release(branch));
+    }
+
+    fn prune(&mut self, ids: &[BranchId]) {
+        self.forget(ids, |cache, branch| cache.prune(branch));
+    }
+
+    /// Cancels branches and removes them; `end_hold` ends what each of them holds of the cache.
+    fn forget(&mut self, ids: &[BranchId], end_hold: impl Fn(&mut KvCache, &mut Branch)) {
         self.cancel(ids);
         for id in ids {
             let Some(mut branch) = self.branches.remove(id) else { continue };
             self.scheduler.forget(*id);
-            match keep_cached {
-                true => drop(self.cache.give_up(&mut branch)),
-                false => self.cache.prune(&mut branch),
-            }
+            end_hold(&mut self.cache, &mut branch);
         }
     }
 }

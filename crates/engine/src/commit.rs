@@ -61,7 +61,7 @@ impl Engine {
             let holds_more =
                 branch.lease().is_none_or(|lease| self.cache.prefix.end(lease.segment) as usize > branch.tokens.len());
             if holds_more {
-                self.cache.give_up(branch); // Given tokens that were not scored, or a path without its own tokens.
+                self.cache.release(branch); // Given tokens that were not scored, or a path without its own tokens.
             }
         }
     }

@@ -23,6 +23,7 @@ use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::setting::MAX_BRANCHES;
 use offshoot_kv::plan::PlanStats;
 use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
 use offshoot_text::Tokenizer;
@@ -131,7 +132,8 @@ impl Engine {
         tokenizer: Option<Arc<Tokenizer>>,
         mut config: EngineConfig,
     ) -> Result<(Self, EngineHandle)> {
-        for (what, value) in [("max_branches", config.max_branches), ("step_rows", config.step_rows)] {
+        let least = [(MAX_BRANCHES.to_string(), config.max_branches), ("rows of a step".to_string(), config.step_rows)];
+        for (what, value) in least {
             if value == 0 {
                 return Err(Error::value(what, "a number from 1 up", "0"));
             }
@@ -148,7 +150,7 @@ impl Engine {
         let pool_pages = pool_bytes / page_bytes;
         if pool_pages < page_groups.count() {
             let expected = format!("at least one page ({})", bytes((page_groups.count() * page_bytes) as u64));
-            return Err(Error::value("memory for keys and values", expected, bytes(pool_bytes as u64)));
+            return Err(Error::kv_memory(expected, bytes(pool_bytes as u64)));
         }
         model.allocate(pool_pages, states)?;
         let prefix = config.prefix_tree(model_facts.page_tokens, page_groups);
@@ -230,7 +232,7 @@ fn check_room(model: &dyn StepRunner, shape: StepShape) -> Result<()> {
     let (needed, free) = (rows.saturating_add(logit_rows).saturating_mul(size_of::<f32>()), model.free_bytes()?);
     if needed > free {
         let expected = format!("at least {} for a step of {} rows", bytes(needed as u64), shape.rows);
-        return Err(Error::value("free memory (max_branches, step_rows)", expected, bytes(free as u64)));
+        return Err(Error::value(format!("free memory ({MAX_BRANCHES})"), expected, bytes(free as u64)));
     }
     Ok(())
 }

@@ -42,7 +42,9 @@ pub(crate) enum Command {
     },
     Release {
         branches: Vec<BranchId>,
-        keep_cached: bool,
+    },
+    Prune {
+        branches: Vec<BranchId>,
     },
     Metrics {
         reply: Sender<Metrics>,
@@ -187,12 +189,12 @@ impl EngineHandle {
     /// Forgets branches; their keys and values stay cached until room is needed. A branch in progress is cancelled
     /// first.
     pub fn release(&self, branches: &[BranchId]) {
-        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: true });
+        self.tell(Command::Release { branches: branches.to_vec() });
     }
 
     /// Forgets branches and gives back at once the pages that no other branch holds.
     pub fn prune(&self, branches: &[BranchId]) {
-        self.tell(Command::Release { branches: branches.to_vec(), keep_cached: false });
+        self.tell(Command::Prune { branches: branches.to_vec() });
     }
 
     /// The counters as they are after the step in progress.

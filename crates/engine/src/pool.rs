@@ -2,6 +2,7 @@
 
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
+use offshoot_core::setting::{KV_MEMORY, MEMORY};
 
 /// Allocated once weights and activations are in place; rounded down to whole pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,12 +19,16 @@ impl PoolSize {
         match self {
             PoolSize::Bytes(bytes) if bytes > free => {
                 let expected = format!("at least {}", figures::bytes(bytes as u64));
-                Err(Error::value("free memory for keys and values", expected, figures::bytes(free as u64)))
+                let what = format!("free memory for keys and values ({KV_MEMORY})");
+                Err(Error::value(what, expected, figures::bytes(free as u64)))
             }
             PoolSize::Bytes(bytes) => Ok(bytes),
             PoolSize::Share { of_free, at_most } => match (0.0..=1.0).contains(&of_free) {
                 true => Ok(((free as f64 * of_free) as usize).min(at_most)),
-                false => Err(Error::value("share of the free memory", "a number from 0 to 1", of_free.to_string())),
+                false => {
+                    let what = format!("share of the free memory ({MEMORY})");
+                    Err(Error::value(what, "a number from 0 to 1", of_free.to_string()))
+                }
             },
         }
     }
@@ -96,7 +101,6 @@ pub fn useful_states(branches: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offshoot_core::setting::KV_MEMORY;
 
     #[test]
     fn states_take_what_keys_and_values_leave_but_no_more_than_half() {

@@ -199,7 +199,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.start(extend, &events)),
             Command::Cancel { branches } => self.cancel(&branches),
-            Command::Release { branches, .. } => {
+            Command::Release { branches } | Command::Prune { branches } => {
                 self.cancel(&branches);
                 self.branches.retain(|branch, _| !branches.contains(branch));
             }

@@ -1,9 +1,10 @@
-//! `cargo bench -p offshoot-lab --bench sampling`: tokens that one thread samples a second from 151,936 logits on the CPU, flat, from
-//! noise and peaked, without filters and with each; beside the rate without filters.
+//! `cargo bench -p offshoot-lab --bench sampling`: tokens that one thread samples a second from 151,936 logits on the
+//! CPU, flat, from noise and peaked, without filters and with each; beside the rate without filters.
 
 use std::time::{Duration, Instant};
 
 use offshoot_backend::{Pick, SampleRequest};
+use offshoot_core::dice::Dice;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 
@@ -14,11 +15,12 @@ const LEAST: Duration = Duration::from_millis(500);
 fn main() {
     let isa = *Isa::available().last().expect("one path needs nothing of the processor");
     println!("{isa}, 1 thread\n{:>8} {:>12} {:>10} {:>12}", "logits", "filters", "tokens/s", "of no filter");
-    let noise = |seed: usize| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 24) as f32;
+    let mut dice = Dice::new(1);
+    let noise: Vec<f32> = (0..VOCABULARY).map(|_| dice.uniform() as f32).collect();
     let kinds: [(&str, Vec<f32>); 3] = [
         ("flat", vec![0.25; VOCABULARY]),
-        ("noise", (0..VOCABULARY).map(|ix| 2.0 * noise(ix)).collect()),
-        ("peaked", (0..VOCABULARY).map(|ix| 25.0 * noise(ix).powi(8)).collect()),
+        ("noise", noise.iter().map(|x| 2.0 * x).collect()),
+        ("peaked", noise.iter().map(|x| 25.0 * x.powi(8)).collect()),
     ];
     for (kind, data) in kinds {
         let logits = CpuBuffer { rows: 1, width: VOCABULARY, data };

@@ -5,7 +5,7 @@ use std::fmt;
 use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
-use offshoot_core::setting::{KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
+use offshoot_core::setting::{GPU_MEMORY, KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
 use offshoot_cpu::free_bytes;
 use offshoot_engine::{EngineConfig, EngineFacts, PoolSize};
 use offshoot_kv::plan::Planner;
@@ -65,19 +65,18 @@ impl EngineBudget {
     ///
     /// The first budget out of its range, with the range.
     pub fn check(&self) -> Result<()> {
-        for (name, share) in
-            [(MEMORY.to_string(), self.memory), ("gpu_memory_utilization".to_string(), self.gpu_memory)]
-        {
+        for (name, share) in [(MEMORY, self.memory), (GPU_MEMORY, self.gpu_memory)] {
             if let Some(share) = share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
                 return Err(Error::value(name, "a number above 0, at most 1", share.to_string()));
             }
         }
         if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free_bytes()) {
             let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
-            return Err(Error::value(SWAP_MEMORY, expected, bytes(swap as u64)));
+            let what = format!("host memory for preempted branches ({SWAP_MEMORY})");
+            return Err(Error::value(what, expected, bytes(swap as u64)));
         }
         match (self.pool_bytes, self.max_branches) {
-            (Some(0), _) => Err(Error::value(KV_MEMORY, "a number of MiB from 1 up", "0")),
+            (Some(0), _) => Err(Error::value(KV_MEMORY, "a size above 0", "0")),
             (_, Some(0)) => Err(Error::value(MAX_BRANCHES, "a number from 1 up", "0")),
             _ => Ok(()),
         }

@@ -43,7 +43,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
     };
     for shape in shapes {
         let layer = TestLayer::random(dice, dtype, None, shape);
-        // The report's names, as older reports have them: `linear_add` is `linear`, adding.
+        // `linear_add` is `linear`, adding.
         layer.hold(suite, ["linear", "linear_add"], &[false, true])?;
     }
     Ok(())

@@ -50,7 +50,7 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
         }
         for &[rows, outputs, inputs] in shapes.iter().filter(|[.., inputs]| is_cut(format, *inputs)) {
             let layer = TestLayer::random(dice, dtype, Some(format), [rows, outputs, inputs]);
-            // The report's names, as older reports have them: `linear_add` is `linear`, adding.
+            // `linear_add` is `linear`, adding.
             layer.hold(suite, ["linear, e4m3", "linear_add, e4m3"], &[false, true])?;
             let weights = dice.numbers(outputs * inputs);
             for by in [MadeBy::Norm, MadeBy::Gate] {

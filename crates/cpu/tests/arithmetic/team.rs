@@ -75,6 +75,7 @@ fn time_in_parts_is_counted_for_each_member_and_time_in_regions_once() {
         thread::sleep(each);
     });
     let TeamTimes { in_regions, in_parts } = team.times();
+    // However slow the machine: a sleep is at least as long as it is asked for, and members work inside the region.
     assert!(in_regions >= each && in_parts >= 2 * each && in_parts <= 2 * in_regions, "{:?}", team.times());
     team.run(1, |_| thread::sleep(each));
     assert_eq!(team.times().in_regions, in_regions, "one part needs no region");
@@ -92,7 +93,7 @@ fn all_chunks_are_prepared_before_others_work() {
                     length,
                     |i, chunk| {
                         if i == 0 && turn % 10 == 0 {
-                            // So that the others do wait.
+                            // Makes it likely that the others have to wait. What is asserted holds either way.
                             thread::sleep(Duration::from_millis(1));
                         }
                         chunk.iter_mut().enumerate().for_each(|(k, x)| *x += 1 + i * length + k);
@@ -124,27 +125,31 @@ fn a_panic_while_chunks_are_prepared_reaches_the_caller_and_nobody_works_on_them
 
 #[test]
 fn time_that_a_member_waits_for_chunks_is_not_time_in_parts() {
-    let (team, rest) = (Team::new(2), Duration::from_millis(50));
-    // One member prepares the only chunk, for which the other waits. Each of the two that follow waits for the
-    // other, so both members are in the region.
-    let (met, own) = (AtomicUsize::new(0), Mutex::new(Duration::ZERO));
-    let timed = |part: &dyn Fn()| {
-        let begun = Instant::now();
-        part();
-        *own.lock().expect("no member panics") += begun.elapsed();
-    };
-    let prepare = |_: usize, _: &mut [i32]| timed(&|| thread::sleep(rest));
-    team.for_chunks_then(&mut [0], 1, prepare, &mut [0; 2], |_, _, _| {
-        timed(&|| {
-            met.fetch_add(1, Ordering::AcqRel);
-            while met.load(Ordering::Acquire) < 2 {
-                thread::yield_now();
+    let rest = Duration::from_millis(20);
+    let is_left_out = || {
+        let (team, is_second_done) = (Team::new(2), AtomicBool::new(false));
+        let own = Mutex::new(Duration::ZERO);
+        // The first chunk rests after the second one is done, so another member has that one, and then waits.
+        let prepare = |i: usize, _: &mut [i32]| {
+            if i == 1 {
+                is_second_done.store(true, Ordering::Release);
+            } else {
+                let begun = Instant::now();
+                while !is_second_done.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                thread::sleep(rest);
+                *own.lock().expect("no member panics") = begun.elapsed();
             }
-        });
-    });
-    let (TeamTimes { in_regions, in_parts }, own) = (team.times(), own.into_inner().expect("no member panics"));
-    assert!(in_regions >= rest, "{in_regions:?}");
-    assert!((own..own + rest).contains(&in_parts), "{in_parts:?} in parts, which take {own:?}");
+        };
+        team.for_chunks_then(&mut [0; 2], 1, prepare, &mut [0; 2], |_, _, _| {});
+        let (TeamTimes { in_regions, in_parts }, own) = (team.times(), own.into_inner().expect("no member panics"));
+        assert!(in_regions >= rest && in_parts >= own, "{in_parts:?} in parts, which take {own:?}");
+        in_parts < own + rest
+    };
+    // If the wait were counted, it would be in each try. One is enough: in others the system may let a member stand
+    // still where it does not wait.
+    assert!((0..50).any(|_| is_left_out()), "the wait is counted as time in parts");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! NVRTC, NVIDIA's compiler as a library: opened from a file that `libraries` has found, asked for machine code (a
-//! cubin) of one architecture. A cubin, unlike PTX, loads on a driver older than the compiler.
+//! cubin) of one architecture. A cubin, unlike PTX, loads on a driver older than the compiler. The bindings of
+//! `cudarc` do not serve: they load the first libnvrtc that they find, not the one that was found and checked here, and
+//! panic at a missing symbol, where `Nvrtc` gives an error in a sentence.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! NCCL, found at run time: it gathers where NVLink does not join the GPUs, and its sums are compared with
 //! our own. Only what that takes is bound. It must not use NVLink multicast, which `NCCL_NVLS_ENABLE=0` in the
-//! environment says; without that it is not used.
+//! environment says; without that it is not used. The bindings of `cudarc` do not serve: their loader never tries
+//! `libnccl.so.2`, as NCCL is named, and panics at a missing symbol, where `Nccl` gives an error in a sentence.
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};

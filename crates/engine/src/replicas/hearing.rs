@@ -139,7 +139,7 @@ impl Router {
         let started = self.started.remove(&branch)?;
         for &at in &started.replicas {
             self.replicas[at].end(started.task.key, started.task.work);
-            self.send(at, Command::Release { branches: vec![branch], keep_cached: true });
+            self.send(at, Command::Release { branches: vec![branch] });
         }
         if let Some(record) = self.branches.get_mut(&branch) {
             record.on = On::Nowhere;

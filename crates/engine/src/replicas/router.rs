@@ -124,7 +124,8 @@ impl Router {
             Command::Fork { at, children } => self.fork(at, children),
             Command::Start { extends, events } => self.start(extends, &events),
             Command::Cancel { branches } => self.cancel(&branches),
-            Command::Release { branches, keep_cached } => self.release(&branches, keep_cached),
+            Command::Release { branches } => self.release(&branches),
+            Command::Prune { branches } => self.prune(&branches),
             Command::Metrics { reply } => self.metrics(reply),
             Command::Pin { branch } => {
                 if let Some(branch) = self.branches.get_mut(&branch) {
@@ -304,7 +305,18 @@ impl Router {
         self.batcher.send(&task.events, Event::Finished { id: task.branch(), finish });
     }
 
-    fn release(&mut self, branches: &[BranchId], keep_cached: bool) {
+    fn release(&mut self, branches: &[BranchId]) {
+        let there = self.forget(branches);
+        self.send_each(there, |_, branches| Command::Release { branches });
+    }
+
+    fn prune(&mut self, branches: &[BranchId]) {
+        let there = self.forget(branches);
+        self.send_each(there, |_, branches| Command::Prune { branches });
+    }
+
+    /// Cancels branches that wait and forgets all of these. Returns those that each replica has.
+    fn forget(&mut self, branches: &[BranchId]) -> Vec<Vec<BranchId>> {
         let waiting: Vec<BranchId> =
             branches.iter().copied().filter(|branch| self.waiting.contains_key(branch)).collect();
         self.cancel(&waiting);
@@ -319,7 +331,7 @@ impl Router {
                 Some(On::Nowhere) | None => {}
             }
         }
-        self.send_each(there, |_, branches| Command::Release { branches, keep_cached });
+        there
     }
 
     /// Sends each replica a command of what is listed for it, if anything is.

@@ -413,7 +413,7 @@ impl Scheduler {
             }
             Err(_) => {
                 if !matches!(branch.hold, KvHold::Swapped(_)) {
-                    cache.give_up(branch);
+                    cache.release(branch);
                     self.hold_prefix_of(branch, cache);
                 }
                 Entry::NoRoom

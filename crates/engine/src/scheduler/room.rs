@@ -174,7 +174,7 @@ impl Scheduler {
         }
         for resting in std::mem::take(&mut self.resting_keep) {
             if let Some(branch) = branches.get_mut(&resting).filter(|branch| branch.stage == Stage::Resting) {
-                cache.give_up(branch); // It becomes cache, what was made first the first to go.
+                cache.release(branch); // It becomes cache, what was made first the first to go.
             }
         }
         self.free_behind_prompts(id, branches, cache);
@@ -196,7 +196,7 @@ impl Scheduler {
                 let other = branches.get_mut(&place.branch).expect("only branches wait");
                 let gives_up = cache.keeps_pages(other);
                 if gives_up {
-                    cache.give_up(other);
+                    cache.release(other);
                     self.prefix_hold = self.prefix_hold.filter(|hold| hold.branch != place.branch);
                 }
                 if other.kept().is_none() {
@@ -232,14 +232,14 @@ impl Scheduler {
         if branch.in_flight() > 0 {
             return Ok(Ready::AfterCollecting);
         }
-        cache.give_up(branch);
+        cache.release(branch);
         cache.hold_prefix(branch);
         cache.evict_all();
         if self.reserve(id, branches, cache).is_ok() {
             return Ok(Ready::Now);
         }
         for branch in branches.values_mut().filter(|branch| !self.pinned.contains(&branch.id)) {
-            cache.give_up(branch);
+            cache.release(branch);
         }
         self.prefix_hold = None;
         cache.evict_all();

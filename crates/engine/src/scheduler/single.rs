@@ -29,7 +29,7 @@ pub(super) fn put_away(branch: &mut Branch, cache: &mut KvCache) {
 /// Ends the hold of a preempted branch on all but its given tokens.
 pub(super) fn drop_own(branch: &mut Branch, cache: &mut KvCache) {
     let goes_on = branch.need().is_some(); // Otherwise it ends with what was submitted.
-    cache.give_up(branch);
+    cache.release(branch);
     if goes_on {
         cache.hold_prefix(branch);
     }
@@ -52,7 +52,7 @@ pub(super) fn fail_alone(id: BranchId, branches: &mut Branches, cache: &mut KvCa
 /// Fails `id`, which needs `needed` pages at once: more than there are.
 pub(super) fn fail(id: BranchId, branches: &mut Branches, cache: &mut KvCache, needed: usize) {
     let branch = branches.get_mut(&id).expect("only branches run or wait");
-    cache.give_up(branch);
+    cache.release(branch);
     branch.stage = Stage::Resting;
     let hint = match cache.pinned_pages {
         0 => "give the engine more memory for keys and values, or shorten the prompt",

@@ -13,11 +13,15 @@ pub mod bench;
 
 use bench::{Shape, decoder, draw, finishes, give, in_turn, key, length, params, prompt, roomy, score, tokenizer};
 
-/// An engine that is dropped after so many steps.
-fn ends_after(steps: usize) -> EngineHandle {
+fn build() -> (Engine, EngineHandle) {
     let (backend, decoder) = decoder(Shape::Full);
     let config = EngineConfig { max_branches: 6, ..roomy() };
-    let (mut engine, handle) = Engine::build(decoder.on(backend), Some(tokenizer()), config).expect("it fits");
+    Engine::build(decoder.on(backend), Some(tokenizer()), config).expect("it fits")
+}
+
+/// An engine that is dropped after so many steps.
+fn ends_after(steps: usize) -> EngineHandle {
+    let (mut engine, handle) = build();
     std::thread::spawn(move || {
         let mut stepped = 0;
         while stepped < steps {
@@ -79,8 +83,9 @@ fn branches_of_an_engine_that_ends_are_sampled_as_if_it_had_not() {
 #[test]
 fn what_waits_for_an_engine_that_ended_while_it_had_nothing_goes_to_one_that_rests() {
     within_a_minute(|| {
-        let engine = replicas::join(vec![lives(), ends_after(0)]).expect("alike");
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (ends, of_ended) = build();
+        let engine = replicas::join(vec![lives(), of_ended]).expect("alike");
+        drop(ends);
         let place = RootOptions { home: Some(1), ..RootOptions::default() };
         let root = engine.root_with(prompt(1, 30), place).expect("a prompt");
         assert_eq!(finishes(&engine, vec![draw(root, key("rests", 0), params(), length(5))])[0].tokens.len(), 5);

@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
+use offshoot_core::dice::Dice;
+use offshoot_core::mix::fnv1a;
 use offshoot_core::{Error, Result};
 use offshoot_engine::scripted::{text_of, tokens_of};
 use offshoot_engine::{Continuation, EngineHandle, ForkKind, SamplingParams, ScriptedCall, ScriptedReply, Stop};
@@ -464,12 +466,10 @@ fn can_win(lists: &dyn Fn(&str) -> Vec<String>, path: &str, steps: usize) -> boo
 
 /// What follows a path: made up from the path and a seed, the same each time.
 fn made_up(seed: u64, path: &str) -> Vec<String> {
-    let hash = path
-        .bytes()
-        .fold(seed | 1, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3).rotate_left(29));
-    (0..hash % 4)
-        .map(|i| format!("{}{}", ["a", "b", "c", "d"][i as usize], if (hash >> (8 + i)) % 8 == 0 { "!" } else { "" }))
-        .collect()
+    let mut dice = Dice::new(seed ^ fnv1a(path.as_bytes()));
+    let count = dice.below(4);
+    let mut mark = || if dice.one_in(8) { "!" } else { "" };
+    ["a", "b", "c"].into_iter().take(count).map(|letter| format!("{letter}{}", mark())).collect()
 }
 
 proptest! {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use offshoot_backend::Dtype;
+use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::Cpu;
 use offshoot_model::check::{self, GoldenCase};
@@ -32,15 +33,12 @@ pub struct Tensor {
 
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// Small values from a counter; rounded to bf16, so that all dtypes can hold nearly the same model.
+/// Values near `centre`; rounded to bf16, so that all dtypes can hold nearly the same model.
 fn tensor(shape: &[usize], salt: usize, centre: f32) -> Tensor {
-    let value = |i: usize| {
-        let hash = (i + 1).wrapping_mul(0x9e37_79b9).wrapping_add(salt.wrapping_mul(0x85eb_ca6b)) as u32;
-        let hash = (hash ^ (hash >> 15)).wrapping_mul(0x2c1b_3c6d);
-        half::bf16::from_f32(centre + ((hash >> 8) as f32 / (1 << 24) as f32 - 0.5) * 0.6).to_f32()
-    };
-    let count = shape.iter().product();
-    let bytes = (0..count).flat_map(|i| value(i).to_le_bytes()).collect();
+    let mut dice = Dice::new(salt as u64);
+    let mut value = || half::bf16::from_f32(centre + 0.3 * dice.number()).to_f32();
+    let count: usize = shape.iter().product();
+    let bytes = (0..count).flat_map(|_| value().to_le_bytes()).collect();
     Tensor { dtype: safetensors::Dtype::F32, shape: shape.to_vec(), bytes }
 }
 

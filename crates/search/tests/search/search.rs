@@ -232,6 +232,7 @@ fn an_interrupt_ends_a_driver_while_nothing_happens() {
         let mut job = order.job(Assessor::new(assess), &mut record);
         done.send(sample(&mut tree, root, 1, &mut job).map(drop)).expect("somebody waits");
     });
+    // Makes it likely that the driver waits by then, which nothing tells. It must end at an earlier interrupt, too.
     std::thread::sleep(Duration::from_millis(20));
     interrupt.interrupted.store(true, Ordering::Relaxed);
     let outcome = ended.recv_timeout(Duration::from_secs(20)).expect("the driver ends");

@@ -2,6 +2,7 @@
 
 use half::bf16;
 use offshoot_backend::Scoring;
+use offshoot_core::dice::Dice;
 use offshoot_cpu::Isa;
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::attention::amx::{AmxBf16, HALF, Sums, score};
@@ -16,11 +17,8 @@ use crate::skip::skipped;
 
 /// Words of two bf16 numbers near 1, of either sign.
 fn words(count: usize, seed: u64) -> Vec<u32> {
-    let mut state = seed;
-    let mut number = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        u32::from(bf16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0).to_bits())
-    };
+    let mut dice = Dice::new(seed);
+    let mut number = || u32::from(bf16::from_f32(dice.number()).to_bits());
     (0..count).map(|_| number() | number() << 16).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use half::bf16;
 use offshoot_backend::{Dtype, OutputMode, WeightView};
+use offshoot_core::dice::Dice;
 use offshoot_cpu::amx::TILE_ROWS;
 use offshoot_cpu::gemm::operand::OperandFormat;
 use offshoot_cpu::gemm::{CpuMatrix, DenseScratch, linear};
@@ -19,11 +20,8 @@ fn outputs_are_those_of_the_instruction_s_definition() {
     }
     let cores = Cores::new(Isa::Amx);
     let mut scratch = DenseScratch::default();
-    let mut state = 1u64;
-    let mut number = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi((state >> 33 & 7) as i32 - 4)
-    };
+    let mut dice = Dice::new(1);
+    let mut number = || dice.number() * 2f32.powi(dice.below(8) as i32 - 4);
     for (rows, outputs, inputs) in [
         (1, 16, 32),
         (1, 1, 1),

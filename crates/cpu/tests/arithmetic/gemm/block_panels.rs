@@ -1,6 +1,7 @@
 //! Weights in the blocks of GGUF files, laid out in panels.
 
 use offshoot_backend::BlockView;
+use offshoot_core::dice::Dice;
 use offshoot_cpu::gemm::blocks::panels::BlockPanels;
 use offshoot_gguf::TensorType;
 
@@ -9,13 +10,8 @@ use offshoot_gguf::TensorType;
 fn rows_are_what_their_blocks_decode_to() {
     for kind in TensorType::ALL.into_iter().filter(|kind| kind.is_quantised()) {
         let (rows, cols) = (21, 512);
-        let mut state = 1u32;
-        let mut bytes: Vec<u8> = (0..rows * kind.row_bytes(cols))
-            .map(|_| {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 24) as u8
-            })
-            .collect();
+        let mut dice = Dice::new(1);
+        let mut bytes: Vec<u8> = (0..rows * kind.row_bytes(cols)).map(|_| dice.below(256) as u8).collect();
         for block in bytes.chunks_exact_mut(kind.block_bytes()) {
             // The exponents of f16 are not the largest, so all numbers are finite.
             block[kind.scale_bytes()].iter_mut().for_each(|byte| *byte &= 0xbf);

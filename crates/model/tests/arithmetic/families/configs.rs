@@ -1,6 +1,7 @@
 //! Random small models of each family: what the reference computes, and config.json in both ways of writing.
 
 use offshoot_core::dice::Dice;
+use offshoot_core::mix::fnv1a;
 use serde_json::{Value, json};
 
 use super::reference::{Act, Experts, HeadNorms, Layer, Order, Rope, Spec, Stored, Weighing};
@@ -38,7 +39,7 @@ pub struct Model {
 
 /// The random numbers of a family.
 pub fn dice_of(family: &str, seed: u64) -> Dice {
-    Dice::new(family.bytes().fold(seed + 1, |hash, byte| hash.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte)))
+    Dice::new(seed ^ fnv1a(family.as_bytes()))
 }
 
 /// A number from `least` to `most`.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use offshoot_core::dice::Dice;
+use offshoot_core::mix::fnv1a;
 use safetensors::tensor::TensorView;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -129,13 +131,8 @@ impl Tensors {
         };
         let seed = self.seed;
         let (kept, values) = self.drawn.entry(name.clone()).or_insert_with(|| {
-            let mut state =
-                name.bytes().fold(seed.wrapping_add(77), |h, b| h.wrapping_mul(0x100_0000_01b3) ^ u64::from(b));
-            let draw = |_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                centre + reach * ((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
-            };
-            (shape.to_vec(), (0..shape.iter().product()).map(draw).collect())
+            let numbers = Dice::new(seed ^ fnv1a(name.as_bytes())).numbers(shape.iter().product());
+            (shape.to_vec(), numbers.into_iter().map(|x| centre + reach * x).collect())
         });
         assert_eq!(kept, shape, "{name}");
         values.iter().map(|&x| f64::from(x)).collect()
