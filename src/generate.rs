@@ -1,14 +1,12 @@
 //! Completions of a list of prompts in one call, for programs that need no tree.
 
 use offshoot_core::Result;
-use offshoot_engine::{Finish, Hear, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{EngineHandle, Finish, Hear, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::{PromptRequest, generate};
 use offshoot_search::tree::Prompt;
 
-use crate::Model;
-
-/// Samples of a list of prompts ([`Model::generate`]): one of each, at temperature 1 and of at most 256 tokens, unless
-/// it is set otherwise.
+/// Samples of a list of prompts ([`Model::generate`](crate::Model::generate)): one of each, at temperature 1 and of at
+/// most 256 tokens, unless it is set otherwise.
 ///
 /// ```no_run
 /// use offshoot::{Model, SamplingParams, Stop};
@@ -25,7 +23,7 @@ use crate::Model;
 /// ```
 #[must_use = "nothing is sampled before `run`"]
 pub struct Generate<'a> {
-    model: &'a Model,
+    engine: &'a EngineHandle,
     prompts: Result<Vec<Prompt>>,
     samples: usize,
     params: SamplingParams,
@@ -34,9 +32,9 @@ pub struct Generate<'a> {
 }
 
 impl<'a> Generate<'a> {
-    pub(crate) fn new(model: &'a Model, prompts: Result<Vec<Prompt>>) -> Self {
+    pub(crate) fn new(engine: &'a EngineHandle, prompts: Result<Vec<Prompt>>) -> Self {
         let (params, stop) = (SamplingParams::default(), Stop::default());
-        Generate { model, prompts, samples: 1, params, stop, seed: 0 }
+        Generate { engine, prompts, samples: 1, params, stop, seed: 0 }
     }
 
     /// Takes so many samples of each prompt.
@@ -67,7 +65,7 @@ impl<'a> Generate<'a> {
     /// A prompt cannot be encoded or does not fit the model's context; a parameter is out of range; memory is too small
     /// for a sample; the engine has stopped.
     pub fn run(self) -> Result<Vec<Vec<Finish>>> {
-        let Generate { model, prompts, samples, params, stop, seed } = self;
+        let Generate { engine, prompts, samples, params, stop, seed } = self;
         let prompts = prompts?;
         let prompts = prompts.iter().enumerate();
         let requests = prompts.map(|(number, Prompt { tokens, .. })| PromptRequest {
@@ -79,6 +77,6 @@ impl<'a> Generate<'a> {
             uniforms: UniformKey::root(seed, &number.to_string()),
             priority: Priority::default(),
         });
-        generate(model.engine(), requests.collect(), Hear::Finishes).collect_all()
+        generate(engine, requests.collect(), Hear::Finishes).collect_all()
     }
 }

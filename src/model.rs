@@ -15,7 +15,7 @@ use offshoot_model::{ActivationChoice, MadeFormat};
 use offshoot_search::tree::{Prompt, SamplingTree};
 use offshoot_text::{AddSpecial, Message, Tokenizer};
 
-use crate::Generate;
+use crate::generate::Generate;
 
 /// A model in memory and the engine that runs it. Clones share it; threads may, too, and what they sample runs in one
 /// batch. The memory is free once the last clone and the last tree are dropped.
@@ -71,7 +71,7 @@ impl Model {
 
     /// Samples each of several prompts: for jobs that need no tree. What prompts begin with alike is computed once.
     pub fn generate<P: ToPrompt>(&self, prompts: impl IntoIterator<Item = P>) -> Generate<'_> {
-        Generate::new(self, prompts.into_iter().map(|prompt| prompt.to_prompt(self)).collect())
+        Generate::new(&self.engine, prompts.into_iter().map(|prompt| prompt.to_prompt(self)).collect())
     }
 
     /// The tokens of a text that continues another, as [`SamplingTree::score`] and [`SamplingTree::extend_given`] take
@@ -117,10 +117,6 @@ impl Model {
     /// The engine has stopped.
     pub fn metrics(&self) -> Result<Metrics> {
         self.engine.metrics()
-    }
-
-    pub(crate) fn engine(&self) -> &EngineHandle {
-        &self.engine
     }
 }
 

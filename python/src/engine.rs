@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result, TokenId};
+use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_engine::{EngineHandle, Event, Priority};
 use offshoot_launch::{ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
 use offshoot_model::WeightChoice;
@@ -18,44 +18,12 @@ use pyo3::types::PyDict;
 use crate::errors::{OrRaise, exception};
 use crate::events::NativeFinish;
 use crate::generation::{Generation, OwnedRequest, Request};
-use crate::params;
 use crate::process::{self, OfProcess};
+pub use crate::tokenizer::Context;
 use crate::tokenizer::NativeTokenizer;
 
 /// Longest wait without looking for Ctrl-C.
 pub const PATIENCE: Duration = Duration::from_millis(100);
-
-/// A context and its continuations, in tokens: what [`Engine::score`] takes.
-#[pyclass(frozen, module = "offshoot._offshoot")]
-pub struct Context {
-    tokens: Vec<TokenId>,
-    continuations: Vec<Vec<TokenId>>,
-}
-
-impl Context {
-    pub fn of(tokens: Vec<TokenId>, continuations: Vec<Vec<TokenId>>) -> Context {
-        Context { tokens, continuations }
-    }
-}
-
-#[pymethods]
-impl Context {
-    #[new]
-    fn new(token_ids: Vec<u32>, continuations: Vec<Vec<u32>>) -> Context {
-        let ids = params::token_ids;
-        Context::of(ids(token_ids), continuations.into_iter().map(ids).collect())
-    }
-
-    #[getter]
-    fn token_ids(&self) -> Vec<u32> {
-        self.tokens.iter().map(|token| token.0).collect()
-    }
-
-    #[getter]
-    fn continuations(&self) -> Vec<Vec<u32>> {
-        self.continuations.iter().map(|tokens| tokens.iter().map(|token| token.0).collect()).collect()
-    }
-}
 
 /// A loaded model.
 #[pyclass(frozen, module = "offshoot._offshoot")]

@@ -11,10 +11,35 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rayon::prelude::*;
 
-use crate::engine::Context;
 use crate::errors::OrRaise;
-use crate::params::token_ids;
+use crate::params::{self, token_ids};
 use crate::process;
+
+/// A context and its continuations, in tokens: what `Engine.score` takes.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct Context {
+    pub tokens: Vec<TokenId>,
+    pub continuations: Vec<Vec<TokenId>>,
+}
+
+#[pymethods]
+impl Context {
+    #[new]
+    fn new(token_ids: Vec<u32>, continuations: Vec<Vec<u32>>) -> Context {
+        let ids = params::token_ids;
+        Context { tokens: ids(token_ids), continuations: continuations.into_iter().map(ids).collect() }
+    }
+
+    #[getter]
+    fn token_ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.0).collect()
+    }
+
+    #[getter]
+    fn continuations(&self) -> Vec<Vec<u32>> {
+        self.continuations.iter().map(|tokens| tokens.iter().map(|token| token.0).collect()).collect()
+    }
+}
 
 /// The tokenizer of a model's folder.
 #[pyclass(frozen, name = "Tokenizer", module = "offshoot._offshoot")]
@@ -69,7 +94,7 @@ impl NativeTokenizer {
         process::check()?;
         let special = special(add_special_tokens);
         let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
-        Ok(Context::of(encoded.prompt.tokens, encoded.continuations))
+        Ok(Context { tokens: encoded.prompt.tokens, continuations: encoded.continuations })
     }
 
     /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.

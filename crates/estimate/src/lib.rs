@@ -9,6 +9,7 @@ mod device;
 mod drawing;
 mod explain;
 mod job;
+mod options;
 mod parts;
 mod plan_model;
 mod pool;
@@ -22,11 +23,7 @@ mod source;
 pub mod trace;
 
 use std::io::Write;
-use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use offshoot_backend::Dtype;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::count;
 use offshoot_core::json;
@@ -34,57 +31,15 @@ use offshoot_core::out;
 use offshoot_core::out::files::{check_output, write_whole};
 use offshoot_core::setting::{PREDICT, SVG};
 use offshoot_kv::PromptTree;
-use offshoot_launch::EngineBudget;
 
 use decode_step::DecodeStep;
 use device::DescribedDevice;
+pub use options::{PlanOptions, Predict};
 use pool::PageDemand;
 use predict::predict;
 use replicas::JobReplicas;
 use report::{JobEstimate, JobSizes};
 use sharing::SamplePrompts;
-
-/// The options of `offshoot plan`.
-#[derive(Clone, Debug)]
-pub struct PlanOptions {
-    /// A task file (.json), or lines of prompts or of OpenAI Batch requests.
-    pub input: PathBuf,
-    /// A model folder or a config.json; `None`: the task's.
-    pub model: Option<PathBuf>,
-    /// Dtype of weights, keys and values; `None`: the config's.
-    pub dtype: Option<Dtype>,
-    pub limit: Option<usize>,
-    pub samples: Option<u32>,
-    /// `key=value` changes to the task file.
-    pub set: Vec<String>,
-    /// Upper limit of the expected tokens per sample.
-    pub output_tokens: Option<u32>,
-    /// A built-in profile's name or a file.
-    pub device_profile: String,
-    pub budget: EngineBudget,
-    pub predict: Predict,
-    /// Also cuts the job into so many parts for several processes.
-    pub parts: Option<usize>,
-    /// Also divides it among so many replicas.
-    pub replicas: Option<usize>,
-    /// So many devices compute the model together.
-    pub ranks: Option<usize>,
-    /// Also reports how attention treats each node.
-    pub explain: bool,
-    pub json: bool,
-    pub svg: Option<PathBuf>,
-}
-
-/// Whether the job is run on the simulated device, to predict its time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Predict {
-    /// If the prediction takes only seconds.
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
 
 /// Most samples of a job.
 const MOST_SAMPLES: u64 = 100_000_000;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::PlanOptions;
 use super::job::{PlannedJob, PromptSamples};
+use super::options::PlanOptions;
 use super::plan_model::{PlanModel, of_folder};
 use super::rows;
 use super::rows::{as_u32, expected};

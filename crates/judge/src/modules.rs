@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::Judge;
+use super::judge::Judge;
 use crate::problem::{Compare, Problem, StreamSuite, TestSuite};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Judge;
+use super::judge::Judge;
 use super::message::first_error;
 use super::sandbox::{Confined, Ended, How, StdinMode, WorkFolder};
 use crate::language::{Commands, Language};

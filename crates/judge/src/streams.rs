@@ -4,10 +4,11 @@
 use std::fs;
 
 use super::compare::difference;
+use super::judge::Judge;
 use super::message::last_line;
 use super::program::{CandidateProgram, CompiledCandidate};
 use super::sandbox::{Confined, Ended, How};
-use super::{Judge, Judgement, TestVerdict, Verdict};
+use super::verdict::{Judgement, TestVerdict, Verdict};
 use crate::language::Language;
 use crate::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest};
 use offshoot_core::error::{Error, Result};

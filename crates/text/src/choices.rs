@@ -1,6 +1,7 @@
 //! Encodes several continuations of one prompt, and decides where in the tokens the prompt ends.
 
-use super::{AddSpecial, LevelTokens, SharedEncoder, Tokenizer};
+use super::shared::SharedEncoder;
+use super::tokenizer::{AddSpecial, LevelTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value, json};
 
 use super::chat::ChatTemplates;
-use super::load::{MOST_IDS, parsed, pieces};
+use super::load::{LONGEST_ADDED, MOST_IDS, parsed, pieces};
 use super::pre_tokenizers::WordSplit;
-use super::{SurroundingTokens, Tokenizer};
+use super::tokenizer::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_gguf::{Gguf, Metadata};
@@ -90,7 +90,16 @@ impl<'a> Vocabulary<'a> {
                 return Err(metadata.error(TYPES, expected, types.len().to_string()));
             }
         };
-        Ok(Self { tokens, types })
+        let read = Self { tokens, types };
+        let added = [TokenType::Control, TokenType::Unknown, TokenType::UserDefined];
+        let added = added.into_iter().flat_map(|of| read.of_type(of));
+        match added.map(|(_, token)| token.len()).max() {
+            Some(longest) if longest > LONGEST_ADDED => {
+                let expected = format!("added tokens of at most {LONGEST_ADDED} bytes");
+                Err(metadata.error(TOKENS, expected, format!("one of {longest} bytes")))
+            }
+            _ => Ok(read),
+        }
     }
 
     fn of_type(&self, wanted: TokenType) -> impl Iterator<Item = (usize, &'a str)> + '_ {

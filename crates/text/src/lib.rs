@@ -19,105 +19,22 @@ pub mod reasoning;
 mod shared;
 mod stops;
 mod stream;
+mod tokenizer;
 
-use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
 
 use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_gguf::Gguf;
 
-use chat::ChatTemplates;
 pub use chat::{CHAT_TEMPLATES, ChatOptions, Message, strftime};
 pub use choices::ChoiceTokens;
-use pieces::TokenPieces;
 pub use shared::SharedEncoder;
 pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
-
-/// Whether the tokenizer's special tokens (usually a beginning of text) are added around a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddSpecial {
-    Yes,
-    No,
-}
-
-/// Where the special tokens around a text are defined.
-enum SurroundingTokens {
-    /// As in tokenizer.json's post-processor.
-    PostProcessor,
-    /// As in tokenizer_config.json, for the tokenizer classes for which it overrides the post-processor.
-    Config { bos: Option<TokenId>, eos: Option<TokenId> },
-}
-
-/// A model's tokenizer.
-pub struct Tokenizer {
-    folder: PathBuf,
-    inner: tokenizers::Tokenizer,
-    around: SurroundingTokens,
-    bos: Option<TokenId>,
-    eos: Option<TokenId>,
-    pieces: Arc<TokenPieces>,
-    /// Whether texts can be encoded in parts; computed on first use.
-    can_cut: OnceLock<bool>,
-    templates: ChatTemplates,
-}
-
-/// The tokens of a prompt and where its levels end in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LevelTokens {
-    pub tokens: Vec<TokenId>,
-    /// For each level, the number of tokens up to its end; a token across a boundary belongs to the later level.
-    /// Rising; the last is `tokens.len()`.
-    pub level_ends: Vec<usize>,
-}
-
-impl LevelTokens {
-    /// The tokens of each level, as ranges.
-    pub fn levels(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        let starts = std::iter::once(0).chain(self.level_ends.iter().copied());
-        starts.zip(&self.level_ends).map(|(start, &end)| start..end)
-    }
-}
-
-/// A beginning of a text that has too many tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LongBeginning {
-    pub bytes: usize,
-    pub tokens: usize,
-}
-
-/// The tokens of a text, including the special ones around it.
-struct Encoded {
-    tokens: Vec<TokenId>,
-    /// The byte range of each token in the text; (0, 0) for the special ones around it.
-    offsets: Vec<(usize, usize)>,
-}
-
-impl Encoded {
-    /// `levels`: the text, cut into levels.
-    fn levels(&self, levels: &[String]) -> LevelTokens {
-        let (mut text_end, mut token) = (0, 0);
-        let mut level_ends: Vec<usize> = Vec::with_capacity(levels.len());
-        for level in levels {
-            text_end += level.len();
-            token += self.offsets[token..].iter().take_while(|&&(_, end)| end <= text_end).count();
-            level_ends.push(token);
-        }
-        if let Some(last) = level_ends.last_mut() {
-            *last = self.tokens.len();
-        }
-        LevelTokens { tokens: self.tokens.clone(), level_ends }
-    }
-}
-
-impl std::fmt::Debug for Tokenizer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer").field("folder", &self.folder).finish_non_exhaustive()
-    }
-}
+pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};
+use tokenizer::{Encoded, SurroundingTokens};
 
 impl Tokenizer {
     /// Reads a model folder's tokenizer.json, or else vocab.json and merges.txt, and, if present,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::unicode::NFC;
@@ -15,7 +16,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
-use super::{SurroundingTokens, Tokenizer};
+use super::tokenizer::{SurroundingTokens, Tokenizer};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
@@ -28,7 +29,7 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let mut inner = if whole.is_file() { read_tokenizer_json(&whole)? } else { read_plain_bpe(folder, &config)? };
     inner.with_padding(None);
     inner.with_truncation(None).map_err(|e| Error::format(&whole, e.to_string()))?;
-    add_tokens(&mut inner, &config);
+    add_tokens(&mut inner, &config)?;
     let bos = config.special(&inner, "bos_token")?;
     let eos = config.special(&inner, "eos_token")?;
     let around = match config.adds() {
@@ -48,7 +49,23 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = input::model_file(path)?;
     let not_one = |e: &dyn std::fmt::Display| Error::format(path, format!("not a tokenizer: {e}"));
-    parsed(std::str::from_utf8(&bytes).map_err(|e| not_one(&e))?).map_err(|e| not_one(&e))
+    let text = std::str::from_utf8(&bytes).map_err(|e| not_one(&e))?;
+    // What is no such list the library refuses.
+    if let Ok(listed) = serde_json::from_str::<ListedTokens>(text) {
+        listed.added_tokens.iter().try_for_each(|token| check_added(path, &token.content))?;
+    }
+    parsed(text).map_err(|e| not_one(&e))
+}
+
+/// The added tokens of tokenizer.json.
+#[derive(Deserialize)]
+struct ListedTokens {
+    added_tokens: Vec<ListedToken>,
+}
+
+#[derive(Deserialize)]
+struct ListedToken {
+    content: String,
 }
 
 /// The tokenizer that a text in the form of tokenizer.json describes. `from_bytes` and `from_file` are generic, and would
@@ -100,30 +117,48 @@ fn no_tokenizer(folder: &Path) -> Error {
     }
 }
 
-/// Adds the tokens that only the config has, in the order of their ids, as transformers does.
-fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) {
+/// Bytes of the longest added token; published ones have at most some hundred. The library builds a search for all of
+/// them, in a time that grows with the square of a token's length.
+pub(super) const LONGEST_ADDED: usize = 4096;
+
+/// Refuses an added token that is too long.
+fn check_added(path: &Path, content: &str) -> Result<()> {
+    if content.len() <= LONGEST_ADDED {
+        return Ok(());
+    }
+    let expected = format!("a token of at most {LONGEST_ADDED} bytes");
+    Err(Error::field(path, "the content of an added token", expected, format!("one of {} bytes", content.len())))
+}
+
+/// Adds the tokens that only the config has, in the order of their ids, as transformers does: all at once, as the
+/// library builds its search for added tokens anew each time.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) -> Result<()> {
+    let (mut added, mut ids) = (Vec::new(), BTreeMap::new());
     for (id, (content, token)) in config.added_tokens() {
-        if inner.token_to_id(&content).is_some() {
+        let file = if config.added.contains_key(&content) { "added_tokens.json" } else { CONFIG };
+        check_added(&config.path.with_file_name(file), &content)?;
+        if inner.token_to_id(&content).is_some() || ids.contains_key(&content) {
             continue;
         }
         let special = token["special"] == true;
         let flag = |key: &str| token[key] == true;
-        let added = AddedToken::from(content.clone(), special)
+        let token = AddedToken::from(content.clone(), special)
             .lstrip(flag("lstrip"))
             .rstrip(flag("rstrip"))
             .single_word(flag("single_word"))
             .normalized(token["normalized"].as_bool().unwrap_or(!special));
-        if special {
-            inner.add_special_tokens(&[added]);
-        } else {
-            inner.add_tokens(&[added]);
-        }
+        added.push(token);
+        ids.insert(content, id);
+    }
+    inner.add_tokens(&added);
+    for (content, id) in ids {
         let got = inner.token_to_id(&content);
         if got != Some(id) {
             let got = got.map_or("none".to_string(), |got| got.to_string());
             log::warn!("{CONFIG} gives the token {content:?} the id {id}; the vocabulary makes it {got}");
         }
     }
+    Ok(())
 }
 
 /// Vocabularies of published models have at most a quarter of this.

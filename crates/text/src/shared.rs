@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use tokenizers::ModelWrapper;
 
-use super::{AddSpecial, Encoded, LevelTokens, Tokenizer};
+use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 

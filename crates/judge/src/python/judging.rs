@@ -14,7 +14,7 @@ use crate::fair_clock::Deadline;
 use crate::message::last_line;
 use crate::problem::Limits;
 use crate::sandbox::{Ended, How, Limit, Running, Sandbox};
-use crate::{Judgement, TestVerdict, Verdict};
+use crate::verdict::{Judgement, TestVerdict, Verdict};
 use offshoot_core::error::{Error, Result};
 
 /// The signal of the alarm that the runner sets for a single test.

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Verdict;
 use crate::problem::Limits;
+use crate::verdict::Verdict;
 
 #[cfg(target_os = "linux")]
 mod linux;

@@ -3,14 +3,14 @@
 
 use std::borrow::Cow;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
 use super::endpoint::Endpoint;
-use super::logprobs::{ChoiceLogprobs, PromptLogprobs, ShownToken};
+use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
-use super::scores::{Score, scored_choice};
+use super::scores::scored_choice;
 use super::shown::{SampleText, TokenPlacer};
-use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
@@ -136,116 +136,6 @@ impl ProtocolRequest {
             prompt.tokens.len() + prompt.choices.iter().map(|choice| choice.tokens.len()).sum::<usize>()
         };
         self.prompts.iter().map(of).sum()
-    }
-}
-
-/// The text of a choice: that of its prompt, if it is echoed, and its own. Joined only where it is written.
-pub struct EchoedText<'a> {
-    pub echoed: &'a str,
-    pub own: Cow<'a, str>,
-}
-
-impl Serialize for EchoedText<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{}{}", self.echoed, self.own))
-    }
-}
-
-/// A whole choice, what a chunk has of one, or a scored continuation.
-#[derive(Serialize)]
-pub struct Choice<'a> {
-    pub index: usize,
-    #[serde(flatten)]
-    pub text: ChoiceText<'a>,
-    pub logprobs: Option<ChoiceLogprobs<'a>>,
-    /// `None` in chunks before the last.
-    pub finish_reason: Option<&'static str>,
-    /// Whole choices have it without a reason, too; chunks have not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop_reason: Option<Option<StopReason>>,
-    /// Of a continuation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub score: Option<Score>,
-    #[serde(flatten)]
-    pub prompt: PromptFields<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<&'a [TokenId]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub branch: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-pub enum ChoiceText<'a> {
-    Completion { text: EchoedText<'a> },
-    Chat { message: ChatMessage<'a> },
-    ChatChunk { delta: ChatMessage<'a> },
-}
-
-/// A message, or what a chunk has of one.
-#[derive(Serialize)]
-pub struct ChatMessage<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<Cow<'a, str>>,
-    /// Whole messages say that there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<Option<()>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reasoning_content: Option<Cow<'a, str>>,
-}
-
-/// vLLM's fields about a prompt.
-#[derive(Clone, Copy, Default, Serialize)]
-pub struct PromptFields<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_logprobs: Option<PromptLogprobs<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [TokenId]>,
-}
-
-impl<'a> PromptFields<'a> {
-    /// Without log-probabilities where the prompt is not `scored`.
-    pub fn new(
-        request: &ProtocolRequest,
-        prompt: &'a EncodedPrompt,
-        scored: Option<&'a Finish>,
-        tokenizer: &'a Tokenizer,
-    ) -> Self {
-        let logprobs = |(top, scored)| PromptLogprobs { prompt, scored, top, tokenizer };
-        PromptFields {
-            prompt_logprobs: request.prompt_logprobs.zip(scored).map(logprobs),
-            prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
-        }
-    }
-}
-
-/// vLLM's `stop_reason`: the stop string, or the id of the stop token.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum StopReason {
-    Text(String),
-    Token(TokenId),
-}
-
-impl StopReason {
-    pub fn of(reason: &FinishReason) -> Option<StopReason> {
-        match reason {
-            FinishReason::StopString(text) => Some(StopReason::Text(text.clone())),
-            FinishReason::StopToken(token) => Some(StopReason::Token(*token)),
-            // Its time was over.
-            FinishReason::Cancelled => Some(StopReason::Text("cancelled".to_owned())),
-            _ => None,
-        }
-    }
-}
-
-/// OpenAI's word for why a text ended.
-pub fn finish_word(reason: &FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => "length",
-        _ => "stop",
     }
 }
 

@@ -4,9 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::answer::{
-    AnswerHead, ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, ResponseHead, StopReason, Usage, finish_word,
-};
+use super::answer::{AnswerHead, ResponseHead, Usage};
+use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
 use super::endpoint::Endpoint;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};

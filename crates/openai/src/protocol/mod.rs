@@ -3,6 +3,7 @@
 
 mod answer;
 mod chat;
+mod choice;
 mod chunks;
 mod encode;
 mod endpoint;

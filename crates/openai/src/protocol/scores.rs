@@ -1,30 +1,13 @@
 //! The answer to a request that scores continuations of its prompts (`choices`): for each continuation its
 //! log-probability, by token and as a whole, and whether the model would write it greedily.
 
-use serde::Serialize;
-
-use super::answer::{Choice, ChoiceText, EchoedText, PromptFields};
+use super::choice::{Choice, ChoiceText, EchoedText, PromptFields, Score};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::Finish;
 use offshoot_text::Tokenizer;
-
-/// How likely a continuation is. Logarithms are natural.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Score {
-    /// Sum over the tokens.
-    logprob: f64,
-    /// The sum divided by the number of tokens.
-    logprob_per_token: f64,
-    /// The sum divided by the length of the text in bytes.
-    logprob_per_byte: f64,
-    tokens: usize,
-    bytes: usize,
-    /// Whether each token is the likeliest in its place.
-    is_greedy: bool,
-}
 
 /// A scored continuation: a completion's choice with `score`, whose text is the continuation. `scored`: its last tokens
 /// are the continuation's.

@@ -357,6 +357,23 @@ fn a_broken_folder_is_named() {
     assert!(error.contains("tokenizer_config.json: `bos_token`") && error.contains("\"<begin>\""), "{error}");
 }
 
+/// The library's search for added tokens takes quadratic time to build: minutes for one of 200,000 bytes.
+#[test]
+fn an_added_token_that_is_too_long_is_refused_before_it_costs_time() {
+    let long = "x".repeat(200_000);
+    let refused = |folder: &TempDir, file: &str| {
+        let error = Tokenizer::load(folder.path()).expect_err("refused").to_string();
+        assert!(error.contains(file) && error.contains("at most 4096 bytes, found one of 200000 bytes"), "{error}");
+    };
+    let decoder = json!({"added_tokens_decoder": {"258": {"content": long, "special": true}}});
+    refused(&tiny(decoder), "tokenizer_config.json");
+    let folder = tiny(json!({}));
+    write(folder.path(), "added_tokens.json", &json!({long.as_str(): 257}));
+    refused(&folder, "added_tokens.json");
+    write(folder.path(), "tokenizer.json", &json!({"version": "1.0", "added_tokens": [{"id": 0, "content": long}]}));
+    refused(&folder, "tokenizer.json");
+}
+
 fn say(role: &str, content: &str) -> Message {
     Message { role: role.into(), content: content.into() }
 }

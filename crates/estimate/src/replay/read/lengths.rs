@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::job::ReplayJob;
 use super::super::synthetic::{RequestLengths, request};
-use super::{MOST_TOKENS, at_least_one, of_lines};
+use super::lines::{MOST_TOKENS, at_least_one, of_lines};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
 

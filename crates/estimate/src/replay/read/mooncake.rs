@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::super::job::{ReplayJob, ReplayRequest};
 use super::super::prompt::{TextRun, TracePrompt};
-use super::{MOST_TOKENS, of_lines};
+use super::lines::{MOST_TOKENS, of_lines};
 use offshoot_core::error::{Error, Result};
 
 const HASHED_TOKENS: u64 = 512;

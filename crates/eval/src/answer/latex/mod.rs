@@ -121,7 +121,7 @@ fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
 fn element(tokens: &[Token], is_named: bool, place: AnswerScope) -> Option<String> {
     words(tokens).or_else(|| {
         let value = without_units(tokens, place);
-        words(value).or_else(|| relation(value, is_named))
+        words(value).or_else(|| relation(value, is_named, self::value))
     })
 }
 

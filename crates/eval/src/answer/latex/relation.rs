@@ -1,9 +1,9 @@
-//! Equations and inequalities: drops the name of a value (`x=5`) and gives the others a canonical form. The sibling
-//! modules parse their sides.
+//! Equations and inequalities: drops the name of a value (`x=5`) and gives the others a canonical form. The caller says
+//! how a side that is a value is read; `reader` parses the others.
 
 use crate::answer::latex::brackets::{command, parts};
 use crate::answer::latex::tokens::{Token, tokens, written};
-use crate::answer::latex::{names, reader, value};
+use crate::answer::latex::{names, reader};
 
 /// The relation of two sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,8 @@ fn is_name(tokens: &[Token]) -> bool {
 }
 
 /// The canonical form of an equation, an inequality, a chain of them, or a named value. `is_named`: the name is kept.
-pub(crate) fn relation(tokens: &[Token], is_named: bool) -> Option<String> {
+/// `value` gives the canonical form of a side, which may hold relations itself.
+pub(crate) fn relation(tokens: &[Token], is_named: bool, value: fn(&[Token]) -> Option<String>) -> Option<String> {
     let (sides, signs) = sides(tokens);
     match (&sides[..], &signs[..]) {
         ([one], []) => value(one),

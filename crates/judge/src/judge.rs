@@ -1,0 +1,136 @@
+//! What a judge works with: its settings, the sandbox, and the programs of this machine, each located on first use. The
+//! crate's root judges with it.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use super::answers;
+use super::python::Python;
+use super::sandbox::{Isolation, Sandbox, SandboxSetup};
+use super::toolchain::{CppCompiler, Interpreter, Tools};
+use offshoot_core::error::Result;
+
+/// How a judge is set up; by default isolation is required.
+#[derive(Clone, Debug, Default)]
+pub struct JudgeSetup {
+    /// Whether candidates may run where files and network cannot be isolated.
+    pub isolation: Isolation,
+    /// The interpreter of candidates and tests, or the folder of a virtual environment; `None`: see
+    /// [`Interpreter::find`].
+    pub python: Option<PathBuf>,
+    /// The program that becomes the sandbox's helper processes, which must begin with
+    /// [`enter_if_helper`](crate::sandbox::enter_if_helper); `None`: this one.
+    pub helper: Option<PathBuf>,
+}
+
+/// Judges candidates; shared by the judging threads.
+pub struct Judge {
+    hidden: Vec<PathBuf>,
+    chosen_python: Option<PathBuf>,
+    /// Located on first use.
+    interpreter: OnceLock<Interpreter>,
+    compiler: OnceLock<CppCompiler>,
+    pub(super) tools: Tools,
+    python: OnceLock<Python>,
+    pub(super) all_tests: bool,
+    forks: bool,
+    /// Dropped last: its server ends when none of its programs runs.
+    pub(super) sandbox: Sandbox,
+}
+
+impl Judge {
+    /// Probes the sandbox, which hides the files `withheld` (the problems, the run) and the places where this machine
+    /// has answers of benchmarks. Fails if `setup` requires isolation and files and network cannot be isolated, or if
+    /// the interpreter that it names does not work.
+    pub fn open(setup: &JudgeSetup, withheld: &[PathBuf]) -> Result<Judge> {
+        let mut interpreter = match Interpreter::find(setup.python.as_deref()) {
+            Err(error) if setup.python.is_some() => return Err(error),
+            found => found.ok(),
+        };
+        let places = answers::places(interpreter.as_ref());
+        let hidden = answers::existing(places.into_iter().chain(withheld.iter().cloned()));
+        // What is hidden is not shown as one of the folders where the interpreter looks for modules.
+        if let Some(interpreter) = &mut interpreter {
+            interpreter.readable.retain(|path| {
+                let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                !hidden.iter().any(|hidden| real.starts_with(hidden))
+            });
+        }
+        let sandbox =
+            SandboxSetup { hidden: hidden.clone(), helper: setup.helper.clone(), ..SandboxSetup::new(setup.isolation) };
+        let judge = Judge { hidden, chosen_python: setup.python.clone(), ..Judge::over(Sandbox::set_up(&sandbox)?) };
+        Ok(match interpreter {
+            Some(interpreter) => Judge { interpreter: OnceLock::from(interpreter), ..judge },
+            None => judge,
+        })
+    }
+
+    /// A judge that uses an existing sandbox.
+    pub fn over(sandbox: Sandbox) -> Judge {
+        Judge {
+            sandbox,
+            hidden: Vec::new(),
+            chosen_python: None,
+            interpreter: OnceLock::new(),
+            compiler: OnceLock::new(),
+            tools: Tools::default(),
+            python: OnceLock::new(),
+            all_tests: false,
+            forks: true,
+        }
+    }
+
+    /// The sandbox that it uses.
+    pub fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// The files and folders of this machine that may hold answers and that no candidate can read.
+    pub fn hidden(&self) -> &[PathBuf] {
+        &self.hidden
+    }
+
+    /// Continues after a failed test.
+    pub fn with_all_tests(self) -> Judge {
+        Judge { all_tests: true, ..self }
+    }
+
+    /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded
+    /// once.
+    pub fn without_forks(self) -> Judge {
+        Judge { forks: false, ..self }
+    }
+
+    /// The Python interpreter, located on first use.
+    pub fn interpreter(&self) -> Result<&Interpreter> {
+        found(&self.interpreter, || Interpreter::find(self.chosen_python.as_deref()))
+    }
+
+    /// The judge of Python functions, set up on first use.
+    pub(super) fn python(&self) -> Result<&Python> {
+        found(&self.python, || {
+            let mut interpreter = self.interpreter()?.clone();
+            interpreter.library.take_if(|_| !self.forks);
+            Python::set_up(interpreter, &self.sandbox)
+        })
+    }
+
+    /// Why an interpreter is started for each Python candidate, if candidates are not forked from one that is loaded
+    /// once. Fails if there is no interpreter that works.
+    pub fn starts_python_for(&self) -> Result<Option<&str>> {
+        Ok(self.python()?.started_for())
+    }
+
+    /// The C++ compiler, located on first use.
+    pub fn compiler(&self) -> Result<&CppCompiler> {
+        found(&self.compiler, CppCompiler::find)
+    }
+}
+
+/// Initialises the cell once; threads that race get the same value.
+fn found<T>(cell: &OnceLock<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
+    match cell.get() {
+        Some(found) => Ok(found),
+        None => find().map(|found| cell.get_or_init(|| found)),
+    }
+}
