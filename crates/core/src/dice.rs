@@ -58,7 +58,7 @@ impl Dice {
 }
 
 /// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole. Inline, and
-/// without a closure: random weights ask for it once an element, from another crate, where all but the last key stay.
+/// without a closure: checks ask for it once an element, from another crate, where all but the last key stay.
 #[inline]
 pub fn noise(keys: [u64; 4]) -> f32 {
     let mut seed = 0;
