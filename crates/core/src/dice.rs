@@ -57,13 +57,8 @@ impl Dice {
     }
 }
 
-/// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole. Inline, and
-/// without a closure: checks ask for it once an element, from another crate, where all but the last key stay.
-#[inline]
+/// A number in [-1, 1) that depends only on the keys: for elements of data that is never stored as a whole.
 pub fn noise(keys: [u64; 4]) -> f32 {
-    let mut seed = 0;
-    for key in keys {
-        seed = mix((seed ^ key).wrapping_add(GOLDEN));
-    }
+    let seed = keys.iter().fold(0, |seed, &key| mix((seed ^ key).wrapping_add(GOLDEN)));
     (mix(seed.wrapping_add(GOLDEN)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }

@@ -89,5 +89,6 @@ settings! {
     WORKERS "workers",
 }
 
-/// Of the library and of Python, and no flag: not one of `ALL`.
+/// The share of a GPU's memory for weights, keys and values. The library and Python have it; no flag of the command is
+/// called so, and `ALL` lists flags.
 pub const GPU_MEMORY: Setting = Setting("gpu_memory");

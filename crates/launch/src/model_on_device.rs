@@ -1,5 +1,5 @@
 //! A model in the memory of an open device, without an engine ([`ModelOnDevice`]): what checks and attributions ask of
-//! it. The backend's type ends here, so whoever asks is compiled once.
+//! it. Callers name no type of a backend, so they are compiled once for all of them.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub trait ModelOnDevice {
     /// For paths of at most `capacity` tokens, prompt included, in steps of at most `step_rows` rows.
     fn attribution(&mut self, capacity: usize, step_rows: usize) -> Result<Box<dyn AttentionAlong + '_>>;
 
-    /// The same model, for an engine.
+    /// Gives up the access of this trait, and hands the model to an engine.
     fn into_runner(self: Box<Self>) -> Box<dyn StepRunner>;
 }
 

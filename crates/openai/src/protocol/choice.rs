@@ -50,7 +50,7 @@ pub struct Choice<'a> {
     /// Whole choices have it without a reason, too; chunks have not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<Option<StopReason>>,
-    /// Of a continuation.
+    /// What a scored continuation has; others have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
     #[serde(flatten)]

@@ -45,8 +45,8 @@ trait Kernel {
 /// Kernels that turn codes `C` into numbers and multiply these.
 struct Numbers<C>(C);
 
-/// The kernels that multiply codes: dot products of four bytes, whose sums are i32. The sizes of the weights' codes times the activations with the
-/// weights' signs: a pair's sum is at most `2 * 128 * 127`, which 16 bits hold.
+/// The kernels that multiply codes: dot products of four bytes, whose sums are i32. A product is the weight's code
+/// without its sign times the activation with that sign: a pair's sum is at most `2 * 128 * 127`, which 16 bits hold.
 struct ByteDot;
 
 /// The kernel for this many rows and panels: those that [`panels`] returns, and one panel for a remainder.
