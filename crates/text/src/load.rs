@@ -126,8 +126,8 @@ fn check_added(path: &Path, content: &str) -> Result<()> {
     if content.len() <= LONGEST_ADDED {
         return Ok(());
     }
-    let expected = format!("a token of at most {LONGEST_ADDED} bytes");
-    Err(Error::field(path, "the content of an added token", expected, format!("one of {} bytes", content.len())))
+    let expected = format!("an added token of at most {LONGEST_ADDED} bytes");
+    Err(Error::field(path, "content", expected, format!("one of {} bytes", content.len())))
 }
 
 /// Adds the tokens that only the config has, in the order of their ids, as transformers does: all at once, as the
