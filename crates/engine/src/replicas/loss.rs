@@ -86,43 +86,22 @@ impl Router {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, OnceLock};
-
-    use crossbeam_channel::{Receiver, unbounded};
-
+    use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
     use super::*;
-    use crate::{
-        Command, EngineHandle, Event, EventBatcher, EventReader, Extend, Finish, FinishReason, Hear, LivePlace,
-        Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey,
-    };
-    use offshoot_core::ids::TokenId;
-
-    /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
-    fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
-        let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
-        EngineHandle::publishing(facts, LivePlace::default())
-    }
+    use crate::{Command, FinishReason, LivePlace};
 
     #[test]
     fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
         let ((first, of_first, ends_first), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
-        let mut router = Router::new(vec![first, second], unbounded().1, LivePlace::default());
+        let mut router = Router::new(vec![first, second], crossbeam_channel::unbounded().1, LivePlace::default());
         let branch = BranchId(1);
-        let place = QueueKey { priority: Priority::default(), order: branch, branch };
-        let path = TokenPath::new(vec![TokenId(7); 40]);
-        let mut client = EventReader::new();
-        let extend =
-            Extend::sampled(branch, &SamplingParams::default(), &Stop::max_tokens(3), UniformKey::root(1, "a"));
-        router.execute(Command::Root { place, path, home: Some(0) });
-        let events = client.sender(Hear::Finishes);
-        router.execute(Command::Start { extends: vec![extend], events });
+        let (mut client, events) = client();
+        router.execute(root(branch, 0));
+        router.execute(Command::Start { extends: vec![sampled(branch)], events });
         // At once: the second one, which is short of work, may not take it over first.
         router.give(0, None);
         let given: Vec<Command> = of_first.try_iter().collect();
-        let Some(Command::Start { events, .. }) = given.last() else { panic!("the first engine is given the branch") };
-        let mut batcher = EventBatcher::default();
-        batcher.send(events, Event::Finished { id: branch, finish: Finish::empty(FinishReason::Length) });
-        batcher.flush();
+        finish(given.last(), branch, FinishReason::Length);
         ends_first.set("pulled out".to_owned()).expect("nobody else says why");
         drop((given, of_first));
         router.send(0, Command::Cancel { branches: Vec::new() });

@@ -5,6 +5,8 @@
 //! to `launch`.
 
 mod branch;
+#[cfg(test)]
+mod by_hand;
 mod copying;
 mod facts;
 mod hearing;

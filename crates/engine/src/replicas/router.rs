@@ -31,6 +31,8 @@ const MOST_PASSED_OVER: usize = 256;
 
 pub(super) struct Router {
     pub commands: Receiver<Command>,
+    /// What was taken up and is about a branch whose cancelled extend has not ended: it comes before all other commands.
+    deferred: Option<Command>,
     pub replicas: Vec<Replica>,
     pub branches: HashMap<BranchId, BranchRecord>,
     /// The replica in whose queue a branch waits, and its place.
@@ -58,6 +60,7 @@ impl Router {
         let pace = Pace::of(engines.iter().any(|engine| engine.facts().is_async));
         Router {
             commands,
+            deferred: None,
             replicas: engines.into_iter().map(Replica::new).collect(),
             branches: HashMap::new(),
             waiting: HashMap::new(),
@@ -93,7 +96,11 @@ impl Router {
     /// Until there is a command or an event, or this moment.
     fn wait(&self, until: Option<Instant>) {
         let mut select = Select::new();
-        select.recv(&self.commands);
+        match &self.deferred {
+            Some(command) if self.needs_an_end(command) => {}
+            Some(_) => return,
+            None => drop(select.recv(&self.commands)),
+        }
         for replica in self.replicas.iter().filter(|replica| replica.lives()) {
             select.recv(replica.events.woken());
         }
@@ -109,13 +116,28 @@ impl Router {
         /// Commands between two looks at the events.
         const AT_ONCE: usize = 4096;
         for _ in 0..AT_ONCE {
-            match self.commands.try_recv() {
+            match self.deferred.take().map_or_else(|| self.commands.try_recv(), Ok) {
+                Ok(command) if self.needs_an_end(&command) => {
+                    self.deferred = Some(command);
+                    break;
+                }
                 Ok(command) => self.execute(command),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Clients::Gone,
             }
         }
         Clients::Live
+    }
+
+    /// Whether a command extends or forks a branch whose extend is cancelled and has not ended. For one engine a branch
+    /// rests once it is cancelled; here it does when its engine has said so.
+    fn needs_an_end(&self, command: &Command) -> bool {
+        let is_ending = |branch: &BranchId| self.started.get(branch).is_some_and(|started| started.task.is_cancelled);
+        match command {
+            Command::Start { extends, .. } => extends.iter().any(|extend| is_ending(&extend.branch)),
+            Command::Fork { at, .. } => is_ending(at),
+            _ => false,
+        }
     }
 
     pub(super) fn execute(&mut self, command: Command) {
@@ -463,5 +485,45 @@ impl Router {
     fn publish(&self) {
         let waiting = self.waiting.len();
         self.live.publish(LiveMetrics { waiting, branches: waiting, ..LiveMetrics::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
+    use super::*;
+
+    #[test]
+    fn a_branch_rests_for_the_command_after_its_cancel() {
+        let ((first, of_first, _first_lives), (second, _of_second, _second_lives)) =
+            (engine_by_hand(), engine_by_hand());
+        let (commands, of_router) = crossbeam_channel::unbounded();
+        let mut router = Router::new(vec![first, second], of_router, LivePlace::default());
+        let (branch, child) = (BranchId(1), BranchId(2));
+        let ((mut before, events_before), (mut after, events_after)) = (client(), client());
+        let send = |command| commands.send(command).expect("the router lives");
+        send(root(branch, 0));
+        send(Command::Start { extends: vec![sampled(branch)], events: events_before });
+        router.take_commands();
+        router.give(0, None);
+        let given: Vec<Command> = of_first.try_iter().collect();
+
+        send(Command::Cancel { branches: vec![branch] });
+        send(Command::Fork { at: branch, children: vec![child] });
+        send(Command::Start { extends: vec![sampled(branch), sampled(child)], events: events_after });
+        router.take_commands();
+        let sent: Vec<Command> = of_first.try_iter().collect();
+        assert!(matches!(&sent[..], [Command::Cancel { .. }]), "the engine has not said that the branch rests");
+        finish(given.last(), branch, FinishReason::Cancelled);
+        router.wait(None);
+        router.take_events();
+        router.wait(None);
+        router.take_commands();
+        router.batcher.flush();
+        let sent: Vec<Command> = of_first.try_iter().collect();
+        let [Command::Fork { .. }, Command::Start { extends, .. }] = &sent[..] else { panic!("it goes on there") };
+        assert_eq!(extends.len(), 2, "the branch and its fork");
+        assert!(matches!(before.next(), Some(Event::Finished { .. })), "the first client has heard the end");
+        assert!(after.next().is_none(), "nothing failed");
     }
 }

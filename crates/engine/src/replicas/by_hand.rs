@@ -1,0 +1,42 @@
+//! Engines behind a router that are played by the test: it reads their commands and says their events.
+
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_channel::Receiver;
+
+use crate::{
+    Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
+    LivePlace, Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey,
+};
+use offshoot_core::ids::{BranchId, TokenId};
+
+/// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
+pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
+    let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
+    EngineHandle::publishing(facts, LivePlace::default())
+}
+
+/// What a client hears, and where it is said.
+pub fn client() -> (EventReader, EventSender) {
+    let client = EventReader::new();
+    let events = client.sender(Hear::Finishes);
+    (client, events)
+}
+
+/// A prompt whose engine is the one at `home`.
+pub fn root(branch: BranchId, home: usize) -> Command {
+    let place = QueueKey { priority: Priority::default(), order: branch, branch };
+    Command::Root { place, path: TokenPath::new(vec![TokenId(7); 40]), home: Some(home) }
+}
+
+pub fn sampled(branch: BranchId) -> Extend {
+    Extend::sampled(branch, &SamplingParams::default(), &Stop::max_tokens(3), UniformKey::root(1, "a"))
+}
+
+/// Ends an extend as the engine would that was given this command.
+pub fn finish(start: Option<&Command>, branch: BranchId, reason: FinishReason) {
+    let Some(Command::Start { events, .. }) = start else { panic!("the engine is given the branch") };
+    let mut batcher = EventBatcher::default();
+    batcher.send(events, Event::Finished { id: branch, finish: Finish::empty(reason) });
+    batcher.flush();
+}
