@@ -18,7 +18,7 @@ pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String
 
 /// What a client hears, and where it is said.
 pub fn client() -> (EventReader, EventSender) {
-    let client = EventReader::new();
+    let mut client = EventReader::new();
     let events = client.sender(Hear::Finishes);
     (client, events)
 }

@@ -88,7 +88,7 @@ impl Router {
 mod tests {
     use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
     use super::*;
-    use crate::{Command, FinishReason, LivePlace};
+    use crate::{Command, Event, FinishReason, LivePlace};
 
     #[test]
     fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
