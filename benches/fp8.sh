@@ -4,8 +4,8 @@
 #   benches/fp8.sh OUT [GOLDENS]
 #
 # OUT: a folder for what is measured. GOLDENS: a folder of model folders with golden.json; those named quant-fp8-* are
-# checked. `offshoot` and `offshoot-lab` are on the path, or OFFSHOOT and OFFSHOOT_LAB name them. A part that fails does not stop the next; the last line counts
-# failures.
+# checked. `offshoot` and `offshoot-lab` are on the path, or OFFSHOOT and OFFSHOOT_LAB name them. A part that fails does
+# not stop the next; the last line counts failures.
 # Parts take about 1, 2, 1, 2, 1 and 6 minutes on an H100; PARTS="check gemm" runs some of them.
 set -uo pipefail
 out=${1:?"benches/fp8.sh OUT [GOLDENS]"}

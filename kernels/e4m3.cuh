@@ -1,5 +1,5 @@
-// Storing e4m3: two neighbouring elements at once where the GPU has an instruction for it (from sm_89 on). This header is
-// apart from lanes.cuh so that kernels without 8-bit stores are the same source for sm_80 and sm_89.
+// Storing e4m3: two neighbouring elements at once where the GPU has an instruction for it (from sm_89 on). This header
+// is apart from lanes.cuh so that kernels without 8-bit stores are the same source for sm_80 and sm_89.
 #pragma once
 
 #include "lanes.cuh"

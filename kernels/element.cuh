@@ -37,7 +37,8 @@ __device__ __forceinline__ float to_f32(f16 x) {
 // needs no sm_89 instruction.
 __device__ __forceinline__ float to_f32(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7f, sign = (x.bits & 0x80u) << 24;
-    return magnitude == 0x7f ? __uint_as_float(0x7fffffff) : __uint_as_float(sign | magnitude << 20) * __uint_as_float(247u << 23);
+    return magnitude == 0x7f ? __uint_as_float(0x7fffffff)
+                             : __uint_as_float(sign | magnitude << 20) * __uint_as_float(247u << 23);
 }
 
 // Rounds to nearest even. Conversion to e4m3 saturates at 448.

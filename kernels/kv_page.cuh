@@ -2,9 +2,9 @@
 // 16-byte chunks in an order that depends on the slot number, permuted within 128 bytes, so that reading one column of
 // eight consecutive rows touches all shared-memory banks. A page that the copy engine brings to shared memory unchanged
 // can thus be multiplied directly. Eight swizzled rows of 128 bytes are the "128-byte swizzle" of attention/wgmma.cuh.
-// Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled as
-// rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu or
-// tree_attention_large.cu reads them, else plain.
+// Swizzled rows of more than 256 bytes are divided into panels of 128 bytes: [panel][PAGE_TOKENS][128], each swizzled
+// as rows of 128 bytes are. Pages are swizzled where tree_attention_wgmma.cu or tree_attention_large.cu reads them,
+// else plain.
 #pragma once
 
 constexpr unsigned PAGE_TOKENS = 32;
@@ -14,9 +14,9 @@ constexpr unsigned PANEL_ROW_BYTES = 128;
 // The slot word of a row that is not stored.
 constexpr unsigned NO_SLOT = ~0u;
 
-// Members of a group divide a page among them, PAGE_TOKENS neighbouring slots each, which are a page of the same number in
-// a member's memory. From the slot word of a row, page * members * PAGE_TOKENS + slot, or NO_SLOT: the word of its slot in
-// the memory of `member`, page * PAGE_TOKENS + slot, or NO_SLOT if it does not store that.
+// Members of a group divide a page among them, PAGE_TOKENS neighbouring slots each, which are a page of the same number
+// in a member's memory. From the slot word of a row, page * members * PAGE_TOKENS + slot, or NO_SLOT: the word of its
+// slot in the memory of `member`, page * PAGE_TOKENS + slot, or NO_SLOT if it does not store that.
 __device__ __forceinline__ unsigned own_slot(unsigned word, unsigned member, unsigned members) {
     const unsigned block = word / PAGE_TOKENS;
     return word == NO_SLOT || block % members != member ? NO_SLOT : block / members * PAGE_TOKENS + word % PAGE_TOKENS;

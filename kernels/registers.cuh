@@ -1,5 +1,5 @@
-// Moves registers between the warpgroups of a block on Hopper: COUNT per thread, a multiple of 8. Called by all threads of
-// a warpgroup.
+// Moves registers between the warpgroups of a block on Hopper: COUNT per thread, a multiple of 8. Called by all threads
+// of a warpgroup.
 #pragma once
 
 template <unsigned COUNT>

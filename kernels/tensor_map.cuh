@@ -16,7 +16,9 @@ __device__ __forceinline__ void fetch_map(const TensorMap& map) {
 // Copies the box whose first element is `x` of row `y` and signals `barrier`, which waits for the bytes of a whole box.
 // `to` is a multiple of 128, and of 1024 where boxes are swizzled.
 __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, unsigned x, unsigned y, unsigned barrier) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(&map), "r"(x), "r"(y), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
 }

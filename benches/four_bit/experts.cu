@@ -1,9 +1,10 @@
-// Times expert_linear_4bit_wgmma with one choice of tiles on the experts of gpt-oss-20b (32, of which a row chooses 4), and
-// compares it with linear_4bit_any. Built and run by experts.sh, which gives the choice as defines: SWEEP_FP4, SWEEP_GROUP,
-// SWEEP_CAP, SWEEP_GROUPS, SWEEP_SPLITS.
+// Times expert_linear_4bit_wgmma with one choice of tiles on the experts of gpt-oss-20b (32, of which a row chooses 4),
+// and compares it with linear_4bit_any. Built and run by experts.sh, which gives the choice as defines: SWEEP_FP4,
+// SWEEP_GROUP, SWEEP_CAP, SWEEP_GROUPS, SWEEP_SPLITS.
 //
-// A line of output: outputs, inputs, rows, the most places of an expert, microseconds (median of replays of a CUDA graph of 4
-// launches, weights not in the second-level cache), and the largest difference from linear_4bit_any over the largest result.
+// A line of output: outputs, inputs, rows, the most places of an expert, microseconds (median of replays of a CUDA
+// graph of 4 launches, weights not in the second-level cache), and the largest difference from linear_4bit_any over the
+// largest result.
 #include <cuda_runtime.h>
 
 #ifndef __CUDA_ARCH__
@@ -41,7 +42,8 @@ int main() {
     cudaStreamCreate(&stream);
     const unsigned shapes[][2] = {{5760, 2880}, {2880, 2880}};
     const unsigned all_rows[] = {1, 16, 64, 256, 1024, 4096};
-    const size_t most_places = 4096 * CHOSEN, most = EXPERTS * ((5760 + 63) / 64) * ((2880 + 127) / 128) * static_cast<size_t>(CODE_PANEL_BYTES);
+    const size_t most_places = 4096 * CHOSEN,
+                 most = EXPERTS * ((5760 + 63) / 64) * ((2880 + 127) / 128) * static_cast<size_t>(CODE_PANEL_BYTES);
     unsigned char* pool;
     bf16 *x, *out, *expected;
     unsigned *firsts, *rows_of;
@@ -58,7 +60,8 @@ int main() {
     std::printf("# %s, panel %u bytes, %u stages\n", facts.name, CODE_PANEL_BYTES, STAGES);
     for (const auto& shape : shapes) {
         const unsigned outputs = shape[0], inner = shape[1];
-        const size_t panels = EXPERTS * static_cast<size_t>((outputs + 63) / 64) * ((inner + 127) / 128), bytes = panels * CODE_PANEL_BYTES;
+        const size_t panels = EXPERTS * static_cast<size_t>((outputs + 63) / 64) * ((inner + 127) / 128),
+                     bytes = panels * CODE_PANEL_BYTES;
         for (unsigned i = 0; i < TURNS; i++) {
             fill<<<1024, 256, 0, stream>>>(pool + i * bytes, panels, i);
         }
@@ -87,10 +90,13 @@ int main() {
             check(cudaMemcpyAsync(rows_of, all.data(), all.size() * 4, cudaMemcpyHostToDevice, stream), "places");
             const unsigned places = all.size(), gathers = outputs > inner;
             const float* bias = nullptr;
-            linear_4bit_any<<<dim3((outputs + 15) / 16, std::min(places, EXPERTS + places / 16)), 256, 0, stream>>>(expected, x, pool, bias, firsts, rows_of, EXPERTS, outputs, inner, places, gathers, 0, 0);
+            linear_4bit_any<<<dim3((outputs + 15) / 16, std::min(places, EXPERTS + places / 16)), 256, 0, stream>>>(
+                expected, x, pool, bias, firsts, rows_of, EXPERTS, outputs, inner, places, gathers, 0, 0);
             check(cudaMemsetAsync(out, 0xff, static_cast<size_t>(places) * outputs * 2, stream), "poison");
             auto launch = [&](unsigned turn) {
-                kernel<<<facts.multiProcessorCount, threads, shared, stream>>>(out, x, pool + turn * bytes, bias, firsts, rows_of, EXPERTS, outputs, inner, places, gathers, 0, 0, 0);
+                kernel<<<facts.multiProcessorCount, threads, shared, stream>>>(
+                    out, x, pool + turn * bytes, bias, firsts, rows_of, EXPERTS, outputs, inner, places, gathers, 0, 0,
+                    0);
             };
             launch(0);
             std::vector<bf16> ours(static_cast<size_t>(places) * outputs), theirs(ours.size());
@@ -99,7 +105,8 @@ int main() {
             check(cudaStreamSynchronize(stream), "a product");
             const float off = apart(ours, theirs);
             const double us = time_of(stream, TURNS, launch);
-            std::printf("%u\t%u\t%u\t%zu\t%.2f\t%.1e%s\n", outputs, inner, rows, largest, us, off, off < 0.01 ? "" : "\tWRONG");
+            std::printf("%u\t%u\t%u\t%zu\t%.2f\t%.1e%s\n", outputs, inner, rows, largest, us, off,
+                        off < 0.01 ? "" : "\tWRONG");
             std::fflush(stdout);
         }
     }

@@ -1,10 +1,10 @@
-// Times linear_4bit_wgmma with one choice of tiles on the layers of llama3-8b, and compares it with linear_4bit_any. Built and run
-// by sweep.sh, which gives the choice as defines: SWEEP_FP4, SWEEP_GROUP, SWEEP_CAP, SWEEP_GROUPS, SWEEP_BLOCKS;
-// with SWEEP_BASE it times cuBLAS in bf16 and reading the panels instead.
+// Times linear_4bit_wgmma with one choice of tiles on the layers of llama3-8b, and compares it with linear_4bit_any.
+// Built and run by sweep.sh, which gives the choice as defines: SWEEP_FP4, SWEEP_GROUP, SWEEP_CAP, SWEEP_GROUPS,
+// SWEEP_BLOCKS; with SWEEP_BASE it times cuBLAS in bf16 and reading the panels instead.
 //
-// A line of output: outputs, inputs, rows, splits, whether kernels overlap, microseconds (median of replays of a CUDA graph of
-// 24 launches or fewer, weights not in the second-level cache), and the largest difference from linear_4bit_any over the
-// largest result.
+// A line of output: outputs, inputs, rows, splits, whether kernels overlap, microseconds (median of replays of a CUDA
+// graph of 24 launches or fewer, weights not in the second-level cache), and the largest difference from
+// linear_4bit_any over the largest result.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -15,7 +15,8 @@
 // As `LayerTiles` of crates/cuda/src/compile/four_bit_layers.rs counts them.
 constexpr unsigned panel_bytes = 4096 + 128 / SWEEP_GROUP * 64 * (SWEEP_FP4 ? 1 : 5);
 constexpr unsigned stage_bytes = (SWEEP_CAP * 256 + SWEEP_GROUPS * panel_bytes + 1023) / 1024 * 1024;
-constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_bytes, most_stages = fitting < 24 ? fitting : 24;
+constexpr unsigned fitting = (228 * 1024 / SWEEP_BLOCKS - 1024 - 2048) / stage_bytes,
+                   most_stages = fitting < 24 ? fitting : 24;
 
 #define ELEMENT bf16
 #define OUT bf16
@@ -37,8 +38,10 @@ static TensorMap boxes_of(const bf16* x, unsigned rows, unsigned inner, unsigned
     TensorMap map;
     const cuuint64_t sizes[] = {inner * 2ull, rows}, strides[] = {inner * 2ull};
     const cuuint32_t box[] = {128, box_rows}, steps[] = {1, 1};
-    check(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<bf16*>(x), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    check(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_UINT8, 2,
+                                 const_cast<bf16*>(x), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
           "a tensor map");
     return map;
 }
@@ -61,7 +64,10 @@ int main() {
 #ifdef SWEEP_BASE
     std::printf("# %s\n", facts.name);
     fill_numbers<<<1024, 256, 0, stream>>>(reinterpret_cast<bf16*>(pool), pool_bytes / 2);
-    const double all = time_of(stream, 2, [&](unsigned) { read_all<<<1320, 512, 0, stream>>>(reinterpret_cast<uint4*>(pool), pool_bytes / 16, reinterpret_cast<unsigned*>(out)); });
+    const double all = time_of(stream, 2, [&](unsigned) {
+        read_all<<<1320, 512, 0, stream>>>(reinterpret_cast<uint4*>(pool), pool_bytes / 16,
+                                           reinterpret_cast<unsigned*>(out));
+    });
     std::printf("# read %.0f GB/s\n", pool_bytes / all / 1e3);
     cublasHandle_t cublas;
     check(cublasCreate(&cublas), "cuBLAS");
@@ -70,12 +76,18 @@ int main() {
         const size_t outputs = shape[0], inner = shape[1], dense = outputs * inner * 2;
         const unsigned turns = static_cast<unsigned>(std::min<size_t>(pool_bytes / dense, 24));
         const size_t bytes = outputs / 64 * (inner / 128) * (4096 + 320);
-        const double read = time_of(stream, 24, [&](unsigned turn) { read_all<<<1320, 512, 0, stream>>>(reinterpret_cast<uint4*>(pool + turn * bytes), bytes / 16, reinterpret_cast<unsigned*>(out)); });
+        const double read = time_of(stream, 24, [&](unsigned turn) {
+            read_all<<<1320, 512, 0, stream>>>(reinterpret_cast<uint4*>(pool + turn * bytes), bytes / 16,
+                                               reinterpret_cast<unsigned*>(out));
+        });
         for (unsigned rows : all_rows) {
             const float one = 1, none = 0;
             const double us = time_of(stream, turns, [&](unsigned turn) {
                 const auto* w = pool + turn * dense;
-                check(cublasGemmEx(cublas, CUBLAS_OP_T, CUBLAS_OP_N, outputs, rows, inner, &one, w, CUDA_R_16BF, inner, x, CUDA_R_16BF, inner, &none, out, CUDA_R_16BF, outputs, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT), "cuBLAS");
+                check(cublasGemmEx(cublas, CUBLAS_OP_T, CUBLAS_OP_N, outputs, rows, inner, &one, w, CUDA_R_16BF, inner,
+                                   x, CUDA_R_16BF, inner, &none, out, CUDA_R_16BF, outputs, CUBLAS_COMPUTE_32F,
+                                   CUBLAS_GEMM_DEFAULT),
+                      "cuBLAS");
             });
             std::printf("%zu\t%zu\t%u\tcublas %.2f\tread int4-128 %.2f\n", outputs, inner, rows, us, read);
         }
@@ -90,17 +102,22 @@ int main() {
     std::printf("# %s, panel %u bytes, %u stages, %d blocks each\n", facts.name, CODE_PANEL_BYTES, STAGES, resident);
     for (const auto& shape : shapes) {
         const unsigned outputs = shape[0], inner = shape[1];
-        const size_t panels = static_cast<size_t>((outputs + 63) / 64) * ((inner + 127) / 128), bytes = panels * CODE_PANEL_BYTES;
+        const size_t panels = static_cast<size_t>((outputs + 63) / 64) * ((inner + 127) / 128),
+                     bytes = panels * CODE_PANEL_BYTES;
         const unsigned turns = static_cast<unsigned>(std::min<size_t>(pool_bytes / bytes, 24));
         for (unsigned i = 0; i < turns; i++) {
             fill<<<1024, 256, 0, stream>>>(pool + i * bytes, panels, i);
         }
         for (unsigned rows : all_rows) {
-            const bool serves = CAP == 8 ? rows <= 8 : CAP <= 32 ? rows == CAP : CAP < 128 ? rows == 64 || rows == 128 || rows == 256 : rows >= 128;
+            const bool serves = CAP == 8 ? rows <= 8
+                                : CAP <= 32 ? rows == CAP
+                                : CAP < 128 ? rows == 64 || rows == 128 || rows == 256
+                                : rows >= 128;
             if (!serves) {
                 continue;
             }
-            linear_4bit_any<<<dim3((outputs + 15) / 16, std::min((rows + 15) / 16, 4096u)), 256, 0, stream>>>(expected, x, pool, nullptr, nullptr, nullptr, 1, outputs, inner, rows, 0, 0, 0);
+            linear_4bit_any<<<dim3((outputs + 15) / 16, std::min((rows + 15) / 16, 4096u)), 256, 0, stream>>>(
+                expected, x, pool, nullptr, nullptr, nullptr, 1, outputs, inner, rows, 0, 0, 0);
             std::vector<bf16> ours(static_cast<size_t>(rows) * outputs), theirs(ours.size());
             check(cudaMemcpyAsync(theirs.data(), expected, ours.size() * 2, cudaMemcpyDeviceToHost, stream), "results");
             check(cudaStreamSynchronize(stream), "results");
@@ -126,15 +143,20 @@ int main() {
                         config.attrs = attributes;
                         config.numAttrs = 2;
                         const float* bias = nullptr;
-                        check(cudaLaunchKernelEx(&config, kernel, static_cast<void*>(out), map, static_cast<const unsigned char*>(pool + turn * bytes), bias, outputs, inner, rows, splits, 0u, 0u, 0u), "a launch");
+                        check(cudaLaunchKernelEx(&config, kernel, static_cast<void*>(out), map,
+                                                 static_cast<const unsigned char*>(pool + turn * bytes), bias, outputs,
+                                                 inner, rows, splits, 0u, 0u, 0u),
+                              "a launch");
                     };
                     check(cudaMemsetAsync(out, 0xff, ours.size() * 2, stream), "poison");
                     launch(0);
-                    check(cudaMemcpyAsync(ours.data(), out, ours.size() * 2, cudaMemcpyDeviceToHost, stream), "results");
+                    check(cudaMemcpyAsync(ours.data(), out, ours.size() * 2, cudaMemcpyDeviceToHost, stream),
+                          "results");
                     check(cudaStreamSynchronize(stream), "a product");
                     const float off = apart(ours, theirs);
                     const double us = time_of(stream, turns, launch);
-                    std::printf("%u\t%u\t%u\t%u\t%u\t%.2f\t%.1e%s\n", outputs, inner, rows, splits, overlap, us, off, off < 0.01 ? "" : "\tWRONG");
+                    std::printf("%u\t%u\t%u\t%u\t%u\t%.2f\t%.1e%s\n", outputs, inner, rows, splits, overlap, us, off,
+                                off < 0.01 ? "" : "\tWRONG");
                     std::fflush(stdout);
                 }
             }

@@ -1,4 +1,5 @@
-"""Best of N by a grader of one's own: a program for each of a few functions, judged in a sandbox while others are sampled."""
+"""Best of N by a grader of one's own: a program for each of a few functions, judged in a sandbox while others are
+sampled."""
 
 import json
 

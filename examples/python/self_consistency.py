@@ -1,4 +1,5 @@
-"""Self-consistency on word problems: 32 samples vote on each. With your own model and GSM8K: another folder, file and prompt."""
+"""Self-consistency on word problems: 32 samples vote on each. With your own model and GSM8K: another folder, file and
+prompt."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""Make 24 by a tree of thoughts whose steps and values are Python's: arithmetic proposes, the model says what is worth it."""
+"""Make 24 by a tree of thoughts whose steps and values are Python's: arithmetic proposes, the model says what is worth
+it."""
 
 import itertools
 import re
@@ -21,7 +22,8 @@ def search(numbers):
             rest.remove(a), rest.remove(b)
             for sign, value in (("+", int(a) + int(b)), ("-", int(a) - int(b)), ("*", int(a) * int(b))):
                 if value >= 0:
-                    steps.append(f"{a} {sign} {b} = {value} (left: {' '.join(map(str, sorted([*map(int, rest), value])))})")
+                    steps.append(f"{a} {sign} {b} = {value} "
+                                 f"(left: {' '.join(map(str, sorted([*map(int, rest), value])))})")
         return steps
 
     def value(path):
@@ -29,7 +31,8 @@ def search(numbers):
         return float(rest == ["24"]) * 30 if len(rest) == 1 else f"{judgements}{' '.join(rest)}\n"
 
     return offshoot.tree_of_thoughts(
-        llm, f"Input: {numbers}\nSteps:\n", propose=propose, value=value, state=lambda path: " ".join(left(path, numbers)),
+        llm, f"Input: {numbers}\nSteps:\n", propose=propose, value=value,
+        state=lambda path: " ".join(left(path, numbers)),
         words={"sure": 20.0, "likely": 1.0, "impossible": 0.001}, steps=3, breadth=5, seed=1)
 
 

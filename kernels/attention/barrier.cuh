@@ -18,7 +18,11 @@ __device__ __forceinline__ void arrive(unsigned barrier, unsigned arrivals) {
 
 // Makes the phase also wait for `bytes` from the copy engine, and arrives for all 32 lanes of a warp.
 __device__ __forceinline__ void arrive_expecting(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\nmbarrier.arrive.shared::cta.b64 _, [%0], 32;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile(
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\n"
+        "mbarrier.arrive.shared::cta.b64 _, [%0], 32;" ::"r"(barrier),
+        "r"(bytes)
+        : "memory");
 }
 
 // Arrives when all copies issued by this thread are complete. Does not block.
@@ -29,7 +33,8 @@ __device__ __forceinline__ void arrive_with_copies(unsigned barrier) {
 // Blocks until the phase of `parity` has ended.
 __device__ __forceinline__ void wait_barrier(unsigned barrier, unsigned parity) {
     asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::"r"(barrier),
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\nbra again;\nover:\n}" ::"r"(barrier),
         "r"(parity)
         : "memory");
 }
@@ -42,7 +47,9 @@ __device__ __forceinline__ void fence_proxies() {
 
 // Copies `bytes` with the copy engine and signals `barrier`. Addresses and `bytes` are multiples of 16.
 __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 // A position in a ring of LENGTH stages, and the parity of its phase.

@@ -1,7 +1,7 @@
 // The copying side of Hopper's wide tiles: a warpgroup loads queries, and step by step keys and values, into the ring
-// of attention/ring.cuh and signals the multiplying warpgroups. Where short tiles are preferred, another thread signals,
-// so that this warpgroup never waits for its copies. 8-bit keys and values are first copied to a separate ring and
-// widened from there.
+// of attention/ring.cuh and signals the multiplying warpgroups. Where short tiles are preferred, another thread
+// signals, so that this warpgroup never waits for its copies. 8-bit keys and values are first copied to a separate ring
+// and widened from there.
 #pragma once
 
 #include "attention/fp8.cuh"
@@ -21,7 +21,8 @@ __device__ __forceinline__ void signal_full(unsigned full) {
 struct RingStages {
     // ROWS: rows copied at a time by all threads. COLUMNS: chunks of a row per thread, one per panel. STRIDE, PANEL:
     // bytes in the ring between rows and between panels.
-    static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, PANEL = PANEL_BYTES, OPERAND = OPERAND_BYTES;
+    static constexpr unsigned ROWS = GROUP_THREADS / 8, COLUMNS = PANELS, STRIDE = 128, PANEL = PANEL_BYTES,
+                              OPERAND = OPERAND_BYTES;
     unsigned ring;
     RingCursor cursor;
 
@@ -103,9 +104,9 @@ struct RelayedStages : RingStages {
 // order, and with the first stage of a tile its queries, which were copied before. Its fence stands between the copies
 // of all threads, which it has waited for, and the matrix instructions of those that wait for it.
 //
-// The copying side waits for `empty` and `queries_empty` alone. The multiplying warpgroups signal these for one tile after
-// another, and wait for stages that have been issued, and for openings. As openings are the first tiles of every block and
-// wait for nothing, that is no deadlock.
+// The copying side waits for `empty` and `queries_empty` alone. The multiplying warpgroups signal these for one tile
+// after another, and wait for stages that have been issued, and for openings. As openings are the first tiles of every
+// block and wait for nothing, that is no deadlock.
 __device__ __forceinline__ void relay_landed(const Job& job, WideShared& wide) {
     RingCursor cursor;
     TileTurns turns;
@@ -135,7 +136,8 @@ __device__ __forceinline__ void relay_landed(const Job& job, WideShared& wide) {
 // Stages of 8-bit keys and values, copied to a second ring with as many stages. Each thread widens what it copied
 // itself, after the copies of the next two stages are issued; for the last stages of a tile, those of the next tile.
 struct WidenedStages {
-    static constexpr unsigned ROWS = GROUP_THREADS * 16 / KV_ROW_BYTES, COLUMNS = 1, STRIDE = KV_ROW_BYTES, PANEL = 0, OPERAND = RAW_OPERAND_BYTES;
+    static constexpr unsigned ROWS = GROUP_THREADS * 16 / KV_ROW_BYTES, COLUMNS = 1, STRIDE = KV_ROW_BYTES, PANEL = 0,
+                              OPERAND = RAW_OPERAND_BYTES;
     unsigned ring, under_way;
     RingCursor cursor;  // of the oldest stage in flight
 
@@ -190,7 +192,8 @@ struct WidenedStages {
         }
         const unsigned thread = threadIdx.x % GROUP_THREADS;
         const unsigned from = ring + STAGES * STAGE_BYTES + cursor.stage * RAW_STAGE_BYTES + place(thread);
-        const unsigned to = ring + cursor.stage * STAGE_BYTES + panel(thread) * PANEL_BYTES + row(thread) * 128 + (thread % 4 * 2 ^ row(thread) % 8) * 16;
+        const unsigned to = ring + cursor.stage * STAGE_BYTES + panel(thread) * PANEL_BYTES + row(thread) * 128 +
+                            (thread % 4 * 2 ^ row(thread) % 8) * 16;
 #pragma unroll
         for (unsigned r = 0; r < 2 * STEP_TOKENS; r += ROWS) {
             unsigned bytes[4], a[2], b[2], c[2], d[2];
@@ -242,13 +245,15 @@ __device__ __forceinline__ void zero_queries(unsigned queries) {
 __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned queries) {
     constexpr unsigned ROWS = GROUP_THREADS / 8;  // copied at a time; each thread copies one chunk per panel
     static_assert(ROWS == WARP_ROWS, "a multiplying warp's rows");
-    const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8, place = row * 128 + (chunk ^ row % 8) * 16;
+    const unsigned row = threadIdx.x % GROUP_THREADS / 8, chunk = threadIdx.x % 8,
+                   place = row * 128 + (chunk ^ row % 8) * 16;
     for (unsigned first = 0; first < (PREFERS_SHORT ? tile.rows : tile.rows > 64 ? 128 : 64); first += ROWS) {
         const T* from = job.query(packed_row(tile, first + row), head) + chunk * 8;
 #pragma unroll
         for (unsigned panel = 0; panel < PANELS; panel++) {
             if (CHUNKS % 8 == 0 || panel * 8 + chunk < CHUNKS) {
-                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64, PREFERS_SHORT || first < tile.rows);
+                copy_16(queries + panel * 2 * PANEL_BYTES + first * 128 + place, from + panel * 64,
+                        PREFERS_SHORT || first < tile.rows);
             }
         }
     }
@@ -257,7 +262,8 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 // Runs the copying warpgroup. All rows of a thread have the same place within their atoms.
 __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, WideShared& wide) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, lane = thread % 32, window = job.words[WINDOW];
-    const unsigned row = CopyStages::row(thread), from = row * KV_ROW_BYTES + CopyStages::column(thread), place = CopyStages::place(thread);
+    const unsigned row = CopyStages::row(thread), from = row * KV_ROW_BYTES + CopyStages::column(thread),
+                   place = CopyStages::place(thread);
     unsigned query_parities = 0b11;  // a bit for each taker
     TileTurns turns;
     CopyStages stages(queries + QUERY_BYTES);
@@ -269,7 +275,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
     while (tiles.more()) {
         const unsigned words = coming, head = tiles.head(job);
         auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
-        const Tile tile = {field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
+        const Tile tile = {
+            field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
         const unsigned steps = steps_of(tile);
         const uint2* kv_blocks = all_kv_blocks + tile.first_kv_block;
         // lane_kv_block: this lane's of the 32 KV blocks to be copied next; ahead: of the 32 after them. The first
@@ -319,14 +326,18 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
 #pragma unroll
                 for (unsigned panel = 0; panel < CopyStages::COLUMNS; panel++) {
                     if (CopyStages::has(thread, panel) && (!PREFERS_SHORT || offset > 0 || has_slot)) {
-                        copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128, has_slot);
+                        copy_16(to + panel * CopyStages::PANEL + r * CopyStages::STRIDE + place, line + panel * 128,
+                                has_slot);
                     }
                 }
             }
         };
         auto copy = [&](unsigned to, const StepKvBlocks& kv_blocks, unsigned offset) {
             auto line_of_one = [&](unsigned half, unsigned) { return kv_blocks.lines[half]; };
-            auto line_of_several = [&](unsigned half, unsigned slot) { return line_in(DETERMINISTIC ? page_of(job.words, kv_blocks.of[half].page, slot) : kv_blocks.of[half].page); };
+            auto line_of_several = [&](unsigned half, unsigned slot) {
+                return line_in(DETERMINISTIC ? page_of(job.words, kv_blocks.of[half].page, slot)
+                                             : kv_blocks.of[half].page);
+            };
             if (kv_blocks.full) {
                 copy_slots(to, {{}, {kv_blocks.lines[0], kv_blocks.lines[1]}, true, false}, offset, line_of_one);
             } else if (PREFERS_SHORT && !kv_blocks.shared) {
@@ -354,7 +365,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                         // An empty KV block past the last one.
                         words = {field(first), i < tile.kv_blocks ? field(first + 1) : 0};
                     } else {
-                        words = {__shfl_sync(ALL_LANES, lane_kv_block.x, i % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
+                        words = {__shfl_sync(ALL_LANES, lane_kv_block.x, i % 32),
+                                 __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
                     }
                     now.of[half] = kv_block_of(words, tile.highest);
                     now.lines[half] = line_in(words.x);
@@ -363,7 +375,8 @@ __device__ __forceinline__ void copy_wide(const Job& job, unsigned queries, Wide
                     info.kv_blocks[half] = words.y;
                 }
                 // Positions rise from KV block to KV block.
-                info.whole = now.full && now.of[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - now.of[0].base < window;
+                info.whole = now.full && now.of[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
+                             tile.highest - now.of[0].base < window;
             }
             const unsigned to = stages.begin(wide, info);
             if (step < steps) {

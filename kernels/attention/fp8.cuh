@@ -6,7 +6,10 @@
 
 // Four e4m3 values to two registers of f16.
 __device__ __forceinline__ void widen(unsigned (&to)[2], unsigned from) {
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}" : "=r"(to[0]), "=r"(to[1]) : "r"(from));
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+        : "=r"(to[0]), "=r"(to[1])
+        : "r"(from));
 }
 
 // Packs two neighbouring elements as f16, saturating at the largest finite value.
@@ -35,7 +38,10 @@ __device__ __forceinline__ void load_8(unsigned (&to)[2], unsigned from) {
 }
 
 __device__ __forceinline__ void load_16(unsigned (&to)[4], unsigned from) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
 }
 
 __device__ __forceinline__ void store_16(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {

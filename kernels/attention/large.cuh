@@ -1,6 +1,6 @@
-// The multiplying side of wide tiles of heads of 256 and 512: each of two warpgroups holds 64 rows of results, VALUE_DIM
-// columns wide. With heads of 512 both compute the scores of the same rows, and each its half of the columns. Limited by
-// the tensor cores; with heads of 512, whose tiles have 64 rows, by the second-level cache.
+// The multiplying side of wide tiles of heads of 256 and 512: each of two warpgroups holds 64 rows of results,
+// VALUE_DIM columns wide. With heads of 512 both compute the scores of the same rows, and each its half of the columns.
+// Limited by the tensor cores; with heads of 512, whose tiles have 64 rows, by the second-level cache.
 #pragma once
 
 #include "attention/large_ring.cuh"
@@ -22,7 +22,8 @@ struct LargeRows : SoftmaxRows {
 #pragma unroll
         for (unsigned k = 0; k < VALUE_DIM / 16; k++) {
             const unsigned query = first + k / 4 * QUERY_PANEL_BYTES;
-            multiply_shared<Operand>(s, descriptor(query) + k % 4 * 2, descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, share > 0 || k > 0);
+            multiply_shared<Operand>(s, descriptor(query) + k % 4 * 2,
+                                     descriptor(keys) + (k / 4 * PANEL_BYTES + k % 4 * 32) / 16, share > 0 || k > 0);
         }
     }
 
@@ -36,11 +37,13 @@ struct LargeRows : SoftmaxRows {
 #pragma unroll 2
             for (unsigned k = 0; k < VALUE_DIM / 16; k += 2) {
                 unsigned b[4];
-                load_matrices(b, keys[share] + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
+                load_matrices(
+                    b, keys[share] + k / 4 * PANEL_BYTES + token * 128 + ((k % 4 * 2 + lane / 8) ^ token % 8) * 16);
 #pragma unroll
                 for (unsigned i = 0; i < 2; i++) {
                     unsigned query[4];
-                    load_matrices(query, queries + (share * SLOT_PANELS + k / 4) * QUERY_PANEL_BYTES + row * 128 + (((k + i) % 4 * 2 + lane / 16) ^ row % 8) * 16);
+                    load_matrices(query, queries + (share * SLOT_PANELS + k / 4) * QUERY_PANEL_BYTES + row * 128 +
+                                             (((k + i) % 4 * 2 + lane / 16) ^ row % 8) * 16);
                     multiply<Operand>(scores, query, b[2 * i], b[2 * i + 1]);
                 }
             }
@@ -49,7 +52,8 @@ struct LargeRows : SoftmaxRows {
 };
 
 // Copies the queries of the 64 rows of a tile from `first` on to `to`, by `threads` threads. Unused rows are zeroed.
-__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned first, unsigned to, unsigned thread, unsigned threads) {
+__device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, unsigned head, unsigned first,
+                                             unsigned to, unsigned thread, unsigned threads) {
     constexpr unsigned LINES = HEAD_DIM / 64;  // of a row, one in each panel
 #pragma unroll 1
     for (unsigned i = thread / 8; i < 64 * LINES; i += threads / 8) {
@@ -61,11 +65,13 @@ __device__ __forceinline__ void copy_queries(const Job& job, const Tile& tile, u
 }
 
 // Runs warpgroup `group` (0 or 1) of the two that multiply.
-__device__ __forceinline__ void multiply_large(const Job& job, unsigned group, unsigned all_queries, LargeShared& large) {
+__device__ __forceinline__ void multiply_large(const Job& job, unsigned group, unsigned all_queries,
+                                               LargeShared& large) {
     // The warpgroup's rows among those of a tile; the threads that copy their queries; the columns it multiplies.
     const unsigned rows_from = SHARES == 1 ? group * 64 : 0, columns_from = SHARES == 1 ? 0 : group * VALUE_DIM;
     constexpr unsigned QUERY_THREADS = SHARES * GROUP_THREADS;
-    const unsigned query_thread = SHARES == 1 ? threadIdx.x % GROUP_THREADS : group * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
+    const unsigned query_thread =
+        SHARES == 1 ? threadIdx.x % GROUP_THREADS : group * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
     const unsigned query_barrier = QUERIES + (SHARES == 1 ? group : 0);
     const unsigned lane = threadIdx.x % 32, first = rows_from + threadIdx.x % GROUP_THREADS / 32 * 16;
     const unsigned queries = all_queries + rows_from * 128, ring = all_queries + QUERY_BYTES;
@@ -116,7 +122,8 @@ __device__ __forceinline__ void multiply_large(const Job& job, unsigned group, u
             }
             const StageInfo& info = large.keys[slot];
             const unsigned kv_blocks[2] = {broadcast(info.kv_blocks[0]), broadcast(info.kv_blocks[1])};
-            return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at, job.words[WINDOW]);
+            return StepMask(kv_blocks, here.highest + steps_since_plan(job.words, job.positions), at,
+                            job.words[WINDOW]);
         };
         unsigned keys[SHARES];  // slots of a step's keys
         auto issue_keys = [&] {

@@ -1,6 +1,6 @@
-// The copying side of wide tiles of heads of 256 and 512: four warps fill the slots of attention/large_ring.cuh in turn,
-// so that one that waits for the end of its own copies does not delay the others. Full KV blocks are brought by the copy
-// engine, a panel of 32 slots (4 KB) at a time; of others the slots that no row sees are zeroed.
+// The copying side of wide tiles of heads of 256 and 512: four warps fill the slots of attention/large_ring.cuh in
+// turn, so that one that waits for the end of its own copies does not delay the others. Full KV blocks are brought by
+// the copy engine, a panel of 32 slots (4 KB) at a time; of others the slots that no row sees are zeroed.
 #pragma once
 
 #include "attention/large_ring.cuh"
@@ -18,14 +18,16 @@ __device__ __forceinline__ void copy_some_slots(unsigned to, const KvBlock& kv_b
 #pragma unroll
         for (unsigned panel = 0; panel < SLOT_PANELS; panel++) {
             const unsigned at = row * PANEL_ROW_BYTES + lane % 8 * 16;
-            copy_16(to + panel * PANEL_BYTES + at, from + panel * KV_PANEL_BYTES + at, row >= kv_block.from && row < kv_block.to);
+            copy_16(to + panel * PANEL_BYTES + at, from + panel * KV_PANEL_BYTES + at,
+                    row >= kv_block.from && row < kv_block.to);
         }
     }
 }
 
 // Runs copying warp `warp`.
 __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsigned ring, LargeShared& large) {
-    const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW], moved = steps_since_plan(job.words, job.positions);
+    const unsigned lane = threadIdx.x % 32, window = job.words[WINDOW],
+                   moved = steps_since_plan(job.words, job.positions);
     WideTiles tiles(job);
     unsigned coming = tiles.word(job);  // of the next tile
     unsigned before = 0;  // slots of earlier tiles
@@ -33,7 +35,8 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
     while (tiles.more()) {
         const unsigned words = coming, head = tiles.head(job);
         auto field = [&](unsigned i) { return __shfl_sync(ALL_LANES, words, i); };
-        const Tile tile = {field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
+        const Tile tile = {
+            field(0), field(1), field(2), field(3), field(4), field(5) + moved, field(6) + moved, field(7)};
         const unsigned steps = steps_of(tile), slots = slots_of(steps);
         const uint2* kv_blocks = kv_blocks_at(job.words) + tile.first_kv_block;
         // lane_kv_block: this lane's of the 32 KV blocks of steps `held` .. `held` + 15; ahead: of the 32 after them.
@@ -58,15 +61,19 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
 #pragma unroll
             for (unsigned half = 0; half < 2; half++) {
                 const unsigned at = (content.step - held) * 2 + half;
-                const uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at), __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
+                const uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at),
+                                     __shfl_sync(ALL_LANES, lane_kv_block.y, at)};
                 here[half] = kv_block_of(words, tile.highest);
-                is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS && !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
+                is_full[half] = here[half].from == 0 && here[half].to == KV_BLOCK_TOKENS &&
+                                !(DETERMINISTIC && words.x & SHARED_KV_BLOCK);
                 info.kv_blocks[half] = words.y;
             }
             // Positions rise from KV block to KV block.
-            info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - here[0].base < window;
+            info.whole = is_full[0] && is_full[1] && here[1].base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
+                         tile.highest - here[0].base < window;
             auto page_at = [&](unsigned page) {
-                return reinterpret_cast<const char*>(job.keys(page, head) + KV_BLOCK_TOKENS * (content.values * HEAD_DIM + content.share * VALUE_DIM));
+                return reinterpret_cast<const char*>(
+                    job.keys(page, head) + KV_BLOCK_TOKENS * (content.values * HEAD_DIM + content.share * VALUE_DIM));
             };
             wait_barrier(shared_address(&large.empty[slot]), parity ^ 1);
             if (!(is_full[0] && is_full[1])) {
@@ -74,7 +81,9 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
                 for (unsigned half = 0; half < 2; half++) {
                     if (!is_full[half]) {
                         const unsigned page = here[half].page;
-                        copy_some_slots(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) { return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page); });
+                        copy_some_slots(to + half * KV_PANEL_BYTES, here[half], [&](unsigned row) {
+                            return page_at(DETERMINISTIC ? page_of(job.words, page, row) : page);
+                        });
                     }
                 }
                 copies_issued();
@@ -88,13 +97,14 @@ __device__ __forceinline__ void copy_large(const Job& job, unsigned warp, unsign
             }
             __syncwarp();
             if (lane < 2 * SLOT_PANELS) {
-                // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes already:
-                // an H100 ended launches in which copies could be done before.
+                // Order earlier generic accesses to this memory before the copy. The barrier knows of the bytes
+                // already: an H100 ended launches in which copies could be done before.
                 fence_proxies();
                 const unsigned panel = lane % SLOT_PANELS, half = lane / SLOT_PANELS;
                 if (half == 0 ? is_full[0] : is_full[1]) {
                     const unsigned page = half == 0 ? here[0].page : here[1].page;
-                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES, KV_PANEL_BYTES, full);
+                    copy_bulk(to + panel * PANEL_BYTES + half * KV_PANEL_BYTES, page_at(page) + panel * KV_PANEL_BYTES,
+                              KV_PANEL_BYTES, full);
                 }
             }
         }

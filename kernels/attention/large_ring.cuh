@@ -1,6 +1,6 @@
 // What the two sides of wide tiles share for heads of 256 and 512: shapes, and the ring of keys and values with its
-// barriers. A warpgroup holds 64 rows of results, VALUE_DIM columns wide: two of them hold 128 rows of 256, or 64 rows of
-// 512, of which each multiplies half of the columns. attention/large_copy.cuh fills the ring, attention/large.cuh
+// barriers. A warpgroup holds 64 rows of results, VALUE_DIM columns wide: two of them hold 128 rows of 256, or 64 rows
+// of 512, of which each multiplies half of the columns. attention/large_copy.cuh fills the ring, attention/large.cuh
 // consumes it.
 //
 // A slot holds the keys or values of a step, VALUE_DIM elements of each: [panel][64 tokens], laid out as in

@@ -3,9 +3,9 @@
 //   lse = log sum_p exp(s_p),  -inf if there are none. Sinks belong to no level.
 // Level l of row i ends where the next begins, at `bounds[i][l]`; the last level has no end.
 //
-// Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, qkv_width], which begins with the queries; kv KV_ELEMENT [page][kv_head][keys,
-// values] of one layer, laid out as in kv_page.cuh; words as in attention/level_words.cuh; positions u32 [R]; rows u32
-// [requests]; bounds u32 [requests, MOST_LEVELS - 1].
+// Shapes: out f32 [requests, q_heads, MOST_LEVELS]; qkv T [R, qkv_width], which begins with the queries; kv KV_ELEMENT
+// [page][kv_head][keys, values] of one layer, laid out as in kv_page.cuh; words as in attention/level_words.cuh;
+// positions u32 [R]; rows u32 [requests]; bounds u32 [requests, MOST_LEVELS - 1].
 // Grid: requests * kv_heads * ceil(group / HEADS). A block takes one row and up to HEADS query heads of a key head. Its
 // warps take pages in turn, lane t slot t of each page. A lane's sum runs over fixed positions in rising order, and the
 // sums are combined in a fixed order: the bits depend on the row alone, not on how the plan divides its context.
@@ -76,7 +76,8 @@ struct PageWalk {
     }
 
     // Adds slots [from, to) of a page of keys that holds the positions base + slot.
-    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to, const unsigned* bounds, unsigned heads, float scale_log2, float cap_rate) {
+    __device__ __forceinline__ void add_page(const KV_ELEMENT* keys, unsigned base, unsigned from, unsigned to,
+                                             const unsigned* bounds, unsigned heads, float scale_log2, float cap_rate) {
         const unsigned lane = threadIdx.x % 32;
         float score[HEADS] = {};
 #pragma unroll 4
@@ -125,11 +126,15 @@ struct PageWalk {
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv, const unsigned* __restrict__ words, const unsigned* __restrict__ positions, const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate) {
+    level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* __restrict__ kv,
+              const unsigned* __restrict__ words, const unsigned* __restrict__ positions,
+              const unsigned* __restrict__ rows, const unsigned* __restrict__ bounds, unsigned group, unsigned kv_heads,
+              unsigned qkv_width, float scale_log2, float cap_rate) {
     __shared__ LevelStates states[WARPS];
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, q_heads = group * kv_heads;
     const unsigned head_groups = (group + HEADS - 1) / HEADS, blocks = kv_heads * head_groups;
-    const unsigned index = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / head_groups, first = blockIdx.x % head_groups * HEADS;
+    const unsigned index = blockIdx.x / blocks, kv_head = blockIdx.x % blocks / head_groups,
+                   first = blockIdx.x % head_groups * HEADS;
     const unsigned head = kv_head * group + first, heads = min(HEADS, group - first);
     const unsigned row = rows[index], at = positions[row], window = words[WINDOW];
     bounds += index * (MOST_LEVELS - 1);
@@ -166,8 +171,10 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             page += (warp + WARPS - page % WARPS) % WARPS;
             for (; page * PAGE_TOKENS < to; page += WARPS) {
                 const unsigned base = page * PAGE_TOKENS;
-                const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) * (2 * PAGE_TOKENS * HEAD_DIM);
-                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads, scale_log2, cap_rate);
+                const KV_ELEMENT* keys = kv + (static_cast<size_t>(pages[page - first_page]) * kv_heads + kv_head) *
+                                                  (2 * PAGE_TOKENS * HEAD_DIM);
+                walk.add_page(keys, base, from > base ? from - base : 0, min(to - base, PAGE_TOKENS), bounds, heads,
+                              scale_log2, cap_rate);
             }
         }
     }
@@ -186,6 +193,7 @@ level_lse(float* __restrict__ out, const T* __restrict__ qkv, const KV_ELEMENT* 
             l += part.l * weight(part.m, finite_max(m));
         }
         const float ln_2 = 0.693147180559945f;
-        out[(static_cast<size_t>(index) * q_heads + head + h) * MOST_LEVELS + level] = m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
+        out[(static_cast<size_t>(index) * q_heads + head + h) * MOST_LEVELS + level] =
+            m == NO_SCORE ? NO_SCORE : (m + log2_fast(l)) * ln_2;
     }
 }

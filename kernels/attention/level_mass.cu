@@ -10,7 +10,8 @@
 #include "attention/state.cuh"
 #include "attention/level_words.cuh"
 
-extern "C" __global__ void __launch_bounds__(32) level_mass(float* __restrict__ mass, const float* __restrict__ lse, unsigned q_heads, float share, unsigned is_first) {
+extern "C" __global__ void __launch_bounds__(32) level_mass(float* __restrict__ mass, const float* __restrict__ lse,
+                                                            unsigned q_heads, float share, unsigned is_first) {
     const float log2_e = 1.44269504088896f;
     const unsigned index = blockIdx.x, lane = threadIdx.x;
     float sums[MOST_LEVELS] = {};

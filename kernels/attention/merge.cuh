@@ -20,7 +20,10 @@ struct LaneFloats {
 __device__ __forceinline__ LaneFloats load_state(const float* from) {
     LaneFloats to;
     if constexpr (LANE_FLOATS == 4) {
-        asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[LANE_FLOATS - 2]), "=f"(to.x[LANE_FLOATS - 1]) : "l"(from) : "memory");
+        asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[LANE_FLOATS - 2]), "=f"(to.x[LANE_FLOATS - 1])
+                     : "l"(from)
+                     : "memory");
     } else {
         asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(to.x[0]), "=f"(to.x[1]) : "l"(from) : "memory");
     }
@@ -52,14 +55,15 @@ __device__ __forceinline__ Extent load_extent(const Extent* from) {
     return to;
 }
 
-// A part of HEADS query heads of one row, from `head` on: the row's list of states, and this lane's slot among the first ones.
-// Lane t handles head t % HEADS and state t / HEADS of each batch of 32 / HEADS states.
+// A part of HEADS query heads of one row, from `head` on: the row's list of states, and this lane's slot among the
+// first ones. Lane t handles head t % HEADS and state t / HEADS of each batch of 32 / HEADS states.
 template <unsigned HEADS>
 struct MergeUnit {
     static constexpr unsigned STATES = 32 / HEADS;
     unsigned row, head, part, first, states, slot;
 
-    __device__ __forceinline__ MergeUnit(const Job& job, unsigned row, unsigned head, unsigned part) : row(row), head(head), part(part) {
+    __device__ __forceinline__ MergeUnit(const Job& job, unsigned row, unsigned head, unsigned part)
+        : row(row), head(head), part(part) {
         const unsigned* list = job.words + job.words[MERGE_AT] + row;
         first = list[0];
         states = list[1] - first;
@@ -73,10 +77,12 @@ struct MergeUnit {
 // Called by one warp: merges the states of one unit, AHEAD at a time. The first batch of o is loaded before its weights
 // are known; `while_loading` is called in between.
 template <unsigned HEADS, unsigned AHEAD, class Meanwhile>
-__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit, const Meanwhile& while_loading) {
+__device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEADS>& unit,
+                                            const Meanwhile& while_loading) {
     constexpr unsigned STATES = MergeUnit<HEADS>::STATES;
     static_assert(STATES % AHEAD == 0, "no batch reaches beyond the lanes");
-    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads, last_head = min(unit.head + HEADS, q_heads) - 1;
+    const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads,
+                   last_head = min(unit.head + HEADS, q_heads) - 1;
     float m = NO_SCORE, l = 0.0f;  // of this lane's head; l: this lane's share
     LaneFloats o[HEADS] = {};
 #pragma unroll 1
@@ -96,7 +102,8 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
                 const size_t state = __shfl_sync(ALL_LANES, slot, min(i + a, count - 1) * HEADS) * q_heads;
 #pragma unroll
                 for (unsigned h = 0; h < HEADS; h++) {
-                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM + unit.part * PART_DIM + min(lane * LANE_FLOATS, PART_DIM - LANE_FLOATS));
+                    part[a][h] = load_state(job.partials.o + (state + min(unit.head + h, last_head)) * HEAD_DIM +
+                                            unit.part * PART_DIM + min(lane * LANE_FLOATS, PART_DIM - LANE_FLOATS));
                 }
             }
         };
@@ -156,7 +163,9 @@ __device__ __forceinline__ void merge_heads(const Job& job, const MergeUnit<HEAD
     for (unsigned h = 0; h < HEADS; h++) {
         const float scale = __shfl_sync(ALL_LANES, factor, h);
         if (unit.head + h <= last_head) {
-            store_merged(job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + unit.part * PART_DIM, o[h], scale);
+            store_merged(
+                job.out + (static_cast<size_t>(unit.row) * q_heads + unit.head + h) * HEAD_DIM + unit.part * PART_DIM,
+                o[h], scale);
         }
     }
 }
@@ -188,7 +197,11 @@ struct MergeShare {
     MergeUnit<HEADS> unit;
 
     __device__ __forceinline__ MergeShare(const Job& job, unsigned warp, unsigned warps)
-        : i(warp), warps(warps), of_row((job.group * job.kv_heads + HEADS - 1) / HEADS * PARTS), count(job.words[REAL_ROWS] * of_row.by), unit(next(job)) {}
+        : i(warp),
+          warps(warps),
+          of_row((job.group * job.kv_heads + HEADS - 1) / HEADS * PARTS),
+          count(job.words[REAL_ROWS] * of_row.by),
+          unit(next(job)) {}
 
     // The unit `i`; an arbitrary one past the end.
     __device__ __forceinline__ MergeUnit<HEADS> next(const Job& job) const {
@@ -235,7 +248,8 @@ __device__ __forceinline__ void merge_share(const Job& job, unsigned first, unsi
 }
 
 // Called by one of the WARPS warps of a block that merge: merges its share. Takes several heads at a time if there are
-// enough for all warps, so that no warp needs an extra round for a few. AHEAD: states at a time in deterministic kernels.
+// enough for all warps, so that no warp needs an extra round for a few. AHEAD: states at a time in deterministic
+// kernels.
 template <unsigned WARPS, unsigned AHEAD>
 __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsigned* words) {
     const unsigned first = warp * gridDim.x + blockIdx.x, warps = WARPS * gridDim.x;
@@ -255,7 +269,8 @@ __device__ __forceinline__ void merge_states(const Job& job, unsigned warp, unsi
 // Called by one warpgroup of each block: zeroes the output rows past those of the plan, up to `rows_padded`.
 __device__ __forceinline__ void zero_padding(const Job& job, unsigned rows_padded) {
     const unsigned width = job.group * job.kv_heads * HEAD_DIM / 2, padding = job.words[REAL_ROWS] * width;
-    for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width; i += gridDim.x * GROUP_THREADS) {
+    for (unsigned i = padding + blockIdx.x * GROUP_THREADS + threadIdx.x % GROUP_THREADS; i < rows_padded * width;
+         i += gridDim.x * GROUP_THREADS) {
         reinterpret_cast<unsigned*>(job.out)[i] = 0;
     }
 }

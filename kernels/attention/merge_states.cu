@@ -1,6 +1,6 @@
 // Combines the partial states of each row, in the order of its list:
-//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  with the sink, if there are any, as one more term
-// of the divisor.
+//   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  with the sink, if there are any, as one more
+// term of the divisor.
 // Rows with one state were written by tree_attention and are skipped; rows without any (padding) are zeroed.
 //
 // Shapes: out [R, q_heads * HEAD_DIM]; sinks f32 [q_heads] or null; partial states as in attention/plan.cuh.
@@ -38,7 +38,8 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
     State sum = {NO_SCORE, 0.0f, {}};
     if (head < q_heads) {
         Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
-        sum = combine(parts, words + words[STATES_AT], first + states * run / split, first + states * (run + 1) / split, q_heads, head);
+        sum = combine(parts, words + words[STATES_AT], first + states * run / split, first + states * (run + 1) / split,
+                      q_heads, head);
     }
     if (split > 1) {
         if (lane == 0) {
@@ -80,7 +81,8 @@ merge_states(T* out, unsigned* words, float* partials, unsigned q_heads, unsigne
             for (unsigned e = 0; e < VECTOR; e++) {
                 result.x[e] = from_f32<T>(sum.o[v].x[e] * scale);
             }
-            *reinterpret_cast<Vector<T>*>(out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM + column(v)) = result;
+            *reinterpret_cast<Vector<T>*>(out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM + column(v)) =
+                result;
         }
     }
 }

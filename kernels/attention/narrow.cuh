@@ -20,7 +20,8 @@ struct NarrowShared {
     Extent extents[WARPS][NARROW_ROWS];
 };
 
-__device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared, unsigned char* memory, NarrowShared& narrow) {
+__device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared, unsigned char* memory,
+                                              NarrowShared& narrow) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Tile& tile = shared.tile;
     // Half KV block i of this warp is half (warp + 4 i) of the tile.
@@ -40,10 +41,12 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
             if (!values && i % 32 == 0 && i > 0) {
                 next_kv_blocks(i);
             }
-            uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, i % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
+            uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, i % 32),
+                           __shfl_sync(ALL_LANES, lane_kv_block.y, i % 32)};
             KvBlock kv_block = kv_block_of(words, shared.highest);
             unsigned first_slot = warp % 2 * HALF;
-            const T* from = job.keys(kv_block.page, shared.kv_head) + ((values ? KV_BLOCK_TOKENS : 0) + first_slot) * HEAD_DIM;
+            const T* from =
+                job.keys(kv_block.page, shared.kv_head) + ((values ? KV_BLOCK_TOKENS : 0) + first_slot) * HEAD_DIM;
             copy_rows<HALF, 32>(ring + slot * SLOT_BYTES, from, lane, first_slot, kv_block);
             if (lane == 0) {
                 narrow.kv_block_words[warp][slot] = words.y;
@@ -90,7 +93,8 @@ __device__ __forceinline__ void attend_narrow(const Job& job, TileShared& shared
         job.cap(s);
         mask(s, kv_block, warp % 2 * HALF, shared, 0);
         rescale(o, softmax_step(s, state, job.scale));
-        unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
+        unsigned p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]),
+                         pack<T>(s[1][2], s[1][3])};
         unsigned values = next_copy(i + SLOTS / 2, SLOTS % 2);
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {

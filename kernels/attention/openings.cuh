@@ -10,7 +10,10 @@
 // Bypasses L1, which is not coherent with other blocks' writes.
 __device__ __forceinline__ float4 load_written(const float* from) {
     float4 to;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to.x), "=f"(to.y), "=f"(to.z), "=f"(to.w) : "l"(from) : "memory");
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to.x), "=f"(to.y), "=f"(to.z), "=f"(to.w)
+                 : "l"(from)
+                 : "memory");
     return to;
 }
 
@@ -34,7 +37,8 @@ __device__ __forceinline__ void wait_for_openings(const Job& job) {
 
 // Loads the states of an opening, as store_wide has written them. Rows past the end repeat the last one, as their
 // queries do; warps without rows load nothing.
-__device__ __forceinline__ void load_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, SoftmaxRows& rows) {
+__device__ __forceinline__ void load_wide(const Job& job, const Tile& tile, unsigned head, unsigned first,
+                                          SoftmaxRows& rows) {
     if (first >= tile.rows) {
         return;
     }
@@ -43,7 +47,8 @@ __device__ __forceinline__ void load_wide(const Job& job, const Tile& tile, unsi
     for (int r = 0; r < 2; r++) {
         const unsigned packed = packed_row(tile, first + lane / 4 + r * 8), row = job.by_group.quotient(packed);
         const unsigned q_head = head * job.group + job.by_group.remainder(packed);
-        const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+        const size_t state =
+            static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
         const float* o = job.partials.o + state * HEAD_DIM + state_place(lane % 4 * 2);
 #pragma unroll
         for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n += 2) {

@@ -143,6 +143,7 @@ struct Partials {
     Extent* extents;
 };
 
-__device__ __forceinline__ Partials partials_at(float* memory, const unsigned* words, unsigned q_heads, unsigned head_dim) {
+__device__ __forceinline__ Partials partials_at(float* memory, const unsigned* words, unsigned q_heads,
+                                                unsigned head_dim) {
     return {memory, reinterpret_cast<Extent*>(memory + static_cast<size_t>(words[PARTIAL_SLOTS]) * q_heads * head_dim)};
 }

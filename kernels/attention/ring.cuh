@@ -1,5 +1,5 @@
-// What the two sides of Hopper's wide tiles share for heads of up to 128: shapes, and the ring of keys and values with its
-// barriers. attention/copy.cuh fills the ring, attention/wide_wgmma.cuh consumes it. Operands are laid out as in
+// What the two sides of Hopper's wide tiles share for heads of up to 128: shapes, and the ring of keys and values with
+// its barriers. attention/copy.cuh fills the ring, attention/wide_wgmma.cuh consumes it. Operands are laid out as in
 // attention/wgmma.cuh: queries are [panel][128 rows], keys and values [panel][64 tokens]. Of a head of 80 or 96 the
 // second panel is used in part.
 #pragma once

@@ -13,7 +13,8 @@ constexpr unsigned VALUE_DIM = HEAD_DIM <= 128 ? HEAD_DIM : 256;
 struct StepMask {
     unsigned seen[2][2];  // [KV block][row]: first slot | count << 6, packed to save registers
 
-    __device__ __forceinline__ StepMask(const unsigned (&kv_blocks)[2], unsigned highest, const unsigned (&at)[2], unsigned window) {
+    __device__ __forceinline__ StepMask(const unsigned (&kv_blocks)[2], unsigned highest, const unsigned (&at)[2],
+                                        unsigned window) {
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
             const KvBlock kv_block = kv_block_of({0, kv_blocks[half]}, highest);
@@ -47,8 +48,8 @@ struct SoftmaxRows {
     float o[VALUE_DIM / 8][4];
     float s[STEP_TOKENS / 8][4];
     unsigned p[STEP_TOKENS / 16][4];
-    // `l` is this lane's share of the sum over the quad that holds the row; where tiles go on from openings the sum itself,
-    // which another tile can go on from.
+    // `l` is this lane's share of the sum over the quad that holds the row; where tiles go on from openings the sum
+    // itself, which another tile can go on from.
     float m[2], l[2];
 
     __device__ __forceinline__ void begin() {
@@ -130,7 +131,8 @@ struct SoftmaxRows {
     // are not unrolled, to save registers. `recompute` computes the products of the n-th 8 tokens once more, with
     // warp-level instructions, since other warps of the warpgroup may not take this branch.
     template <class Recompute>
-    __device__ __forceinline__ float2 recompute_weights(const Job& job, const Recompute& recompute, const StepMask& step_mask, const Rows& wanted) {
+    __device__ __forceinline__ float2 recompute_weights(const Job& job, const Recompute& recompute,
+                                                        const StepMask& step_mask, const Rows& wanted) {
         float scores[1][4], top[2] = {NO_SCORE, NO_SCORE};
         auto masked_scores = [&](int n) {
             recompute(scores[0], n);
@@ -201,7 +203,8 @@ struct SoftmaxRows {
 
     // Turns products with keys into weights and waits for all other products. Weights rarely require another m.
     template <class Mask, class Recompute>
-    __device__ __forceinline__ void softmax(const Job& job, unsigned whole, const Mask& step_mask, const Recompute& recompute) {
+    __device__ __forceinline__ void softmax(const Job& job, unsigned whole, const Mask& step_mask,
+                                            const Recompute& recompute) {
         products_to_scores(job, whole, step_mask);
         if constexpr (DETERMINISTIC) {
             // A row whose first visible token comes after other rows' first one: m is set from the same products as
@@ -239,7 +242,8 @@ struct SoftmaxRows {
 
 // Writes the elements `from` .. `from` + VALUE_DIM of each row's result to `out` if this is its only state, else as a
 // partial state. `first`: first row of this warp in the tile.
-__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first, const SoftmaxRows& rows, unsigned from) {
+__device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, unsigned head, unsigned first,
+                                           const SoftmaxRows& rows, unsigned from) {
     const unsigned lane = threadIdx.x % 32, q_heads = job.group * job.kv_heads;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -254,14 +258,17 @@ __device__ __forceinline__ void store_wide(const Job& job, const Tile& tile, uns
             T* out = job.out + (static_cast<size_t>(row) * q_heads + q_head) * HEAD_DIM + from + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n++) {
-                *reinterpret_cast<unsigned*>(out + n * 8) = pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
+                *reinterpret_cast<unsigned*>(out + n * 8) =
+                    pack<T>(rows.o[n][2 * r] * scale, rows.o[n][2 * r + 1] * scale);
             }
         } else {
-            const size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+            const size_t state =
+                static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
             float* o = job.partials.o + state * HEAD_DIM + from + state_place(lane % 4 * 2);
 #pragma unroll
             for (int n = 0; n < static_cast<int>(VALUE_DIM / 8); n += 2) {
-                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1], rows.o[n + 1][2 * r + 1]};
+                *reinterpret_cast<float4*>(o + n * 8) = {rows.o[n][2 * r], rows.o[n + 1][2 * r], rows.o[n][2 * r + 1],
+                                                         rows.o[n + 1][2 * r + 1]};
             }
             if (lane % 4 == 0 && from == 0) {
                 job.partials.extents[state] = {rows.m[r], l};

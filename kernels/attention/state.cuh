@@ -71,8 +71,8 @@ __device__ __forceinline__ float final_factor_fast(float m, float l, float sink)
     return factor * normaliser_fast(factor * l + weight(sink, top));
 }
 
-// tanh of a score (q.k) times its factor: `rate` is twice that factor times log2 e. Multiplied by the kernel's scale, cap *
-// log2 e, it is the capped score in log2 units. Exact to some units of 2^-24, absolutely.
+// tanh of a score (q.k) times its factor: `rate` is twice that factor times log2 e. Multiplied by the kernel's scale,
+// cap * log2 e, it is the capped score in log2 units. Exact to some units of 2^-24, absolutely.
 __device__ __forceinline__ float capped(float score, float rate) {
     return 1.0f - 2.0f * reciprocal_fast(exp2_fast(score * rate) + 1.0f);
 }

@@ -21,7 +21,10 @@ struct __align__(VECTOR * sizeof(E)) Vector {
 __device__ __forceinline__ Vector<float> load_state(const float* from) {
     Vector<float> to;
     if constexpr (VECTOR == 4) {
-        asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[2]), "=f"(to.x[3]) : "l"(from) : "memory");
+        asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(to.x[0]), "=f"(to.x[1]), "=f"(to.x[2]), "=f"(to.x[3])
+                     : "l"(from)
+                     : "memory");
     } else if constexpr (VECTOR == 2) {
         asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(to.x[0]), "=f"(to.x[1]) : "l"(from) : "memory");
     } else {
@@ -52,7 +55,8 @@ struct State {
 };
 
 // Combines the partial states named by slots[from .. to].
-__device__ __forceinline__ State combine(const Partials& parts, const unsigned* slots, unsigned from, unsigned to, unsigned q_heads, unsigned head) {
+__device__ __forceinline__ State combine(const Partials& parts, const unsigned* slots, unsigned from, unsigned to,
+                                         unsigned q_heads, unsigned head) {
     const unsigned lane = threadIdx.x % 32;
     State sum = {NO_SCORE, 0.0f, {}};
     for (unsigned i = from + lane; i < to; i += 32) {

@@ -124,7 +124,8 @@ struct StreamCopies {
         if (!more) {
             return;
         }
-        const unsigned lane = threadIdx.x % 32, shares = units_per_tile(job), moved = steps_since_plan(job.words, job.positions);
+        const unsigned lane = threadIdx.x % 32, shares = units_per_tile(job),
+                       moved = steps_since_plan(job.words, job.positions);
         if (lane < TILE_WORDS) {
             words = job.words[job.words[NARROW_AT] + unit / shares * TILE_WORDS + lane];
         }
@@ -155,8 +156,8 @@ struct StreamCopies {
         }
     }
 
-    // Tells the team its next ticket, in good time: a unit has a KV block, whose scores are exchanged, before the next one
-    // is opened.
+    // Tells the team its next ticket, in good time: a unit has a KV block, whose scores are exchanged, before the next
+    // one is opened.
     __device__ __forceinline__ void tell_ticket() const {
         if (threadIdx.x % 32 == 0 && team.part == 0) {
             team.shared->tickets[opened % 2] = ticket;
@@ -166,7 +167,8 @@ struct StreamCopies {
     // Issues the next copy, to `slot` of `ring`: first the queries, then keys and values of each KV block in turn.
     __device__ __forceinline__ void issue(const Job& job, unsigned ring, unsigned slot, StreamShared& shared) {
         if (more) {
-            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES, full = shared_address(&shared.full[slot]);
+            const unsigned lane = threadIdx.x % 32, to = ring + slot * SLOT_BYTES,
+                           full = shared_address(&shared.full[slot]);
             if (item == 0) {
                 const unsigned first_row = field(0), rows = field(1);
                 if (lane == 0) {
@@ -175,7 +177,9 @@ struct StreamCopies {
                 if (lane < NARROW_ROWS) {
                     // As in `copy_kv_block`.
                     fence_proxies();
-                    copy_bulk(to + lane * QUERY_ROW_BYTES, job.query(first_row + min(lane, rows - 1), head) + team.part * PART_DIM, PART_DIM * sizeof(T), full);
+                    copy_bulk(to + lane * QUERY_ROW_BYTES,
+                              job.query(first_row + min(lane, rows - 1), head) + team.part * PART_DIM,
+                              PART_DIM * sizeof(T), full);
                 }
             } else {
                 const unsigned at = (item - 1) / 2, values = (item - 1) % 2;
@@ -184,7 +188,9 @@ struct StreamCopies {
                 }
                 const uint2 words = kv_block(at);
                 const KvBlock kv_block = kv_block_of(words, field(6));
-                copy_kv_block(to, job.keys(kv_block.page, head) + KV_BLOCK_TOKENS * (values * HEAD_DIM + team.part * PART_DIM), kv_block, full);
+                copy_kv_block(
+                    to, job.keys(kv_block.page, head) + KV_BLOCK_TOKENS * (values * HEAD_DIM + team.part * PART_DIM),
+                    kv_block, full);
                 if (lane == 0) {
                     shared.kv_block_words[slot] = words.y;
                 }
@@ -328,7 +334,8 @@ struct StreamRows {
 #pragma unroll
             for (unsigned n = 0; n < PART_STEPS; n++) {
                 unsigned a[4];
-                load_matrices_transposed(a, moved_by(row_place(values, row, lane / 8 % 2), 2 * n) + h * 16 * KV_ROW_BYTES);
+                load_matrices_transposed(a,
+                                         moved_by(row_place(values, row, lane / 8 % 2), 2 * n) + h * 16 * KV_ROW_BYTES);
                 multiply<Operand>(o[n], a, weights[h][0], weights[h][1]);
             }
         }
@@ -353,7 +360,8 @@ struct StreamRows {
                 alone = true;
                 continue;
             }
-            size_t state = static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
+            size_t state =
+                static_cast<size_t>(tile.slot + row - job.by_group.quotient(tile.first_row)) * q_heads + q_head;
             float* to = job.partials.o + state * HEAD_DIM + part * PART_DIM + state_place(lane / 4 * (FP8 ? 2 : 1));
 #pragma unroll
             for (unsigned n = 0; n < PART_STEPS; n++) {
@@ -374,13 +382,16 @@ struct StreamRows {
         // After transposing, a lane holds neighbouring elements of row t / 4.
         const unsigned packed = packed_row(tile, lane / 4), row = job.by_group.quotient(packed);
         const bool real = lane / 4 < tile.rows && has_one_state(job.words, tile.states, row);
-        T* out = job.out + (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM + part * PART_DIM + lane % 4 * (FP8 ? 4 : 2);
+        T* out = job.out +
+                 (static_cast<size_t>(row) * q_heads + head * job.group + job.by_group.remainder(packed)) * HEAD_DIM +
+                 part * PART_DIM + lane % 4 * (FP8 ? 4 : 2);
 #pragma unroll
         for (unsigned n = 0; n < PART_STEPS; n++) {
             unsigned upper = transpose(pack<T>(o[n][0] * scale[0], o[n][1] * scale[1]));
             unsigned lower = transpose(pack<T>(o[n][2] * scale[0], o[n][3] * scale[1]));
             if (FP8 && real) {
-                *reinterpret_cast<uint2*>(out + n * 16) = {__byte_perm(upper, lower, 0x5410), __byte_perm(upper, lower, 0x7632)};
+                *reinterpret_cast<uint2*>(out + n * 16) = {__byte_perm(upper, lower, 0x5410),
+                                                           __byte_perm(upper, lower, 0x7632)};
             } else if (real) {
                 *reinterpret_cast<unsigned*>(out + n * 16) = upper;
                 *reinterpret_cast<unsigned*>(out + n * 16 + 8) = lower;
@@ -394,7 +405,8 @@ __device__ __forceinline__ void sum_parts(float (&s)[2][4], const Team& team, un
     const unsigned from = team.exchange + turn % 2 * 1024 + threadIdx.x % 32 * 16, to = from + team.part * team.apart;
 #pragma unroll
     for (unsigned h = 0; h < 2; h++) {
-        store_16(to + h * 512, __float_as_uint(s[h][0]), __float_as_uint(s[h][1]), __float_as_uint(s[h][2]), __float_as_uint(s[h][3]));
+        store_16(to + h * 512, __float_as_uint(s[h][0]), __float_as_uint(s[h][1]), __float_as_uint(s[h][2]),
+                 __float_as_uint(s[h][3]));
     }
     team.meet_all();
 #pragma unroll
@@ -412,11 +424,13 @@ __device__ __forceinline__ void sum_parts(float (&s)[2][4], const Team& team, un
 }
 
 // Sets scores that the lane's rows do not see to NO_SCORE.
-__device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], const KvBlock& kv_block, const Tile& tile, unsigned window) {
+__device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], const KvBlock& kv_block,
+                                              const Tile& tile, unsigned window) {
 #pragma unroll
     for (unsigned c = 0; c < 2; c++) {
         const unsigned row = job.by_group.quotient(packed_row(tile, threadIdx.x % 4 * 2 + c));
-        const Slots seen = seen_slots(kv_block, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
+        const Slots seen =
+            seen_slots(kv_block, tile.lowest == tile.highest ? tile.highest : job.positions[row], window);
         const unsigned from = threadIdx.x % 32 / 4 - seen.from;
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
@@ -425,10 +439,11 @@ __device__ __forceinline__ void mask_kv_block(const Job& job, float (&s)[2][4], 
     }
 }
 
-// Called by one warp, or by all of a team: computes unit `first` and all further units it takes by ticket, with a ring of
-// SLOTS.
+// Called by one warp, or by all of a team: computes unit `first` and all further units it takes by ticket, with a ring
+// of SLOTS.
 template <unsigned SLOTS>
-__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared, const Team& team) {
+__device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, unsigned ring, StreamShared& shared,
+                                              const Team& team) {
     static_assert(SLOTS <= MAX_SLOTS, "one info a slot");
     StreamCopies copies = {};
     copies.team = team;
@@ -468,7 +483,8 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
     for (unsigned taken = 0; taken < copies.opened; taken++) {
         __syncwarp();  // the tile was written by other lanes
         const Tile& tile = shared.tiles[taken % OPENED];
-        const unsigned kv_blocks = tile.kv_blocks, begin = shared.heads[taken % OPENED], end = begin + job.words[NARROW_HEADS];
+        const unsigned kv_blocks = tile.kv_blocks, begin = shared.heads[taken % OPENED],
+                       end = begin + job.words[NARROW_HEADS];
 #pragma unroll 1
         for (unsigned head = begin; head < end; head++) {
             StreamRows rows;
@@ -493,7 +509,9 @@ __device__ __forceinline__ void stream_narrow(const Job& job, unsigned first, un
                 job.cap(s);
                 const KvBlock kv_block = kv_block_of({0, shared.kv_block_words[free]}, tile.highest);
                 const unsigned window = job.words[WINDOW];
-                const bool whole = kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= tile.lowest + 1 && tile.highest - kv_block.base < window;
+                const bool whole = kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS &&
+                                   kv_block.base + KV_BLOCK_TOKENS <= tile.lowest + 1 &&
+                                   tile.highest - kv_block.base < window;
                 if (!whole) {
                     mask_kv_block(job, s, kv_block, tile, window);
                 }

@@ -94,7 +94,8 @@ struct Job {
         return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
     }
     __device__ const T* query(unsigned packed, unsigned kv_head) const {
-        return qkv + static_cast<size_t>(by_group.quotient(packed)) * qkv_width + (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
+        return qkv + static_cast<size_t>(by_group.quotient(packed)) * qkv_width +
+               (kv_head * group + by_group.remainder(packed)) * HEAD_DIM;
     }
 
     // Caps scores (q.k), if they are capped.
@@ -168,7 +169,8 @@ constexpr unsigned LINE = CHUNKS % 8 == 0 ? 8 : CHUNKS % 4 == 0 ? 4 : 2;
 // Copies ROWS x HEAD_DIM contiguous elements to rows in shared memory, by `COPIERS` threads. Row i belongs to slot
 // `first_slot` + i of the page; slots not in `kv_block` are zeroed.
 template <unsigned ROWS, unsigned COPIERS>
-__device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot, const KvBlock& kv_block) {
+__device__ __forceinline__ void copy_rows(unsigned to, const T* from, unsigned thread, unsigned first_slot,
+                                          const KvBlock& kv_block) {
     static_assert(ROWS % (COPIERS / LINE) == 0, "all threads copy equally much");
     const unsigned row = thread / LINE, column = thread % LINE;
     to += row * ROW_BYTES + column * 16;
@@ -208,14 +210,16 @@ __device__ __forceinline__ unsigned value_lane() {
 // Sets scores that a row does not see to NO_SCORE: packed rows `first_row` + t / 4 + {0, 8} against N x 8 slots from
 // `first_slot` of a KV block.
 template <int N>
-__device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, unsigned first_slot, const TileShared& shared, unsigned first_row) {
+__device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, unsigned first_slot,
+                                     const TileShared& shared, unsigned first_row) {
     const unsigned* at = shared.at + first_row + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             unsigned slot = first_slot + n * 8 + threadIdx.x % 4 * 2 + c % 2;
-            bool seen = slot >= kv_block.from && slot < kv_block.to && sees(at[c / 2 * 8], kv_block.base + slot, shared.window);
+            bool seen =
+                slot >= kv_block.from && slot < kv_block.to && sees(at[c / 2 * 8], kv_block.base + slot, shared.window);
             s[n][c] = seen ? s[n][c] : NO_SCORE;
         }
     }
@@ -223,8 +227,8 @@ __device__ __forceinline__ void mask(float (&s)[N][4], const KvBlock& kv_block, 
 
 // Whether every row of the tile sees all slots of `kv_block`, so that no mask is needed.
 __device__ __forceinline__ bool seen_by_all(const KvBlock& kv_block, const TileShared& shared) {
-    return kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS && kv_block.base + KV_BLOCK_TOKENS <= shared.lowest + 1 &&
-           shared.highest - kv_block.base < shared.window;
+    return kv_block.from == 0 && kv_block.to == KV_BLOCK_TOKENS &&
+           kv_block.base + KV_BLOCK_TOKENS <= shared.lowest + 1 && shared.highest - kv_block.base < shared.window;
 }
 
 // m and l of two rows. `l` is this lane's share of the sum over the quad that holds the rows.
@@ -298,12 +302,15 @@ struct Place {
 };
 
 __device__ __forceinline__ Place place_of(const Job& job, const TileShared& shared, unsigned i) {
-    unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed), q_heads = job.group * job.kv_heads;
+    unsigned packed = shared.tile.first_row + i, row = job.by_group.quotient(packed),
+             q_heads = job.group * job.kv_heads;
     unsigned head = shared.kv_head * job.group + job.by_group.remainder(packed);
     if (has_one_state(job.words, shared.tile.states, row)) {
         return {job.out + (static_cast<size_t>(row) * q_heads + head) * HEAD_DIM, 0, head};
     }
-    return {nullptr, static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head, head};
+    return {nullptr,
+            static_cast<size_t>(shared.tile.slot + row - job.by_group.quotient(shared.tile.first_row)) * q_heads + head,
+            head};
 }
 
 // Stores two neighbouring elements of a result from `column`; `scale`: final_factor.
@@ -316,7 +323,8 @@ __device__ __forceinline__ void store_pair(const Job& job, const Place& place, u
 }
 
 // Stores the results of the packed rows `first_row` + t / 4 + {0, 8} after the last KV block.
-__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row, const float (&o)[2 * STEPS][4], const SoftmaxState& state) {
+__device__ __forceinline__ void store_rows(const Job& job, const TileShared& shared, unsigned first_row,
+                                           const float (&o)[2 * STEPS][4], const SoftmaxState& state) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {

@@ -3,8 +3,8 @@
 //
 //   out = sum_p 2^(s_p - m) v_p / sum_p 2^(s_p - m),  s_p = q . k_p * scale * log2 e,  m = max s.
 //
-// If cap_rate is not 0, s_p = tanh(q . k_p * cap_rate / (2 log2 e)) * scale_log2. If there are sinks, the divisor has one more
-// term, 2^(sink * log2 e - m), for each row and query head, whatever the number of its states.
+// If cap_rate is not 0, s_p = tanh(q . k_p * cap_rate / (2 log2 e)) * scale_log2. If there are sinks, the divisor has
+// one more term, 2^(sink * log2 e - m), for each row and query head, whatever the number of its states.
 //
 // A row whose context is a single undivided item gets `out` from this kernel; other rows get partial states, which
 // merge_states combines.
@@ -23,7 +23,8 @@
 
 // Calls `attend()`, with the tile in `shared`, for every (tile, key head) pair of one class that this block takes.
 template <class Attend>
-__device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord tiles, unsigned* tickets, TileShared& shared, Attend attend) {
+__device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord tiles, unsigned* tickets,
+                                           TileShared& shared, Attend attend) {
     __syncthreads();  // all threads have finished the other class
     if (threadIdx.x == 0) {
         shared.tickets = tickets;
@@ -41,12 +42,15 @@ __device__ __forceinline__ void take_tiles(const Job& job, PlanWord at, PlanWord
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks) {
+    tree_attention(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials,
+                   unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate,
+                   const float* sinks) {
     extern __shared__ __align__(16) unsigned char ring[];
     __shared__ TileShared shared;
     __shared__ NarrowShared narrow;
     __shared__ WideShared wide;
-    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM), group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
+    const Job job = {out, qkv, kv, words, positions, partials_at(partials, words, group * kv_heads, HEAD_DIM),
+                     group, kv_heads, qkv_width, scale_log2, cap_rate, sinks};
 
     take_tiles(job, WIDE_AT, WIDE_TILES, words + WIDE_TICKET, shared, [&] {
         if (ROW_TILES == 1 || shared.tile.rows <= 64) {

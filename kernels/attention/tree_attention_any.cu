@@ -24,7 +24,9 @@ constexpr bool TAKES_TURNS = HEAD_DIM > 256;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials, unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate, const float* sinks) {
+    tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const unsigned* positions, float* partials,
+                       unsigned group, unsigned kv_heads, unsigned qkv_width, float scale_log2, float cap_rate,
+                       const float* sinks) {
     extern __shared__ float memory[];
     __shared__ unsigned next;
     float* keys = memory;
@@ -69,7 +71,9 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
 
         for (unsigned i = 0; i < tile.kv_blocks; i++) {
             const KvBlock kv_block = kv_block_of(kv_blocks_at(words)[tile.first_kv_block + i], last);
-            auto page_at = [&](unsigned page) { return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM); };
+            auto page_at = [&](unsigned page) {
+                return kv + (static_cast<size_t>(page) * kv_heads + kv_head) * (2 * KV_BLOCK_TOKENS * HEAD_DIM);
+            };
             const T* whole = page_at(kv_block.page & ~SHARED_KV_BLOCK);
             __syncthreads();
 #pragma unroll 4
@@ -119,7 +123,8 @@ tree_attention_any(T* out, const T* qkv, const T* kv, unsigned* words, const uns
                 for (unsigned e = threadIdx.x; e < KV_BLOCK_TOKENS * HEAD_DIM; e += THREADS) {
                     unsigned slot = e / HEAD_DIM, d = e % HEAD_DIM;
                     bool real = slot >= kv_block.from && slot < kv_block.to;
-                    const T* from = kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
+                    const T* from =
+                        kv_block.page & SHARED_KV_BLOCK ? page_at(page_of(words, kv_block.page, slot)) : whole;
                     values[slot * KEY_ROW + d] = real ? to_f32(from[KV_BLOCK_TOKENS * HEAD_DIM + e]) : 0.0f;
                 }
                 __syncthreads();

@@ -50,7 +50,8 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
 
 // Of a 64 x (8 N) result a warp holds 16 rows, as N 16 x 8 results of attention/mma.cuh.
 #define SUM_8(sum, n) \
-    "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
+    "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3]), \
+    "+f"(sum[n + 1][0]), "+f"(sum[n + 1][1]), "+f"(sum[n + 1][2]), "+f"(sum[n + 1][3])
 #define SUM_32(sum, n) SUM_8(sum, n), SUM_8(sum, n + 2), SUM_8(sum, n + 4), SUM_8(sum, n + 6)
 #define WGMMA_64(types) \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32." types " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, " \
@@ -79,11 +80,13 @@ __device__ __forceinline__ void settled(float (&sum)[N][4]) {
 
 // sum = q [64 x 16] k [64 x 16]^T, plus the old sum if `more`.
 template <class T>
-__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more);
+__device__ __forceinline__ void multiply_keys(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k,
+                                              bool more);
 
 // The same with queries in shared memory, laid out as keys are.
 template <class T>
-__device__ __forceinline__ void multiply_shared(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more);
+__device__ __forceinline__ void multiply_shared(float (&sum)[8][4], unsigned long long q, unsigned long long k,
+                                                bool more);
 
 // sum [64 x 8 N] += p [64 x 16] v [16 x 8 N], of as many panels as that takes.
 template <class T>
@@ -100,28 +103,35 @@ __device__ __forceinline__ void multiply_values(float (&sum)[32][4], const unsig
 #define SUMS(...) __VA_ARGS__
 #define DEFINE_VALUES(T, N, product, a, v, sums) \
     template <> \
-    __device__ __forceinline__ void multiply_values<T>(float (&sum)[N][4], const unsigned (&p)[4], unsigned long long v_at) { \
+    __device__ __forceinline__ void multiply_values<T>(float (&sum)[N][4], const unsigned (&p)[4], \
+                                                       unsigned long long v_at) { \
         asm volatile(product a ", " v ", 1, 1, 1, 1;" \
                      : sums \
                      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v_at)); \
     }
 #define DEFINE_PRODUCTS(T, types) \
     template <> \
-    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, bool more) { \
-        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA_64(types) "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
+    __device__ __forceinline__ void multiply_keys<T>(float (&sum)[8][4], const unsigned (&q)[4], unsigned long long k, \
+                                                     bool more) { \
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n" WGMMA_64(types) \
+                     "{%32, %33, %34, %35}, %36, more, 1, 1, 0;\n}" \
                      : SUM_32(sum, 0) \
                      : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]), "l"(k), "r"(static_cast<int>(more))); \
     } \
     template <> \
-    __device__ __forceinline__ void multiply_shared<T>(float (&sum)[8][4], unsigned long long q, unsigned long long k, bool more) { \
-        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n" WGMMA_64(types) "%32, %33, more, 1, 1, 0, 0;\n}" \
+    __device__ __forceinline__ void multiply_shared<T>(float (&sum)[8][4], unsigned long long q, unsigned long long k, \
+                                                       bool more) { \
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n" WGMMA_64(types) \
+                     "%32, %33, more, 1, 1, 0, 0;\n}" \
                      : SUM_32(sum, 0) \
                      : "l"(q), "l"(k), "r"(static_cast<int>(more))); \
     } \
     DEFINE_VALUES(T, 8, WGMMA_64(types), "{%32, %33, %34, %35}", "%36", SUM_32(sum, 0)) \
     DEFINE_VALUES(T, 10, WGMMA_80(types), "{%40, %41, %42, %43}", "%44", SUMS(SUM_32(sum, 0), SUM_8(sum, 8))) \
-    DEFINE_VALUES(T, 12, WGMMA_96(types), "{%48, %49, %50, %51}", "%52", SUMS(SUM_32(sum, 0), SUM_8(sum, 8), SUM_8(sum, 10))) \
+    DEFINE_VALUES(T, 12, WGMMA_96(types), "{%48, %49, %50, %51}", "%52", \
+                  SUMS(SUM_32(sum, 0), SUM_8(sum, 8), SUM_8(sum, 10))) \
     DEFINE_VALUES(T, 16, WGMMA_128(types), "{%64, %65, %66, %67}", "%68", SUMS(SUM_32(sum, 0), SUM_32(sum, 8))) \
-    DEFINE_VALUES(T, 32, WGMMA_256(types), "{%128, %129, %130, %131}", "%132", SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24)))
+    DEFINE_VALUES(T, 32, WGMMA_256(types), "{%128, %129, %130, %131}", "%132", \
+                  SUMS(SUM_32(sum, 0), SUM_32(sum, 8), SUM_32(sum, 16), SUM_32(sum, 24)))
 DEFINE_PRODUCTS(f16, "f16.f16")
 DEFINE_PRODUCTS(bf16, "bf16.bf16")

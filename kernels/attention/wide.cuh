@@ -40,7 +40,8 @@ struct WideTile {
 
     // One step. `keys`: address of a stage. `queries`: address of this warp's queries, of which the first is row
     // `first` of the tile.
-    __device__ __forceinline__ void attend(const Job& job, unsigned keys, unsigned queries, unsigned first, const unsigned* kv_block_words, const TileShared& shared, WideShared& wide) {
+    __device__ __forceinline__ void attend(const Job& job, unsigned keys, unsigned queries, unsigned first,
+                                           const unsigned* kv_block_words, const TileShared& shared, WideShared& wide) {
         const unsigned query_lane = threadIdx.x % 16 * QUERY_ROW_BYTES + threadIdx.x % 32 / 16 * 16;
         float s[M][4 * STEP_KV_BLOCKS][4] = {};
 #pragma unroll
@@ -101,7 +102,8 @@ struct WideTile {
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 unsigned b[4];
-                load_matrices_transposed(b, keys + half / 2 * KV_BLOCK_BYTES + (KV_BLOCK_TOKENS + half % 2 * 16) * ROW_BYTES + k * 32 + value_lane());
+                load_matrices_transposed(b, keys + half / 2 * KV_BLOCK_BYTES +
+                                                (KV_BLOCK_TOKENS + half % 2 * 16) * ROW_BYTES + k * 32 + value_lane());
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     multiply<T>(o[m][2 * k], p[m], b[0], b[1]);
@@ -126,11 +128,16 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
             for (unsigned n = 0; n < STEP_KV_BLOCKS; n++) {
                 unsigned at = i * STEP_KV_BLOCKS + n;
                 if (at % 32 == 0) {
-                    lane_kv_block = at + lane < tile.kv_blocks ? kv_blocks_at(job.words)[tile.first_kv_block + at + lane] : uint2{0, 0};
+                    lane_kv_block = at + lane < tile.kv_blocks
+                                        ? kv_blocks_at(job.words)[tile.first_kv_block + at + lane]
+                                        : uint2{0, 0};
                 }
-                uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at % 32), __shfl_sync(ALL_LANES, lane_kv_block.y, at % 32)};
+                uint2 words = {__shfl_sync(ALL_LANES, lane_kv_block.x, at % 32),
+                               __shfl_sync(ALL_LANES, lane_kv_block.y, at % 32)};
                 KvBlock kv_block = kv_block_of(words, shared.highest);
-                copy_rows<2 * KV_BLOCK_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES, job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0, kv_block);
+                copy_rows<2 * KV_BLOCK_TOKENS, THREADS>(stages + stage * STAGE_BYTES + n * KV_BLOCK_BYTES,
+                                                        job.keys(kv_block.page, shared.kv_head), threadIdx.x, 0,
+                                                        kv_block);
                 if (threadIdx.x == 0) {
                     wide.kv_block_words[stage * STEP_KV_BLOCKS + n] = words.y;
                 }
@@ -141,7 +148,8 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
     if (IN_REGISTERS < STEPS) {
         constexpr unsigned CHUNKS_IN_SHARED = 2 * (STEPS - IN_REGISTERS);
         for (unsigned i = threadIdx.x; i < 64 * M * CHUNKS_IN_SHARED; i += THREADS) {
-            const T* from = job.query(packed_row(tile, i / CHUNKS_IN_SHARED), shared.kv_head) + IN_REGISTERS * 16 + i % CHUNKS_IN_SHARED * 8;
+            const T* from = job.query(packed_row(tile, i / CHUNKS_IN_SHARED), shared.kv_head) + IN_REGISTERS * 16 +
+                            i % CHUNKS_IN_SHARED * 8;
             copy_16(queries + i / CHUNKS_IN_SHARED * QUERY_ROW_BYTES + i % CHUNKS_IN_SHARED * 16, from, true);
         }
     }
@@ -157,7 +165,8 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        unsigned upper = packed_row(tile, first + m * 16 + lane / 4), lower = packed_row(tile, first + m * 16 + lane / 4 + 8);
+        unsigned upper = packed_row(tile, first + m * 16 + lane / 4),
+                 lower = packed_row(tile, first + m * 16 + lane / 4 + 8);
 #pragma unroll
         for (int k = 0; k < IN_REGISTERS; k++) {
             load_query(rows.query[m][k], job.query(upper, shared.kv_head), job.query(lower, shared.kv_head), k * 16);
@@ -169,7 +178,8 @@ __device__ __forceinline__ void attend_wide(const Job& job, TileShared& shared, 
         copy(i + STAGES - 1, free);
         free = stage;
         if (first < tile.rows) {
-            rows.attend(job, stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first, wide.kv_block_words + stage * STEP_KV_BLOCKS, shared, wide);
+            rows.attend(job, stages + stage * STAGE_BYTES, queries + first * QUERY_ROW_BYTES, first,
+                        wide.kv_block_words + stage * STEP_KV_BLOCKS, shared, wide);
         }
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

@@ -1,5 +1,5 @@
-// What Hopper's wide tiles have in common for all heads: the threads that compute them, their steps, and the order in which
-// a block takes tiles.
+// What Hopper's wide tiles have in common for all heads: the threads that compute them, their steps, and the order in
+// which a block takes tiles.
 #pragma once
 
 #include "attention/page.cuh"
@@ -7,8 +7,8 @@
 constexpr unsigned GROUP_THREADS = 128;  // per warpgroup
 constexpr unsigned STEP_TOKENS = 2 * KV_BLOCK_TOKENS;  // scored per softmax step
 constexpr unsigned WARP_ROWS = 16;  // packed rows that a warp multiplies
-// Whether the kernel is made for tiles of few rows and steps: deterministic plans have one for each row's own tokens. With
-// heads of 80 and 96, and with 8-bit keys and values, it is as for other plans.
+// Whether the kernel is made for tiles of few rows and steps: deterministic plans have one for each row's own tokens.
+// With heads of 80 and 96, and with 8-bit keys and values, it is as for other plans.
 constexpr bool PREFERS_SHORT = DETERMINISTIC && !FP8 && (HEAD_DIM == 64 || HEAD_DIM == 128);
 constexpr unsigned PANEL_BYTES = 64 * 128;  // of 64 rows of 64 elements
 

@@ -14,10 +14,12 @@ struct WideRows : SoftmaxRows {
     unsigned query[STEPS][4];
 
     __device__ __forceinline__ void load_queries(unsigned queries, unsigned group) {
-        const unsigned lane = threadIdx.x % 32, row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
+        const unsigned lane = threadIdx.x % 32,
+                       row = group * 64 + threadIdx.x % GROUP_THREADS / 32 * WARP_ROWS + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
         for (unsigned k = 0; k < STEPS; k++) {
-            load_matrices(query[k], queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
+            load_matrices(query[k],
+                          queries + k / 4 * 2 * PANEL_BYTES + row * 128 + ((k % 4 * 2 + lane / 16) ^ row % 8) * 16);
             if constexpr (FP8) {
 #pragma unroll
                 for (unsigned i = 0; i < 4; i++) {

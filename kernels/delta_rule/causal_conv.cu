@@ -57,7 +57,8 @@ __device__ __forceinline__ void conv_channels(ELEMENT* out, const ELEMENT* x, co
     }
     const unsigned end = run.place + run.part;
     for (unsigned row = run.place; row < end; row += ROWS_AHEAD) {
-        // Asked for before one is used, and kept as they are: registers of the longest runs are those of decode steps too.
+        // Asked for before one is used, and kept as they are: registers of the longest runs are those of decode steps
+        // too.
         Lanes<ELEMENT, N> asked[ROWS_AHEAD];
 #pragma unroll
         for (unsigned i = 0; i < ROWS_AHEAD; ++i) {

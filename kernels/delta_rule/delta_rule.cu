@@ -88,7 +88,8 @@ __device__ __forceinline__ void add_groups(Four& sums) {
 // What each column of S holds for `vector` [KEY_PADDED], whose rows are first multiplied by `decay` and then get
 // `delta` times those of `key`.
 template <bool DECAYS, bool ADDS>
-__device__ __forceinline__ Four read(State& state, const float4* vector, float decay, const float4* key, const Four& delta) {
+__device__ __forceinline__ Four read(State& state, const float4* vector, float decay, const float4* key,
+                                     const Four& delta) {
     const unsigned group = threadIdx.x % 32 / 4;
     Four sums = {};
 #pragma unroll
@@ -144,7 +145,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 
         const unsigned row = row_of(i, group);
         Four four = {};
         if (run.from != NO_STATE && (KEY_DIM % 32 == 0 || row < KEY_DIM)) {
-            four = load_columns(matrices + (static_cast<unsigned long long>(run.from) * value_heads + head) * matrix + row * VALUE_DIM, column);
+            four = load_columns(
+                matrices + (static_cast<unsigned long long>(run.from) * value_heads + head) * matrix + row * VALUE_DIM,
+                column);
         }
 #pragma unroll
         for (unsigned c = 0; c < 4; ++c) {
@@ -202,7 +205,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 
                 sums = read<false, true>(state, query, 1.0f, key, delta);
             }
             if (group == 0) {
-                store_columns(out + (run.first + place + token) * static_cast<unsigned long long>(value_width) + head * VALUE_DIM, column, sums);
+                store_columns(
+                    out + (run.first + place + token) * static_cast<unsigned long long>(value_width) + head * VALUE_DIM,
+                    column, sums);
             }
         }
     }
@@ -215,7 +220,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, KEY_PADDED > 128 ? 2 : 
         const unsigned row = row_of(i, group);
         if (KEY_DIM % 32 == 0 || row < KEY_DIM) {
             const Four four = {state[i][0], state[i][1], state[i][2], state[i][3]};
-            store_columns(matrices + (static_cast<unsigned long long>(run.to) * value_heads + head) * matrix + row * VALUE_DIM, column, four);
+            store_columns(
+                matrices + (static_cast<unsigned long long>(run.to) * value_heads + head) * matrix + row * VALUE_DIM,
+                column, four);
         }
     }
 }

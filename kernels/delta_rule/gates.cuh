@@ -13,8 +13,8 @@ __device__ __forceinline__ float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-__device__ __forceinline__ Gates gates_of(const float* ba, const float* rate, const float* dt, unsigned row, unsigned head,
-                                          unsigned value_heads) {
+__device__ __forceinline__ Gates gates_of(const float* ba, const float* rate, const float* dt, unsigned row,
+                                          unsigned head, unsigned value_heads) {
     const float* of_row = ba + row * 2ull * value_heads;
     return {1.0f / (1.0f + expf(-of_row[head])), rate[head] * softplus(of_row[value_heads + head] + dt[head])};
 }

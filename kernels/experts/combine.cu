@@ -1,4 +1,5 @@
-// out[r][i] = sum over the row's experts, the likeliest first, of weight * x[place][i]; if `adds`, out[r][i] += that sum.
+// out[r][i] = sum over the row's experts, the likeliest first, of weight * x[place][i]; if `adds`, out[r][i] += that
+// sum.
 //
 // Shapes: out f32 [R, width], x ELEMENT [places, width]; places, weights [R, chosen].
 // Grid: x = row, y = blocks over the elements of the row.
@@ -29,9 +30,9 @@ __device__ __forceinline__ void combine_row(float* out, const ELEMENT* x, const 
     }
 }
 
-extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __restrict__ x, const unsigned* __restrict__ places,
-                                   const float* __restrict__ weights, unsigned chosen, unsigned width,
-                                   unsigned adds) {
+extern "C" __global__ void combine(float* __restrict__ out, const ELEMENT* __restrict__ x,
+                                   const unsigned* __restrict__ places, const float* __restrict__ weights,
+                                   unsigned chosen, unsigned width, unsigned adds) {
     unsigned long long row = blockIdx.x;
     places += row * chosen;
     weights += row * chosen;

@@ -1,6 +1,6 @@
-// expert_linear by tensor cores of sm_80 and later, for f16 and bf16: what expert_linear_wgmma.cu computes, with the same
-// operands. A block of four warps multiplies 64 rows of the product, 16 a warp, by up to CAP places; weights and inputs
-// come through a ring of STAGES panels.
+// expert_linear by tensor cores of sm_80 and later, for f16 and bf16: what expert_linear_wgmma.cu computes, with the
+// same operands. A block of four warps multiplies 64 rows of the product, 16 a warp, by up to CAP places; weights and
+// inputs come through a ring of STAGES panels.
 //
 // Shapes, definition: as in expert_linear_wgmma.cu. The sum over the inputs is the same chain for all tile sizes.
 // Grid: any number of blocks of 128 threads; SHARED_BYTES of dynamic shared memory.
@@ -21,7 +21,8 @@ struct Copies {
     unsigned inputs[CAP / TOGETHER];
     unsigned inner, columns, row, chunk;
 
-    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned product, unsigned columns, const ELEMENT* x, const char* all)
+    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned product, unsigned columns,
+                                      const ELEMENT* x, const char* all)
         : x(x), inner(operands.inner), columns(columns), row(threadIdx.x / 8), chunk(threadIdx.x % 8) {
 #pragma unroll
         for (unsigned i = 0; i < PANEL / TOGETHER; i++) {
@@ -49,7 +50,8 @@ struct Copies {
                 if (i * TOGETHER < columns) {
                     const bool exists = inputs[i] != 0xffffffff && from < inner;
                     const ELEMENT* input = x + (exists ? static_cast<unsigned long long>(inputs[i]) * inner + from : 0);
-                    copy_16(to + WEIGHT_PANEL_BYTES + (i * TOGETHER + row) * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16, input, exists);
+                    copy_16(to + WEIGHT_PANEL_BYTES + (i * TOGETHER + row) * PANEL_ROW_BYTES + (chunk ^ row % 8) * 16,
+                            input, exists);
                 }
             }
         }
@@ -59,7 +61,8 @@ struct Copies {
 
 // Multiplies one tile of COLUMNS columns and stores its results. Called by all threads of the block.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results, unsigned product, const ELEMENT* x, const char* weights, unsigned ring) {
+__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results,
+                                              unsigned product, const ELEMENT* x, const char* weights, unsigned ring) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, panels = panels_of(operands.inner);
     const Copies copies(operands, rows, product, COLUMNS, x, weights);
     float sum[COLUMNS / 8][4] = {};
@@ -83,7 +86,8 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
 #pragma unroll
             for (unsigned n = 0; n < COLUMNS / 8; n += 2) {
                 unsigned b[4];
-                load_matrices(b, inputs + (n * 8 + lane / 16 * 8 + lane % 8) * PANEL_ROW_BYTES + ((k * 2 + lane / 8 % 2) ^ lane % 8) * 16);
+                load_matrices(b, inputs + (n * 8 + lane / 16 * 8 + lane % 8) * PANEL_ROW_BYTES +
+                                     ((k * 2 + lane / 8 % 2) ^ lane % 8) * 16);
                 multiply<ELEMENT>(sum[n], a, b[0], b[1]);
                 multiply<ELEMENT>(sum[n + 1], a, b[2], b[3]);
             }
@@ -96,9 +100,10 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-    expert_linear(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights, const float* __restrict__ bias,
-                  const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                  unsigned inner, unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
+    expert_linear(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights,
+                  const float* __restrict__ bias, const unsigned* __restrict__ firsts,
+                  const unsigned* __restrict__ rows, unsigned experts, unsigned outputs, unsigned inner,
+                  unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ TileEnds ends;
     const Operands operands = {firsts, rows, experts, outputs, inner, gathers};

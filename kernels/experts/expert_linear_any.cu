@@ -1,9 +1,9 @@
 // expert_linear for every element type and shape: out[place] = matrix[expert] x[input of the place] (+ bias[expert]).
 // Takes f32 weights, and those whose width no tensor-core kernel takes.
 //
-// Shapes: x ELEMENT [rows or places, inner]; weights ELEMENT [experts, outputs, inner]; bias f32 [experts, outputs]; firsts
-// [experts + 1], rows [places]; out OUT [places, outputs]. An output is one chain of f32 multiply-adds over the inputs in
-// rising order.
+// Shapes: x ELEMENT [rows or places, inner]; weights ELEMENT [experts, outputs, inner]; bias f32 [experts, outputs];
+// firsts [experts + 1], rows [places]; out OUT [places, outputs]. An output is one chain of f32 multiply-adds over the
+// inputs in rising order.
 // Grid: x = tiles of TILE outputs, y = any number of blocks that share the tiles of places. A block has TILE x TILE
 // threads, one output each; operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication.
@@ -16,8 +16,9 @@ constexpr unsigned TILE = 16;
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
     expert_linear_any(OUT* __restrict__ out, const ELEMENT* __restrict__ x, const ELEMENT* __restrict__ weights,
-                      const float* __restrict__ bias, const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows,
-                      unsigned experts, unsigned outputs, unsigned inner, unsigned gathers, unsigned biased) {
+                      const float* __restrict__ bias, const unsigned* __restrict__ firsts,
+                      const unsigned* __restrict__ rows, unsigned experts, unsigned outputs, unsigned inner,
+                      unsigned gathers, unsigned biased) {
     // One extra column, so that a warp reading one column hits different banks.
     __shared__ float x_tile[TILE][TILE + 1], w_tile[TILE][TILE + 1];
     __shared__ TileEnds ends;
@@ -31,7 +32,9 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
         const bool has_row = tile_row < places.count, has_weights = weight_row < outputs;
         const unsigned place = places.first + tile_row;
         const ELEMENT* input = x + static_cast<unsigned long long>(has_row ? input_of(operands, place) : 0) * inner;
-        const ELEMENT* weight = weights + (static_cast<unsigned long long>(places.expert) * outputs + (has_weights ? weight_row : 0)) * inner;
+        const ELEMENT* weight =
+            weights +
+            (static_cast<unsigned long long>(places.expert) * outputs + (has_weights ? weight_row : 0)) * inner;
         float sum = 0.0f;
         for (unsigned k = 0; k < inner; k += TILE) {
             const bool inside = k + column < inner;

@@ -1,19 +1,21 @@
-// expert_linear on Hopper, for f16 and bf16: every expert's matrix times the inputs of its places, or, if GATED, the gate
-// of its two halves. One block per multiprocessor, of three or four warpgroups: in one a warp copies weights into a ring and
-// three copy inputs, the others multiply 64 rows of panels each. Tiles follow each other in the ring without a gap, so that few
-// places cost what reading the weights costs.
+// expert_linear on Hopper, for f16 and bf16: every expert's matrix times the inputs of its places, or, if GATED, the
+// gate of its two halves. One block per multiprocessor, of three or four warpgroups: in one a warp copies weights into
+// a ring and three copy inputs, the others multiply 64 rows of panels each. Tiles follow each other in the ring without
+// a gap, so that few places cost what reading the weights costs.
 //
-// out[place] = matrix[expert] x[input of the place] (+ bias[expert]); with GATED, gate(first half, second half) of that.
+// out[place] = matrix[expert] x[input of the place] (+ bias[expert]); with GATED, gate(first half, second half) of
+// that.
 //
-// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in experts/panels.cuh; bias f32 [experts,
-// outputs]; firsts [experts + 1], rows [places]; out ELEMENT (or f32 if `sums`) [places, outputs, or half of them].
-// A tile has up to CAP places. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is the
-// same chain for all sizes, so a result depends on its input and its expert alone.
+// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in experts/panels.cuh; bias f32
+// [experts, outputs]; firsts [experts + 1], rows [places]; out ELEMENT (or f32 if `sums`) [places, outputs, or half of
+// them].
+// A tile has up to CAP places. Its columns are rounded up to a size of `multiply_panels`; the sum over the inputs is
+// the same chain for all sizes, so a result depends on its input and its expert alone.
 // Grid: any number of blocks of (MULTIPLIERS + 1) * 128 threads; dynamic shared memory for the ring (`ExpertTiles` of
 // crates/cuda/src/compile/elements.rs).
-// Limit: bandwidth of the weights for few places; for many, tensor cores and memory at once, and what neither hides: a tile's
-// end, for which its block's tensor cores wait. No cache is near its rate: asking for weights ahead of the ring only has
-// them read twice, and tiles of twice the panels leave rings too short.
+// Limit: bandwidth of the weights for few places; for many, tensor cores and memory at once, and what neither hides: a
+// tile's end, for which its block's tensor cores wait. No cache is near its rate: asking for weights ahead of the ring
+// only has them read twice, and tiles of twice the panels leave rings too short.
 // Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/grouped.rs.
 //
 // Defines: ELEMENT, CAP (64 or 192), GATED (0 or 1).
@@ -48,7 +50,10 @@ struct Work {
     unsigned count, index;
 
     __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
-        : operands(given), across((given.outputs + PRODUCTS - 1) / PRODUCTS), count(ends.of[given.experts - 1] * across), index(blockIdx.x) {}
+        : operands(given),
+          across((given.outputs + PRODUCTS - 1) / PRODUCTS),
+          count(ends.of[given.experts - 1] * across),
+          index(blockIdx.x) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
@@ -71,7 +76,8 @@ __device__ constexpr unsigned more_columns(unsigned columns) {
 }
 
 // Runs the warp that copies weights: a lane for each panel of a stage.
-__device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, const char* weights, unsigned ring, Ring& shared) {
+__device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, const char* weights, unsigned ring,
+                                             Ring& shared) {
     const Operands& operands = work.operands;
     const unsigned lane = threadIdx.x % 32, panels = panels_of(operands.inner);
     RingCursor cursor;
@@ -91,7 +97,8 @@ __device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, co
             // The barrier knows of the bytes before any of them can come.
             __syncwarp();
             if (lane < real) {
-                copy_bulk(ring + cursor.stage * STAGE_BYTES + lane * WEIGHT_PANEL_BYTES, from, WEIGHT_PANEL_BYTES, full);
+                copy_bulk(ring + cursor.stage * STAGE_BYTES + lane * WEIGHT_PANEL_BYTES, from, WEIGHT_PANEL_BYTES,
+                          full);
             }
             from += WEIGHT_PANEL_BYTES;
             cursor.next();
@@ -100,9 +107,10 @@ __device__ __forceinline__ void copy_weights(Work work, const TileEnds& ends, co
 }
 
 // Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
-// whatever lay there before; they are not stored. Copies arrive by themselves, so that no thread waits for them: products
-// wait for a stage's inputs only as long as these are on their way, not for room in the stages behind it.
-__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
+// whatever lay there before; they are not stored. Copies arrive by themselves, so that no thread waits for them:
+// products wait for a stage's inputs only as long as these are on their way, not for room in the stages behind it.
+__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring,
+                                            Ring& shared) {
     constexpr unsigned TOGETHER = INPUT_WARPS * 4, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
     static_assert(TOGETHER % 8 == 4, "every other turn differs in bit 2 of its rows");
     const Operands& operands = work.operands;
@@ -128,7 +136,8 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
 #pragma unroll
             for (unsigned i = 0; i < TURNS; i++) {
                 if (i < turns) {
-                    copy_16(to + i * TOGETHER * PANEL_ROW_BYTES + (place ^ i % 2 * 64), column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
+                    copy_16(to + i * TOGETHER * PANEL_ROW_BYTES + (place ^ i % 2 * 64),
+                            column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
                 }
             }
             arrive_with_copies(shared_address(&shared.full[cursor.stage]));
@@ -145,7 +154,8 @@ using Sums = float[CAP / 8][4];
 
 // Adds the products of a tile of COLUMNS columns to the first of `sum`.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_columns(unsigned panels, unsigned ring, Ring& shared, RingCursor& cursor, Sums& sum) {
+__device__ __forceinline__ void multiply_columns(unsigned panels, unsigned ring, Ring& shared, RingCursor& cursor,
+                                                 Sums& sum) {
     const unsigned group = threadIdx.x / GROUP_THREADS - 1;
     unsigned before = 0;
     auto release = [&] {
@@ -159,7 +169,8 @@ __device__ __forceinline__ void multiply_columns(unsigned panels, unsigned ring,
         // Inputs were not written by the copy engine.
         fence_proxies();
         const unsigned stage = ring + cursor.stage * STAGE_BYTES;
-        const unsigned long long w = descriptor(stage + group * WEIGHT_PANEL_BYTES), x = descriptor(stage + WEIGHT_BYTES);
+        const unsigned long long w = descriptor(stage + group * WEIGHT_PANEL_BYTES),
+                                 x = descriptor(stage + WEIGHT_BYTES);
         begin_products();
 #pragma unroll
         for (unsigned k = 0; k < PANEL / 16; k++) {
@@ -180,7 +191,8 @@ __device__ __forceinline__ void multiply_columns(unsigned panels, unsigned ring,
 
 // The same, of the fewest columns that hold `count` places, at least COLUMNS.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_fitting(unsigned count, unsigned panels, unsigned ring, Ring& shared, RingCursor& cursor, Sums& sum) {
+__device__ __forceinline__ void multiply_fitting(unsigned count, unsigned panels, unsigned ring, Ring& shared,
+                                                 RingCursor& cursor, Sums& sum) {
     if constexpr (COLUMNS < CAP) {
         if (count > COLUMNS) {
             return multiply_fitting<more_columns(COLUMNS)>(count, panels, ring, shared, cursor, sum);
@@ -190,7 +202,8 @@ __device__ __forceinline__ void multiply_fitting(unsigned count, unsigned panels
 }
 
 // Runs a multiplying warpgroup. `staging`: its buffers, if results are staged.
-__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned ring, Ring& shared, unsigned char* staging) {
+__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned ring,
+                                               Ring& shared, unsigned char* staging) {
     const unsigned group = threadIdx.x / GROUP_THREADS - 1, warp = threadIdx.x % GROUP_THREADS / 32;
     const bool staged = STAGED && !results.sums && width_of(work.operands) % 8 == 0;
     RingCursor cursor;
@@ -198,7 +211,8 @@ __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, 
 #pragma unroll 1
     for (; work.more(); work.next()) {
         const Rows rows = work.rows(ends);
-        // Zeros, not a first product without a sum; and one set of sums for all columns: else more registers are in use.
+        // Zeros, not a first product without a sum; and one set of sums for all columns: else more registers are in
+        // use.
         Sums sum = {};
         multiply_fitting<FEWEST_COLUMNS>(rows.count, panels_of(work.operands.inner), ring, shared, cursor, sum);
         settled(sum);
@@ -212,9 +226,10 @@ __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, 
 }
 
 extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 1)
-    expert_linear_wgmma(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights, const float* __restrict__ bias,
-                        const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                        unsigned inner, unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
+    expert_linear_wgmma(void* out, const ELEMENT* __restrict__ x, const char* __restrict__ weights,
+                        const float* __restrict__ bias, const unsigned* __restrict__ firsts,
+                        const unsigned* __restrict__ rows, unsigned experts, unsigned outputs, unsigned inner,
+                        unsigned gathers, unsigned biased, unsigned sums, unsigned gate) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring shared;
     __shared__ TileEnds ends;
@@ -243,7 +258,8 @@ extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 
         }
     } else {
         more_registers<MULTIPLIER_REGISTERS>();
-        multiply_tiles(work, ends, results, ring, shared, aligned + STAGES * STAGE_BYTES + (warp / 4 - 1) * STAGING_BYTES);
+        multiply_tiles(work, ends, results, ring, shared,
+                       aligned + STAGES * STAGE_BYTES + (warp / 4 - 1) * STAGING_BYTES);
     }
 }
 #endif

@@ -1,8 +1,8 @@
-// Copies the matrices of experts to panels (experts/panels.cuh), once, when they are loaded. `alternates`: outputs are gates
-// and ups.
+// Copies the matrices of experts to panels (experts/panels.cuh), once, when they are loaded. `alternates`: outputs are
+// gates and ups.
 //
-// Shapes: from ELEMENT [outputs, inner], one expert; to: its panels, [ceil(outputs / 64)][ceil(inner / 64)][64 rows of 128
-// bytes], missing elements zero.
+// Shapes: from ELEMENT [outputs, inner], one expert; to: its panels, [ceil(outputs / 64)][ceil(inner / 64)][64 rows of
+// 128 bytes], missing elements zero.
 // Grid: x = panels, y = groups of 64 outputs; 256 threads, two chunks of eight elements each.
 // Limit: bandwidth, 4 bytes per element.
 // Definition: `Backend::experts`.
@@ -11,7 +11,8 @@
 #include "experts/panels.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    expert_panels(ELEMENT* __restrict__ to, const ELEMENT* __restrict__ from, unsigned outputs, unsigned inner, unsigned alternates) {
+    expert_panels(ELEMENT* __restrict__ to, const ELEMENT* __restrict__ from, unsigned outputs, unsigned inner,
+                  unsigned alternates) {
     ELEMENT* panel = to + (static_cast<unsigned long long>(blockIdx.y) * gridDim.x + blockIdx.x) * (PANEL * PANEL);
     for (unsigned i = threadIdx.x; i < PANEL * 8; i += 256) {
         const unsigned row = i / 8, chunk = i % 8, output = blockIdx.y * PANEL + row;

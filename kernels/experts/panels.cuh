@@ -1,10 +1,10 @@
 // Weights of experts as panels, the form in which the tensor-core kernels copy them: [expert][64 outputs][64 inputs], a
-// panel of 64 rows of 128 bytes, swizzled as attention/wgmma.cuh describes; missing outputs and inputs are zeros. A tile of inputs, a row for each place, lies in shared memory in the
-// same way.
+// panel of 64 rows of 128 bytes, swizzled as attention/wgmma.cuh describes; missing outputs and inputs are zeros. A
+// tile of inputs, a row for each place, lies in shared memory in the same way.
 //
-// Where outputs are gates and, behind them, as many ups, the rows of panels are eight gates and their eight ups in turn:
-// then a thread holds both of a result. Products and weights are counted in these rows; with GATED two of them make a
-// result.
+// Where outputs are gates and, behind them, as many ups, the rows of panels are eight gates and their eight ups in
+// turn: then a thread holds both of a result. Products and weights are counted in these rows; with GATED two of them
+// make a result.
 #pragma once
 
 #include "experts/tile.cuh"
@@ -34,6 +34,7 @@ __device__ __forceinline__ unsigned matrix_row(unsigned row, unsigned outputs, b
 
 // Offset in bytes of row `row` of an expert's panels, a multiple of 8, in panel 0.
 __device__ __forceinline__ unsigned long long row_at(const Operands& operands, unsigned expert, unsigned row) {
-    const unsigned long long group = static_cast<unsigned long long>(expert) * panels_of(operands.outputs) + row / PANEL;
+    const unsigned long long group =
+        static_cast<unsigned long long>(expert) * panels_of(operands.outputs) + row / PANEL;
     return group * panels_of(operands.inner) * WEIGHT_PANEL_BYTES + row % PANEL * PANEL_ROW_BYTES;
 }

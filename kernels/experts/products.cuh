@@ -20,7 +20,9 @@
 #define REGISTERS_160 REGISTERS_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define REGISTERS_176 REGISTERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define REGISTERS_192 REGISTERS_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGISTERS_256 REGISTERS_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define REGISTERS_256 REGISTERS_192 \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, " \
+    "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SUMS_8(sum, n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
 #define SUMS_16(sum, n) SUMS_8(sum, n), SUMS_8(sum, n + 1)
 #define SUMS_32(sum, n) SUMS_16(sum, n), SUMS_16(sum, n + 2)
@@ -38,12 +40,15 @@
 
 // sum [64 x N] += weights [64 x 16] inputs [N x 16]^T. WEIGHTS, INPUTS: the operands behind the sum's registers.
 template <class T, unsigned N>
-__device__ __forceinline__ void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights, unsigned long long inputs);
+__device__ __forceinline__ void multiply_panels(float (&sum)[N / 8][4], unsigned long long weights,
+                                                unsigned long long inputs);
 
 #define DEFINE_PANELS(T, types, N, WEIGHTS, INPUTS) \
     template <> \
-    __device__ __forceinline__ void multiply_panels<T, N>(float (&sum)[N / 8][4], unsigned long long weights, unsigned long long inputs) { \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" REGISTERS_##N "}, " WEIGHTS ", " INPUTS ", 1, 1, 1, 0, 0;" \
+    __device__ __forceinline__ void multiply_panels<T, N>(float (&sum)[N / 8][4], unsigned long long weights, \
+                                                          unsigned long long inputs) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" REGISTERS_##N "}, " \
+                     WEIGHTS ", " INPUTS ", 1, 1, 1, 0, 0;" \
                      : SUMS_##N(sum, 0) \
                      : "l"(weights), "l"(inputs)); \
     }

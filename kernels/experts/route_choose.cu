@@ -1,9 +1,9 @@
 // Chooses the experts of each row, those with the largest scores, the lower number first among equals, and weighs them.
 //
-// Shapes: scores f32 [rows, experts]; factors f32 [experts], if `scaled`; out: expert_of [rows, chosen], weights f32 [rows,
-// chosen], the likeliest first. chosen <= 32.
-// kind: weights are 0 the softmax over all experts, 1 the softmax over the chosen ones (or over all, divided by their sum,
-// which is the same), 2 sigmoids, 3 sigmoids divided by the sum of the chosen ones.
+// Shapes: scores f32 [rows, experts]; factors f32 [experts], if `scaled`; out: expert_of [rows, chosen], weights f32
+// [rows, chosen], the likeliest first. chosen <= 32.
+// kind: weights are 0 the softmax over all experts, 1 the softmax over the chosen ones (or over all, divided by their
+// sum, which is the same), 2 sigmoids, 3 sigmoids divided by the sum of the chosen ones.
 // Grid: one warp per row, WARPS to a block; WARPS * experts words of dynamic shared memory.
 // Limit: latency, `chosen` passes over a row's scores.
 // Definition: `Backend::route`; on the CPU, `choose` of crates/cpu/src/experts.rs.

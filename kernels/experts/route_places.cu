@@ -1,8 +1,8 @@
 // Gives every choice of an expert its place: places are sorted by expert, those of an expert by row.
 //
-// Shapes: expert_of [choices], choices = rows * chosen, padded to a multiple of 8; out: firsts [experts + 1], the first place
-// of each expert and the number of places; rows [choices], the row of each place; places [choices], the place of each
-// choice. needed[0] rises by the number of experts that have places, needed[1] by 1.
+// Shapes: expert_of [choices], choices = rows * chosen, padded to a multiple of 8; out: firsts [experts + 1], the first
+// place of each expert and the number of places; rows [choices], the row of each place; places [choices], the place of
+// each choice. needed[0] rises by the number of experts that have places, needed[1] by 1.
 // Grid: one block of THREADS threads per expert, which looks at all choices; a thread at RUN neighbours at a time.
 // Limit: latency; every block reads 2 bytes per choice, twice.
 // Definition: `Backend::route`; on the CPU, `sort` of crates/cpu/src/experts.rs.
@@ -13,8 +13,8 @@ struct alignas(16) Choices {
     unsigned short of[RUN];
 };
 
-// The sum of `x` over the threads before this one. `sums`: a word for each warp and one more, which becomes the sum over
-// all.
+// The sum of `x` over the threads before this one. `sums`: a word for each warp and one more, which becomes the sum
+// over all.
 __device__ __forceinline__ unsigned sum_before(unsigned x, unsigned* sums) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     unsigned up_to = x;
@@ -40,8 +40,8 @@ __device__ __forceinline__ unsigned sum_before(unsigned x, unsigned* sums) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_places(unsigned* __restrict__ firsts, unsigned* __restrict__ rows, unsigned* __restrict__ places,
-                 unsigned* __restrict__ needed, const Choices* __restrict__ expert_of, unsigned choices, unsigned chosen,
-                 unsigned experts) {
+                 unsigned* __restrict__ needed, const Choices* __restrict__ expert_of, unsigned choices,
+                 unsigned chosen, unsigned experts) {
     __shared__ unsigned sums[THREADS / 32 + 1];
     const unsigned expert = blockIdx.x;
     // A thread takes `runs` neighbouring runs, so that its choices stay in order.

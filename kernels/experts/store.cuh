@@ -35,8 +35,8 @@ struct Place {
     bool aligned;
 };
 
-// Stores what lanes hold of eight results of eight places: each `x` of its result and an even place, `y` of the place behind
-// it. Transposed, a lane has two results of place lane / 4: one store, if both exist and the address allows it.
+// Stores what lanes hold of eight results of eight places: each `x` of its result and an even place, `y` of the place
+// behind it. Transposed, a lane has two results of place lane / 4: one store, if both exist and the address allows it.
 __device__ __forceinline__ void store_results(const Place& place, bool exists, float x, float y) {
     const unsigned pair = transpose(pack<ELEMENT>(x, y));
     if (!exists || place.exist == 0) {
@@ -53,19 +53,23 @@ __device__ __forceinline__ void store_results(const Place& place, bool exists, f
 }
 
 // The biases of the two rows of the product that a lane holds, of a warp whose first is row `product` of the panels.
-__device__ __forceinline__ void biases_of(const Results& results, const Operands& operands, const Rows& rows, unsigned product, float (&bias)[2]) {
+__device__ __forceinline__ void biases_of(const Results& results, const Operands& operands, const Rows& rows,
+                                          unsigned product, float (&bias)[2]) {
 #pragma unroll
     for (unsigned half = 0; half < 2; half++) {
         const unsigned row = product + half * 8 + threadIdx.x % 32 / 4;
         const bool exists = results.biased && row < operands.outputs;
-        bias[half] = exists ? results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs + matrix_row(row, operands.outputs, GATED)] : 0.0f;
+        bias[half] = exists ? results.bias[static_cast<unsigned long long>(rows.expert) * operands.outputs +
+                                           matrix_row(row, operands.outputs, GATED)]
+                            : 0.0f;
     }
 }
 
-// Stores sums in f32, from row `result` of the results on. What they are added to is read many at a time: the compiler would
-// let each read wait for the store before it, which may be of the same address for all it knows.
+// Stores sums in f32, from row `result` of the results on. What they are added to is read many at a time: the compiler
+// would let each read wait for the store before it, which may be of the same address for all it knows.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void store_f32(const Results& results, const Rows& rows, unsigned width, unsigned result, const float (&sum)[COLUMNS][4], const float (&bias)[2]) {
+__device__ __forceinline__ void store_f32(const Results& results, const Rows& rows, unsigned width, unsigned result,
+                                          const float (&sum)[COLUMNS][4], const float (&bias)[2]) {
     constexpr unsigned TOGETHER = COLUMNS < 4 ? COLUMNS : 4;
     static_assert(COLUMNS % TOGETHER == 0, "columns are stored by so many");
     const unsigned lane = threadIdx.x % 32, row = result + lane / 4, column = lane % 4 * 2;
@@ -76,8 +80,12 @@ __device__ __forceinline__ void store_f32(const Results& results, const Rows& ro
             break;
         }
         float old[TOGETHER][4];
-        auto exists = [&](unsigned n, unsigned i) { return (first + n) * 8 + column + i % 2 < rows.count && row + i / 2 * 8 < width; };
-        auto at = [&](unsigned n, unsigned i) { return to + static_cast<unsigned long long>((first + n) * 8 + column + i % 2) * width + i / 2 * 8; };
+        auto exists = [&](unsigned n, unsigned i) {
+            return (first + n) * 8 + column + i % 2 < rows.count && row + i / 2 * 8 < width;
+        };
+        auto at = [&](unsigned n, unsigned i) {
+            return to + static_cast<unsigned long long>((first + n) * 8 + column + i % 2) * width + i / 2 * 8;
+        };
 #pragma unroll
         for (unsigned n = 0; n < TOGETHER; n++) {
 #pragma unroll
@@ -100,7 +108,8 @@ __device__ __forceinline__ void store_f32(const Results& results, const Rows& ro
 
 // Stores the sums of a warp, whose first product is row `product` of the panels, a multiple of 16.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows, unsigned product, const float (&sum)[COLUMNS][4]) {
+__device__ __forceinline__ void store_sums(const Results& results, const Operands& operands, const Rows& rows,
+                                           unsigned product, const float (&sum)[COLUMNS][4]) {
     const unsigned lane = threadIdx.x % 32, width = width_of(operands);
     float bias[2];
     biases_of(results, operands, rows, product, bias);
@@ -111,7 +120,8 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
     const unsigned result = results_of(product), first = result + lane % 4 * 2;
     const bool aligned = width % 2 == 0;
     const unsigned long long stride = width * 8ull;  // to the next eight places
-    ELEMENT* to = static_cast<ELEMENT*>(results.out) + static_cast<unsigned long long>(rows.first + lane / 4) * width + first;
+    ELEMENT* to =
+        static_cast<ELEMENT*>(results.out) + static_cast<unsigned long long>(rows.first + lane / 4) * width + first;
 #pragma unroll
     for (unsigned n = 0; n < COLUMNS; n++) {
         if (n * 8 >= rows.count) {
@@ -120,11 +130,13 @@ __device__ __forceinline__ void store_sums(const Results& results, const Operand
         const float (&s)[4] = sum[n];
         const bool exists = n * 8 + lane / 4 < rows.count;
         if (GATED) {
-            const float x = gated(s[0] + bias[0], s[2] + bias[1], results.gate), y = gated(s[1] + bias[0], s[3] + bias[1], results.gate);
+            const float x = gated(s[0] + bias[0], s[2] + bias[1], results.gate),
+                        y = gated(s[1] + bias[0], s[3] + bias[1], results.gate);
             store_results({to, first < width ? width - first : 0, aligned}, exists, x, y);
         } else {
             store_results({to, first < width ? width - first : 0, aligned}, exists, s[0] + bias[0], s[1] + bias[0]);
-            store_results({to + 8, first + 8 < width ? width - first - 8 : 0, aligned}, exists, s[2] + bias[1], s[3] + bias[1]);
+            store_results({to + 8, first + 8 < width ? width - first - 8 : 0, aligned}, exists, s[2] + bias[1],
+                          s[3] + bias[1]);
         }
         to += stride;
     }

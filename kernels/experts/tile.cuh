@@ -1,6 +1,6 @@
-// How the products of experts are cut into tiles: what all kernels of expert_linear share. A tile is up to CAP places of
-// one expert times some of its outputs. Blocks find their tiles in `firsts`, which route_places has written, so that no
-// host reads a count.
+// How the products of experts are cut into tiles: what all kernels of expert_linear share. A tile is up to CAP places
+// of one expert times some of its outputs. Blocks find their tiles in `firsts`, which route_places has written, so that
+// no host reads a count.
 #pragma once
 
 #include "element.cuh"

@@ -1,5 +1,5 @@
-// 4-bit codes (four_bit/panels.cuh) as pairs of f16 or bf16 in registers, exactly: INT4 less its zero point, FP4 as it is or
-// times its scale. Other scales are not in them: what sums are multiplied by in f32 is up to who sums them.
+// 4-bit codes (four_bit/panels.cuh) as pairs of f16 or bf16 in registers, exactly: INT4 less its zero point, FP4 as it
+// is or times its scale. Other scales are not in them: what sums are multiplied by in f32 is up to who sums them.
 #pragma once
 
 #include "four_bit/panels.cuh"
@@ -67,8 +67,8 @@ __device__ __forceinline__ unsigned code_mark(const unsigned char* panel, unsign
     return FP4 ? panel[CODE_BYTES + group * CODE_OUTPUTS + output] : panel_zero(panel, group, output);
 }
 
-// The pair that decodes an output's codes. INT4: -(BASE + zero), which is added to codes above BASE. FP4: what bits in the
-// place of a T are multiplied by; if SCALED, the power of two of the scale, at most 2, is in it.
+// The pair that decodes an output's codes. INT4: -(BASE + zero), which is added to codes above BASE. FP4: what bits in
+// the place of a T are multiplied by; if SCALED, the power of two of the scale, at most 2, is in it.
 template <class T, bool SCALED>
 __device__ __forceinline__ unsigned code_pair(unsigned mark) {
     static_assert(!SCALED || (FP4 && HOLDS_SCALES<T>), "others have scales apart");
@@ -103,7 +103,8 @@ __device__ __forceinline__ void decode(unsigned (&to)[4], unsigned word, const u
         // With no shift both masks are one.
         to[i] = (word << 3 * i & SIGNS) | (word << (3 * i + Constants::SHIFT) & SIZES << Constants::SHIFT);
     }
-    const unsigned high = Constants::SHIFT == 0 ? word >> 5 : word >> 2, low = Constants::SHIFT == 0 ? word >> 4 : word >> 1;
+    const unsigned high = Constants::SHIFT == 0 ? word >> 5 : word >> 2,
+                   low = Constants::SHIFT == 0 ? word >> 4 : word >> 1;
     to[3] = (word << 1 & SIGNS) | (high & 0x01000100 << Constants::SHIFT) | (low & 0x00c000c0 << Constants::SHIFT);
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
@@ -123,7 +124,8 @@ __device__ __forceinline__ float number_at(const unsigned char* panel, unsigned 
     const unsigned pair = words[k % 64 / 16] >> k % 2 * 16;
     const float scale = panel_scale(panel, k / GROUP, output);
     if (!FP4) {
-        return scale * (static_cast<float>(pair >> 4 * i & 15) - static_cast<float>(panel_zero(panel, k / GROUP, output)));
+        return scale *
+               (static_cast<float>(pair >> 4 * i & 15) - static_cast<float>(panel_zero(panel, k / GROUP, output)));
     }
     const unsigned sign = (i < 3 ? pair >> (15 - 3 * i) : pair >> 14) & 1;
     const unsigned size = i < 3 ? pair >> (6 - 3 * i) & 7 : (pair >> 13 & 1) << 2 | (pair >> 10 & 3);

@@ -1,16 +1,16 @@
 // Every expert's matrix of 4-bit weights times the inputs of its places, on Hopper, for f16 and bf16. One block per
-// multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs. The others turn codes
-// into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take every SPLITS-th panel, so
-// that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
+// multiprocessor: in one warpgroup a warp copies panels of codes into a ring and three copy inputs. The others turn
+// codes into operands in registers and multiply 64 outputs each. SPLITS of them share outputs and take every SPLITS-th
+// panel, so that few outputs occupy the whole multiprocessor too. Tiles follow each other in the ring without a gap.
 //
-// out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An element of
-// the matrix is scale * (code - zero), and sums are those of four_bit/sums.cuh.
+// out[place] = matrix[expert] x[input of the place] (+ bias[expert]) (+ the old out[place], if `accumulates`). An
+// element of the matrix is scale * (code - zero), and sums are those of four_bit/sums.cuh.
 //
-// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32 [experts,
-// outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
+// Shapes: x ELEMENT [rows or places, inner], inner a multiple of 8; weights as in four_bit/panels.cuh; bias f32
+// [experts, outputs]; firsts [experts + 1], rows [places]; out ELEMENT (f32 if `sums`) [places, outputs].
 // A tile has up to CAP places. The sum over the inputs is the same chain for all its sizes; SPLITS changes it.
-// Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits' sums
-// (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
+// Grid: any number of blocks of (GROUPS * SPLITS + 1) * 128 threads; dynamic shared memory for the ring and the splits'
+// sums (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few places; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::expert_linear`; on the CPU, crates/cpu/src/gemm/quantised/clear.rs.
 //
@@ -30,7 +30,8 @@ constexpr unsigned OUTPUTS = GROUPS * CODE_OUTPUTS;  // of a tile
 // A stage has inputs in two panels of 64, which are aligned to 1024 bytes, and behind them GROUPS panels of codes.
 constexpr unsigned INPUT_PANEL_BYTES = CAP * PANEL_ROW_BYTES, INPUT_BYTES = 2 * INPUT_PANEL_BYTES;
 constexpr unsigned STAGE_BYTES = (INPUT_BYTES + GROUPS * CODE_PANEL_BYTES + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;
-// Stages whose inputs may be on their way while the next one is copied. Every split reads a stage while it waits for its next.
+// Stages whose inputs may be on their way while the next one is copied. Every split reads a stage while it waits for
+// its next.
 constexpr unsigned FREE_STAGES = STAGES - SPLITS - 1, BEHIND = FREE_STAGES < 2 ? FREE_STAGES : 2;
 constexpr unsigned INPUT_WARPS = 3;
 // All threads of a block begin with as many as a multiprocessor has for each.
@@ -92,7 +93,10 @@ struct Work {
     unsigned index;
 
     __device__ __forceinline__ Work(const Operands& given, const TileEnds& ends)
-        : operands(given), across((given.outputs + OUTPUTS - 1) / OUTPUTS), down(ends.of[given.experts - 1]), index(blockIdx.x) {}
+        : operands(given),
+          across((given.outputs + OUTPUTS - 1) / OUTPUTS),
+          down(ends.of[given.experts - 1]),
+          index(blockIdx.x) {}
     __device__ __forceinline__ bool more() const {
         return index < across * down;
     }
@@ -109,7 +113,8 @@ struct Work {
 };
 
 // Runs the warp that copies codes: a lane for each panel of a stage.
-__device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring, Ring& shared) {
+__device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, const unsigned char* weights, unsigned ring,
+                                           Ring& shared) {
     const Operands& operands = work.operands;
     const unsigned lane = threadIdx.x % 32, panels = code_panels(operands.inner);
     RingCursor cursor;
@@ -130,7 +135,8 @@ __device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, cons
             // The barrier knows of the bytes before any of them can come.
             __syncwarp();
             if (lane < real) {
-                copy_bulk(ring + cursor.stage * STAGE_BYTES + INPUT_BYTES + lane * CODE_PANEL_BYTES, from, CODE_PANEL_BYTES, full);
+                copy_bulk(ring + cursor.stage * STAGE_BYTES + INPUT_BYTES + lane * CODE_PANEL_BYTES, from,
+                          CODE_PANEL_BYTES, full);
             }
             from += CODE_PANEL_BYTES;
             cursor.next();
@@ -140,7 +146,8 @@ __device__ __forceinline__ void copy_codes(Work work, const TileEnds& ends, cons
 
 // Runs the warps that copy inputs, in chunks of 16 bytes, one column of chunks a thread. Columns without a place hold
 // whatever lay there before; they are not stored.
-__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring, Ring& shared) {
+__device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, const ELEMENT* x, unsigned ring,
+                                            Ring& shared) {
     constexpr unsigned TOGETHER = INPUT_WARPS * 2, TURNS = (CAP + TOGETHER - 1) / TOGETHER;  // rows copied at a time
     const Operands& operands = work.operands;
     const unsigned thread = threadIdx.x - 32, lane = thread % 32, row = thread / 16, chunk = thread % 16;
@@ -176,7 +183,8 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
             for (unsigned i = 0; i < TURNS; i++) {
                 if (i < turns) {
                     const unsigned at = i * TOGETHER + row;
-                    copy_16(to + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16, column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
+                    copy_16(to + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16,
+                            column + static_cast<unsigned long long>(inputs[i]) * 8, exists);
                 }
             }
             copies_issued();
@@ -193,9 +201,11 @@ __device__ __forceinline__ void copy_inputs(Work work, const TileEnds& ends, con
     }
 }
 
-// Adds the sums of all splits in their order, in the first one's registers. `partial`: [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
+// Adds the sums of all splits in their order, in the first one's registers. `partial`:
+// [SPLITS - 1][GROUPS][SPLIT_SUMS][128].
 template <unsigned COLUMNS>
-__device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group, unsigned split) {
+__device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float* partial, unsigned group,
+                                            unsigned split) {
     const unsigned thread = threadIdx.x % GROUP_THREADS;
     auto at = [&](unsigned of) { return partial + ((of - 1) * GROUPS + group) * SPLIT_SUMS * GROUP_THREADS + thread; };
     // The first split has read the sums of the tile before.
@@ -220,7 +230,8 @@ __device__ __forceinline__ void join_splits(float (&sum)[COLUMNS / 8][4], float*
 
 // Multiplies one tile of COLUMNS columns and stores its results. `turn`: the stages that all tiles before it had.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+__device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows, const Results& results,
+                                              unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
     const unsigned warpgroup = threadIdx.x / GROUP_THREADS - 1, group = warpgroup % GROUPS, split = warpgroup / GROUPS;
     const unsigned panels = code_panels(work.operands.inner);
     // Zeros, not a first product without a sum: else registers of all sizes stay in use.
@@ -241,10 +252,12 @@ __device__ __forceinline__ void multiply_tile(const Work& work, const Rows& rows
 
 // Multiplies one tile with the fewest columns, COLUMNS or more, that its places need.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& rows, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
+__device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& rows, const Results& results,
+                                                 unsigned char* dynamic, unsigned offset, Ring& shared, unsigned turn) {
     if constexpr (COLUMNS < CAP) {
         if (rows.count > COLUMNS) {
-            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, dynamic, offset, shared, turn);
+            multiply_fitting<(COLUMNS * 2 < CAP ? COLUMNS * 2 : CAP)>(work, rows, results, dynamic, offset, shared,
+                                                                      turn);
             return;
         }
     }
@@ -252,7 +265,8 @@ __device__ __forceinline__ void multiply_fitting(const Work& work, const Rows& r
 }
 
 // Runs the warpgroups that multiply. `offset`: of the ring in `dynamic`.
-__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results, unsigned char* dynamic, unsigned offset, Ring& shared) {
+__device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, const Results& results,
+                                               unsigned char* dynamic, unsigned offset, Ring& shared) {
     unsigned turn = 0;
 #pragma unroll 1
     for (; work.more(); work.next(), turn += code_panels(work.operands.inner)) {
@@ -261,9 +275,10 @@ __device__ __forceinline__ void multiply_tiles(Work work, const TileEnds& ends, 
 }
 
 extern "C" __global__ void __launch_bounds__((MULTIPLIERS + 1) * GROUP_THREADS, 1)
-    expert_linear_4bit_wgmma(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
-                      const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                      unsigned inner, unsigned places, unsigned gathers, unsigned biased, unsigned sums, unsigned accumulates) {
+    expert_linear_4bit_wgmma(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights,
+                             const float* __restrict__ bias, const unsigned* __restrict__ firsts,
+                             const unsigned* __restrict__ rows, unsigned experts, unsigned outputs, unsigned inner,
+                             unsigned places, unsigned gathers, unsigned biased, unsigned sums, unsigned accumulates) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring shared;
     __shared__ TileEnds ends;

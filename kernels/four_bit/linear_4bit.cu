@@ -1,8 +1,9 @@
-// Products with 4-bit weights by tensor cores of sm_80 and later, for f16 and bf16: what linear_4bit_wgmma.cu computes, with
-// the same operands. A block of four warps multiplies 64 outputs, 16 a warp, by up to CAP places; codes and inputs come
-// through a ring, which has the more panels the fewer places a tile has.
+// Products with 4-bit weights by tensor cores of sm_80 and later, for f16 and bf16: what linear_4bit_wgmma.cu computes,
+// with the same operands. A block of four warps multiplies 64 outputs, 16 a warp, by up to CAP places; codes and inputs
+// come through a ring, which has the more panels the fewer places a tile has.
 //
-// Shapes, arithmetic, definition: as in linear_4bit_wgmma.cu. The sum over the inputs is the same chain for all tile sizes.
+// Shapes, arithmetic, definition: as in linear_4bit_wgmma.cu. The sum over the inputs is the same chain for all tile
+// sizes.
 // Grid: any number of blocks of 128 threads; RING_BYTES and 128 more of dynamic shared memory.
 // Limit: bandwidth of the weights for few places; shared memory and decoding for many.
 //
@@ -26,14 +27,20 @@ struct Stage {
 // Copies what a thread brings of each panel: chunks of 16 bytes.
 template <unsigned COLUMNS>
 struct Copies {
-    static constexpr unsigned TOGETHER = BLOCK_THREADS / 16, TURNS = (COLUMNS + TOGETHER - 1) / TOGETHER;  // rows of inputs copied at a time
+    // Rows of inputs copied at a time.
+    static constexpr unsigned TOGETHER = BLOCK_THREADS / 16, TURNS = (COLUMNS + TOGETHER - 1) / TOGETHER;
     const ELEMENT* x;
     const unsigned char* codes;
     unsigned inputs[TURNS];
     unsigned inner, row, chunk;
 
-    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned output, const ELEMENT* x, const unsigned char* weights)
-        : x(x), codes(weights + panel_at(rows.expert, output, operands.outputs, operands.inner)), inner(operands.inner), row(threadIdx.x / 16), chunk(threadIdx.x % 16) {
+    __device__ __forceinline__ Copies(const Operands& operands, const Rows& rows, unsigned output, const ELEMENT* x,
+                                      const unsigned char* weights)
+        : x(x),
+          codes(weights + panel_at(rows.expert, output, operands.outputs, operands.inner)),
+          inner(operands.inner),
+          row(threadIdx.x / 16),
+          chunk(threadIdx.x % 16) {
 #pragma unroll
         for (unsigned i = 0; i < TURNS; i++) {
             const unsigned at = i * TOGETHER + row;
@@ -55,7 +62,8 @@ struct Copies {
                 const unsigned at = i * TOGETHER + row;
                 const bool exists = inputs[i] != 0xffffffff && from < inner;
                 const ELEMENT* input = x + (exists ? static_cast<unsigned long long>(inputs[i]) * inner + from : 0);
-                const unsigned place = chunk / 8 * Stage<COLUMNS>::INPUT_PANEL + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16;
+                const unsigned place =
+                    chunk / 8 * Stage<COLUMNS>::INPUT_PANEL + at * PANEL_ROW_BYTES + (chunk ^ at) % 8 * 16;
                 copy_16(to + place, input, exists);
             }
         }
@@ -72,7 +80,8 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
     unsigned words[4];
 #pragma unroll
     for (unsigned group = 0; group < CODE_GROUPS; group++) {
-        const unsigned pairs[2] = {code_pair<ELEMENT, false>(code_mark(panel, group, output)), code_pair<ELEMENT, false>(code_mark(panel, group, output + 8))};
+        const unsigned pairs[2] = {code_pair<ELEMENT, false>(code_mark(panel, group, output)),
+                                   code_pair<ELEMENT, false>(code_mark(panel, group, output + 8))};
         float part[COLUMNS / 8][4] = {};
 #pragma unroll
         for (unsigned step = group * STEPS; step < (group + 1) * STEPS; step++) {
@@ -106,9 +115,12 @@ __device__ __forceinline__ void add_panel(float (&sum)[COLUMNS / 8][4], unsigned
     }
 }
 
-// Multiplies one tile of COLUMNS columns and stores its results. Called by all threads of the block. `offset`: of the ring in `dynamic`.
+// Multiplies one tile of COLUMNS columns and stores its results. Called by all threads of the block. `offset`: of the
+// ring in `dynamic`.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results, unsigned output, const ELEMENT* x, const unsigned char* weights, unsigned char* dynamic, unsigned offset) {
+__device__ __forceinline__ void multiply_tile(const Operands& operands, const Rows& rows, const Results& results,
+                                              unsigned output, const ELEMENT* x, const unsigned char* weights,
+                                              unsigned char* dynamic, unsigned offset) {
     using Own = Stage<COLUMNS>;
     const unsigned panels = code_panels(operands.inner), ring = shared_address(dynamic) + offset;
     const Copies<COLUMNS> copies(operands, rows, output, x, weights);
@@ -124,7 +136,8 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
         __syncthreads();
         const unsigned empty = stage == 0 ? Own::COUNT - 1 : stage - 1;
         copies.copy(ring + empty * Own::BYTES, panel + Own::COUNT - 1);
-        add_panel<COLUMNS>(sum, ring + stage * Own::BYTES, dynamic + offset + stage * Own::BYTES + 2 * Own::INPUT_PANEL);
+        add_panel<COLUMNS>(sum, ring + stage * Own::BYTES,
+                           dynamic + offset + stage * Own::BYTES + 2 * Own::INPUT_PANEL);
         stage = stage + 1 == Own::COUNT ? 0 : stage + 1;
     }
     wait_copies<0>();
@@ -133,9 +146,10 @@ __device__ __forceinline__ void multiply_tile(const Operands& operands, const Ro
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-    linear_4bit(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
-                const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                unsigned inner, unsigned places, unsigned gathers, unsigned biased, unsigned sums, unsigned accumulates) {
+    linear_4bit(void* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights,
+                const float* __restrict__ bias, const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows,
+                unsigned experts, unsigned outputs, unsigned inner, unsigned places, unsigned gathers, unsigned biased,
+                unsigned sums, unsigned accumulates) {
     extern __shared__ __align__(128) unsigned char dynamic[];
     __shared__ TileEnds ends;
     const Operands operands = {firsts, rows, experts, outputs, inner, gathers};

@@ -1,8 +1,8 @@
-// Products with 4-bit weights for every element type and shape: what linear_4bit_wgmma.cu computes, with the same operands.
-// Takes f32 inputs, and widths that are no multiple of 8.
+// Products with 4-bit weights for every element type and shape: what linear_4bit_wgmma.cu computes, with the same
+// operands. Takes f32 inputs, and widths that are no multiple of 8.
 //
-// Shapes, definition: as in linear_4bit_wgmma.cu; out OUT [places, outputs]. An output is one chain of f32 multiply-adds over
-// the inputs in rising order, of numbers rounded to f32.
+// Shapes, definition: as in linear_4bit_wgmma.cu; out OUT [places, outputs]. An output is one chain of f32
+// multiply-adds over the inputs in rising order, of numbers rounded to f32.
 // Grid: x = tiles of TILE outputs, y = any number of blocks that share the tiles of places. A block has TILE x TILE
 // threads, one output each; operands are staged in shared memory as f32.
 // Limit: shared memory, two reads per multiplication.
@@ -19,9 +19,10 @@ struct Staged {
 };
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
-    linear_4bit_any(OUT* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
-                    const unsigned* __restrict__ firsts, const unsigned* __restrict__ rows, unsigned experts, unsigned outputs,
-                    unsigned inner, unsigned places, unsigned gathers, unsigned biased, unsigned accumulates) {
+    linear_4bit_any(OUT* out, const ELEMENT* __restrict__ x, const unsigned char* __restrict__ weights,
+                    const float* __restrict__ bias, const unsigned* __restrict__ firsts,
+                    const unsigned* __restrict__ rows, unsigned experts, unsigned outputs, unsigned inner,
+                    unsigned places, unsigned gathers, unsigned biased, unsigned accumulates) {
     __shared__ Staged staged;
     __shared__ TileEnds ends;
     const Operands operands = {firsts, rows, experts, outputs, inner, gathers};
@@ -34,14 +35,16 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE)
         const bool has_row = tile_row < own.count, has_weights = weight_row < outputs;
         const unsigned place = own.first + tile_row;
         const ELEMENT* input = x + static_cast<unsigned long long>(has_row ? input_of(operands, place) : 0) * inner;
-        const unsigned char* panels = weights + panel_at(own.expert, weight_row / CODE_OUTPUTS * CODE_OUTPUTS, outputs, inner);
+        const unsigned char* panels =
+            weights + panel_at(own.expert, weight_row / CODE_OUTPUTS * CODE_OUTPUTS, outputs, inner);
         float sum = 0.0f;
         for (unsigned k = 0; k < inner; k += TILE) {
             const unsigned at = k + column;
             const bool inside = at < inner;
             const unsigned char* panel = panels + static_cast<unsigned long long>(at / CODE_INPUTS) * CODE_PANEL_BYTES;
             staged.x[tile_row][column] = has_row && inside ? to_f32(input[at]) : 0.0f;
-            staged.w[tile_row][column] = has_weights && inside ? number_at(panel, weight_row % CODE_OUTPUTS, at % CODE_INPUTS) : 0.0f;
+            staged.w[tile_row][column] =
+                has_weights && inside ? number_at(panel, weight_row % CODE_OUTPUTS, at % CODE_INPUTS) : 0.0f;
             __syncthreads();
 #pragma unroll
             for (unsigned i = 0; i < TILE; ++i) {

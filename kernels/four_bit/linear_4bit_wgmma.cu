@@ -1,23 +1,24 @@
-// A linear layer with 4-bit weights on Hopper, for f16 and bf16. The warps of one warpgroup have the copy engine bring panels
-// of codes and boxes of inputs into a ring; GROUPS others turn codes into operands in registers and multiply 64 outputs each.
-// A narrow matrix is read by all multiprocessors at once: the inputs of a tile are split over the `splits` blocks of a
-// cluster, whose sums are added in their order. The ring takes codes before the kernel in front has ended.
+// A linear layer with 4-bit weights on Hopper, for f16 and bf16. The warps of one warpgroup have the copy engine bring
+// panels of codes and boxes of inputs into a ring; GROUPS others turn codes into operands in registers and multiply 64
+// outputs each. A narrow matrix is read by all multiprocessors at once: the inputs of a tile are split over the
+// `splits` blocks of a cluster, whose sums are added in their order. The ring takes codes before the kernel in front
+// has ended.
 //
-// out[r] = matrix x[r] (+ bias) (+ the old out[r], if `accumulates`). An element of the matrix is scale * (code - zero).
-// Sums are those of four_bit/sums.cuh, exact but for their own rounding.
+// out[r] = matrix x[r] (+ bias) (+ the old out[r], if `accumulates`). An element of the matrix is scale * (code -
+// zero). Sums are those of four_bit/sums.cuh, exact but for their own rounding.
 //
 // Shapes: x ELEMENT [rows, inner], inner a multiple of 8, as boxes of 64 inputs, swizzled (attention/wgmma.cuh), of
 // CAP rows; weights as in four_bit/panels.cuh; bias f32 [outputs]; out ELEMENT (f32 if `sums`)
 // [rows, outputs].
-// A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` and RESCALES
-// change it.
-// Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared memory
-// for the ring (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
+// A tile has OUTPUTS outputs and CAP rows. Its sum over the inputs is the same chain for all sizes; `splits` and
+// RESCALES change it.
+// Grid: with splits, as many blocks for each tile; else any number, of (GROUPS + 1) * 128 threads; dynamic shared
+// memory for the ring (`FourBitTiles` of crates/cuda/src/compile/four_bit.rs).
 // Limit: bandwidth of the weights for few rows; tensor cores, and the second-level cache's bandwidth, for many.
 // Definition: `Backend::linear`; on the CPU, crates/cpu/src/gemm/quantised/clear.rs.
 //
-// Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64, 128, 192 or 256), GROUPS (1 to 4), STAGES, BLOCKS (per multiprocessor),
-// RESCALES, GATED (0).
+// Defines: ELEMENT, FP4, GROUP, CAP (8, 16, 32, 64, 128, 192 or 256), GROUPS (1 to 4), STAGES, BLOCKS (per
+// multiprocessor), RESCALES, GATED (0).
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #include "attention/barrier.cuh"
 #include "attention/mma.cuh"
@@ -104,7 +105,8 @@ struct Stages {
     }
 };
 
-// Runs a thread that copies the codes of warpgroups `first`, `first` + CODE_WARPS... Weights do not depend on the kernel in front.
+// Runs a thread that copies the codes of warpgroups `first`, `first` + CODE_WARPS... Weights do not depend on the
+// kernel in front.
 __device__ __forceinline__ void copy_codes(const Layer& layer, Work work, unsigned first, const Stages& stages) {
     RingCursor cursor;
     const unsigned long long apart = static_cast<unsigned long long>(code_panels(layer.inner)) * CODE_PANEL_BYTES;
@@ -155,7 +157,8 @@ __device__ __forceinline__ void copy_inputs(const TensorMap& x, Work work, const
 }
 
 // Adds the sums of a cluster's blocks in their order and stores them; each block does so for some of the rows.
-__device__ __forceinline__ void join_splits(const float (&sum)[CAP / 8][4], const Layer& layer, const Work& work, const Operands& operands, const Results& results, unsigned char* ring) {
+__device__ __forceinline__ void join_splits(const float (&sum)[CAP / 8][4], const Layer& layer, const Work& work,
+                                            const Operands& operands, const Results& results, unsigned char* ring) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, group = threadIdx.x / GROUP_THREADS, warp = thread / 32;
     const Tile tile = work.tile();
     const unsigned rows = min(layer.rows - tile.row, CAP);
@@ -175,15 +178,17 @@ __device__ __forceinline__ void join_splits(const float (&sum)[CAP / 8][4], cons
             const float4 part = load_of_peer(shared_address(own + n * GROUP_THREADS), split, layer.splits);
             all[0][0] += part.x, all[0][1] += part.y, all[0][2] += part.z, all[0][3] += part.w;
         }
-        store_sums(results, operands, {0, tile.row + n * 8, rows - n * 8}, tile.output + group * CODE_OUTPUTS + warp * 16, all);
+        store_sums(results, operands, {0, tile.row + n * 8, rows - n * 8},
+                   tile.output + group * CODE_OUTPUTS + warp * 16, all);
     }
     // No block ends while another one reads its sums.
     meet_cluster_again(layer.splits);
 }
 
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
-    linear_4bit_wgmma(void* out, const __grid_constant__ TensorMap x, const unsigned char* __restrict__ weights, const float* __restrict__ bias,
-                      unsigned outputs, unsigned inner, unsigned rows, unsigned splits, unsigned biased, unsigned sums, unsigned accumulates) {
+    linear_4bit_wgmma(void* out, const __grid_constant__ TensorMap x, const unsigned char* __restrict__ weights,
+                      const float* __restrict__ bias, unsigned outputs, unsigned inner, unsigned rows, unsigned splits,
+                      unsigned biased, unsigned sums, unsigned accumulates) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring ring;
     const unsigned begin = shared_address(dynamic), aligned = (begin + ATOM_BYTES - 1) / ATOM_BYTES * ATOM_BYTES;

@@ -1,18 +1,21 @@
-// Products of a Hopper warpgroup (sm_90a) with weights in registers: 64 outputs times N rows, 16 inputs at a time. The rows'
-// inputs are panels of attention/wgmma.cuh in shared memory. A sum is one chain of instructions, whatever N.
+// Products of a Hopper warpgroup (sm_90a) with weights in registers: 64 outputs times N rows, 16 inputs at a time. The
+// rows' inputs are panels of attention/wgmma.cuh in shared memory. A sum is one chain of instructions, whatever N.
 #pragma once
 
 #include "experts/products.cuh"
 
 // sum [64 x N] = weights [64 x 16] inputs [N x 16]^T, plus the old sum if `more`.
 template <class T, unsigned N>
-__device__ __forceinline__ void multiply_codes(float (&sum)[N / 8][4], const unsigned (&w)[4], unsigned long long inputs, bool more);
+__device__ __forceinline__ void multiply_codes(float (&sum)[N / 8][4], const unsigned (&w)[4],
+                                               unsigned long long inputs, bool more);
 
 #define DEFINE_CODES(T, types, N, WEIGHTS, INPUTS, MORE) \
     template <> \
-    __device__ __forceinline__ void multiply_codes<T, N>(float (&sum)[N / 8][4], const unsigned (&w)[4], unsigned long long inputs, bool more) { \
+    __device__ __forceinline__ void multiply_codes<T, N>(float (&sum)[N / 8][4], const unsigned (&w)[4], \
+                                                         unsigned long long inputs, bool more) { \
         asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " MORE ", 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" REGISTERS_##N "}, {" WEIGHTS "}, " INPUTS ", more, 1, 1, 0;\n}" \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." types " {" REGISTERS_##N "}, {" WEIGHTS "}, " \
+                     INPUTS ", more, 1, 1, 0;\n}" \
                      : SUMS_##N(sum, 0) \
                      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(inputs), "r"(static_cast<int>(more))); \
     }

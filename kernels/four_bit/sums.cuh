@@ -1,5 +1,5 @@
-// Sums of a warpgroup over panels of 4-bit codes: 64 outputs times COLUMNS rows (sm_90a). While the tensor cores multiply some
-// inputs, the codes of the next ones become operands. Where scales come in:
+// Sums of a warpgroup over panels of 4-bit codes: 64 outputs times COLUMNS rows (sm_90a). While the tensor cores
+// multiply some inputs, the codes of the next ones become operands. Where scales come in:
 //
 //   SCALED    powers of two in bf16: in the operands, exactly. One sum over all inputs.
 //   RESCALES  the sum is kept in units of the scale of its last group. One sum.
@@ -38,7 +38,8 @@ struct Batch {
     __device__ __forceinline__ void load(const unsigned char* panel, unsigned index) {
         const unsigned thread = threadIdx.x % GROUP_THREADS, first = index * STEPS, group = first / GROUP_STEPS;
         marks[0] = code_mark(panel, group, own_output()), marks[1] = code_mark(panel, group, own_output() + 8);
-        const unsigned* words = reinterpret_cast<const unsigned*>(panel) + (first / 4 * GROUP_THREADS + thread) * 4 + first % 4;
+        const unsigned* words =
+            reinterpret_cast<const unsigned*>(panel) + (first / 4 * GROUP_THREADS + thread) * 4 + first % 4;
         if (STEPS == 2) {
             const uint2 all = *reinterpret_cast<const uint2*>(words);
             own[0] = all.x, own[1] = all.y;
@@ -46,7 +47,8 @@ struct Batch {
 #pragma unroll
             for (unsigned i = 0; i < STEPS; i += 4) {
                 const uint4 all = *reinterpret_cast<const uint4*>(words + i / 4 * GROUP_THREADS * 4);
-                own[i] = all.x, own[(i + 1) % STEPS] = all.y, own[(i + 2) % STEPS] = all.z, own[(i + 3) % STEPS] = all.w;
+                own[i] = all.x, own[(i + 1) % STEPS] = all.y, own[(i + 2) % STEPS] = all.z,
+                own[(i + 3) % STEPS] = all.w;
             }
         }
     }
@@ -60,15 +62,17 @@ struct Batch {
     }
 };
 
-// Starts the products of batch `index` of a panel, whose inputs are at `x` in two panels of 64, `x_panel` bytes apart. `more`:
-// whether the first one is added to what is there.
+// Starts the products of batch `index` of a panel, whose inputs are at `x` in two panels of 64, `x_panel` bytes apart.
+// `more`: whether the first one is added to what is there.
 template <unsigned COLUMNS, unsigned STEPS>
-__device__ __forceinline__ void start_batch(float (&part)[COLUMNS / 8][4], const Batch<STEPS>& batch, unsigned index, unsigned x, unsigned x_panel, bool more) {
+__device__ __forceinline__ void start_batch(float (&part)[COLUMNS / 8][4], const Batch<STEPS>& batch, unsigned index,
+                                            unsigned x, unsigned x_panel, bool more) {
     begin_products();
 #pragma unroll
     for (unsigned step = 0; step < STEPS; step++) {
         const unsigned k = index * STEPS + step;
-        multiply_codes<ELEMENT, COLUMNS>(part, batch.w[step], descriptor(x + k / 4 * x_panel) + k % 4 * 2, step > 0 || more);
+        multiply_codes<ELEMENT, COLUMNS>(part, batch.w[step], descriptor(x + k / 4 * x_panel) + k % 4 * 2,
+                                         step > 0 || more);
     }
     products_issued();
 }
@@ -91,10 +95,12 @@ template <unsigned COLUMNS, unsigned STEPS>
 struct SumPipeline {
     Batch<STEPS> batches[2];
 
-    // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. `before`: the stage
-    // that may still be read when it begins.
+    // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. `before`: the
+    // stage that may still be read when it begins.
     template <class Stages>
-    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage, unsigned next, unsigned next_parity, bool is_first, bool is_last, unsigned before, unsigned x_panel) {
+    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage,
+                                             unsigned next, unsigned next_parity, bool is_first, bool is_last,
+                                             unsigned before, unsigned x_panel) {
         constexpr unsigned BATCHES = CODE_INPUTS / 16 / STEPS;
         const unsigned x = stages.x(stage);
         const unsigned char* panel = stages.codes(stage);
@@ -133,7 +139,8 @@ struct SumPipeline {
 
 // Adds the products of `count` panels, at least one, to `sum`.
 template <unsigned COLUMNS, class Cursor, class Stages>
-__device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
+__device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count,
+                                           const Stages& stages, unsigned x_panel) {
     SumPipeline<COLUMNS, steps_of(COLUMNS)> pipeline;
     stages.wait(cursor.stage, cursor.parity);
     pipeline.batches[0].load(stages.codes(cursor.stage), 0);
@@ -150,7 +157,8 @@ __device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor&
     settled(sum);
     if (RESCALES) {
         const unsigned char* panel = stages.codes(before);
-        const float by[2] = {panel_scale(panel, CODE_GROUPS - 1, own_output()), panel_scale(panel, CODE_GROUPS - 1, own_output() + 8)};
+        const float by[2] = {panel_scale(panel, CODE_GROUPS - 1, own_output()),
+                             panel_scale(panel, CODE_GROUPS - 1, own_output() + 8)};
         multiply_sums<COLUMNS>(sum, by);
     }
     stages.release(before);
@@ -158,7 +166,8 @@ __device__ __forceinline__ void add_panels(float (&sum)[COLUMNS / 8][4], Cursor&
 
 // Adds a group's products, times its scales.
 template <unsigned COLUMNS>
-__device__ __forceinline__ void add_group(float (&sum)[COLUMNS / 8][4], float (&part)[COLUMNS / 8][4], const float (&scales)[2]) {
+__device__ __forceinline__ void add_group(float (&sum)[COLUMNS / 8][4], float (&part)[COLUMNS / 8][4],
+                                          const float (&scales)[2]) {
     settled(part);
 #pragma unroll
     for (unsigned n = 0; n < COLUMNS / 8; n++) {
@@ -176,9 +185,12 @@ struct GroupPipeline {
     float parts[2][COLUMNS / 8][4];
     float scales[2];  // of the part that is to be added
 
-    // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. PARITY: whose part its first group is.
+    // Multiplies the panel of `stage`, whose first batch is decoded, and decodes the first one of `next`. PARITY: whose
+    // part its first group is.
     template <unsigned PARITY, class Stages>
-    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage, unsigned next, unsigned next_parity, bool is_first, bool is_last, unsigned before, unsigned x_panel) {
+    __device__ __forceinline__ void multiply(float (&sum)[COLUMNS / 8][4], const Stages& stages, unsigned stage,
+                                             unsigned next, unsigned next_parity, bool is_first, bool is_last,
+                                             unsigned before, unsigned x_panel) {
         constexpr unsigned BATCHES = 8 / STEPS;
         constexpr bool EARLY = COLUMNS < 128 || FP4;
         const unsigned x = stages.x(stage), output = own_output();
@@ -215,7 +227,8 @@ struct GroupPipeline {
 
 // Adds the products of `count` panels, at least one, to `sum`, group by group.
 template <unsigned COLUMNS, class Cursor, class Stages>
-__device__ __forceinline__ void add_groups(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
+__device__ __forceinline__ void add_groups(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count,
+                                           const Stages& stages, unsigned x_panel) {
     constexpr unsigned STEPS = steps_of(COLUMNS), GROUPS_OF_PANEL = 8 / GROUP_STEPS;
     GroupPipeline<COLUMNS, STEPS> pipeline;
 #pragma unroll
@@ -239,7 +252,8 @@ __device__ __forceinline__ void add_groups(float (&sum)[COLUMNS / 8][4], Cursor&
         pipeline.template multiply<0>(sum, stages, stage, cursor.stage, cursor.parity, at == 0, false, before, x_panel);
         before = stage, stage = cursor.stage;
         cursor.next();
-        pipeline.template multiply<GROUPS_OF_PANEL % 2>(sum, stages, stage, cursor.stage, cursor.parity, false, at + 2 == count, before, x_panel);
+        pipeline.template multiply<GROUPS_OF_PANEL % 2>(sum, stages, stage, cursor.stage, cursor.parity, false,
+                                                        at + 2 == count, before, x_panel);
         before = stage;
     }
     if (at < count) {
@@ -256,9 +270,11 @@ __device__ __forceinline__ void add_groups(float (&sum)[COLUMNS / 8][4], Cursor&
     stages.release(before);
 }
 
-// Makes the products of `count` panels, at least one. `cursor`: the stage of the first; it moves on to the one behind the last.
+// Makes the products of `count` panels, at least one. `cursor`: the stage of the first; it moves on to the one behind
+// the last.
 template <unsigned COLUMNS, class Cursor, class Stages>
-__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count, const Stages& stages, unsigned x_panel) {
+__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], Cursor& cursor, unsigned count,
+                                           const Stages& stages, unsigned x_panel) {
     if constexpr (SCALED || RESCALES) {
         add_panels<COLUMNS>(sum, cursor, count, stages, x_panel);
     } else {

@@ -1,11 +1,13 @@
-// How products of 4-bit matrices are cut into tiles: as those of experts (experts/tile.cuh), of which a plain layer is one
-// whose places are its rows.
+// How products of 4-bit matrices are cut into tiles: as those of experts (experts/tile.cuh), of which a plain layer is
+// one whose places are its rows.
 #pragma once
 
 #include "experts/tile.cuh"
 
-// Called by all threads of a block, and followed by its barrier. `places`: of a plain layer, for which `firsts` is null.
-__device__ __forceinline__ void count_any_tiles(TileEnds& ends, const Operands& operands, unsigned places, unsigned cap) {
+// Called by all threads of a block, and followed by its barrier. `places`: of a plain layer, for which `firsts` is
+// null.
+__device__ __forceinline__ void count_any_tiles(TileEnds& ends, const Operands& operands, unsigned places,
+                                                unsigned cap) {
     if (operands.firsts) {
         count_tiles(ends, operands, cap);
     } else if (threadIdx.x == 0) {
@@ -22,7 +24,8 @@ struct TileIndex {
 
 // Tiles of the same places follow each other for experts, whose weights are read once anyway. In a plain layer those of
 // the same weights do: all places' tiles are at work while the weights are in the second-level cache.
-__device__ __forceinline__ TileIndex tile_index(const Operands& operands, unsigned index, unsigned across, unsigned down) {
+__device__ __forceinline__ TileIndex tile_index(const Operands& operands, unsigned index, unsigned across,
+                                                unsigned down) {
     if (operands.firsts) {
         return {index / across, index % across};
     }

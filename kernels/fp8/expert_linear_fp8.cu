@@ -25,7 +25,11 @@ struct Work {
     unsigned across, count, index;
 
     __device__ __forceinline__ Work(const Operands& operands, const TileEnds& ends)
-        : operands(operands), ends(ends), across((operands.outputs + OUTPUTS - 1) / OUTPUTS), count(ends.of[operands.experts - 1] * across), index(blockIdx.x) {}
+        : operands(operands),
+          ends(ends),
+          across((operands.outputs + OUTPUTS - 1) / OUTPUTS),
+          count(ends.of[operands.experts - 1] * across),
+          index(blockIdx.x) {}
     __device__ __forceinline__ bool more() const {
         return index < count;
     }
@@ -40,9 +44,11 @@ struct Work {
 };
 
 extern "C" __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
-    expert_linear_fp8(OUT* out, const __grid_constant__ TensorMap w, const float* __restrict__ w_scales, const __grid_constant__ TensorMap x,
-                      const float* __restrict__ x_scales, const __grid_constant__ TensorMap x_scale_map, const float* __restrict__ bias,
-                      const unsigned* __restrict__ firsts, unsigned experts, unsigned outputs, unsigned inner, unsigned biased) {
+    expert_linear_fp8(OUT* out, const __grid_constant__ TensorMap w, const float* __restrict__ w_scales,
+                      const __grid_constant__ TensorMap x, const float* __restrict__ x_scales,
+                      const __grid_constant__ TensorMap x_scale_map, const float* __restrict__ bias,
+                      const unsigned* __restrict__ firsts, unsigned experts, unsigned outputs, unsigned inner,
+                      unsigned biased) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring shared;
     __shared__ TileEnds ends;

@@ -50,8 +50,8 @@ struct Gated {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
-    gated_silu_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x, unsigned width,
-                   unsigned keeps, unsigned stride, unsigned apart, unsigned fixed, float bound) {
+    gated_silu_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x,
+                   unsigned width, unsigned keeps, unsigned stride, unsigned apart, unsigned fixed, float bound) {
     const unsigned long long index = blockIdx.x, at = index * width;
     const GatedRow row = {out + at, x + 2 * at, width, keeps};
     round_row<Gated>(to + index * stride, scales + index, apart, width, {fixed, bound}, row);

@@ -25,7 +25,12 @@ struct Work {
     unsigned rows, first, end, across, down, index;
 
     __device__ __forceinline__ Work(unsigned rows, unsigned first, unsigned end)
-        : rows(rows), first(first), end(end), across((end - first + OUTPUTS - 1) / OUTPUTS), down((rows + COLUMNS - 1) / COLUMNS), index(blockIdx.x) {}
+        : rows(rows),
+          first(first),
+          end(end),
+          across((end - first + OUTPUTS - 1) / OUTPUTS),
+          down((rows + COLUMNS - 1) / COLUMNS),
+          index(blockIdx.x) {}
     __device__ __forceinline__ bool more() const {
         return index < across * down;
     }
@@ -33,15 +38,17 @@ struct Work {
         index += gridDim.x;
     }
     __device__ __forceinline__ Tile tile() const {
-        const unsigned band = index / (BAND * down), within = index % (BAND * down), width = min(BAND, across - band * BAND);
+        const unsigned band = index / (BAND * down), within = index % (BAND * down),
+                       width = min(BAND, across - band * BAND);
         const unsigned output = first + (band * BAND + within % width) * OUTPUTS;
         return {0, output, end, within / width * COLUMNS, rows};
     }
 };
 
 extern "C" __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
-    linear_fp8(OUT* out, const __grid_constant__ TensorMap w, const float* __restrict__ w_scales, const __grid_constant__ TensorMap x,
-               const float* __restrict__ x_scales, const __grid_constant__ TensorMap x_scale_map, const float* __restrict__ bias, unsigned rows,
+    linear_fp8(OUT* out, const __grid_constant__ TensorMap w, const float* __restrict__ w_scales,
+               const __grid_constant__ TensorMap x, const float* __restrict__ x_scales,
+               const __grid_constant__ TensorMap x_scale_map, const float* __restrict__ bias, unsigned rows,
                unsigned outputs, unsigned inner, unsigned first, unsigned end, unsigned biased, unsigned accumulates) {
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ Ring shared;

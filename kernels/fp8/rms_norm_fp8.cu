@@ -46,12 +46,14 @@ struct Normed {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    rms_norm_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const float* __restrict__ x, const float* __restrict__ weight,
-                 unsigned width, float eps, unsigned keeps, unsigned stride, unsigned apart, unsigned fixed, float bound) {
+    rms_norm_fp8(ELEMENT* out, e4m3* __restrict__ to, float* __restrict__ scales, const float* __restrict__ x,
+                 const float* __restrict__ weight, unsigned width, float eps, unsigned keeps, unsigned stride,
+                 unsigned apart, unsigned fixed, float bound) {
     extern __shared__ __align__(16) unsigned char dynamic[];
     float* row = reinterpret_cast<float*>(dynamic);
     const unsigned long long index = blockIdx.x, at = index * width;
-    const float scale = width % LANES == 0 ? rms_scale<LANES>(x + at, width, eps, row) : rms_scale<1>(x + at, width, eps, row);
+    const float scale =
+        width % LANES == 0 ? rms_scale<LANES>(x + at, width, eps, row) : rms_scale<1>(x + at, width, eps, row);
     // A thread's numbers may be others than those it wrote.
     __syncthreads();
     const NormedRow normed = {out + at, row, weight, scale, keeps};

@@ -6,7 +6,8 @@
 // if `gathers`, else row r.
 // Grid: one block of THREADS threads per row.
 // Limit: bandwidth, sizeof(ELEMENT) + 1 bytes per element.
-// Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of crates/backend/src/quantised/rounding.rs.
+// Definition: `Backend::linear` with a quantised matrix; on the CPU, `round_row` of
+// crates/backend/src/quantised/rounding.rs.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #include "fp8/rounding.cuh"
@@ -31,8 +32,10 @@ struct Row {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    round_rows(e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x, const unsigned* __restrict__ rows,
-               unsigned gathers, unsigned inner, unsigned stride, unsigned apart, unsigned fixed, float bound) {
-    const unsigned long long row = blockIdx.x, from = (gathers ? rows[row] : row) * static_cast<unsigned long long>(inner);
+    round_rows(e4m3* __restrict__ to, float* __restrict__ scales, const ELEMENT* __restrict__ x,
+               const unsigned* __restrict__ rows, unsigned gathers, unsigned inner, unsigned stride, unsigned apart,
+               unsigned fixed, float bound) {
+    const unsigned long long row = blockIdx.x,
+                             from = (gathers ? rows[row] : row) * static_cast<unsigned long long>(inner);
     round_row<Row>(to + row * stride, scales + row, apart, inner, {fixed, bound}, x + from);
 }

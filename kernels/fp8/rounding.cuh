@@ -1,9 +1,9 @@
 // Rounding of activations to e4m3 by a scale for each row, or for each 128 inputs of a row, by all threads of a block.
 //
-// What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that a
-// thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them where
-// they are wanted as they are; `again(k)` is the value of a `k` that was made before. HELD: the most vectors of a row
-// that are worth a thread's registers; the others are made again.
+// What is rounded comes from `Inputs`, N neighbouring inputs at a time: `load(k)` reads what they are made of, so that
+// a thread has several on their way; `value(loaded)` makes them, as ELEMENT holds them; `keep(k, value)` stores them
+// where they are wanted as they are; `again(k)` is the value of a `k` that was made before. HELD: the most vectors of a
+// row that are worth a thread's registers; the others are made again.
 //
 // Defines: ELEMENT, BLOCKS (0 or 1).
 #pragma once
@@ -77,7 +77,8 @@ __device__ __forceinline__ void store_rounded(e4m3* to, const Lanes<ELEMENT, N>&
 
 // A row of `inner` inputs. Of rows of more than HELD * THREADS * N inputs, the rest is made twice.
 template <int N, unsigned HELD, class Inputs>
-__device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsigned inner, const Scaling& scaling, const Inputs& x) {
+__device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsigned inner, const Scaling& scaling,
+                                             const Inputs& x) {
     const unsigned own = threadIdx.x * N, step = THREADS * N;
     constexpr unsigned TOGETHER = HELD < MOST_TOGETHER ? HELD : MOST_TOGETHER;
     static_assert(HELD % TOGETHER == 0, "whole groups");
@@ -126,7 +127,8 @@ __device__ __forceinline__ void round_by_row(e4m3* to, float* scale_of_row, unsi
 // The same by blocks of 128 inputs, a warp for each, four inputs a lane; a warp reads AHEAD blocks at once.
 // `scales_of_row` are `apart` from each other.
 template <int N, unsigned AHEAD, class Inputs>
-__device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner, const Scaling& scaling, const Inputs& x) {
+__device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner,
+                                                const Scaling& scaling, const Inputs& x) {
     constexpr unsigned EACH = BLOCK_INPUTS / 32, WARPS = THREADS / 32;
     static_assert(EACH % N == 0, "whole loads");
     const unsigned lane = threadIdx.x % 32;
@@ -170,7 +172,8 @@ __device__ __forceinline__ void round_by_blocks(e4m3* to, float* scales_of_row, 
 
 // A row of inputs, as BLOCKS says. `Inputs<N>` is made from `given`.
 template <template <int> class Inputs, class Given>
-__device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner, const Scaling& scaling, const Given& given) {
+__device__ __forceinline__ void round_row(e4m3* to, float* scales_of_row, unsigned apart, unsigned inner,
+                                          const Scaling& scaling, const Given& given) {
 #if BLOCKS
     if (inner % 4 == 0) {
         round_by_blocks<4, 4>(to, scales_of_row, apart, inner, scaling, Inputs<4>{given});

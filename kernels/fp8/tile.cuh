@@ -22,7 +22,8 @@ constexpr unsigned PANEL_INPUTS = 128, GROUP_OUTPUTS = 64;
 constexpr unsigned GROUP_THREADS = 128, OUTPUTS = GROUPS * GROUP_OUTPUTS;  // outputs of a tile
 constexpr unsigned WEIGHT_BYTES = OUTPUTS * PANEL_INPUTS, STAGE_BYTES = WEIGHT_BYTES + COLUMNS * PANEL_INPUTS;
 // The copy engine reads f32 from multiples of four on only, so the scales of a stage's rows may begin up to three late.
-constexpr unsigned SCALE_ALIGNMENT = 4, SCALES = COLUMNS + SCALE_ALIGNMENT, SCALE_BYTES = (SCALES * 4 + 127) / 128 * 128;
+constexpr unsigned SCALE_ALIGNMENT = 4, SCALES = COLUMNS + SCALE_ALIGNMENT,
+                   SCALE_BYTES = (SCALES * 4 + 127) / 128 * 128;
 constexpr unsigned COPIER_REGISTERS = 24, MULTIPLIER_REGISTERS = 240;
 // Results pass through shared memory so many rows at a time; its rows are padded, so that their writes touch all banks.
 constexpr unsigned STAGED_ROWS = COLUMNS < 64 ? COLUMNS : 64, STAGED_WIDTH = GROUP_OUTPUTS + 4;
@@ -48,7 +49,8 @@ struct Space {
         return reinterpret_cast<float*>(stages + STAGES * STAGE_BYTES + index * SCALE_BYTES);
     }
     __device__ __forceinline__ float* staged(unsigned group) const {
-        return reinterpret_cast<float*>(stages + STAGES * (STAGE_BYTES + SCALE_BYTES)) + group * STAGED_ROWS * STAGED_WIDTH;
+        return reinterpret_cast<float*>(stages + STAGES * (STAGE_BYTES + SCALE_BYTES)) +
+               group * STAGED_ROWS * STAGED_WIDTH;
     }
 };
 
@@ -92,7 +94,8 @@ __device__ __forceinline__ void init_ring(Ring& shared) {
 
 // Runs the thread that copies the tiles of `work`.
 template <class Work>
-__device__ __forceinline__ void copy_tiles(const Layer& layer, const Maps& maps, Work work, const Space& space, Ring& shared) {
+__device__ __forceinline__ void copy_tiles(const Layer& layer, const Maps& maps, Work work, const Space& space,
+                                           Ring& shared) {
     const unsigned panels = layer.panels();
     RingCursor cursor;
 #pragma unroll 1
@@ -106,7 +109,8 @@ __device__ __forceinline__ void copy_tiles(const Layer& layer, const Maps& maps,
             copy_box(to, maps.w, panel * PANEL_INPUTS, tile.matrix * layer.width + tile.output, full);
             copy_box(to + WEIGHT_BYTES, maps.x, panel * PANEL_INPUTS, tile.row, full);
             if (BLOCKS) {
-                copy_box(shared_address(space.scales(cursor.stage)), maps.x_scales, tile.row / SCALE_ALIGNMENT * SCALE_ALIGNMENT, panel, full);
+                copy_box(shared_address(space.scales(cursor.stage)), maps.x_scales,
+                         tile.row / SCALE_ALIGNMENT * SCALE_ALIGNMENT, panel, full);
             }
             cursor.next();
         }
@@ -126,7 +130,8 @@ __device__ __forceinline__ unsigned own_output() {
 }
 
 // Starts the products of panel `panel` of a tile.
-__device__ __forceinline__ void start_part(Part& part, const Layer& layer, const Tile& tile, unsigned panel, const Space& space, Ring& shared, RingCursor& cursor) {
+__device__ __forceinline__ void start_part(Part& part, const Layer& layer, const Tile& tile, unsigned panel,
+                                           const Space& space, Ring& shared, RingCursor& cursor) {
     const unsigned group = threadIdx.x / GROUP_THREADS - 1;
     if (BLOCKS) {
 #pragma unroll
@@ -139,7 +144,8 @@ __device__ __forceinline__ void start_part(Part& part, const Layer& layer, const
     wait_barrier(shared_address(&shared.full[cursor.stage]), cursor.parity);
     part.stage = cursor.stage;
     const unsigned at = space.stage(cursor.stage);
-    const unsigned long long w = descriptor(at + group * GROUP_OUTPUTS * PANEL_INPUTS), x = descriptor(at + WEIGHT_BYTES);
+    const unsigned long long w = descriptor(at + group * GROUP_OUTPUTS * PANEL_INPUTS),
+                             x = descriptor(at + WEIGHT_BYTES);
     begin_products();
 #pragma unroll
     for (unsigned k = 0; k < PANEL_INPUTS / 32; k++) {
@@ -150,7 +156,8 @@ __device__ __forceinline__ void start_part(Part& part, const Layer& layer, const
 }
 
 // Adds a part whose products are done.
-__device__ __forceinline__ void add_part(float (&sum)[COLUMNS / 8][4], Part& part, const Tile& tile, const Space& space, Ring& shared) {
+__device__ __forceinline__ void add_part(float (&sum)[COLUMNS / 8][4], Part& part, const Tile& tile, const Space& space,
+                                         Ring& shared) {
     settled(part.sum);
     if (BLOCKS) {
         const float* scales = space.scales(part.stage) + tile.row % SCALE_ALIGNMENT + threadIdx.x % 4 * 2;
@@ -179,7 +186,8 @@ __device__ __forceinline__ void add_part(float (&sum)[COLUMNS / 8][4], Part& par
 }
 
 // Sums the panels of a tile, two parts in turn: while one is added, the tensor cores make the other.
-__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], const Layer& layer, const Tile& tile, const Space& space, Ring& shared, RingCursor& cursor) {
+__device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], const Layer& layer, const Tile& tile,
+                                           const Space& space, Ring& shared, RingCursor& cursor) {
     const unsigned panels = layer.panels();
     Part one, other;
     start_part(one, layer, tile, 0, space, shared, cursor);
@@ -207,7 +215,8 @@ __device__ __forceinline__ void sum_panels(float (&sum)[COLUMNS / 8][4], const L
 // N neighbouring results of a row: scaled, with what is added to them. `w_row`: the first output among those of all
 // matrices.
 template <int N>
-__device__ __forceinline__ void finish(const Layer& layer, const float* sums, unsigned row, unsigned output, unsigned w_row) {
+__device__ __forceinline__ void finish(const Layer& layer, const float* sums, unsigned row, unsigned output,
+                                       unsigned w_row) {
     OUT* out = layer.out + static_cast<unsigned long long>(row) * layer.width + output;
     Lanes<float, N> result = load<N>(sums);
     Lanes<float, N> added = {};
@@ -238,7 +247,8 @@ __device__ __forceinline__ void finish(const Layer& layer, const float* sums, un
 
 // Stores a warpgroup's sums by way of shared memory, in rows of 64 outputs: a thread has four of them. `sum` is as
 // attention/mma.cuh describes, for outputs down and rows across.
-__device__ __forceinline__ void store_tile(const Layer& layer, const Tile& tile, const Space& space, const float (&sum)[COLUMNS / 8][4]) {
+__device__ __forceinline__ void store_tile(const Layer& layer, const Tile& tile, const Space& space,
+                                           const float (&sum)[COLUMNS / 8][4]) {
     const unsigned thread = threadIdx.x % GROUP_THREADS, group = threadIdx.x / GROUP_THREADS - 1;
     const unsigned down = own_output(), across = thread % 4 * 2, four = thread % 16 * 4;
     const unsigned output = tile.output + group * GROUP_OUTPUTS + four, w_row = tile.matrix * layer.width + output;
@@ -273,7 +283,8 @@ __device__ __forceinline__ void store_tile(const Layer& layer, const Tile& tile,
 
 // What a block does once the ring is initialised: the first warpgroup copies, the others multiply.
 template <class Work>
-__device__ __forceinline__ void run_tiles(const Layer& layer, const Maps& maps, Work work, const Space& space, Ring& shared) {
+__device__ __forceinline__ void run_tiles(const Layer& layer, const Maps& maps, Work work, const Space& space,
+                                          Ring& shared) {
     const unsigned warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // uniform for the compiler
     if (warp < GROUP_THREADS / 32) {
         fewer_registers<COPIER_REGISTERS>();

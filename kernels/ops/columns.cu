@@ -7,12 +7,14 @@
 
 template <class Chunk>
 __device__ __forceinline__ void copy_columns(char* out, const char* from, unsigned bytes) {
-    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * sizeof(Chunk); i < bytes; i += gridDim.y * blockDim.x * sizeof(Chunk)) {
+    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * sizeof(Chunk); i < bytes;
+         i += gridDim.y * blockDim.x * sizeof(Chunk)) {
         *reinterpret_cast<Chunk*>(out + i) = *reinterpret_cast<const Chunk*>(from + i);
     }
 }
 
-extern "C" __global__ void columns(char* __restrict__ out, const char* __restrict__ x, unsigned row_bytes, unsigned from_row_bytes, unsigned first_byte) {
+extern "C" __global__ void columns(char* __restrict__ out, const char* __restrict__ x, unsigned row_bytes,
+                                   unsigned from_row_bytes, unsigned first_byte) {
     const unsigned long long row = blockIdx.x;
     char* to = out + row * row_bytes;
     const char* from = x + row * from_row_bytes + first_byte;

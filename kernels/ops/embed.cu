@@ -15,7 +15,8 @@ __device__ __forceinline__ void embed_row(float* out, const ELEMENT* from, unsig
 }
 
 extern "C" __global__ void embed(float* __restrict__ out, const ELEMENT* __restrict__ table,
-                                 const unsigned* __restrict__ tokens, const unsigned* __restrict__ sampled_tokens, unsigned width) {
+                                 const unsigned* __restrict__ tokens, const unsigned* __restrict__ sampled_tokens,
+                                 unsigned width) {
     unsigned long long row = blockIdx.x;
     unsigned long long token = token_of(tokens[row], sampled_tokens);
     if (width % LANES == 0) {

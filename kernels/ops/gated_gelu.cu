@@ -1,5 +1,5 @@
-// out[r][i] = gelu(x[r][i]) * x[r][width + i], with gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). Computed
-// as the equivalent x / (1 + e^-2u).
+// out[r][i] = gelu(x[r][i]) * x[r][width + i], with gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+// Computed as the equivalent x / (1 + e^-2u).
 //
 // Shapes: out ELEMENT [R, width], x ELEMENT [R, 2 * width].
 // Grid: x = row, y = blocks over the elements of the row.

@@ -21,8 +21,8 @@ __device__ __forceinline__ void gelu_times_row(ELEMENT* x, const float* y, unsig
     }
 }
 
-extern "C" __global__ void gelu_times(ELEMENT* __restrict__ x, const float* __restrict__ y, unsigned width, unsigned y_width,
-                                      unsigned from) {
+extern "C" __global__ void gelu_times(ELEMENT* __restrict__ x, const float* __restrict__ y, unsigned width,
+                                      unsigned y_width, unsigned from) {
     unsigned long long row = blockIdx.x;
     y += row * y_width + from;
     if (width % LANES == 0 && y_width % LANES == 0 && from % LANES == 0) {

@@ -3,8 +3,8 @@
 // same rounded values.
 //
 // Shapes: qkv ELEMENT [R, width], whose last 2 * kv_heads * head_dim columns are keys and values; layer KV_ELEMENT
-// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], the words of `own_slot`: NO_SLOT for a padded
-// row, which is skipped as those of other members than `member` of `members` are.
+// [page][kv_head][keys, values], laid out as in kv_page.cuh; slots u32 [R], the words of `own_slot`: NO_SLOT for a
+// padded row, which is skipped as those of other members than `member` of `members` are.
 // Grid: x = row, y = blocks over the keys and values of the row.
 // Limit: bandwidth, sizeof(ELEMENT) + sizeof(KV_ELEMENT) bytes per element.
 // Definition: `Backend::kv_append`; on the CPU, `append` of crates/cpu/src/kv.rs (whose page layout differs).
@@ -13,13 +13,17 @@
 #include "ops/kv_slot.cuh"
 
 template <int N>
-__device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row, unsigned slot, unsigned kv_heads, unsigned head_dim) {
-    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < 2 * kv_heads * head_dim; i += gridDim.y * blockDim.x * N) {
+__device__ __forceinline__ void append_row(KV_ELEMENT* layer, const ELEMENT* row, unsigned slot, unsigned kv_heads,
+                                           unsigned head_dim) {
+    for (unsigned i = (blockIdx.y * blockDim.x + threadIdx.x) * N; i < 2 * kv_heads * head_dim;
+         i += gridDim.y * blockDim.x * N) {
         store_in_slot<N>(layer, load<N>(row + i), slot, i / head_dim, i % head_dim, kv_heads, head_dim);
     }
 }
 
-extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv, const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads, unsigned head_dim, unsigned member, unsigned members) {
+extern "C" __global__ void kv_append_fp8(KV_ELEMENT* __restrict__ layer, const ELEMENT* __restrict__ qkv,
+                                         const unsigned* __restrict__ slots, unsigned width, unsigned kv_heads,
+                                         unsigned head_dim, unsigned member, unsigned members) {
     const unsigned slot = own_slot(slots[blockIdx.x], member, members);
     if (slot == NO_SLOT) {
         return;

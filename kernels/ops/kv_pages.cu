@@ -1,8 +1,8 @@
-// Copies whole pages of neighbouring layers to and from one contiguous buffer, so that a single transfer over the bus moves
-// them. kv_save: packed[i][layer] = kv[layer][pages[i]]; kv_restore: the reverse.
+// Copies whole pages of neighbouring layers to and from one contiguous buffer, so that a single transfer over the bus
+// moves them. kv_save: packed[i][layer] = kv[layer][pages[i]]; kv_restore: the reverse.
 //
-// Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks] with rows of `packed_chunks` chunks, in
-// chunks of 16 bytes; pages u32 [P].
+// Shapes: kv [layers][layer_pages][page_chunks], packed [P][layers][page_chunks] with rows of `packed_chunks` chunks,
+// in chunks of 16 bytes; pages u32 [P].
 // Grid: x = i, y = layer.
 // Limit: bandwidth, twice the bytes of the pages.
 // Definition: `Backend::save_pages` and `Backend::restore_pages`; on the CPU, `save` and `restore` of
@@ -15,7 +15,8 @@ __device__ __forceinline__ void copy_page(uint4* to, const uint4* from, unsigned
 }
 
 __device__ __forceinline__ unsigned long long packed_at(unsigned packed_chunks, unsigned page_chunks) {
-    return static_cast<unsigned long long>(blockIdx.x) * packed_chunks + static_cast<unsigned long long>(blockIdx.y) * page_chunks;
+    return static_cast<unsigned long long>(blockIdx.x) * packed_chunks +
+           static_cast<unsigned long long>(blockIdx.y) * page_chunks;
 }
 
 __device__ __forceinline__ unsigned long long kv_at(const unsigned* pages, unsigned layer_pages, unsigned page_chunks) {

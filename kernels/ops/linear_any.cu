@@ -11,7 +11,8 @@
 constexpr unsigned TILE = 16;
 
 // Element (row, k) of a matrix [rows, inner], or 0 outside it.
-__device__ __forceinline__ float element_at(const ELEMENT* matrix, unsigned row, unsigned rows, unsigned k, unsigned inner) {
+__device__ __forceinline__ float element_at(const ELEMENT* matrix, unsigned row, unsigned rows, unsigned k,
+                                            unsigned inner) {
     return row < rows && k < inner ? to_f32(matrix[static_cast<unsigned long long>(row) * inner + k]) : 0.0f;
 }
 

@@ -1,13 +1,14 @@
 // head_norm, rope and kv_append of the heads of a row in one pass, with the values that each of them would have stored
-// (sums of squares aside, which have another order): heads of one kind that have weights are normalised and rounded, the
-// first `turned` heads are rotated by the angle of the row's position and rounded, and with a layer the last 2 * kv_heads
-// heads, keys and values, go to slot slots[r] of it, if `member` of `members` stores that (`own_slot`). Queries and keys
-// that changed are stored in place.
+// (sums of squares aside, which have another order): heads of one kind that have weights are normalised and rounded,
+// the first `turned` heads are rotated by the angle of the row's position and rounded, and with a layer the last 2 *
+// kv_heads heads, keys and values, go to slot slots[r] of it, if `member` of `members` stores that (`own_slot`).
+// Queries and keys that changed are stored in place.
 //
-// Shapes: qkv ELEMENT [R, queries | keys | values], q_heads and twice kv_heads heads of head_dim, which is 8, 16, 32, 64,
-// 128 or 256; weights f32 [head_dim] or null; cosines and sines f32 [positions, rotary / 2], rotary a multiple of 16;
-// positions u32 [R]; layer KV_ELEMENT as in kv_append.cu and kv_append_fp8.cu, or null; slots u32 [R].
-// Grid: x = row, y = blocks over the row, LANES elements a thread; the head_dim / LANES threads of a head are in one warp.
+// Shapes: qkv ELEMENT [R, queries | keys | values], q_heads and twice kv_heads heads of head_dim, which is 8, 16, 32,
+// 64, 128 or 256; weights f32 [head_dim] or null; cosines and sines f32 [positions, rotary / 2], rotary a multiple of
+// 16; positions u32 [R]; layer KV_ELEMENT as in kv_append.cu and kv_append_fp8.cu, or null; slots u32 [R].
+// Grid: x = row, y = blocks over the row, LANES elements a thread; the head_dim / LANES threads of a head are in one
+// warp.
 // Limit: bandwidth, 2 * sizeof(ELEMENT) bytes per element.
 // Definition: `Backend::prepare_heads`, which is the three ops in turn.
 //
@@ -37,9 +38,9 @@ __device__ __forceinline__ float head_sum(float x, unsigned threads) {
 extern "C" __global__ void __launch_bounds__(128)
     prepare_heads(ELEMENT* qkv, const float* __restrict__ query_weight, const float* __restrict__ key_weight,
                   const float* __restrict__ value_weight, float eps, const float* __restrict__ cosines,
-                  const float* __restrict__ sines, const unsigned* __restrict__ positions, unsigned rotary, unsigned turned,
-                  KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned q_heads, unsigned kv_heads,
-                  unsigned head_dim, unsigned member, unsigned members) {
+                  const float* __restrict__ sines, const unsigned* __restrict__ positions, unsigned rotary,
+                  unsigned turned, KV_ELEMENT* __restrict__ layer, const unsigned* __restrict__ slots, unsigned q_heads,
+                  unsigned kv_heads, unsigned head_dim, unsigned member, unsigned members) {
     const unsigned row = blockIdx.x, width = (q_heads + 2 * kv_heads) * head_dim;
     const unsigned at = (blockIdx.y * blockDim.x + threadIdx.x) * LANES, threads = head_dim / LANES;
     const unsigned head = at / head_dim, in_head = at % head_dim;
@@ -85,7 +86,8 @@ extern "C" __global__ void __launch_bounds__(128)
             const Chunk cosine = load<LANES>(cosines + angle), sine = load<LANES>(sines + angle);
 #pragma unroll
             for (int i = 0; i < LANES; i++) {
-                x.at[i] = is_low ? x.at[i] * cosine.at[i] - there.at[i] * sine.at[i] : x.at[i] * cosine.at[i] + there.at[i] * sine.at[i];
+                x.at[i] = is_low ? x.at[i] * cosine.at[i] - there.at[i] * sine.at[i]
+                                 : x.at[i] * cosine.at[i] + there.at[i] * sine.at[i];
             }
             x = as_stored(x);
         }

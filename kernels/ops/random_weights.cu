@@ -16,8 +16,8 @@ __device__ __forceinline__ unsigned long long mix(unsigned long long z) {
 
 constexpr unsigned long long GOLDEN = 0x9e3779b97f4a7c15ull;
 
-extern "C" __global__ void random_weights(ELEMENT* out, unsigned long long elements, unsigned long long stream, float centre,
-                                          float reach) {
+extern "C" __global__ void random_weights(ELEMENT* out, unsigned long long elements, unsigned long long stream,
+                                          float centre, float reach) {
     unsigned long long stride = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
     for (unsigned long long i = static_cast<unsigned long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
          i += stride) {

@@ -31,8 +31,8 @@ __device__ __forceinline__ Lanes<float, N> rms_normed(const float* row, const fl
 }
 
 template <int N>
-__device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const float* weight, unsigned width, float eps,
-                                             float* row) {
+__device__ __forceinline__ void rms_norm_row(ELEMENT* out, const float* x, const float* weight, unsigned width,
+                                             float eps, float* row) {
     const float scale = rms_scale<N>(x, width, eps, row);
     for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
         store<N>(out + i, rms_normed<N>(row, weight, i, scale));

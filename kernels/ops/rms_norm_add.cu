@@ -9,8 +9,8 @@
 #include "reduce.cuh"
 
 template <int N>
-__device__ __forceinline__ void rms_norm_add_row(float* out, const float* x, const float* weight, unsigned width, float eps,
-                                                 float* row) {
+__device__ __forceinline__ void rms_norm_add_row(float* out, const float* x, const float* weight, unsigned width,
+                                                 float eps, float* row) {
     float squares = 0.0f;
     for (unsigned i = threadIdx.x * N; i < width; i += THREADS * N) {
         Lanes<float, N> lanes = load<N>(x + i);

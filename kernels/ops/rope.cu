@@ -28,8 +28,8 @@ __device__ __forceinline__ void rope_row(ELEMENT* row, const float* cosines, con
 }
 
 extern "C" __global__ void rope(ELEMENT* qkv, const float* __restrict__ cosines, const float* __restrict__ sines,
-                                const unsigned* __restrict__ positions, unsigned width, unsigned heads, unsigned head_dim,
-                                unsigned rotary) {
+                                const unsigned* __restrict__ positions, unsigned width, unsigned heads,
+                                unsigned head_dim, unsigned rotary) {
     unsigned half = rotary / 2;
     ELEMENT* row = qkv + static_cast<unsigned long long>(blockIdx.x) * width;
     unsigned long long at = static_cast<unsigned long long>(positions[blockIdx.x]) * half;

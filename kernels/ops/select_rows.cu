@@ -7,7 +7,8 @@
 
 template <class Chunk>
 __device__ __forceinline__ void copy_row(char* out, const char* from, unsigned row_bytes) {
-    for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < row_bytes / sizeof(Chunk); i += gridDim.y * blockDim.x) {
+    for (unsigned i = blockIdx.y * blockDim.x + threadIdx.x; i < row_bytes / sizeof(Chunk);
+         i += gridDim.y * blockDim.x) {
         reinterpret_cast<Chunk*>(out)[i] = reinterpret_cast<const Chunk*>(from)[i];
     }
 }

@@ -3,11 +3,12 @@
 // are sent. With EXACT, PARTS * RANKS is always 8, and every sum but the last is rounded to WIRE too, whichever rank
 // makes it: then the bits do not depend on the number of ranks. Without, of more than two ranks, the last alone is.
 //
-// all_reduce_one_shot: each rank writes all of its sum to every other one, in lines that carry their own numbers, so that
-//   one way of the link is all that it waits for. (RANKS - 1) * count elements leave each GPU, and a fifteenth more; for
-//   two ranks no order of exchange sends less. One rank adds up its parts.
-// all_reduce_two_shot: each rank adds up one share, whole lines of warps, and writes the sums to every other one, both in
-//   lines. 2 * (RANKS - 1) / RANKS * count elements leave each GPU, and a fifteenth more; with EXACT, or of two ranks, half of them are f32.
+// all_reduce_one_shot: each rank writes all of its sum to every other one, in lines that carry their own numbers, so
+//   that one way of the link is all that it waits for. (RANKS - 1) * count elements leave each GPU, and a fifteenth
+//   more; for two ranks no order of exchange sends less. One rank adds up its parts.
+// all_reduce_two_shot: each rank adds up one share, whole lines of warps, and writes the sums to every other one, both
+//   in lines. 2 * (RANKS - 1) / RANKS * count elements leave each GPU, and a fifteenth more; with EXACT, or of two
+//   ranks, half of them are f32.
 //
 // all_reduce_own, all_reduce_gathered: where ranks write no memory of each other, the sum of this rank's parts as WIRE,
 //   and from those of all ranks, which a library has gathered, what the others leave. Sums of more ranks than two are
@@ -325,8 +326,8 @@ __device__ __forceinline__ void one_shot(const Exchange& at, unsigned number, co
     }
 }
 
-// Shares are whole lines of warps, and none of them is empty: each rank hears from all others. Sums lie behind the lines
-// that are added up.
+// Shares are whole lines of warps, and none of them is empty: each rank hears from all others. Sums lie behind the
+// lines that are added up.
 template <bool ALIGNED>
 __device__ __forceinline__ void two_shot(const Exchange& at, unsigned number, const Elements& of) {
     const unsigned warps = gridDim.x * blockDim.x / 32, warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -365,8 +366,8 @@ __device__ __forceinline__ void two_shot(const Exchange& at, unsigned number, co
 // Blocks of a multiprocessor: sums of more ranks need more registers.
 constexpr unsigned BESIDE = RANKS <= 2 ? 4 : RANKS == 4 ? 3 : 2;
 
-// Of two shots: before Hopper exact sums of eight ranks, which come in 16 bits and are sent on in f32, take 181 registers,
-// and spill 488 bytes if they have 128 (NVRTC 13.0).
+// Of two shots: before Hopper exact sums of eight ranks, which come in 16 bits and are sent on in f32, take 181
+// registers, and spill 488 bytes if they have 128 (NVRTC 13.0).
 #if __CUDA_ARCH__ < 900
 constexpr unsigned BESIDE_TWO_SHOT = EXACT && RANKS == 8 && sizeof(WIRE) == 2 ? 1 : BESIDE;
 #else

@@ -19,9 +19,10 @@ constexpr unsigned TURNS = 1024;
 
 constexpr unsigned OTHERS = RANKS - 1;
 
-// A line is 128 bytes, which eight neighbouring threads of a warp store, 16 each: fifteen words and, as the last one, the
-// number of the exchange. NVLink brings a line as a whole (NCCL relies on that, too): who sees the number sees the words,
-// so that neither a barrier nor a fence is needed. A warp stores and loads four lines at once. This is a thread's part.
+// A line is 128 bytes, which eight neighbouring threads of a warp store, 16 each: fifteen words and, as the last one,
+// the number of the exchange. NVLink brings a line as a whole (NCCL relies on that, too): who sees the number sees the
+// words, so that neither a barrier nor a fence is needed. A warp stores and loads four lines at once. This is a
+// thread's part.
 struct alignas(16) LinePart {
     unsigned long long words[2];
 };

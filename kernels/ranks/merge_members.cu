@@ -1,18 +1,19 @@
 // Merges what attention found over the positions of each member of a group, MEMBERS neighbouring ranks that divide the
 // keys and values of a key head:
 //   m = max m_i,  out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i,  over the members in their order.
-// First a member combines its own partial states, a row's list in its order, with the sink, if it is given any (the first
-// member alone is), as one more state without a value. Half the blocks do so for the heads of the other members, and write
-// the state of each row and head into the memory of the one that owns the head; half do so for the member's own heads,
-// and merge what has come. All ranks tell each other what is written, also those of other groups, since
-// the next exchange uses the memory of all again.
+// First a member combines its own partial states, a row's list in its order, with the sink, if it is given any (the
+// first member alone is), as one more state without a value. Half the blocks do so for the heads of the other members,
+// and write the state of each row and head into the memory of the one that owns the head; half do so for the member's
+// own heads, and merge what has come. All ranks tell each other what is written, also those of other groups, since the
+// next exchange uses the memory of all again.
 //
-// Shapes: out ELEMENT [R, heads * HEAD_DIM], of the member's heads = q_heads / MEMBERS; partial states, of q_heads heads,
-// as in attention/plan.cuh, in lists of a row that may be empty (all are of padded rows, which become 0), with PERMUTED as
-// the kernels for Hopper order them; sinks f32 [q_heads] or null; memory as in exchange.cuh. Of units (row * heads + head)
-// first, .. first + count are merged: q_heads * HEAD_DIM / MEMBERS floats a row, and two a unit, go to each other member.
-// Grid: the same on every rank; blocks of 512 threads, a warp for each unit. Blocks wait only for blocks of a lower number
-// on other ranks.
+// Shapes: out ELEMENT [R, heads * HEAD_DIM], of the member's heads = q_heads / MEMBERS; partial states, of q_heads
+// heads, as in attention/plan.cuh, in lists of a row that may be empty (all are of padded rows, which become 0), with
+// PERMUTED as the kernels for Hopper order them; sinks f32 [q_heads] or null; memory as in exchange.cuh. Of units
+// (row * heads + head) first, .. first + count are merged: q_heads * HEAD_DIM / MEMBERS floats a row, and two a unit,
+// go to each other member.
+// Grid: the same on every rank; blocks of 512 threads, a warp for each unit. Blocks wait only for blocks of a lower
+// number on other ranks.
 // Limit: bandwidth, the bytes of the partial states; of few rows, the link's latency.
 // Definition: `Ranked::tree_attention_of_members`; on the CPU, `merge_members` of crates/cpu/src/fabric.rs.
 //
@@ -80,7 +81,8 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     }
     const Exchange at = {ranks, last, aborted, rank, most_lines, most_floats};
     const unsigned number = number_of(at), chunks = (count + chunk - 1) / chunk;
-    const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const unsigned blocks = gridDim.x / 2, block = blockIdx.x % blocks, warp = threadIdx.x / 32,
+                   warps = blockDim.x / 32;
     const unsigned member = rank % MEMBERS, group = rank - member, heads = q_heads / MEMBERS;
     const Partials parts = partials_at(partials, words, q_heads, HEAD_DIM);
     // This member's state of a unit of `owner`.
@@ -107,8 +109,9 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                 State sum = {NO_SCORE, 0.0f, {}};
 #pragma unroll 1
                 for (unsigned from = 0; from < MEMBERS; from++) {
-                    fold(sum, from == member ? own_state(unit, member)
-                                             : receive(unit_state(floats_of(at, number, group + from, rank), count, unit)));
+                    fold(sum, from == member
+                                  ? own_state(unit, member)
+                                  : receive(unit_state(floats_of(at, number, group + from, rank), count, unit)));
                 }
                 const float factor = normaliser(sum.l);
                 ELEMENT* to = out + (first + unit) * HEAD_DIM;

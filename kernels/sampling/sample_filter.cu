@@ -7,7 +7,8 @@
 #include "sampling/select.cuh"
 
 // Called by all threads: the cut by all three filters. `sum`: weight of all tokens relative to `best`.
-__device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Request& request, float best, const double& sum) {
+__device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Request& request, float best,
+                                      const double& sum) {
     double temperature = request.temperature;
     float rate = rate_of(request.temperature);
     u32 highest = key_of(best);

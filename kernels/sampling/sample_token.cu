@@ -50,8 +50,8 @@ __device__ __forceinline__ u32 find_token(const Row& row, u32 c, float rate, Cut
 }
 
 // Samples a token at random. `sums`: shared memory, one per chunk; each lane reads what it wrote.
-__device__ __forceinline__ u32 sample_random(const Row& row, const float* sample_sum, double* sums, const Request& request,
-                                    float best, Cut cut, double uniform) {
+__device__ __forceinline__ u32 sample_random(const Row& row, const float* sample_sum, double* sums,
+                                             const Request& request, float best, Cut cut, double uniform) {
     for (u32 c = lane(); c < row.chunks; c += WARP) {
         bool kept = key_of(row.maxima[c]) >= cut.key;
         sums[c] = kept ? sample_sum[c] * scale_of(row.maxima[c], best, request.temperature) : 0.0;

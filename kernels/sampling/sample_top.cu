@@ -8,7 +8,8 @@
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
     sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 requests, const Header* __restrict__ header,
-               const float* __restrict__ model_max, const float* __restrict__ model_sum, Sampled* __restrict__ results) {
+               const float* __restrict__ model_max, const float* __restrict__ model_sum,
+               Sampled* __restrict__ results) {
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;

@@ -2,9 +2,9 @@
 
 The judge starts the command for its sandboxes, so it must be a program of its own. Cargo builds both from one library.
 
-`pip install ./python` builds for this machine. `python python/build/wheel.py FOLDER [PROFILE]` (with the packages maturin and
-wheel) writes a wheel for others, whose manylinux tag names the C library that the module and the command need: build on the
-oldest one to be served. Cargo's profile is `release` unless named.
+`pip install ./python` builds for this machine. `python python/build/wheel.py FOLDER [PROFILE]` (with the packages
+maturin and wheel) writes a wheel for others, whose manylinux tag names the C library that the module and the command
+need: build on the oldest one to be served. Cargo's profile is `release` unless named.
 """
 
 import os
@@ -28,7 +28,8 @@ PACKAGE = PYTHON / "offshoot"
 def _carry(profile="release"):
     """Puts the command and the demo model into the package."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    cargo = ["cargo", "build", "--profile", profile, "--locked", "-p", "offshoot", "-p", "offshoot-python", "--bin", "offshoot"]
+    cargo = ["cargo", "build", "--profile", profile, "--locked", "-p", "offshoot", "-p", "offshoot-python", "--bin",
+             "offshoot"]
     subprocess.run([*cargo, "--target-dir", str(target)], cwd=ROOT, check=True)
     command = PACKAGE / "bin" / "offshoot"
     command.parent.mkdir(exist_ok=True)
@@ -64,14 +65,16 @@ def main(folder, profile="release"):
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     with tempfile.TemporaryDirectory() as untagged:
         subprocess.run([
-            sys.executable, "-m", "maturin", "build", "--profile", profile, "--strip", "--locked", "--target-dir", str(target),
-            "--compatibility", "linux", "--manifest-path", str(PYTHON / "Cargo.toml"), "--out", untagged,
+            sys.executable, "-m", "maturin", "build", "--profile", profile, "--strip", "--locked",
+            "--target-dir", str(target), "--compatibility", "linux", "--manifest-path", str(PYTHON / "Cargo.toml"),
+            "--out", untagged,
         ], check=True)
         [wheel] = pathlib.Path(untagged).iterdir()
         with zipfile.ZipFile(wheel) as files:
             programs = [files.read(name) for name in files.namelist() if name.endswith((".so", "/bin/offshoot"))]
         tag = f"manylinux_2_{max(map(_glibc, programs))}_{platform.machine()}"
-        subprocess.run([sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, str(wheel)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, str(wheel)], check=True)
         [wheel] = pathlib.Path(untagged).iterdir()
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
         shutil.copy(wheel, folder)

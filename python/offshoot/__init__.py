@@ -1,8 +1,8 @@
 """Offshoot samples trees from language models: whatever samples share is stored, computed and read once.
 
 ``LLM`` and ``SamplingParams`` have the shape that vLLM's offline API gave them; scripts written for it run with another
-import. ``llm.tree(prompt)`` is a sampling tree; ``vote``, ``best_of_n``, ``tree_of_thoughts`` and the others search with
-plain Python functions; ``judge`` runs programs in a sandbox; ``run`` and ``plan`` take task files.
+import. ``llm.tree(prompt)`` is a sampling tree; ``vote``, ``best_of_n``, ``tree_of_thoughts`` and the others search
+with plain Python functions; ``judge`` runs programs in a sandbox; ``run`` and ``plan`` take task files.
 """
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
@@ -21,7 +21,7 @@ from offshoot._params import SamplingParams
 from offshoot._tree import Node, Tree
 from offshoot.command import Job, demo_model, plan, run
 from offshoot.inputs import PromptType, TextPrompt, TokensPrompt
-from offshoot.judging import Judge, Judgement, judge
+from offshoot.judging import Judge, Judgement, TestVerdict, judge
 from offshoot.search import (
     Outcome,
     Sample,
@@ -37,8 +37,9 @@ from offshoot.search import (
 __version__ = _version
 
 __all__ = [
-    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices", "ChoiceScore",
-    "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts", "beam_search", "dvts",
-    "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "run", "plan", "Job", "demo_model", "to_arrow",
-    "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
+    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices",
+    "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts",
+    "beam_search", "dvts", "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
+    "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",
+    "BeamSearchOutput", "BeamSearchSequence",
 ]

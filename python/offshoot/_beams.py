@@ -1,6 +1,6 @@
-"""Beam search over tokens, with the names and the order of vLLM's ``LLM.beam_search``. Each step draws the likeliest next
-tokens of all beams of all prompts in one generation; what beams share is computed once. Searches over steps of text are
-``search``'s."""
+"""Beam search over tokens, with the names and the order of vLLM's ``LLM.beam_search``. Each step draws the likeliest
+next tokens of all beams of all prompts in one generation; what beams share is computed once. Searches over steps of
+text are ``search``'s."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class BeamSearchParams:
-    """How a prompt is searched: ``beam_width`` sequences of at most ``max_tokens``, ranked by their log-probability over
-    their length, with the prompt's, to the power of ``length_penalty``."""
+    """How a prompt is searched: ``beam_width`` sequences of at most ``max_tokens``, ranked by their log-probability
+    over their length, with the prompt's, to the power of ``length_penalty``."""
 
     beam_width: int
     max_tokens: int

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
-from offshoot._facts import EngineFacts
+from offshoot._facts import EngineFacts, EngineMetrics
 from offshoot._native import (
     Context,
     Engine,
@@ -55,21 +55,22 @@ WAIT = 0.1
 
 #: Arguments of vLLM's LLM that change nothing here.
 _WITHOUT_MEANING = {
-    "additional_config", "allowed_local_media_path", "async_scheduling", "attention_backend", "block_size", "code_revision",
-    "collect_detailed_traces", "compilation_config", "config_format", "cpu_offload_gb", "cuda_graph_sizes",
-    "disable_async_output_proc", "disable_cascade_attn", "disable_chunked_mm_input", "disable_custom_all_reduce",
-    "disable_hybrid_kv_cache_manager", "disable_log_requests", "disable_log_stats", "distributed_executor_backend",
-    "download_dir", "enable_chunked_prefill", "enable_expert_parallel", "enable_lora", "enable_prefix_caching",
-    "enable_sleep_mode", "enforce_eager", "fully_sharded_loras", "guided_decoding_backend", "hf_token", "ignore_patterns",
-    "kv_cache_memory_bytes", "kv_transfer_config", "limit_mm_per_prompt", "load_format", "long_lora_scaling_factors",
-    "lora_dtype", "lora_extra_vocab_size", "max_context_len_to_capture", "max_cpu_loras", "max_logprobs",
-    "max_long_partial_prefills", "max_lora_rank", "max_loras", "max_num_batched_tokens", "max_num_partial_prefills",
-    "max_parallel_loading_workers", "max_seq_len_to_capture", "mm_processor_kwargs", "model_loader_extra_config",
-    "num_gpu_blocks_override", "num_lookahead_slots", "num_scheduler_steps", "num_speculative_tokens",
-    "otlp_traces_endpoint", "preemption_mode", "prefix_caching_hash_algo", "ray_workers_use_nsight", "revision", "runner",
-    "scheduling_policy", "served_model_name", "skip_tokenizer_init", "speculative_config", "speculative_model", "task",
-    "tokenizer_mode", "tokenizer_pool_extra_config", "tokenizer_pool_size", "tokenizer_pool_type", "tokenizer_revision",
-    "trust_remote_code", "use_tqdm_on_load", "use_v2_block_manager", "worker_cls", "worker_use_ray",
+    "additional_config", "allowed_local_media_path", "async_scheduling", "attention_backend", "block_size",
+    "code_revision", "collect_detailed_traces", "compilation_config", "config_format", "cpu_offload_gb",
+    "cuda_graph_sizes", "disable_async_output_proc", "disable_cascade_attn", "disable_chunked_mm_input",
+    "disable_custom_all_reduce", "disable_hybrid_kv_cache_manager", "disable_log_requests", "disable_log_stats",
+    "distributed_executor_backend", "download_dir", "enable_chunked_prefill", "enable_expert_parallel", "enable_lora",
+    "enable_prefix_caching", "enable_sleep_mode", "enforce_eager", "fully_sharded_loras", "guided_decoding_backend",
+    "hf_token", "ignore_patterns", "kv_cache_memory_bytes", "kv_transfer_config", "limit_mm_per_prompt", "load_format",
+    "long_lora_scaling_factors", "lora_dtype", "lora_extra_vocab_size", "max_context_len_to_capture", "max_cpu_loras",
+    "max_logprobs", "max_long_partial_prefills", "max_lora_rank", "max_loras", "max_num_batched_tokens",
+    "max_num_partial_prefills", "max_parallel_loading_workers", "max_seq_len_to_capture", "mm_processor_kwargs",
+    "model_loader_extra_config", "num_gpu_blocks_override", "num_lookahead_slots", "num_scheduler_steps",
+    "num_speculative_tokens", "otlp_traces_endpoint", "preemption_mode", "prefix_caching_hash_algo",
+    "ray_workers_use_nsight", "revision", "runner", "scheduling_policy", "served_model_name", "skip_tokenizer_init",
+    "speculative_config", "speculative_model", "task", "tokenizer_mode", "tokenizer_pool_extra_config",
+    "tokenizer_pool_size", "tokenizer_pool_type", "tokenizer_revision", "trust_remote_code", "use_tqdm_on_load",
+    "use_v2_block_manager", "worker_cls", "worker_use_ray",
 }
 
 #: Arguments of vLLM's LLM that would change the samples.
@@ -98,15 +99,17 @@ def _close_all() -> None:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings, with
-    the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the prompts,
-    None for those that were not finished. ``table`` is what ``generate_table`` had, beginnings too; else None."""
+    """Ctrl-C during a generation or a search. ``outputs`` has what was finished: of unfinished samples the beginnings,
+    with the finish reason ``abort``; prompts that had not begun have no outputs. Of a search it has the outcomes of the
+    prompts, None for those that were not finished. ``table`` is what ``generate_table`` had, beginnings too; else
+    None."""
 
     def __init__(self, outputs: list[Any], table: Any = None):
         self.outputs, self.table = outputs, table
         done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
-        super().__init__(f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`" if table is None
-                         else f"{len(table)} samples had begun: see this exception's `table`")
+        super().__init__(
+            f"{done} of {len(outputs)} prompts were finished: see this exception's `outputs`" if table is None
+            else f"{len(table)} samples had begun: see this exception's `table`")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Interrupted, (self.outputs, self.table)
@@ -182,17 +185,21 @@ class LLM:
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
         if _whole("pipeline_parallel_size", pipeline_parallel_size, 1) != 1:
-            raise NotImplementedError(f"pipeline_parallel_size: expected 1, found {pipeline_parallel_size}: use tensor_parallel_size")
-        ranks, replicas = _whole("tensor_parallel_size", tensor_parallel_size, 1), _whole("data_parallel_size", data_parallel_size, 1)
+            raise NotImplementedError(
+                f"pipeline_parallel_size: expected 1, found {pipeline_parallel_size}: use tensor_parallel_size")
+        ranks, replicas = (
+            _whole("tensor_parallel_size", tensor_parallel_size, 1),
+            _whole("data_parallel_size", data_parallel_size, 1))
         if ranks > 1 and replicas > 1:
-            raise NotImplementedError(f"data_parallel_size: expected 1 with tensor_parallel_size={ranks}, found {replicas}")
+            raise NotImplementedError(
+                f"data_parallel_size: expected 1 with tensor_parallel_size={ranks}, found {replicas}")
         devices = _devices(str(device), devices, replicas)
         weights = None if weights is None else _choice("weights", weights, ("fp8", "int8", "int4"))
         activations = None if activations is None else _choice("activations", activations, ("format", "bf16"))
         if quantization is not None:
             raise NotImplementedError(
-                f"quantization: expected None (a folder says itself how it is quantised; weights=\"fp8\" makes dense weights "
-                f"smaller), found {quantization!r}")
+                f"quantization: expected None (a folder says itself how it is quantised; weights=\"fp8\" makes dense "
+                f"weights smaller), found {quantization!r}")
         if tokenizer is not None and os.path.realpath(tokenizer) != os.path.realpath(path):
             raise NotImplementedError(f"tokenizer: expected the model's own folder, found {os.fspath(tokenizer)!r}")
         _check_dtype(path, dtype)
@@ -226,8 +233,8 @@ class LLM:
         state_dtype = None if state_dtype is None else _choice("state_dtype", state_dtype, ("f32", "bf16"))
         self._engine = Engine(
             path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan,
-            kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights, activations=activations, memory=memory,
-            gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
+            kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights,
+            activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=None if swap_space is None else int(swap_space * 1024),
             max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),
             prefix_store=prefix_store, prefix_store_size=float(prefix_store_size), threads=threads)
@@ -258,10 +265,10 @@ class LLM:
         """What never changes: device, context, bytes of keys and values and so on."""
         return self._facts.copy()
 
-    def metrics(self) -> dict[str, Any]:
-        """Counters since the start, such as ``prompt_tokens_logical``, ``prompt_tokens_computed``, ``tokens_sampled``; and
-        what is held now: ``running``, ``waiting``, ``branches``, ``pages``."""
-        return cast(dict[str, Any], json.loads(self._engine.metrics()))
+    def metrics(self) -> EngineMetrics:
+        """Counters since the start, such as ``prompt_tokens_logical``, ``prompt_tokens_computed``, ``tokens_sampled``;
+        and what is held now: ``running``, ``waiting``, ``branches``, ``pages``."""
+        return cast(EngineMetrics, json.loads(self._engine.metrics()))
 
     def get_tokenizer(self) -> "Tokenizer":
         return self.tokenizer
@@ -287,8 +294,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Samples prompts and returns a ``RequestOutput`` each, in their order.
 
-        A prompt is a text, a list of token ids, or a dict with ``prompt`` or ``prompt_token_ids``. One ``SamplingParams``
-        holds for all prompts, a list has one for each. What prompts begin with alike is computed once.
+        A prompt is a text, a list of token ids, or a dict with ``prompt`` or ``prompt_token_ids``. One
+        ``SamplingParams`` holds for all prompts, a list has one for each. What prompts begin with alike is computed
+        once.
         ``names``: what the random numbers of each prompt follow from, beside the seed; by default its place among all
         prompts of this LLM, or with a seed of its own nothing else.
         """
@@ -312,8 +320,8 @@ class LLM:
         priority: int | None = None,
         names: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and samples:
-        ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
+        """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
+        samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``. Its memory is the engine's own: there is no Python object a sample, which
         matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
@@ -321,7 +329,8 @@ class LLM:
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
         for prompt in job.prompts:
             params = prompt.params
-            for name, used in (("prompt_logprobs", params.prompt_logprobs is not None), ("best_of", params.samples > params.n),
+            for name, used in (("prompt_logprobs", params.prompt_logprobs is not None),
+                               ("best_of", params.samples > params.n),
                                ("skip_special_tokens=False", not params.skip_special_tokens)):
                 if used:
                     raise NotImplementedError(f"{name} is not supported for a table of samples: use generate")
@@ -355,8 +364,8 @@ class LLM:
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Samples the assistant's next turn of one conversation or of several. A message's content is a text or a list of
-        parts of texts; the template gets a text (``chat_template_content_format`` auto or string)."""
+        """Samples the assistant's next turn of one conversation or of several. A message's content is a text or a list
+        of parts of texts; the template gets a text (``chat_template_content_format`` auto or string)."""
         _choice("chat_template_content_format", chat_template_content_format, ("auto", "string"))
         if tools:
             raise NotImplementedError("tools is not supported")
@@ -377,8 +386,8 @@ class LLM:
         self, prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[StreamOutput]:
-        """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``. Leaving
-        the loop, or deleting the iterator, ends the samples, which begin at once."""
+        """New tokens of all samples as they come, each sample's in order; its last item has its whole ``output``.
+        Leaving the loop, or deleting the iterator, ends the samples, which begin at once."""
         job = self._begin(prompts, sampling_params, stream=True)
         return (item for event in job.events() for item in job.streamed(event))
 
@@ -416,8 +425,8 @@ class LLM:
     def score(
         self, prompts: Any, choices: Any, *, add_special_tokens: bool = True
     ) -> ScoredChoices | list[ScoredChoices]:
-        """The log-probabilities of the continuations ``choices`` of a prompt; or of a list of prompts, each with its own list
-        of choices or all with the same. Contexts are computed once."""
+        """The log-probabilities of the continuations ``choices`` of a prompt; or of a list of prompts, each with its
+        own list of choices or all with the same. Contexts are computed once."""
         if isinstance(choices, (str, bytes)) or not hasattr(choices, "__iter__"):
             raise TypeError(f"choices: expected a list of continuations, found {choices!r}")
         choices = list(choices)
@@ -426,7 +435,8 @@ class LLM:
         prompts = _several(prompts)
         if not prompts:
             return []
-        lists = [list(choices)] * len(prompts) if choices and isinstance(choices[0], str) else [list(c) for c in choices]
+        lists = ([list(choices)] * len(prompts) if choices and isinstance(choices[0], str)
+                 else [list(c) for c in choices])
         if len(lists) != len(prompts):
             raise ValueError(f"choices: expected {len(prompts)} lists, one for each prompt, found {len(lists)}")
         return self._score(prompts, lists, add_special_tokens)
@@ -458,7 +468,8 @@ class LLM:
         self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
         use_tqdm: bool = False,
     ) -> list[BeamSearchOutput]:
-        """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of text."""
+        """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of
+        text."""
         if lora_request is not None:
             raise NotImplementedError("lora_request is not supported")
         if not isinstance(params, BeamSearchParams):
@@ -523,7 +534,8 @@ class LLM:
         encoded = self._encoded(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        params = list(sampling_params) if isinstance(sampling_params, (list, tuple)) else [sampling_params] * len(prompts)
+        params = (list(sampling_params) if isinstance(sampling_params, (list, tuple))
+                  else [sampling_params] * len(prompts))
         if len(params) != len(prompts):
             raise ValueError(f"sampling_params: expected {len(prompts)}, one for each prompt, found {len(params)}")
         for each in params:
@@ -707,7 +719,8 @@ class Tokenizer:
         self, text: str | list[str], add_special_tokens: bool = True, *, padding: Any = False, truncation: Any = False,
         max_length: int | None = None, return_tensors: Any = None, return_attention_mask: bool = True,
     ) -> "Encoding":
-        """``input_ids`` and ``attention_mask`` of a text, or lists of them; with ``truncation`` the first ``max_length``."""
+        """``input_ids`` and ``attention_mask`` of a text, or lists of them; with ``truncation`` the first
+        ``max_length``."""
         _refuse(padding=padding, return_tensors=return_tensors)
         texts = [text] if isinstance(text, str) else _several(text, "text: expected a text or a list of them")
         ids = self._native.encode(texts, add_special_tokens)
@@ -721,7 +734,9 @@ class Tokenizer:
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
         return self._native.decode(self._ids(token_ids), skip_special_tokens=skip_special_tokens)
 
-    def batch_decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = False, **_: Any) -> list[str]:
+    def batch_decode(
+        self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = False, **_: Any,
+    ) -> list[str]:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
@@ -850,7 +865,9 @@ def _is_one(prompts: Any) -> bool:
     return isinstance(prompts, (str, bytes, dict)) or _is_ids(prompts)
 
 
-def _several(prompts: Any, expected: str = "prompts: expected a text, token ids, a dict or a list of them") -> list[Any]:
+def _several(
+    prompts: Any, expected: str = "prompts: expected a text, token ids, a dict or a list of them",
+) -> list[Any]:
     if not hasattr(prompts, "__iter__"):
         raise TypeError(f"{expected}, found {prompts!r}")
     return list(prompts)
@@ -905,8 +922,8 @@ def _refuse_model(model: Any) -> NoReturn:
 
 
 def _defaults(folder: str, source: Any, override: dict[str, Any] | None) -> dict[str, Any]:
-    """Fields of ``SamplingParams`` as a generation_config.json has them: the folder's own (auto), that of another folder,
-    or none (vllm)."""
+    """Fields of ``SamplingParams`` as a generation_config.json has them: the folder's own (auto), that of another
+    folder, or none (vllm)."""
     source = os.fspath(source)
     found = {}
     if source != "vllm":

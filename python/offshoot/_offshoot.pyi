@@ -243,7 +243,8 @@ def search(
     engine: Engine, method: str, prompts: list[SearchPrompt], sampling: Sampling, seed: int, *,
     assess: Callable[[int, str], Assessed] | None = None, grades: bool = False,
     propose: Callable[[int, list[str]], list[str] | str] | None = None,
-    value: Callable[[int, list[str]], float | str] | None = None, thought: Callable[[int, str], str | None] | None = None,
+    value: Callable[[int, list[str]], float | str] | None = None,
+    thought: Callable[[int, str], str | None] | None = None,
     ends: Callable[[int, str], object] | None = None, state: Callable[[int, list[str]], str | None] | None = None,
     done: Callable[[int], None] | None = None,
 ) -> Found:

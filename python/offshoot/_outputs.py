@@ -1,4 +1,5 @@
-"""What a generation returns, with the fields of vLLM's ``RequestOutput`` and ``CompletionOutput``, and as Arrow tables."""
+"""What a generation returns, with the fields of vLLM's ``RequestOutput`` and ``CompletionOutput``, and as Arrow
+tables."""
 
 from __future__ import annotations
 
@@ -108,8 +109,8 @@ def token_logprobs(
     token_ids: Sequence[int], logprobs: Sequence[float], tops: Sequence[Sequence[tuple[int, float]]],
     texts: Callable[[list[int]], list[str]],
 ) -> list[dict[int, Logprob]]:
-    """vLLM's form: for each token a dict of itself, which comes first, and the likeliest, by id. ``texts``: a function of
-    token ids."""
+    """vLLM's form: for each token a dict of itself, which comes first, and the likeliest, by id. ``texts``: a function
+    of token ids."""
     rows = []
     for at, (token, logprob) in enumerate(zip(token_ids, logprobs)):
         top: Sequence[tuple[int, float]] = tops[at] if at < len(tops) else ()
@@ -125,7 +126,8 @@ def token_logprobs(
 
 
 def to_arrow(outputs: Sequence[RequestOutput]) -> pa.Table:
-    """The samples as a ``pyarrow.Table``, one row a sample. Needs pyarrow; ``.to_pandas()`` of the table needs pandas."""
+    """The samples as a ``pyarrow.Table``, one row a sample. Needs pyarrow; ``.to_pandas()`` of the table needs
+    pandas."""
     import pyarrow as pa
 
     rows = [(request, output) for request in outputs for output in request.outputs]

@@ -58,10 +58,10 @@ def _listed(name: str, value: Any) -> list[Any]:
 class SamplingParams:
     """How a prompt is sampled. The names, defaults and meanings are those of ``vllm.SamplingParams``.
 
-    ``n`` samples share their prompt: it is computed once. With a ``seed`` a prompt has the same samples in every call and
-    on every machine of the same arithmetic; each of the ``n`` has random numbers of its own, and more samples leave the
-    first ones as they are. ``logprobs=k`` reports the k likeliest tokens in each one's place, ``prompt_logprobs=k`` those
-    of the prompt.
+    ``n`` samples share their prompt: it is computed once. With a ``seed`` a prompt has the same samples in every call
+    and on every machine of the same arithmetic; each of the ``n`` has random numbers of its own, and more samples leave
+    the first ones as they are. ``logprobs=k`` reports the k likeliest tokens in each one's place, ``prompt_logprobs=k``
+    those of the prompt.
     """
 
     n: int = 1
@@ -113,7 +113,8 @@ class SamplingParams:
         if self.seed == -1:  # vLLM's other word for none.
             self.seed = None
         self.stop = self._stop()
-        self.stop_token_ids = [_whole("stop_token_ids", token, 0) for token in _listed("stop_token_ids", self.stop_token_ids)]
+        self.stop_token_ids = [
+            _whole("stop_token_ids", token, 0) for token in _listed("stop_token_ids", self.stop_token_ids)]
         self.max_tokens = None if self.max_tokens is None else _whole("max_tokens", self.max_tokens, 1)
         self.min_tokens = _whole("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -177,7 +178,8 @@ class SamplingParams:
     def sampling(self, room: int) -> Sampling:
         """The engine's parameters, for a prompt that leaves room for so many tokens. Fields may have been set since."""
         return Sampling(
-            n=self.samples, temperature=self.temperature, top_p=self.top_p, top_k=self.top_k if self.top_k > 0 else None,
+            n=self.samples, temperature=self.temperature, top_p=self.top_p,
+            top_k=self.top_k if self.top_k > 0 else None,
             min_p=self.min_p, repetition_penalty=self.repetition_penalty, frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             logit_bias=[(_token(token), _number("logit_bias", bias))

@@ -1,5 +1,5 @@
-"""Sampling trees: ``llm.tree(prompt)`` gives the root; nodes fork, are extended, scored and pruned. The engine computes and
-keeps once what branches share."""
+"""Sampling trees: ``llm.tree(prompt)`` gives the root; nodes fork, are extended, scored and pruned. The engine computes
+and keeps once what branches share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _WAIT = 0.1
 
 
 class Node:
-    """A node of a tree: a run of tokens and how it came about. Nodes are equal if they are the same node of the same tree."""
+    """A node of a tree: a run of tokens and how it came about. Nodes are equal if they are the same node of the same
+    tree."""
 
     __slots__ = ("tree", "id")
 
@@ -65,8 +66,8 @@ class Node:
 
     @property
     def logprobs(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
-        """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens that
-        were not scored)."""
+        """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens
+        that were not scored)."""
         import numpy
 
         return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)
@@ -164,8 +165,8 @@ class Tree:
         return list(self.growing(nodes, sampling_params))
 
     def growing(self, nodes: Iterable[Node], sampling_params: SamplingParams | None = None) -> "Growth":
-        """Samples from all nodes in one batch: an iterator of the nodes as they end, while the others go on. Inside the loop
-        nodes can be forked, scored, pruned and cancelled, and other extends begun."""
+        """Samples from all nodes in one batch: an iterator of the nodes as they end, while the others go on. Inside the
+        loop nodes can be forked, scored, pruned and cancelled, and other extends begun."""
         ids = [self._id(node) for node in nodes]
         params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
@@ -175,16 +176,17 @@ class Tree:
         return Growth(self, self._native.extend(ids, params.sampling(room=1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
-        """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a node
-        fail, once all have ended."""
+        """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a
+        node fail, once all have ended."""
         tokens = [(self._id(node), self._tokens(text)) for node, text in given]
         Growth(self, self._native.extend_given(tokens, score)).wait()
 
     def score(self, nodes: Iterable[Node], continuation: str | Sequence[int] | Sequence[str]) -> list[float]:
-        """The log-probability of a continuation after each node (or of one for each), all in one batch. The tree does not
-        change."""
+        """The log-probability of a continuation after each node (or of one for each), all in one batch. The tree does
+        not change."""
         nodes = list(nodes)
-        one = isinstance(continuation, str) or (len(continuation) > 0 and not isinstance(continuation[0], (str, list, tuple)))
+        one = isinstance(continuation, str) or (
+            len(continuation) > 0 and not isinstance(continuation[0], (str, list, tuple)))
         each: list[Any] = [continuation] * len(nodes) if one else list(continuation)
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
@@ -198,8 +200,8 @@ class Tree:
         self._native.close([self._id(node) for node in nodes])
 
     def cut(self, nodes: Iterable[Node] | None = None) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
-        """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path, from
-        the first token after the prompt; NaN behind the end of shorter paths and where they are not known."""
+        """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path,
+        from the first token after the prompt; NaN behind the end of shorter paths and where they are not known."""
         import numpy
 
         paths = []

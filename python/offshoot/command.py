@@ -81,8 +81,8 @@ class Job:
 
 def run(task: dict[str, Any] | str | os.PathLike[str], *, show: bool = True, **options: Any) -> Job:
     """Runs a task: the path of a task file, or its content as a dict, whose paths are relative to the current folder.
-    ``options`` are those of ``offshoot run``: ``model=``, ``out=``, ``limit=``, ``resume=True``, ``set={"sampling.seed":
-    2}``. Progress is shown on stderr if ``show``. Ctrl-C ends it; ``resume=True`` goes on."""
+    ``options`` are those of ``offshoot run``: ``model=``, ``out=``, ``limit=``, ``resume=True``,
+    ``set={"sampling.seed": 2}``. Progress is shown on stderr if ``show``. Ctrl-C ends it; ``resume=True`` goes on."""
     with _file_of(task) as path:
         summary = _json(["run", path, "--json"], options, show)
     return Job(summary, summary["results"])
@@ -162,7 +162,8 @@ def _json(words: list[str], options: dict[str, Any], show: bool) -> dict[str, An
         process.wait()
         raise
     if code != 0:
-        raise _failure(code, re.sub(r"\S*\.offshoot-task-\w+\.json", "the task", b"".join(said).decode(errors="replace")))
+        raise _failure(
+            code, re.sub(r"\S*\.offshoot-task-\w+\.json", "the task", b"".join(said).decode(errors="replace")))
     return cast(dict[str, Any], json.loads(printed))
 
 

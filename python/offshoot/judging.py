@@ -14,12 +14,22 @@ from offshoot.command import command
 
 
 @dataclasses.dataclass(slots=True)
+class TestVerdict:
+    """The verdict on one test of a program; ``message``: why it is not accepted."""
+
+    __test__ = False  # No test of pytest's, whatever its name begins with.
+
+    verdict: str
+    message: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
 class Judgement:
     """The verdict on a program: AC (accepted), WA, TLE, MLE, OLE, RE, CE or SANDBOX."""
 
     verdict: str
     message: str | None
-    tests: list[dict[str, Any]]
+    tests: list[TestVerdict]
     wall_seconds: float
     cpu_seconds: float
     peak_bytes: int
@@ -33,9 +43,9 @@ class Judgement:
 
 
 class Judge:
-    """A judge to be used often; threads may share it. ``python``: the interpreter of candidates, or the folder of a virtual
-    environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False`` also judges
-    where the machine cannot isolate candidates: they can then do whatever you can."""
+    """A judge to be used often; threads may share it. ``python``: the interpreter of candidates, or the folder of a
+    virtual environment. ``withheld``: files that candidates must not read, such as the problems. ``sandboxed=False``
+    also judges where the machine cannot isolate candidates: they can then do whatever you can."""
 
     def __init__(self, *, python: str | os.PathLike[str] | None = None,
                  withheld: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (), sandboxed: bool = True,
@@ -52,8 +62,8 @@ class Judge:
     def judge(
         self, problem: dict[str, Any], programs: str | Sequence[str], language: str = "python"
     ) -> Judgement | list[Judgement]:
-        """Judges a program, or several at once. ``problem``: a row of a benchmark's file (HumanEval, EvalPlus, MBPP, APPS,
-        LiveCodeBench), recognised by its fields. ``language``: python, cpp, or commands as JSON."""
+        """Judges a program, or several at once. ``problem``: a row of a benchmark's file (HumanEval, EvalPlus, MBPP,
+        APPS, LiveCodeBench), recognised by its fields. ``language``: python, cpp, or commands as JSON."""
         if not isinstance(problem, dict):
             raise TypeError(f"problem: expected a dict, a row of a benchmark, found {problem!r}")
         if not isinstance(programs, str) and not hasattr(programs, "__iter__"):
@@ -91,5 +101,6 @@ def _judgement(row: dict[str, Any]) -> Judgement:
     def seconds(time: dict[str, int]) -> float:
         return time["secs"] + 1e-9 * time["nanos"]
 
-    return Judgement(row["verdict"], row.get("message"), row["tests"], seconds(row["wall"]), seconds(row["cpu"]),
+    tests = [TestVerdict(**test) for test in row["tests"]]
+    return Judgement(row["verdict"], row.get("message"), tests, seconds(row["wall"]), seconds(row["cpu"]),
                      row["peak_bytes"])

@@ -2,8 +2,8 @@
 
 The functions run while other samples still decode. Each text is assessed once; what a function raises is raised by the
 search, which ends. A prompt is a text, token ids or a dict as for ``LLM.generate``, a list of them gives a list of
-outcomes. With the same ``seed`` a search gives the same samples, however many prompts it has; without it the seed is that
-of ``sampling_params``, or 0. Functions that need a second argument get the prompt's index.
+outcomes. With the same ``seed`` a search gives the same samples, however many prompts it has; without it the seed is
+that of ``sampling_params``, or 0. Functions that need a second argument get the prompt's index.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class _Search(Protocol[_P]):
     def __call__(  # type: ignore[overload-overlap]
         self, llm: LLM, prompts: PromptType, *args: _P.args, **settings: _P.kwargs) -> Outcome: ...
     @overload
-    def __call__(self, llm: LLM, prompts: Sequence[PromptType], *args: _P.args, **settings: _P.kwargs) -> list[Outcome]: ...
+    def __call__(
+        self, llm: LLM, prompts: Sequence[PromptType], *args: _P.args, **settings: _P.kwargs) -> list[Outcome]: ...
 
 
 def _search_of(function: Callable[Concatenate[LLM, Any, _P], Any]) -> _Search[_P]:
@@ -89,7 +90,8 @@ class Outcome:
         import pyarrow as pa
 
         names = {"finish_reason": "finish", "detail": "judged"}
-        rows = ({names.get(name, name): value for name, value in dataclasses.asdict(each).items()} for each in self.samples)
+        rows = (
+            {names.get(name, name): value for name, value in dataclasses.asdict(each).items()} for each in self.samples)
         return pa.table(Records("sample", lines="\n".join(map(json.dumps, rows))))
 
     @property
@@ -105,11 +107,13 @@ def vote(
     stop_when: Literal["never", "certain"] | float = "never", use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Self-consistency: ``n`` samples vote by their answers. ``grade(answer)`` says whether an answer is right.
-    ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely to."""
+    ``stop_when="certain"`` skips samples that cannot change the vote; a number such as 0.95 those that are unlikely
+    to."""
     if not isinstance(stop_when, str):
         chance = _number("stop_when", stop_when)
         if not 0.5 < chance < 1:
-            raise ValueError(f"stop_when: expected never, certain or a probability between 0.5 and 1, found {stop_when!r}")
+            raise ValueError(
+                f"stop_when: expected never, certain or a probability between 0.5 and 1, found {stop_when!r}")
         until: Any = {"confident": chance}
     else:
         until = _choice("stop_when", stop_when, ("never", "certain"))
@@ -159,17 +163,17 @@ def tree_of_thoughts(
     state: Callable[[list[str]], str | None] | Callable[[list[str], int], str | None] | None = None,
     words: Mapping[str, float] | None = None, value_samples: int = 0,
     select: Literal["greedy", "sample"] = "greedy", depth_first: tuple[float, int] | None = None,
-    thought_stop: str | list[str] = "\n", thought_tokens: int | None = None, answers: int | None = None, answer_tokens: int | None = None,
-    answer: Answer | None = None, grade: Grade | None = None,
+    thought_stop: str | list[str] = "\n", thought_tokens: int | None = None, answers: int | None = None,
+    answer_tokens: int | None = None, answer: Answer | None = None, grade: Grade | None = None,
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Tree of thoughts (Yao et al., 2023) with functions of the path, a list of thoughts.
 
-    ``propose(path)`` returns the next thoughts, or a prompt by which the model lists them, one per line (``thoughts`` lists);
-    without it ``thoughts`` continuations are sampled up to ``thought_stop``. ``value(path)`` returns the path's value, or a
-    prompt whose answer is one of ``words`` (from their probabilities, or from ``value_samples`` answers). The best
-    ``breadth`` paths go on, for ``steps`` thoughts. ``thought(text)`` is the thought in a sampled text or in a line of a
-    list, or None; by default the text without white space around it. A path ends at a thought for which
+    ``propose(path)`` returns the next thoughts, or a prompt by which the model lists them, one per line (``thoughts``
+    lists); without it ``thoughts`` continuations are sampled up to ``thought_stop``. ``value(path)`` returns the path's
+    value, or a prompt whose answer is one of ``words`` (from their probabilities, or from ``value_samples`` answers).
+    The best ``breadth`` paths go on, for ``steps`` thoughts. ``thought(text)`` is the thought in a sampled text or in a
+    line of a list, or None; by default the text without white space around it. A path ends at a thought for which
     ``is_end(thought)`` is true; paths of equal ``state(path)`` are merged.
     ``depth_first=(threshold, visits)`` goes down the best path and back. ``answers``: so many paths are answered by
     further samples; otherwise the paths are the answers.
@@ -215,10 +219,10 @@ def beam_search(
     seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Beam search over steps, which end with ``delimiter``: of ``samples`` steps the best 1/``expansions`` go on.
-    ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or product
-    of the steps' values; ``by``: best, vote or weighted_vote."""
-    return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer,
-                     grade, sampling_params, seed, use_tqdm)
+    ``score(text)`` values a partial solution (without it its mean probability does); ``aggregate``: last, min or
+    product of the steps' values; ``by``: best, vote or weighted_vote."""
+    return _stepwise("beam_search", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by,
+                     answer, grade, sampling_params, seed, use_tqdm)
 
 
 @_search_of
@@ -228,16 +232,16 @@ def dvts(
     answer: Answer | None = None, grade: Grade | None = None, sampling_params: SamplingParams | None = None,
     seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side. The
-    settings are those of ``beam_search``."""
-    return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer, grade,
-                     sampling_params, seed, use_tqdm)
+    """Diverse verifier tree search (Beeching et al., 2024): ``samples`` / ``expansions`` greedy searches side by side.
+    The settings are those of ``beam_search``."""
+    return _stepwise("dvts", llm, prompts, score, samples, expansions, delimiter, most_steps, aggregate, by, answer,
+                     grade, sampling_params, seed, use_tqdm)
 
 
 def _stepwise(
-    name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str, most_steps: int,
-    aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None, sampling_params: SamplingParams | None,
-    seed: int | None, use_tqdm: bool,
+    name: str, llm: LLM, prompts: Any, score: Score | None, samples: int, expansions: int, delimiter: str,
+    most_steps: int, aggregate: _Aggregate, by: _Decide, answer: Answer | None, grade: Grade | None,
+    sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
 ) -> Outcome | list[Outcome]:
     """A search over steps by its name."""
     method = {name: {"scored": score is not None, "settings": {
@@ -259,8 +263,8 @@ def mcts(
     grade: Grade | None = None, sampling_params: SamplingParams | None = None, seed: int | None = None,
     use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
-    """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by agreement of
-    their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
+    """Monte-Carlo tree search over steps: ``samples`` simulations, valued by ``score(text)`` or, without it, by
+    agreement of their answers. ``by``: best, vote, weighted_vote, or None for the most visited path."""
     method = {"mcts": {
         "samples": _count("samples", samples), "tokens": _count("tokens", tokens),
         "expansions": _count("expansions", expansions), "parallel": _count("parallel", parallel),
@@ -312,8 +316,8 @@ def _answer_of(answer: Answer | None) -> Callable[[str], str | None]:
 
 
 def _with_index(name: str, function: Callable[..., Any] | None) -> Callable[[int, Any], Any] | None:
-    """A function of (index, x) from one of x, or of (x, index) if it needs both: a second argument with a default is the
-    function's own."""
+    """A function of (index, x) from one of x, or of (x, index) if it needs both: a second argument with a default is
+    the function's own."""
     if function is None:
         return None
     if not callable(function):
@@ -349,8 +353,8 @@ def _finite(name: str, value: Any) -> float:
 
 
 def _search(
-    llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None, use_tqdm: bool,
-    *, assess: _Assess, grades: bool, **callables: Callable[[int, Any], Any] | None,
+    llm: LLM, prompts: Any, method: dict[str, Any], sampling_params: SamplingParams | None, seed: int | None,
+    use_tqdm: bool, *, assess: _Assess, grades: bool, **callables: Callable[[int, Any], Any] | None,
 ) -> Outcome | list[Outcome]:
     if not isinstance(llm, LLM):
         raise TypeError(f"llm: expected an LLM, found {llm!r}")
@@ -360,7 +364,8 @@ def _search(
     if not isinstance(params, SamplingParams):
         raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
     if params.samples != 1:
-        raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
+        raise ValueError(
+            f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
     if seed is None:
         seed = 0 if params.seed is None else params.seed
     named, room = [], llm.max_model_len
@@ -382,8 +387,8 @@ def _search(
             shown = finished
 
         found = _native_search(
-            llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64), assess=assess,
-            grades=grades, done=done, **callables)
+            llm._engine, json.dumps(method), named, params.sampling(room), _whole("seed", seed) % (1 << 64),
+            assess=assess, grades=grades, done=done, **callables)
     if isinstance(found.ended_by, KeyboardInterrupt):
         finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found.outcomes]
         raise Interrupted(finished) from (None if type(found.ended_by) is KeyboardInterrupt else found.ended_by)
@@ -404,5 +409,5 @@ def _outcome(row: dict[str, Any]) -> Outcome:
         for each in row["samples"]
     ]
     return Outcome(
-        samples, row["prediction"], row["correct"], [tuple(vote) for vote in row["votes"]], row["chosen"], row["cancelled"],
-        row.get("scores"), row["spent"]["sampled"], row["spent"]["given"], row["nodes"])
+        samples, row["prediction"], row["correct"], [tuple(vote) for vote in row["votes"]], row["chosen"],
+        row["cancelled"], row.get("scores"), row["spent"]["sampled"], row["spent"]["given"], row["nodes"])

@@ -137,7 +137,7 @@ impl Engine {
         dict.set_item("bos", facts.bos.map(|token| token.0))?;
         dict.set_item("eos", facts.eos.iter().map(|token| token.0).collect::<Vec<_>>())?;
         dict.set_item("device", &facts.device)?;
-        dict.set_item("exact", facts.exact)?;
+        dict.set_item("batch_invariant", facts.batch_invariant)?;
         dict.set_item("page_tokens", facts.page_tokens)?;
         dict.set_item("kv_bytes_per_token", facts.kv_bytes_per_token)?;
         dict.set_item("kv_bytes", facts.pool_pages * facts.page_bytes)?;
@@ -160,7 +160,8 @@ impl Engine {
         value["waiting"] = live.waiting.into();
         value["branches"] = live.branches.into();
         value["pages"] = serde_json::json!({
-            "total": pages.total, "held": pages.held, "pinned": pages.pinned, "cached": pages.cached, "free": pages.free,
+            "total": pages.total, "held": pages.held, "pinned": pages.pinned, "cached": pages.cached,
+            "free": pages.free,
         });
         Ok(value.to_string())
     }

@@ -12,6 +12,7 @@ import pytest
 
 import offshoot
 from offshoot import LLM, SamplingParams
+from offshoot._facts import EngineFacts, EngineMetrics, PageCounts
 
 
 def texts(outputs):
@@ -39,7 +40,8 @@ def test_outputs_have_the_fields_of_vllm(llm, question):
 
 
 def test_the_sampled_token_comes_first_among_the_log_probabilities(llm, question):
-    (request,) = llm.generate(question, SamplingParams(max_tokens=40, temperature=3, seed=1, logprobs=True, prompt_logprobs=2))
+    (request,) = llm.generate(
+        question, SamplingParams(max_tokens=40, temperature=3, seed=1, logprobs=True, prompt_logprobs=2))
     (output,) = request.outputs
     assert any(row[token].rank is None for token, row in zip(output.token_ids, output.logprobs)), "an unlikely token"
     assert [next(iter(row)) for row in output.logprobs] == output.token_ids
@@ -106,6 +108,13 @@ def test_the_prompt_is_computed_once_for_all_samples(llm):
     tokens = len(llm.encode(prompt))
     assert after["prompt_tokens_logical"] - before["prompt_tokens_logical"] == 64 * tokens
     assert after["prompt_tokens_computed"] - before["prompt_tokens_computed"] <= tokens
+
+
+def test_facts_and_metrics_have_the_fields_of_their_types(llm):
+    metrics = llm.metrics()
+    assert metrics.keys() == EngineMetrics.__annotations__.keys()
+    assert metrics["pages"].keys() == PageCounts.__annotations__.keys()
+    assert llm.facts.keys() == EngineFacts.__annotations__.keys()
 
 
 def test_streams_give_the_same_text_and_the_whole_output_last(llm, question):
@@ -229,7 +238,8 @@ def test_a_cancelled_task_ends_its_samples(llm, question):
     assert llm.metrics()["tokens_sampled"] - before < 8 * 3500, "not all of them were drawn"
 
     async def many():
-        return await asyncio.gather(*[llm.agenerate(question, SamplingParams(max_tokens=4, seed=at)) for at in range(100)])
+        return await asyncio.gather(
+            *[llm.agenerate(question, SamplingParams(max_tokens=4, seed=at)) for at in range(100)])
 
     alone = [llm.generate(question, SamplingParams(max_tokens=4, seed=at))[0].outputs[0].text for at in range(100)]
     assert [requests[0].outputs[0].text for requests in asyncio.run(many())] == alone
@@ -237,7 +247,8 @@ def test_a_cancelled_task_ends_its_samples(llm, question):
 
 def test_a_chat_by_a_template_of_ones_own(llm):
     tokenizer = llm.get_tokenizer()
-    own = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    own = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+           "{% if add_generation_prompt %}A:{% endif %}")
     talk = [{"role": "user", "content": "Hi"}]
     with pytest.raises(ValueError, match="no chat template"):
         tokenizer.apply_chat_template(talk, tokenize=False)
@@ -268,7 +279,8 @@ def test_a_table_has_the_samples_of_generate(llm, question):
         assert table[column].to_pylist() == [getattr(output, column) for output in outputs], column
     for logprobs, output in zip(table["logprobs"].to_pylist(), outputs):
         assert logprobs == [row[token].logprob for row, token in zip(output.logprobs, output.token_ids)]
-    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2), SamplingParams(skip_special_tokens=False)):
+    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2),
+                  SamplingParams(skip_special_tokens=False)):
         with pytest.raises(NotImplementedError, match="a table of samples"):
             llm.generate_table(question, wrong)
     with pytest.raises(ValueError, match="prompt 0 has"):
@@ -286,11 +298,13 @@ def test_tables(llm, question):
     (dict(temperature="hot"), TypeError), (dict(top_p=0), ValueError), (dict(max_tokens=0), ValueError),
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
     (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=["x"]), NotImplementedError),
-    (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError), (dict(top_k=2 ** 40), OverflowError),
+    (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError),
+    (dict(top_k=2 ** 40), OverflowError),
     (dict(use_beam_search=True), NotImplementedError), (dict(n=10 ** 9), ValueError), (dict(stop=5), TypeError),
     (dict(stop_token_ids=5), TypeError), (dict(presence_penalty=float("nan")), ValueError),
-    (dict(frequency_penalty=3), ValueError), (dict(repetition_penalty=0), ValueError), (dict(logit_bias=[1]), TypeError),
-    (dict(logit_bias={"a": 1}), TypeError), (dict(truncate_prompt_tokens="all"), TypeError),
+    (dict(frequency_penalty=3), ValueError), (dict(repetition_penalty=0), ValueError),
+    (dict(logit_bias=[1]), TypeError), (dict(logit_bias={"a": 1}), TypeError),
+    (dict(truncate_prompt_tokens="all"), TypeError),
 ])
 def test_wrong_parameters(wrong, kind):
     with pytest.raises(kind, match="|".join(wrong)) if kind is not OverflowError else pytest.raises(kind):
@@ -298,7 +312,8 @@ def test_wrong_parameters(wrong, kind):
 
 
 def test_parameters_of_older_scripts_and_fields_that_are_set_later(llm, question):
-    old = SamplingParams(use_beam_search=False, length_penalty=1.0, early_stopping=False, seed=-1, logprobs=True, max_tokens=60)
+    old = SamplingParams(use_beam_search=False, length_penalty=1.0, early_stopping=False, seed=-1, logprobs=True,
+                         max_tokens=60)
     assert old.seed is None and old.logprobs == 1
     assert SamplingParams(stop_token_ids=numpy.array([5, 6])).stop_token_ids == [5, 6]
     old.stop, old.stop_token_ids, old.temperature = "=", numpy.array([1]), 0
@@ -311,14 +326,16 @@ def test_parameters_of_older_scripts_and_fields_that_are_set_later(llm, question
 
 
 def test_numbers_of_numpy_are_numbers(llm, question):
-    params = SamplingParams(n=numpy.int64(2), temperature=numpy.float32(0.5), max_tokens=numpy.int32(3), seed=numpy.uint8(4))
+    params = SamplingParams(n=numpy.int64(2), temperature=numpy.float32(0.5), max_tokens=numpy.int32(3),
+                            seed=numpy.uint8(4))
     assert len(llm.generate(question, params)[0].outputs) == 2
 
 
 @pytest.mark.parametrize("prompts, kind", [
     (None, TypeError), ([None], TypeError), ([3.5], TypeError), ({"text": "a"}, TypeError), ([[]], TypeError),
-    ([[-1]], ValueError), ([[1 << 31]], ValueError), ("\ud800", UnicodeEncodeError), ([{"multi_modal_data": {}, "prompt": "a"}],
-    NotImplementedError), ("long " * 100_000, ValueError), ({"prompt": None}, TypeError), ({"prompt": 3}, TypeError),
+    ([[-1]], ValueError), ([[1 << 31]], ValueError), ("\ud800", UnicodeEncodeError),
+    ([{"multi_modal_data": {}, "prompt": "a"}], NotImplementedError),
+    ("long " * 100_000, ValueError), ({"prompt": None}, TypeError), ({"prompt": 3}, TypeError),
     (5, TypeError), (b"abc", TypeError), ([[1, 2.5]], TypeError), ([[1 << 40]], ValueError),
     ({"prompt": 3, "prompt_token_ids": [5]}, TypeError),
 ])
@@ -394,7 +411,8 @@ def test_models_that_cannot_be_loaded(tmp_path):
     with pytest.raises(ValueError, match="device"):
         LLM(offshoot.demo_model(), device="gpu")
     for name, wrong, kind in (
-        ("kv_memory", -1, ValueError), ("kv_memory", 0, ValueError), ("kv_memory", "a", TypeError), ("memory", 2.0, ValueError),
+        ("kv_memory", -1, ValueError), ("kv_memory", 0, ValueError), ("kv_memory", "a", TypeError),
+        ("memory", 2.0, ValueError),
         ("gpu_memory_utilization", 0, ValueError), ("swap_space", "a", TypeError), ("swap_space", -1, ValueError),
         ("max_model_len", -5, ValueError), ("max_model_len", "a", TypeError), ("max_num_seqs", 0, ValueError),
         ("threads", 0, ValueError), ("seed", "a", TypeError), ("plan", "x", ValueError), ("kv_dtype", "x", ValueError),
@@ -430,16 +448,20 @@ def test_a_closed_llm_says_so(question):
 def test_beam_search_finds_the_likeliest_sequences(llm, question):
     """Against all pairs of the likeliest tokens after the prompt."""
     ids = llm.encode(question)
-    first = llm.generate({"prompt_token_ids": ids}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))[0].outputs[0].logprobs[0]
+    first = llm.generate(
+        {"prompt_token_ids": ids}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))[0].outputs[0].logprobs[0]
     pairs = {}
     for token, found in first.items():
-        (request,) = llm.generate({"prompt_token_ids": [*ids, token]}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))
-        pairs |= {(token, other): found.logprob + more.logprob for other, more in request.outputs[0].logprobs[0].items()}
+        (request,) = llm.generate(
+            {"prompt_token_ids": [*ids, token]}, SamplingParams(max_tokens=1, temperature=0, logprobs=8))
+        pairs |= {
+            (token, other): found.logprob + more.logprob for other, more in request.outputs[0].logprobs[0].items()}
     expected = sorted(pairs, key=pairs.get, reverse=True)[:4]
     params = offshoot.BeamSearchParams(beam_width=4, max_tokens=2, ignore_eos=True)
     (output,) = llm.beam_search([{"prompt": question}], params)
     assert [tuple(beam.tokens[len(ids):]) for beam in output.sequences] == expected
-    assert [beam.cum_logprob for beam in output.sequences] == pytest.approx([pairs[pair] for pair in expected], abs=1e-4)
+    assert [beam.cum_logprob for beam in output.sequences] == pytest.approx(
+        [pairs[pair] for pair in expected], abs=1e-4)
     assert all(beam.tokens[:len(ids)] == ids and question in beam.text for beam in output.sequences)
     ended = llm.beam_search([question, "Question: a"], offshoot.BeamSearchParams(beam_width=2, max_tokens=40))
     assert len(ended) == 2 and all(len(each.sequences) == 2 for each in ended)

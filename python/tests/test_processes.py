@@ -1,4 +1,5 @@
-"""What an engine does to its process: Ctrl-C, fork and spawn, the interpreter's end, memory and threads over many calls."""
+"""What an engine does to its process: Ctrl-C, fork and spawn, the interpreter's end, memory and threads over many
+calls."""
 
 import os
 import pathlib
@@ -15,7 +16,8 @@ from offshoot import LLM, SamplingParams
 
 
 def python(code, **more):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, **more)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, **more)
 
 
 SETUP = """
@@ -175,7 +177,8 @@ def many_calls(llm, question, calls):
     assert after[1] <= before[1], "threads"
     assert after[2] <= before[2], "files"
     # A branch or a generation left behind by each call would hold more than 20 KiB.
-    assert after[0] - before[0] < max(8, calls * 20 / 1024), f"MiB resident: {before[0]:.1f} before, {after[0]:.1f} after {calls} calls"
+    assert after[0] - before[0] < max(8, calls * 20 / 1024), (
+        f"MiB resident: {before[0]:.1f} before, {after[0]:.1f} after {calls} calls")
     # What is held is that of the engine's last turn.
     deadline = time.monotonic() + 10
     while llm.metrics()["branches"] and time.monotonic() < deadline:

@@ -370,11 +370,13 @@ def test_rows_without_a_program_have_no_verdict(cluster):
     rows = [{"at": 0, "problem": problem, "program": [right, None]}, {"at": 1, "problem": problem, "program": None},
             {"at": 2, "problem": None, "program": None}, {"at": 3, "problem": problem, "program": []}]
     table = pa.Table.from_pylist(rows)
-    judged = sorted(offray.judge(ray.data.from_arrow(table), "problem", "program").take_all(), key=lambda row: row["at"])
+    judged = sorted(
+        offray.judge(ray.data.from_arrow(table), "problem", "program").take_all(), key=lambda row: row["at"])
     assert [row["verdict"] if row["verdict"] is None else list(row["verdict"]) for row in judged] == [
         ["AC", None], None, None, []]
     one = pa.Table.from_pylist([{"problem": problem, "program": right}, {"problem": problem, "program": None}])
-    assert [row["verdict"] for row in offray.judge(ray.data.from_arrow(one), "problem", "program").take_all()] == ["AC", None]
+    assert [row["verdict"] for row in offray.judge(ray.data.from_arrow(one), "problem", "program").take_all()] == [
+        "AC", None]
 
 
 def test_what_is_no_dataset_is_named():

@@ -14,7 +14,8 @@ PARAMS = SamplingParams(max_tokens=60, stop=["\n\n"])
 
 
 def test_a_vote_is_the_most_frequent_answer(llm, question):
-    outcome = offshoot.vote(llm, question, 24, answer=ANSWER, grade=lambda answer: answer == "7", sampling_params=PARAMS)
+    outcome = offshoot.vote(
+        llm, question, 24, answer=ANSWER, grade=lambda answer: answer == "7", sampling_params=PARAMS)
     counted = collections.Counter(sample.answer for sample in outcome.samples if sample.answer is not None)
     assert outcome.votes[0][1] == counted.most_common(1)[0][1] == counted[outcome.prediction]
     assert outcome.correct == (outcome.prediction == "7")
@@ -31,7 +32,8 @@ def test_votes_of_many_prompts_are_those_of_each(llm):
     again = offshoot.vote(llm, prompts, 8, answer=ANSWER, sampling_params=PARAMS, seed=3)
     assert [each.votes for each in both] == [each.votes for each in again]
     assert [sample.text for sample in both[0].samples] == [
-        sample.text for sample in offshoot.vote(llm, prompts[:1], 8, answer=ANSWER, sampling_params=PARAMS, seed=3)[0].samples]
+        sample.text
+        for sample in offshoot.vote(llm, prompts[:1], 8, answer=ANSWER, sampling_params=PARAMS, seed=3)[0].samples]
 
 
 def test_a_decided_vote_skips_the_rest(llm, question):
@@ -88,7 +90,8 @@ def test_wrong_settings_are_named(llm, question):
         "score": lambda: offshoot.best_of_n(llm, question, 2, score=5),
         "by": lambda: offshoot.best_of_n(llm, question, 2, by="best"),
         "value": lambda: offshoot.tree_of_thoughts(llm, question, value=5),
-        "words": lambda: offshoot.tree_of_thoughts(llm, question, value=lambda path: "Is it good?", sampling_params=PARAMS),
+        "words": lambda: offshoot.tree_of_thoughts(
+            llm, question, value=lambda path: "Is it good?", sampling_params=PARAMS),
         "answers": lambda: offshoot.tree_of_thoughts(llm, question, value=len, answers=-1),
         "thought_tokens": lambda: offshoot.tree_of_thoughts(llm, question, value=len, thought_tokens="a"),
         "select": lambda: offshoot.tree_of_thoughts(llm, question, value=len, select="best"),
@@ -105,12 +108,13 @@ def test_wrong_settings_are_named(llm, question):
 def test_settings_may_be_numbers_of_numpy(llm, question):
     few = numpy.int64(2)
     outcome = offshoot.tree_of_thoughts(
-        llm, question, value=len, steps=few, breadth=few, thoughts=few, answers=few, answer_tokens=few, thought_tokens=few,
-        sampling_params=PARAMS)
+        llm, question, value=len, steps=few, breadth=few, thoughts=few, answers=few, answer_tokens=few,
+        thought_tokens=few, sampling_params=PARAMS)
     assert outcome.best is not None
-    assert offshoot.mcts(llm, question, score=len, samples=few, tokens=numpy.int64(40), widening=numpy.float32(1), delimiter=".",
-                         most_steps=few, sampling_params=PARAMS).best is not None
-    assert offshoot.vote(llm, question, few, answer=ANSWER, stop_when=numpy.float32(0.9), sampling_params=PARAMS).samples
+    assert offshoot.mcts(llm, question, score=len, samples=few, tokens=numpy.int64(40), widening=numpy.float32(1),
+                         delimiter=".", most_steps=few, sampling_params=PARAMS).best is not None
+    assert offshoot.vote(
+        llm, question, few, answer=ANSWER, stop_when=numpy.float32(0.9), sampling_params=PARAMS).samples
 
 
 def test_best_by_score(llm, question):
@@ -184,8 +188,8 @@ def test_a_value_may_be_a_question_to_the_model(llm):
         return "Is it good?" if len(path) == 1 else 1.0
 
     outcome = offshoot.tree_of_thoughts(
-        llm, "Words:\n", propose=lambda path: ["a", "b"], value=value, words={" yes": 1.0, " no": 0.0}, steps=2, breadth=2,
-        sampling_params=PARAMS)
+        llm, "Words:\n", propose=lambda path: ["a", "b"], value=value, words={" yes": 1.0, " no": 0.0}, steps=2,
+        breadth=2, sampling_params=PARAMS)
     assert outcome.best is not None and any(len(path) == 2 for path in asked)
 
 
@@ -194,8 +198,8 @@ def test_searches_over_steps(llm, question):
         outcome = search(llm, question, score=lambda text: -len(text), samples=4, expansions=2, delimiter=".",
                          most_steps=3, sampling_params=PARAMS)
         assert outcome.best is not None
-    outcome = offshoot.mcts(llm, question, score=lambda text: float("7" in text), samples=6, delimiter=".", most_steps=3,
-                            sampling_params=PARAMS)
+    outcome = offshoot.mcts(llm, question, score=lambda text: float("7" in text), samples=6, delimiter=".",
+                            most_steps=3, sampling_params=PARAMS)
     assert outcome.best is not None and outcome.nodes > 6
 
 
@@ -205,6 +209,8 @@ def test_the_judge():
                "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n"}
     right, wrong = offshoot.judge(problem, ["    return a + b\n", "    return a - b\n"])
     assert right.accepted and bool(right) and not wrong.accepted
+    assert [test.verdict for test in right.tests + wrong.tests] == ["AC", "WA"]
+    assert right.tests[0].message is None and wrong.tests[0].message
     with pytest.raises(ValueError):
         offshoot.judge({"nothing": 1}, "pass")
     with pytest.raises(TypeError):

@@ -27,8 +27,8 @@ pub struct CheckArgs {
     /// Also report the error of log-probabilities with states of delta-rule layers in this format
     #[arg(long, value_parser = one_of(STATE_DTYPES), default_value = "f32", value_name = "DTYPE")]
     pub state_dtype: StateDtype,
-    /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools, swaps,
-    /// evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
+    /// Also fork a text at every token offset by so many scripts, each in five engines, with random steps, pools,
+    /// swaps, evictions and resumes, and compare every bit with fresh computations. On a GPU with --deterministic
     #[arg(long, value_name = "SCRIPTS", value_parser = whole::<u64>(1..=1000))]
     pub forks: Option<u64>,
     /// What dense weights become when they are loaded, as in `run`
@@ -37,8 +37,8 @@ pub struct CheckArgs {
     /// What the activations of quantised weights are rounded to
     #[arg(long, value_parser = one_of(ACTIVATIONS), default_value = "format", value_name = "FORMAT")]
     pub activations: ActivationChoice,
-    /// Also compare with this model, as it is stored: perplexity, log-probabilities and likeliest tokens on a text, and in
-    /// each layer the matrix that differs most
+    /// Also compare with this model, as it is stored: perplexity, log-probabilities and likeliest tokens on a text, and
+    /// in each layer the matrix that differs most
     #[arg(long, value_name = "DIR", requires = "text")]
     pub against: Option<PathBuf>,
     /// The text

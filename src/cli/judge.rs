@@ -20,8 +20,8 @@ pub struct JudgeArgs {
     #[arg(long, value_name = "FILE", required_unless_present = "doctor")]
     pub problems: Option<PathBuf>,
     /// Samples: human-eval's or EvalPlus's lines, EvalPlus's folder, BigCode's generations, APPS's codes,
-    /// LiveCodeBench's outputs, or a run's samples.jsonl (.gz and Parquet too; a pipe with --out). Half a surrogate pair in a text
-    /// is judged as U+FFFD
+    /// LiveCodeBench's outputs, or a run's samples.jsonl (.gz and Parquet too; a pipe with --out). Half a surrogate
+    /// pair in a text is judged as U+FFFD
     #[arg(long, value_name = "FILE", required_unless_present_any = ["doctor", "references"])]
     pub samples: Option<PathBuf>,
     /// Judge the problem file's own solutions instead of samples

@@ -37,7 +37,14 @@ Environment:
                 --paths` lists those of this processor). Samples may differ between paths. Default: the fastest";
 
 #[derive(Debug, Parser)]
-#[command(name = "offshoot", version, about, max_term_width = 110, after_help = ENVIRONMENT, disable_help_subcommand = true)]
+#[command(
+    name = "offshoot",
+    version,
+    about,
+    max_term_width = 110,
+    after_help = ENVIRONMENT,
+    disable_help_subcommand = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<CliCommand>,

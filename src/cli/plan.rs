@@ -22,8 +22,8 @@ pub struct PlanArgs {
     /// samples, and max_tokens or output_tokens
     #[arg(required_unless_present = "replay")]
     pub input: Option<PathBuf>,
-    /// Replay a recorded trace instead (not with --parts, --explain, --svg or options for reading a job): Mooncake's (.jsonl),
-    /// lengths of prompt and answer (.csv), lengths of prompts (.json)
+    /// Replay a recorded trace instead (not with --parts, --explain, --svg or options for reading a job): Mooncake's
+    /// (.jsonl), lengths of prompt and answer (.csv), lengths of prompts (.json)
     #[arg(long, value_name = "TRACE", requires = "model", conflicts_with_all = JOB)]
     pub replay: Option<PathBuf>,
     /// For a trace: requests per second, arriving independently (default: the trace's arrival times, or all at once)

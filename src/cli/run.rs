@@ -33,8 +33,8 @@ pub struct TaskKeyArgs {
     /// Seed of all random numbers, instead of the task's sampling.seed
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
-    /// Change any value of the task file: answer.take=first (`offshoot help task` lists the keys; paths are those of the
-    /// current folder)
+    /// Change any value of the task file: answer.take=first (`offshoot help task` lists the keys; paths are those of
+    /// the current folder)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }

@@ -70,8 +70,8 @@ pub struct ServeArgs {
     /// Seconds after which a kept branch is released, from its last use, if its request does not say
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
     pub keep_seconds: Duration,
-    /// Shortest time between two chunks of a stream in milliseconds; tokens in between share a chunk. On the CPU it grows
-    /// with the number of streams, so that writing takes about a fiftieth of the cores
+    /// Shortest time between two chunks of a stream in milliseconds; tokens in between share a chunk. On the CPU it
+    /// grows with the number of streams, so that writing takes about a fiftieth of the cores
     #[arg(long, value_name = "MS", value_parser = whole::<u64>(0..=10_000), default_value_t = 30)]
     pub chunk_interval: u64,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! Handles signals: Ctrl-C and requests to terminate end a command that still prepares its work; one that works is asked to
-//! stop. A signal that the parent process ignores (`nohup`, a shell's background job) stays ignored.
+//! Handles signals: Ctrl-C and requests to terminate end a command that still prepares its work; one that works is
+//! asked to stop. A signal that the parent process ignores (`nohup`, a shell's background job) stays ignored.
 
 use std::fs;
 use std::sync::Arc;

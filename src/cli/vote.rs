@@ -9,7 +9,8 @@ use offshoot_eval::run::vote::VoteOptions;
 
 #[derive(Debug, Args)]
 pub struct VoteArgs {
-    /// Samples, one JSON object per line (a JSON list, CSV, Parquet and .gz too): an item's id, and a text or a list of texts
+    /// Samples, one JSON object per line (a JSON list, CSV, Parquet and .gz too): an item's id, and a text or a list of
+    /// texts
     pub samples: PathBuf,
     /// Task file whose items, answer and grade are used (default: the lines' own fields)
     #[arg(long, value_name = "FILE")]

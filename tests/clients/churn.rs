@@ -18,8 +18,8 @@ const FEW: u64 = 300;
 const CLIENTS: u64 = 12;
 /// Memory for keys and values, in MiB: pages that are first used in the second half become resident then.
 const POOL: &str = "32";
-/// Resident memory may grow by this between two equal halves of the churn: the pool, and what allocators keep, an arena of
-/// 1 MiB or so for each of some 16 threads. Requests that were not freed would be far more in 10,000 of them.
+/// Resident memory may grow by this between two equal halves of the churn: the pool, and what allocators keep, an arena
+/// of 1 MiB or so for each of some 16 threads. Requests that were not freed would be far more in 10,000 of them.
 const MOST_GROWTH: i64 = (32 + 16) << 20;
 
 /// Threads of short work, which end when they were idle for 10 s.

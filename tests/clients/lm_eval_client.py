@@ -1,4 +1,5 @@
-"""lm-eval's `local-completions` and `local-chat-completions`: every kind of task, with one and with many requests open."""
+"""lm-eval's `local-completions` and `local-chat-completions`: every kind of task, with one and with many requests
+open."""
 
 import os
 import sys
@@ -43,7 +44,8 @@ def check_generations():
 
 
 def check_chats():
-    results = evaluate("local-chat-completions", ["local_greedy", "local_repeats"], "chat/completions", num_concurrent=8)
+    results = evaluate(
+        "local-chat-completions", ["local_greedy", "local_repeats"], "chat/completions", num_concurrent=8)
     for sample in results["samples"]["local_repeats"]:
         assert len(sample["resps"][0]) == 4, sample
         assert all(isinstance(text, str) and "." not in text for text in sample["resps"][0]), sample

@@ -78,7 +78,8 @@ fn refusals_are_counted_and_named() {
 /// An answer of two choices and three tokens, chunked, in which a comment, a role and an end are no tokens.
 const STREAM: &[&str] = &[
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n: a comment\n\n",
-    "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\\nb\"},\"finish_reason\":null}],\"usage\":null}\r\n\r\n",
+    "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\\nb\"},\"finish_reason\":null}],\
+     \"usage\":null}\r\n\r\n",
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"c\"}}]}\n\n",
     "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"d\"}}]}\n\n",
     "data: {\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",

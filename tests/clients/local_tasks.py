@@ -4,7 +4,8 @@ import json
 import random
 from pathlib import Path
 
-NAMES = [("Lily", "She", "her"), ("Tom", "He", "his"), ("Mia", "She", "her"), ("Ben", "He", "his"), ("Sue", "She", "her")]
+NAMES = [("Lily", "She", "her"), ("Tom", "He", "his"), ("Mia", "She", "her"), ("Ben", "He", "his"),
+         ("Sue", "She", "her")]
 TOYS = ["ball", "doll", "car", "kite", "book", "boat", "drum", "hat"]
 PLACES = ["park", "garden", "house", "sea", "forest", "school"]
 

@@ -1,4 +1,5 @@
-"""openai-python, as its users call it: completions, chats, choices, streams, log-probabilities, errors, files, batches."""
+"""openai-python, as its users call it: completions, chats, choices, streams, log-probabilities, errors, files,
+batches."""
 
 import io
 import json

@@ -62,7 +62,8 @@ def main():
     end, windows = time.monotonic() + 60 * given.minutes, []
     while time.monotonic() < end or len(windows) < 3:
         windows.append(window(given, len(windows)))
-        print(" ".join(f"{name.removeprefix('offshoot_')} {value:.5g}" for name, value in windows[-1].items()), flush=True)
+        print(" ".join(f"{name.removeprefix('offshoot_')} {value:.5g}" for name, value in windows[-1].items()),
+              flush=True)
     quarter = max(1, (len(windows) - 1) // 4)
     first, last = windows[1 : 1 + quarter], windows[-quarter:]
     print(f"drift from windows 2 to {1 + quarter} to the last {quarter}:")

@@ -264,11 +264,12 @@ fn chats_are_answered_by_models_with_a_template() {
         chat(
             "parts",
             json!({"model": "demo", "messages": [{"role": "user", "content": parts}], "max_completion_tokens": 6,
-                             "logprobs": true, "top_logprobs": 2, "temperature": 0, "response_format": {"type": "text"}}),
+                   "logprobs": true, "top_logprobs": 2, "temperature": 0, "response_format": {"type": "text"}}),
         ),
         chat(
             "text",
-            json!({"messages": [{"role": "user", "content": "What is 2 and 3?"}], "max_tokens": 6, "temperature": 0, "n": 2}),
+            json!({"messages": [{"role": "user", "content": "What is 2 and 3?"}], "max_tokens": 6, "temperature": 0,
+                   "n": 2}),
         ),
         chat("tools", json!({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})),
         chat("image", json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})),

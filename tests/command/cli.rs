@@ -65,8 +65,10 @@ fn task_in(folder: &Path, change: impl Fn(&mut Value)) -> PathBuf {
     });
     change(&mut task);
     let items = [
-        json!({"id": "a", "question": "Tom has 12 pens. Tom buys 5 more pens. How many pens does Tom have now?", "answer": "17"}),
-        json!({"id": "b", "question": "Mia has 9 cups. Mia loses 2 cups. How many cups does Mia have now?", "answer": "7"}),
+        json!({"id": "a", "question": "Tom has 12 pens. Tom buys 5 more pens. How many pens does Tom have now?",
+               "answer": "17"}),
+        json!({"id": "b", "question": "Mia has 9 cups. Mia loses 2 cups. How many cups does Mia have now?",
+               "answer": "7"}),
     ];
     let lines: String = items.iter().map(|item| format!("{item}\n")).collect();
     fs::write(folder.join("items.jsonl"), lines).expect("the temporary folder is writable");

@@ -1,6 +1,6 @@
 //! Files from strangers, read without a command: files of every kind are damaged at random, and what reads them must
-//! read them or return an error of one sentence: no panic, no abort, no hang, no flood of memory. Undamaged they are read.
-//! `mutated` has the whole command read some.
+//! read them or return an error of one sentence: no panic, no abort, no hang, no flood of memory. Undamaged they are
+//! read. `mutated` has the whole command read some.
 //!
 //! They are read by processes of this test's own program, each some of them, so that an abort is told like an error.
 //! `OFFSHOOT_MUTATIONS=N` tries N files; `OFFSHOOT_MUTATION=K` tries file K alone and prints what was changed.

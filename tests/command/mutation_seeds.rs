@@ -1,5 +1,5 @@
-//! Small files of every kind that the command reads: made here, and the bundled tasks' own. Which of them are damaged is
-//! up to the tests.
+//! Small files of every kind that the command reads: made here, and the bundled tasks' own. Which of them are damaged
+//! is up to the tests.
 
 use std::fs;
 use std::io::Write;
@@ -58,17 +58,27 @@ pub fn seeds() -> tempfile::TempDir {
         }
     }
     fs::write(at("shards/model.safetensors.index.json"), shard_index(&demo, "one.safetensors")).expect("written");
-    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+    let template = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                    {% if add_generation_prompt %}assistant: {% endif %}";
     fs::write(at("chat/chat_template.jinja"), template).expect("written");
 
-    let request = |id: u32, body: Value| json!({"custom_id": format!("r{id}"), "method": "POST", "url": "/v1/completions", "body": body});
-    let body = |prompt: &str| json!({"model": "demo", "prompt": prompt, "max_tokens": 8, "n": 2, "temperature": 0.7, "stop": ["\n"], "logprobs": 2, "seed": 3, "logit_bias": {"5": 1.5}});
+    let request = |id: u32, body: Value| {
+        json!({"custom_id": format!("r{id}"), "method": "POST", "url": "/v1/completions",
+               "body": body})
+    };
+    let body = |prompt: &str| {
+        json!({"model": "demo", "prompt": prompt, "max_tokens": 8, "n": 2, "temperature": 0.7, "stop": ["\n"],
+               "logprobs": 2, "seed": 3, "logit_bias": {"5": 1.5}})
+    };
     lines(&at("batch.jsonl"), &[request(1, body("Tom has")), request(2, body("Tom sees")), request(3, body("Two"))]);
 
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&fs::read(at("batch.jsonl")).expect("it was written")).expect("written to memory");
     fs::write(at("batch.jsonl.gz"), packed.finish().expect("written to memory")).expect("written");
-    let sample = |id: u32, answer: u32| json!({"id": id, "question": "2 + 3?", "text": format!("It is {answer}."), "answer": "5"});
+    let sample = |id: u32, answer: u32| {
+        json!({"id": id, "question": "2 + 3?", "text": format!("It is {answer}."),
+               "answer": "5"})
+    };
     let votes = [sample(1, 5), sample(1, 4), sample(1, 5), sample(2, 3)];
     lines(&at("votes.jsonl"), &votes);
     write_parquet(&at("votes.parquet"), &votes);
@@ -78,7 +88,11 @@ pub fn seeds() -> tempfile::TempDir {
     write_parquet(&at("items.parquet"), &items);
 
     let add = "def add(a, b):\n    return a + b\n";
-    let function = |name: &str| json!({"task_id": format!("HumanEval/{name}"), "prompt": "def add(a, b):\n", "entry_point": "add", "canonical_solution": "    return a + b\n", "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"});
+    let function = |name: &str| {
+        json!({"task_id": format!("HumanEval/{name}"), "prompt": "def add(a, b):\n", "entry_point": "add",
+               "canonical_solution": "    return a + b\n",
+               "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n"})
+    };
     lines(&at("human_eval.jsonl"), &[function("0"), function("1")]);
     lines(
         &at("code.jsonl"),
@@ -89,15 +103,14 @@ pub fn seeds() -> tempfile::TempDir {
     );
     lines(
         &at("mbpp.jsonl"),
-        &[
-            json!({"task_id": 2, "text": "Add.", "code": add, "test_list": ["assert add(1, 2) == 3"], "test_setup_code": "", "challenge_test_list": []}),
-        ],
+        &[json!({"task_id": 2, "text": "Add.", "code": add, "test_list": ["assert add(1, 2) == 3"],
+                 "test_setup_code": "", "challenge_test_list": []})],
     );
     lines(
         &at("plus.jsonl"),
-        &[
-            json!({"task_id": "HumanEval/0", "prompt": "def add(a, b):\n", "entry_point": "add", "canonical_solution": "    return a + b\n", "base_input": [[1, 2], [3, 4]], "plus_input": [[1e3, 2]], "atol": 0, "contract": ""}),
-        ],
+        &[json!({"task_id": "HumanEval/0", "prompt": "def add(a, b):\n", "entry_point": "add",
+                 "canonical_solution": "    return a + b\n", "base_input": [[1, 2], [3, 4]],
+                 "plus_input": [[1e3, 2]], "atol": 0, "contract": ""})],
     );
     let tests = json!({"inputs": ["1 2\n"], "outputs": ["3\n"]}).to_string();
     let solutions = json!(["print(sum(map(int, input().split())))"]).to_string();

@@ -569,7 +569,10 @@ fn what_belongs_to_a_trace_is_refused_for_a_job() {
 #[test]
 fn keys_and_values_are_what_the_engine_holds_of_them() {
     let desk = Desk::new();
-    let tree = |tokens: u32, shared: Value, samples: u32, drawn: u32| json!({"prompt_tokens": tokens, "shared": shared, "samples": samples, "output_tokens": drawn});
+    let tree = |tokens: u32, shared: Value, samples: u32, drawn: u32| {
+        json!({"prompt_tokens": tokens, "shared": shared, "samples": samples,
+               "output_tokens": drawn})
+    };
     let jobs = [
         vec![json!({"tokens": [5], "output_tokens": 1})],
         vec![json!({"tokens": [5], "samples": 3, "output_tokens": 2})],
@@ -616,7 +619,8 @@ fn a_job_of_next_to_nothing_reads_well() {
     }
     assert!(!one.contains("0.00 s"), "times are in a unit that shows them: {one}");
     let equal = page(&vec![json!({"tokens": [5, 6, 7], "output_tokens": 2}); 4]);
-    let folded = "folded into the nodes below (4 rows), which is faster than reading it separately: read for each of them, 1.50 MiB";
+    let folded = "folded into the nodes below (4 rows), which is faster than reading it separately: read for each of \
+                  them, 1.50 MiB";
     assert!(equal.contains(folded) && !equal.contains("saves 0"), "{equal}");
     let different: Vec<Value> = (1..5).map(|n| json!({"tokens": [n, 6], "output_tokens": 2})).collect();
     assert_eq!(page(&different).matches("; read by its one row\n").count(), 4);
@@ -668,7 +672,8 @@ fn a_plan_says_what_states_take_and_how_many_branches_that_leaves() {
         "model_type": "qwen3_5_text", "hidden_size": 128, "num_hidden_layers": 32, "num_attention_heads": 16,
         "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 256, "vocab_size": 1024,
         "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "torch_dtype": "bfloat16"
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "torch_dtype": "bfloat16"
     });
     desk.put("config.json", config.to_string());
     desk.rows(&problems(128));

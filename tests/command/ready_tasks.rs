@@ -52,11 +52,16 @@ fn every_ready_task_loads() {
 }
 
 /// Rows with the fields of MATH-500's file; problems and solutions are our own.
-const MATH_ROWS: &str = r#"{"problem": "What is half of $1$?", "solution": "It is $\\boxed{\\dfrac{1}{2}}$.", "answer": "\\frac{1}{2}", "subject": "Prealgebra", "level": 1, "unique_id": "test/prealgebra/1.json"}
+const MATH_ROWS: &str = concat!(
+    r#"{"problem": "What is half of $1$?", "solution": "It is $\\boxed{\\dfrac{1}{2}}$.", "answer": "\\frac{1}{2}", "#,
+    r#""subject": "Prealgebra", "level": 1, "unique_id": "test/prealgebra/1.json"}
 
-{"problem": "Where does $y = x$ meet $y = 2 - x$?", "solution": "At $\\boxed{(1,1)}$.", "answer": "\\left( 1, 1 \\right)", "subject": "Algebra", "level": 2, "unique_id": "test/algebra/2.json"}
-{"problem": "Who is it?", "solution": "$\\boxed{\\text{Mia}}$", "answer": "\\text{Mia}", "subject": "Prealgebra", "level": 5, "unique_id": "test/prealgebra/3.json"}
-"#;
+{"problem": "Where does $y = x$ meet $y = 2 - x$?", "solution": "At $\\boxed{(1,1)}$.", "#,
+    r#""answer": "\\left( 1, 1 \\right)", "subject": "Algebra", "level": 2, "unique_id": "test/algebra/2.json"}
+{"problem": "Who is it?", "solution": "$\\boxed{\\text{Mia}}$", "answer": "\\text{Mia}", "#,
+    r#""subject": "Prealgebra", "level": 5, "unique_id": "test/prealgebra/3.json"}
+"#
+);
 
 fn math500(set: &[&str], rows: &str) -> (tempfile::TempDir, Task) {
     let folder = tempfile::tempdir().expect("a folder for the rows");

@@ -261,8 +261,8 @@ fn votes_that_old_answers_decided_are_said_to_be_so() {
 /// A task of three functions with references, of which the second is `second`.
 fn write_functions(folder: &Path, second: &str) {
     let problem = |(number, body): (usize, &str)| {
-        json!({"task_id": format!("HumanEval/{number}"), "prompt": "def f(x):\n", "entry_point": "f", "test": "", "atol": 0,
-            "canonical_solution": format!("    return {body}\n"), "base_input": [[1]], "plus_input": [[0]]})
+        json!({"task_id": format!("HumanEval/{number}"), "prompt": "def f(x):\n", "entry_point": "f", "test": "",
+            "atol": 0, "canonical_solution": format!("    return {body}\n"), "base_input": [[1]], "plus_input": [[0]]})
     };
     let problems: Vec<Value> = ["x", second, "x"].into_iter().enumerate().map(problem).collect();
     write_lines(&folder.join("functions.jsonl"), &problems);

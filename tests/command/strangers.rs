@@ -26,7 +26,8 @@ const ENDLESS: [&str; 14] = [
     "{{ 'a'.count('') }}",
     "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
     // Shown, such a list asks for memory at each level, and so does its end.
-    "{% set n = namespace(l=[]) %}{% for a in range(90000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l == [1] }}{{ n.l | string }}",
+    "{% set n = namespace(l=[]) %}{% for a in range(90000) %}{% set n.l = [n.l] %}{% endfor %}\
+     {{ n.l == [1] }}{{ n.l | string }}",
 ];
 
 fn demo() -> std::path::PathBuf {

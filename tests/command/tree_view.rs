@@ -44,16 +44,19 @@ fn a_run(folder: &Path) {
     write_lines(
         &folder.join("items.jsonl"),
         &[
-            json!({"id": "plain", "index": 1, "prediction": "5", "correct": false, "chosen": 2, "cancelled": 3, "prompt_tokens": 20}),
+            json!({"id": "plain", "index": 1, "prediction": "5", "correct": false, "chosen": 2, "cancelled": 3,
+                   "prompt_tokens": 20}),
             json!({"id": "</script>", "index": 0, "prediction": HOSTILE[0], "correct": true, "chosen": 1}),
         ],
     );
     write_lines(
         &folder.join("samples.jsonl"),
         &[
-            json!({"id": "plain", "index": 2, "text": "It is 5.", "tokens": 4, "finish": {"stop_string": "\n"}, "logprob": -0.5, "answer": "5", "correct": false}),
+            json!({"id": "plain", "index": 2, "text": "It is 5.", "tokens": 4, "finish": {"stop_string": "\n"},
+                   "logprob": -0.5, "answer": "5", "correct": false}),
             json!({"id": "</script>", "index": 1, "text": HOSTILE[1], "tokens": 10, "correct": true}),
-            json!({"id": "plain", "index": 0, "text": "It is 6.", "tokens": 4, "finish": "length", "logprob": -2.5, "answer": "6", "correct": true, "attention": [0.1, 0.254, 0.646]}),
+            json!({"id": "plain", "index": 0, "text": "It is 6.", "tokens": 4, "finish": "length", "logprob": -2.5,
+                   "answer": "6", "correct": true, "attention": [0.1, 0.254, 0.646]}),
         ],
     );
 }

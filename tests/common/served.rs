@@ -175,8 +175,8 @@ pub fn exchange_and_end(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     read_to_end(&mut stream)
 }
 
-/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. What a
-/// busy server answers later is not seen.
+/// What the server sends until it closes the connection, or nothing came for a while: it may wait for more bytes. What
+/// a busy server answers later is not seen.
 pub fn exchange_until_quiet(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     const QUIET: Duration = Duration::from_millis(700);
     let mut stream = connect(address);

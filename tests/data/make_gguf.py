@@ -1,11 +1,12 @@
-"""Writes tests/data/gguf with other people's code: the `gguf` package 0.19.0 and llama.cpp's conversion script (0c1e57098,
-as vendored in llama-cpp-python 0.3.36), sentencepiece 0.2.3, tokenizers 0.23.3, numpy, torch and transformers.
+"""Writes tests/data/gguf with other people's code: the `gguf` package 0.19.0 and llama.cpp's conversion script
+(0c1e57098, as vendored in llama-cpp-python 0.3.36), sentencepiece 0.2.3, tokenizers 0.23.3, numpy, torch and
+transformers.
 
     python make_gguf.py LLAMA_CPP_FOLDER
 
-blocks.gguf       random numbers in every quantised type: `TYPE` as `gguf.quantize` makes it (the types with scales in two
-                  steps have random bytes, as the package cannot make them), `TYPE.values` in F32 as `gguf.dequantize`
-                  reads it
+blocks.gguf       random numbers in every quantised type: `TYPE` as `gguf.quantize` makes it (the types with scales in
+                  two steps have random bytes, as the package cannot make them), `TYPE.values` in F32 as
+                  `gguf.dequantize` reads it
 llama3.gguf       goldens/llama3-gqa-ropescaled as the conversion script writes it: rows of queries and keys in pairs,
                   rope_freqs
 gpt-oss.gguf      goldens/gpt-oss-sinks likewise: experts in one tensor, their biases, sinks

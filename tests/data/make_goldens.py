@@ -3,9 +3,9 @@
     pip install torch transformers==5.23.0 && python make_goldens.py goldens
     pip install torch transformers==4.57.6 && python make_goldens.py goldens
 
-The first run writes config.json in the style of its transformers (`rope_parameters` from version 5, `rope_scaling` before), the
-weights and golden.json. A run by another version reads these weights, adds its own style of config.json, and fails where it
-computes something else.
+The first run writes config.json in the style of its transformers (`rope_parameters` from version 5, `rope_scaling`
+before), the weights and golden.json. A run by another version reads these weights, adds its own style of config.json,
+and fails where it computes something else.
 """
 
 import json
@@ -180,8 +180,8 @@ def config_of(family):
 
 
 def draw(model):
-    """Norms about 1 (or about 0 where they count from 1) and biases about 0, so that a forgotten one shows; matrices so that
-    logits reach some units."""
+    """Norms about 1 (or about 0 where they count from 1) and biases about 0, so that a forgotten one shows; matrices so
+    that logits reach some units."""
     buffers = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar"))
     for name, tensor in [*model.named_parameters(), *buffers]:
         random = torch.Generator().manual_seed(zlib.crc32(name.encode()))

@@ -1,9 +1,10 @@
-"""Writes tiny models in the forms of compressed-tensors and what transformers computes with their numbers, in float32 on the CPU.
+"""Writes tiny models in the forms of compressed-tensors and what transformers computes with their numbers, in float32
+on the CPU.
 
     pip install torch transformers==5.17.0 compressed-tensors==0.20.0 && python make_quantised.py quantised
 
-compressed-tensors makes the codes of the layers' matrices and turns them back into numbers; transformers computes with those numbers
-and rounds no activation.
+compressed-tensors makes the codes of the layers' matrices and turns them back into numbers; transformers computes with
+those numbers and rounds no activation.
 """
 
 import json
@@ -22,7 +23,8 @@ GROUP = 16
 FAMILY = {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48}
 TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
 FORMS = {
-    "int4-groups": ("pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": GROUP, "symmetric": False}, None),
+    "int4-groups": (
+        "pack-quantized", {"num_bits": 4, "strategy": "group", "group_size": GROUP, "symmetric": False}, None),
     "int4-channels": ("pack-quantized", {"num_bits": 4, "strategy": "channel", "symmetric": True}, None),
     "int8-channels": ("int-quantized", {"num_bits": 8, "strategy": "channel", "symmetric": True}, TOKENS),
     "fp8-channels": (
@@ -51,7 +53,8 @@ def write(folder, form):
         compressed = compressor.compress(parts, scheme)
         module.weight.data = compressor.decompress(compressed, scheme)["weight"].float()
         coded |= {f"{name}.{part}": tensor.contiguous() for part, tensor in compressed.items()}
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if name.removesuffix(".weight") not in linear}
+    tensors = {
+        name: tensor for name, tensor in model.state_dict().items() if name.removesuffix(".weight") not in linear}
     save_file(tensors | coded, folder / "model.safetensors", {"format": "pt"})
     config.save_pretrained(folder)
     written = json.loads((folder / "config.json").read_text())

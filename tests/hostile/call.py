@@ -1,4 +1,5 @@
-"""Makes the system call whose number is the first argument, in a child where the second says so; its own arguments follow."""
+"""Makes the system call whose number is the first argument, in a child where the second says so; its own arguments
+follow."""
 import ctypes
 import os
 import sys

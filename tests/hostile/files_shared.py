@@ -1,4 +1,5 @@
-"""Fills /dev/shm: by files, by files without a name, or by memory that is mapped and closed. The first argument says how."""
+"""Fills /dev/shm: by files, by files without a name, or by memory that is mapped and closed. The first argument says
+how."""
 import mmap
 import os
 import sys

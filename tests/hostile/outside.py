@@ -34,10 +34,13 @@ def write(path):
 os.symlink(outside, "link")
 os.symlink("/", "root")
 os.symlink(folder, "folder")
-secrets = [outside, "link", "root" + outside, "/etc/passwd", "/etc/shadow", "/etc/hostname", "/etc/hosts", "/proc/mounts"]
-secrets += [f"/proc/{pid}/{what}" for pid in (1, os.getppid(), caller) for what in ("environ", "cmdline", "maps", "mem", "auxv")]
+secrets = [outside, "link", "root" + outside, "/etc/passwd", "/etc/shadow", "/etc/hostname", "/etc/hosts",
+           "/proc/mounts"]
+secrets += [f"/proc/{pid}/{what}" for pid in (1, os.getppid(), caller)
+            for what in ("environ", "cmdline", "maps", "mem", "auxv")]
 secrets += [f"/proc/{pid}/{link}{outside}" for pid in ("self", 1, os.getppid(), caller) for link in ("root", "cwd")]
-secrets += ["/proc/kcore", "/proc/kallsyms", "/proc/self/environ", "/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/sda", "/dev/tty"]
+secrets += ["/proc/kcore", "/proc/kallsyms", "/proc/self/environ", "/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/sda",
+            "/dev/tty"]
 for path in secrets:
     attempt(f"read {path}", lambda: read(path))
 for path in [folder, "folder", "/root", "/home", "/tmp", "/etc", "/proc", "/var", os.path.dirname(here)]:
@@ -47,8 +50,10 @@ for path in [folder, "folder", "/root", "/home", "/tmp", "/etc", "/proc", "/var"
 # It may have one of its own: nothing is in that, and the caller looks whether anything comes out.
 attempt("listed /dev/shm", lambda: len(os.listdir("/dev/shm")) > 0)
 attempt("wrote into /dev/shm", lambda: write("/dev/shm/offshoot-escaped") or False)
-attempt("ran what it wrote into /dev/shm", lambda: shutil.copy("/bin/true", "/dev/shm/true") and os.execv("/dev/shm/true", ["true"]))
-for path in [outside, "link", "root" + outside, "../offshoot-escaped", "/usr/lib/offshoot-escaped", "/usr/bin/env", sys.executable]:
+attempt("ran what it wrote into /dev/shm",
+        lambda: shutil.copy("/bin/true", "/dev/shm/true") and os.execv("/dev/shm/true", ["true"]))
+for path in [outside, "link", "root" + outside, "../offshoot-escaped", "/usr/lib/offshoot-escaped", "/usr/bin/env",
+             sys.executable]:
     attempt(f"wrote {path}", lambda: write(path))
 attempt("wrote itself", lambda: write("/proc/self/exe"))
 for what in ("kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory"):

@@ -1,5 +1,6 @@
-"""Programs that try to pass the limits or to leave their place: each deed in each place that fits it. `siege.py` prints their names;
-`siege.py NAME` does one and prints DONE if it succeeds. The limits are 128 MiB of memory, half a second of processor time, 1 MiB of files, 16 processes.
+"""Programs that try to pass the limits or to leave their place: each deed in each place that fits it. `siege.py` prints
+their names; `siege.py NAME` does one and prints DONE if it succeeds. The limits are 128 MiB of memory, half a second of
+processor time, 1 MiB of files, 16 processes.
 """
 import ctypes
 import hashlib
@@ -277,7 +278,8 @@ def by_programs():
 def without_alarms():
     for alarm in (signal.SIGXCPU, signal.SIGPROF, signal.SIGVTALRM, signal.SIGALRM, signal.SIGTERM):
         signal.signal(alarm, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)) if os.getuid() == 0 else None
+    (resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)) if os.getuid() == 0
+     else None)
     burn()
 
 
@@ -467,7 +469,8 @@ def call(number, *arguments):
 
 
 def any_other_process():
-    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (os.getpid(), os.getppid())]
+    others = [int(name) for name in os.listdir("/proc")
+              if name.isdigit() and int(name) not in (os.getpid(), os.getppid())]
     if not others:
         raise OSError("none is seen")
     return others
@@ -691,16 +694,18 @@ def ended(deed, say=False):
 
 
 MEMORY = [
-    heap, small_objects, private_map, shared_map, shared_map_given_up, map_of_zeros, shared_map_of_zeros, huge_pages, moved_map,
-    break_moved, unpacked, number, text, stacks, memory_file, shared_memory_file, copies_in_children, parts_in_children, sockets_filled, page_tables,
+    heap, small_objects, private_map, shared_map, shared_map_given_up, map_of_zeros, shared_map_of_zeros, huge_pages,
+    moved_map, break_moved, unpacked, number, text, stacks, memory_file, shared_memory_file, copies_in_children,
+    parts_in_children, sockets_filled, page_tables,
 ]
 TIME = [
-    burn, hashing, power, expression, in_turns, by_threads, by_children, by_children_reaped_by_the_kernel, by_short_children,
-    by_short_children_reaped_by_the_kernel, by_a_chain, by_programs, without_alarms,
+    burn, hashing, power, expression, in_turns, by_threads, by_children, by_children_reaped_by_the_kernel,
+    by_short_children, by_short_children_reaped_by_the_kernel, by_a_chain, by_programs, without_alarms,
 ]
 FILES = [
-    one_file, small_writes, many_files, many_empty_files, many_folders, many_links, deep_folders, unlinked_file, unnamed_file,
-    unlinked_files, mapped_file, allocated_files, copied_files, files_in_flight, attributes, shared_memory_files, to_stdout, to_stderr,
+    one_file, small_writes, many_files, many_empty_files, many_folders, many_links, deep_folders, unlinked_file,
+    unnamed_file, unlinked_files, mapped_file, allocated_files, copied_files, files_in_flight, attributes,
+    shared_memory_files, to_stdout, to_stderr,
 ]
 PROCESSES = [many_children, many_threads, many_daemons, bomb]
 ELSEWHERE = [in_a_thread, in_a_child, in_an_orphan, behind_an_ended_thread]

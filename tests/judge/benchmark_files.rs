@@ -230,22 +230,26 @@ fn a_format_that_the_fields_are_not_of_is_refused_in_a_sentence() {
         (
             BenchmarkFormat::Mbpp,
             human_eval(),
-            "`test_list`: expected a field of mbpp, at line 2, found nothing (the field is missing; the record looks like one of humaneval)",
+            "`test_list`: expected a field of mbpp, at line 2, found nothing (the field is missing; the record looks \
+             like one of humaneval)",
         ),
         (
             BenchmarkFormat::HumanEval,
             mbpp.clone(),
-            "`test`: expected a field of humaneval, at line 2, found nothing (the field is missing; the record looks like one of mbpp)",
+            "`test`: expected a field of humaneval, at line 2, found nothing (the field is missing; the record looks \
+             like one of mbpp)",
         ),
         (
             BenchmarkFormat::EvalPlus,
             human_eval(),
-            "`base_input`: expected a field of evalplus, at line 2, found nothing (the field is missing; the record looks like one of humaneval)",
+            "`base_input`: expected a field of evalplus, at line 2, found nothing (the field is missing; the record \
+             looks like one of humaneval)",
         ),
         (
             BenchmarkFormat::LiveCodeBench,
             mbpp.clone(),
-            "`public_test_cases`: expected a field of livecodebench, at line 2, found nothing (the field is missing; the record looks like one of mbpp)",
+            "`public_test_cases`: expected a field of livecodebench, at line 2, found nothing (the field is missing; \
+             the record looks like one of mbpp)",
         ),
     ] {
         let error = first(format, &record).expect_err("of another format").to_string();
@@ -315,7 +319,8 @@ fn errors_name_file_line_field_expected_and_found() {
         (
             json!({"problem_id": 1, "question": "", "input_output": "{\"inputs\": [\"1\"], \"outputs\": []}"})
                 .to_string(),
-            "x.jsonl: `input_output.outputs`: expected as many entries as `input_output.inputs` has: 1, at line 1, found 0",
+            "x.jsonl: `input_output.outputs`: expected as many entries as `input_output.inputs` has: 1, at line 1, \
+             found 0",
         ),
         (
             json!({"problem_id": 1, "question": "", "input_output": "{\"inputs\""}).to_string(),
@@ -331,7 +336,8 @@ fn errors_name_file_line_field_expected_and_found() {
 fn problems_come_from_parquet_as_from_lines() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let live_code = |id: u32, private: &str| {
-        json!({"question_title": "t", "question_content": "Do.", "platform": "atcoder", "question_id": format!("abc{id}"),
+        json!({"question_title": "t", "question_content": "Do.", "platform": "atcoder",
+            "question_id": format!("abc{id}"),
             "contest_id": "c", "contest_date": "2023-05-07T00:00:00", "starter_code": "", "difficulty": "easy",
             "public_test_cases": json!([{"input": "3\n", "output": "4\n", "testtype": "stdin"}]).to_string(),
             "private_test_cases": private, "metadata": "{}"})

@@ -47,7 +47,8 @@ fn value(path: &Path) -> Value {
 /// A problem over streams: the sum of the numbers of a line. As APPS has it.
 fn sums() -> Value {
     let tests = json!({"inputs": ["1 2\n", "10 20 30\n", "5\n"], "outputs": ["3\n", "60\n", "5\n"]});
-    json!({"problem_id": 7, "question": "Sum.", "input_output": tests.to_string(), "solutions": "[]", "starter_code": ""})
+    json!({"problem_id": 7, "question": "Sum.", "input_output": tests.to_string(), "solutions": "[]",
+        "starter_code": ""})
 }
 
 /// A folder with a problem file and a file of samples.
@@ -345,7 +346,8 @@ fn each_harness_gets_its_own_file() {
         return;
     }
     let row = json!({"question_title": "Sum", "question_content": "Sum.", "platform": "atcoder", "question_id": "abc_1",
-        "contest_id": "abc", "contest_date": "2023-05-07T00:00:00", "starter_code": "", "difficulty": "easy", "metadata": "{}",
+        "contest_id": "abc", "contest_date": "2023-05-07T00:00:00", "starter_code": "", "difficulty": "easy",
+        "metadata": "{}",
         "public_test_cases": json!([{"input": "1 2", "output": "3", "testtype": "stdin"}]).to_string(),
         "private_test_cases": "[]"});
     let outputs = json!([{"question_id": "abc_1", "code_list": [RIGHT, "print(4)"]}]).to_string();
@@ -469,7 +471,8 @@ fn environment(modules: &[(&str, &str)]) -> tempfile::TempDir {
 
 fn human_eval(id: &str, imports: &str) -> Value {
     let test = format!("{imports}\ndef check(candidate):\n    assert candidate(2) == 3\n");
-    json!({"task_id": id, "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x + 1\n", "test": test})
+    json!({"task_id": id, "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x + 1\n",
+        "test": test})
 }
 
 /// The first problem's tests need a module that only the environment has.
@@ -508,14 +511,15 @@ fn an_environment_is_chosen_and_missing_modules_are_named() {
     assert!(stderr(&none).contains("--python: expected a working Python 3"));
 }
 
-/// `nohup` and a shell's background jobs begin with ignored signals. Python itself ignores two, and says of each signal what
-/// it found when it was loaded: a candidate that is a fork of it must see the same as one that is started.
+/// `nohup` and a shell's background jobs begin with ignored signals. Python itself ignores two, and says of each signal
+/// what it found when it was loaded: a candidate that is a fork of it must see the same as one that is started.
 #[test]
 fn candidates_inherit_no_ignored_signals() {
     if !can_judge() {
         return;
     }
-    let seen = "import ctypes, signal\nown = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]\n\
+    let seen = "import ctypes, signal\n\
+                own = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]\n\
                 held = [signal.getsignal(2) is signal.default_int_handler, signal.pthread_sigmask(0, [])]\n\
                 kernel = [n for n in range(1, 65) if ctypes.CDLL(None).signal(n, 0) == 1]\n\
                 both = repr([sorted(map(int, own)), kernel, held])\n";

@@ -178,7 +178,8 @@ const ODD: &[(&str, &str, &str, Verdict)] = &[
     ("generator is no list", "def f(n):\n    yield n", "assert f(3) == [3]", Verdict::WrongAnswer),
     (
         "class with state",
-        "class Box:\n    def __init__(self): self.items = []\n    def put(self, x): self.items.append(x); return self\n    def __len__(self): return len(self.items)",
+        "class Box:\n    def __init__(self): self.items = []\n    \
+         def put(self, x): self.items.append(x); return self\n    def __len__(self): return len(self.items)",
         "b = Box()\nassert b.put(1).put([2]) is b\nassert len(b) == 2 and b.items == [1, [2]] and Box() != b",
         Verdict::Accepted,
     ),
@@ -204,10 +205,13 @@ const ODD: &[(&str, &str, &str, Verdict)] = &[
     ),
     (
         "the library's types",
-        "from collections import *\nfrom decimal import Decimal\nfrom fractions import Fraction\nimport datetime\nP = namedtuple('P', 'x y')\n\
-         def f(): return [Counter('aab'), OrderedDict(a=1), defaultdict(list, {1: [2]}), deque([1, 2]), Decimal('1.5'), Fraction(1, 3), P(1, 2), range(3), {1: 2}.keys(), datetime.date(2020, 1, 2)]",
+        "from collections import *\nfrom decimal import Decimal\nfrom fractions import Fraction\nimport datetime\n\
+         P = namedtuple('P', 'x y')\n\
+         def f(): return [Counter('aab'), OrderedDict(a=1), defaultdict(list, {1: [2]}), deque([1, 2]), \
+         Decimal('1.5'), Fraction(1, 3), P(1, 2), range(3), {1: 2}.keys(), datetime.date(2020, 1, 2)]",
         "from collections import deque\nfrom decimal import Decimal\nfrom fractions import Fraction\nimport datetime\n\
-         assert f() == [{'a': 2, 'b': 1}, {'a': 1}, {1: [2]}, deque([1, 2]), 1.5, Fraction(1, 3), (1, 2), range(3), {1}, datetime.date(2020, 1, 2)]",
+         assert f() == [{'a': 2, 'b': 1}, {'a': 1}, {1: [2]}, deque([1, 2]), 1.5, Fraction(1, 3), (1, 2), range(3), \
+         {1}, datetime.date(2020, 1, 2)]",
         Verdict::Accepted,
     ),
     (
@@ -223,7 +227,9 @@ const ODD: &[(&str, &str, &str, Verdict)] = &[
     ("input read in a call", "import sys\ndef f(): return sys.stdin.read()", "assert f() == ''", Verdict::RuntimeError),
     (
         "threads",
-        "import threading\ndef f():\n    found = []\n    ts = [threading.Thread(target=found.append, args=(i,)) for i in range(4)]\n    [t.start() for t in ts]; [t.join() for t in ts]\n    return sorted(found)",
+        "import threading\ndef f():\n    found = []\n    \
+         ts = [threading.Thread(target=found.append, args=(i,)) for i in range(4)]\n    \
+         [t.start() for t in ts]; [t.join() for t in ts]\n    return sorted(found)",
         "assert f() == [0, 1, 2, 3]",
         Verdict::Accepted,
     ),
@@ -428,7 +434,8 @@ fn tests_that_cannot_run_are_unjudgeable() {
 #[test]
 fn no_candidate_makes_a_problem_unjudgeable() {
     let Some(judge) = judge() else { return };
-    let tests = "import math\n\ndef check(g):\n    import json\n    assert g(2) == 3\n    assert math.isclose(g(0.5), 1.5)\n\ncheck(f)";
+    let tests = "import math\n\ndef check(g):\n    import json\n    assert g(2) == 3\n    \
+                 assert math.isclose(g(0.5), 1.5)\n\ncheck(f)";
     let lacks = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')";
     let programs = [
         format!("def f(x): {lacks}"),
@@ -473,7 +480,8 @@ fn only_time_in_which_a_candidate_is_waited_for_counts() {
     let asleep = "import time\ndef f(n):\n    time.sleep(100)\n    return n";
     // It stops between two calls, so that nobody reads the second, which is longer than what a stream holds.
     let deaf = "import os, signal, threading, time\ndef f(text):\n    if text == '':\n        \
-        threading.Thread(target=lambda: (time.sleep(0.1), os.kill(os.getpid(), signal.SIGSTOP))).start()\n    return len(text)";
+        threading.Thread(target=lambda: (time.sleep(0.1), os.kill(os.getpid(), signal.SIGSTOP))).start()\n    \
+        return len(text)";
     let long = short(script("import time\nassert f('') == 0\ntime.sleep(0.5)\nassert f('x' * (8 << 20)) == 8 << 20"));
     let cases = [
         (&slow_tests, "def f(n): return n", Verdict::Accepted),
@@ -513,7 +521,8 @@ fn every_test_is_run_where_all_are_asked_for() {
         return;
     }
     let judge = another().with_all_tests();
-    let program = "import os\ndef f(x):\n    if x == 1: raise ValueError('one')\n    if x == 2: os._exit(0)\n    while x == 3: pass\n    return x";
+    let program = "import os\ndef f(x):\n    if x == 1: raise ValueError('one')\n    if x == 2: os._exit(0)\n    \
+                   while x == 3: pass\n    return x";
     let tests: Vec<_> = (0..6).map(|x| (json!([x]), json!([if x == 5 { 0 } else { x }]))).collect();
     let mut problem = calls("f", &tests);
     problem.limits.cpu = Duration::from_secs(1);
@@ -538,7 +547,8 @@ fn a_candidate_may_use_locks_and_pools() {
         return;
     }
     let pool = "from multiprocessing import Lock, Pool\ndef g(x): return abs(x)\n\
-                def f(xs):\n    with Lock(), Pool(2) as pool:\n        return sum(pool.map(g, xs)) + sum(pool.map(abs, xs))";
+                def f(xs):\n    with Lock(), Pool(2) as pool:\n        \
+                return sum(pool.map(g, xs)) + sum(pool.map(abs, xs))";
     let executor = "from concurrent.futures import ProcessPoolExecutor\ndef g(x): return 2 * abs(x)\n\
                     def f(xs):\n    with ProcessPoolExecutor(2) as pool:\n        return sum(pool.map(g, xs))";
     for program in [pool, executor] {
@@ -552,8 +562,8 @@ fn reference(program: &str, entry: &str, inputs: Vec<Value>, mbpp: Option<u32>) 
     let base = inputs.iter().map(RawJson::from).collect();
     let mut problem =
         problem(TestSuite::Reference(ReferenceSuite { program, entry, base, plus: Vec::new(), atol: 0.0, mbpp }));
-    // Its users hold results against results, some of 14 million numbers, on whatever machine: time is not what they ask
-    // for.
+    // Its users hold results against results, some of 14 million numbers, on whatever machine: time is not what they
+    // ask for.
     problem.limits.cpu = Duration::from_secs(60);
     problem
 }

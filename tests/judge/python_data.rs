@@ -129,8 +129,8 @@ fn whole_numbers_have_any_length() {
     }
     let zeros = "0".repeat(5000);
     let problem = format!(
-        "{{\"problem_id\": 0, \"question\": \"\", \"input_output\": {{\"inputs\": [[1{zeros}0]], \"outputs\": [1{zeros}1], \
-         \"fn_name\": \"f\"}}}}"
+        "{{\"problem_id\": 0, \"question\": \"\", \"input_output\": {{\"inputs\": [[1{zeros}0]], \
+         \"outputs\": [1{zeros}1], \"fn_name\": \"f\"}}}}"
     );
     let files = Files::new(&[problem], &samples_of("0", ["x + 1", "x"]));
     succeeds(&files.judge(&[]));
@@ -208,7 +208,10 @@ fn samples_are_read_as_python_writes_them() {
         return;
     }
     let problem = eval_plus(0, "x", "[[1]]", "[[2]]");
-    let sample = r#"{"task_id": "HumanEval/0", "solution": "def f(x): return x # \ud800", "logprob": NaN, "scores": [-Infinity, 1]}"#;
+    let sample = concat!(
+        r#"{"task_id": "HumanEval/0", "solution": "def f(x): return x # \ud800", "#,
+        r#""logprob": NaN, "scores": [-Infinity, 1]}"#
+    );
     let files = Files::new(std::slice::from_ref(&problem), &[sample.to_string()]);
     succeeds(&files.judge(&[]));
     let results = || fs::read_to_string(files.path("samples.jsonl_results.jsonl")).expect("results");
@@ -239,7 +242,11 @@ fn a_reference_that_fails_leaves_its_problem_out_and_no_other() {
     ];
     let mut samples: Vec<String> = Vec::new();
     for id in [1, 0, 2, 3, 1, 0] {
-        samples.push(json!({"task_id": format!("HumanEval/{id}"), "solution": format!("def f(x): return x # {}", samples.len())}).to_string());
+        samples.push(
+            json!({"task_id": format!("HumanEval/{id}"),
+                "solution": format!("def f(x): return x # {}", samples.len())})
+            .to_string(),
+        );
     }
     let files = Files::new(&problems, &samples);
     let expected = [

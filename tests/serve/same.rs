@@ -41,7 +41,8 @@ fn choices(parts: &[Value]) -> BTreeMap<u64, Choice> {
 }
 
 fn question() -> Value {
-    json!({"prompt": QUESTION, "n": 3, "seed": 11, "temperature": 2.0, "max_tokens": 40, "logprobs": 1, "stop": ["\n\n"]})
+    json!({"prompt": QUESTION, "n": 3, "seed": 11, "temperature": 2.0, "max_tokens": 40, "logprobs": 1,
+        "stop": ["\n\n"]})
 }
 
 #[test]

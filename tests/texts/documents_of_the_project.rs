@@ -1,5 +1,6 @@
 //! The project's own documents stay true: links lead somewhere, commands are known to the command line, the README is
-//! short and quotes a recorded run, and the pictures are those that their commands draw from the recorded data.
+//! short and quotes a recorded run, and the pictures are those that their commands draw from the recorded data. Lines
+//! of documents and sources end at 120 characters.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -138,6 +139,63 @@ fn the_readme_is_short() {
     for (number, line) in readme.lines().enumerate() {
         assert!(line.chars().count() <= 120, "line {}: {} characters", number + 1, line.chars().count());
     }
+}
+
+/// Ends of the names of files that are written by hand.
+const WRITTEN: [&str; 13] = ["rs", "py", "pyi", "cu", "cuh", "cpp", "hpp", "js", "css", "html", "sh", "toml", "md"];
+
+/// Whether the lines of a file are held to a length. What ran on one day stays as it was; the text about it is held.
+fn is_written(path: &str) -> bool {
+    let end = Path::new(path).extension().and_then(|end| end.to_str()).unwrap_or_default();
+    match path.starts_with("benches/runs/") {
+        true => end == "md",
+        false => path.starts_with(".ci/") || WRITTEN.contains(&end),
+    }
+}
+
+/// The numbers of a file's lines that are longer than `most` characters and could be broken: rows of tables, headings
+/// and what a document shows as code cannot.
+fn long_lines(path: &str, text: &str, most: usize) -> Vec<usize> {
+    let is_document = path.ends_with(".md");
+    let whole: &[&str] = if is_document { &["|", "#"] } else { &["/// |", "//! |"] };
+    let (mut long, mut fenced) = (vec![], false);
+    for (number, line) in text.lines().enumerate() {
+        let words = line.trim_start();
+        let is_fence = is_document && words.starts_with("```");
+        fenced ^= is_fence;
+        let is_whole = is_fence || fenced || whole.iter().any(|beginning| words.starts_with(beginning));
+        if !is_whole && line.chars().count() > most {
+            long.push(number + 1);
+        }
+    }
+    long
+}
+
+#[test]
+fn lines_end_at_120_characters() {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(repository()).output();
+    let listed = match listed {
+        Ok(listed) if listed.status.success() && !listed.stdout.is_empty() => listed.stdout,
+        _ => return skipped(format_args!("git lists no files here")),
+    };
+    let listed = String::from_utf8(listed).expect("names are in UTF-8");
+    let (mut checked, mut long) = (0, vec![]);
+    for path in listed.split_terminator('\0').filter(|path| is_written(path)) {
+        // Listed until its removal is staged.
+        let Ok(text) = fs::read_to_string(repository().join(path)) else { continue };
+        checked += 1;
+        long.extend(long_lines(path, &text, 120).into_iter().map(|number| format!("{path}:{number}")));
+    }
+    assert!(checked > 500, "only {checked} files were found: the scan no longer reads what it should");
+    assert!(long.is_empty(), "lines of more than 120 characters:\n{}", long.join("\n"));
+}
+
+#[test]
+fn a_long_line_would_be_seen() {
+    let text = "four\n| long |\n# long\n```\nlonger\n```\nlongest\n";
+    assert_eq!(long_lines("a.md", text, 4), [7]);
+    assert_eq!(long_lines("a.rs", "/// | long |\n/// ök\n// long\n", 6), [3]);
+    assert!(is_written(".ci/run") && is_written("benches/runs/a/README.md") && !is_written("benches/runs/a/run.py"));
 }
 
 /// The README's output is that of the recorded run, but for the end of one line, which it leaves out (`…`).
@@ -295,7 +353,8 @@ fn a_chart(figures: &str, key: &str) -> Option<(Output, Option<String>)> {
     let folder = TempDir::new().expect("a temporary folder");
     let chart = format!(
         r#"{{"title": "<a> & b", "unit": "x", "groups": [{{"label": "one", "detail": "", "key": [{key}]}}],
-            "series": [{{"name": "ours", "file": "figures.jsonl", "where": {{"build": "new"}}, "key": ["job"], "value": "rate"}}]}}"#
+            "series": [{{"name": "ours", "file": "figures.jsonl", "where": {{"build": "new"}}, "key": ["job"],
+                         "value": "rate"}}]}}"#
     );
     fs::write(folder.path().join("chart.json"), chart).expect("the folder is writable");
     fs::write(folder.path().join("figures.jsonl"), figures).expect("the folder is writable");
@@ -307,7 +366,8 @@ fn a_chart(figures: &str, key: &str) -> Option<(Output, Option<String>)> {
 
 #[test]
 fn a_chart_shows_the_line_that_its_series_and_group_pick() {
-    let figures = "a line of a log\n{\"build\": \"old\", \"job\": \"one\", \"rate\": 5}\n{\"build\": \"new\", \"job\": \"one\", \"rate\": 1234.4}\n";
+    let figures = "a line of a log\n{\"build\": \"old\", \"job\": \"one\", \"rate\": 5}\n\
+                   {\"build\": \"new\", \"job\": \"one\", \"rate\": 1234.4}\n";
     let Some((output, drawing)) = a_chart(figures, "\"one\"") else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let drawing = drawing.expect("it was drawn");

@@ -1,5 +1,5 @@
-//! Flags are the command line's: what lies below it names options by their fields (`crates/core/src/setting.rs`), so that
-//! a Rust or Python user reads no flag.
+//! Flags are the command line's: what lies below it names options by their fields (`crates/core/src/setting.rs`), so
+//! that a Rust or Python user reads no flag.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -28,8 +28,8 @@ pub struct MachineArgs {
     #[arg(long, global = true, value_name = "DEVICES", conflicts_with = "device")]
     pub devices: Option<Devices>,
 
-    /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those after
-    /// it. With --deterministic, samples do not depend on their number
+    /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those
+    /// after it. With --deterministic, samples do not depend on their number
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
     pub tensor_parallel: Option<usize>,
 
@@ -132,8 +132,8 @@ impl MachineArgs {
 /// For the name of a command, the options of [`MachineArgs`] that it ignores.
 pub type IgnoredOptions = fn(&str) -> &'static [&'static str];
 
-/// The command line's description. Ignored options are not in the help of a command; they are still parsed, so that they
-/// can be refused with a message.
+/// The command line's description. Ignored options are not in the help of a command; they are still parsed, so that
+/// they can be refused with a message.
 pub fn described<C: CommandFactory>(ignored: IgnoredOptions) -> clap::Command {
     let command = C::command();
     let options: Vec<clap::Arg> = command.get_arguments().cloned().collect();

@@ -7,8 +7,8 @@ pub enum Gate {
     Silu,
     /// `gelu(gate) * up`, the tanh form
     Gelu,
-    /// `g * sigmoid(SLOPE * g) * (u + 1)`, with `g` the gate, at most `LIMIT`, and `u` up, at most `LIMIT` away from zero
-    /// (gpt-oss)
+    /// `g * sigmoid(SLOPE * g) * (u + 1)`, with `g` the gate, at most `LIMIT`, and `u` up, at most `LIMIT` away from
+    /// zero (gpt-oss)
     Clamped,
 }
 
@@ -25,8 +25,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// How many of `experts` experts at least one of `rows` rows chooses: the mean over choices that are independent and
-    /// equally likely.
+    /// How many of `experts` experts at least one of `rows` rows chooses: the mean over choices that are independent
+    /// and equally likely.
     pub fn experts_chosen(&self, experts: usize, rows: usize) -> f64 {
         let passed_over = 1.0 - self.chosen as f64 / experts as f64;
         experts as f64 * (1.0 - passed_over.powf(rows as f64))

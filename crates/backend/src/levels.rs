@@ -86,10 +86,11 @@ pub trait AttentionLevels: Backend + Sized {
 
     /// Prepares `rows` of a step with these plans, over keys and values stored as in `kv`.
     fn level_rows(&mut self, kv: &Self::Kv, plans: &[AttentionPlan], rows: &[LevelRow]) -> Result<Self::LevelRows>;
-    /// For each of `rows`, query head and level: the log-sum-exp of the scores (`Scoring::score`) over the positions of the
-    /// level that the row attends to by the layer's plan; -inf if there are none. Exponentiated and summed over the levels
-    /// of a head, this is the denominator of `tree_attention` without the sink's term. `out` is f32 `[rows.len(), q_heads * MOST_LEVELS]`, the
-    /// levels of a head side by side. Reads the keys of each row separately, without sharing.
+    /// For each of `rows`, query head and level: the log-sum-exp of the scores (`Scoring::score`) over the positions of
+    /// the level that the row attends to by the layer's plan; -inf if there are none. Exponentiated and summed over the
+    /// levels of a head, this is the denominator of `tree_attention` without the sink's term. `out` is f32
+    /// `[rows.len(), q_heads * MOST_LEVELS]`, the levels of a head side by side. Reads the keys of each row separately,
+    /// without sharing.
     fn level_lse(&mut self, out: &mut Self::Buffer, read: &Attended<'_, Self>, rows: &Self::LevelRows);
     /// Adds the attention shares of layer `layer` of `layers`, computed from its `level_lse`:
     /// `mass[i][l] += mean over heads of exp(lse[i][h][l]) / sum_l exp(lse[i][h][l]) / layers`. Layer 0 first clears

@@ -54,7 +54,7 @@ pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
 pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
-pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, Sampled, SeenToken};
+pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, SampledToken, SeenToken};
 pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};
@@ -285,8 +285,8 @@ pub trait Backend: Send + 'static {
     /// ([`StepBatch::count_unseen`]). Only if [`StepBatch::can_advance`], and at most [`MOST_COUNTED`] times if a
     /// request has penalties.
     fn advance(&mut self, step: &mut Self::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
-    /// Whether a step that is loaded here, if `is_loaded` says so, is loaded on every device that computes the model: then
-    /// all run it, else none. Asked once behind each load, before `run`.
+    /// Whether a step that is loaded here, if `is_loaded` says so, is loaded on every device that computes the model:
+    /// then all run it, else none. Asked once behind each load, before `run`.
     fn agree(&mut self, step: &mut Self::Step, is_loaded: bool) -> bool {
         let _ = step;
         is_loaded
@@ -318,7 +318,7 @@ pub trait Backend: Send + 'static {
         self.run(step, shape, ops)
     }
     /// Waits for the oldest step that was run and not collected. Returns one sample per request.
-    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Sampled>>;
+    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<SampledToken>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);
@@ -477,8 +477,8 @@ impl KvDtype {
             KvDtype::Fp8 if !backend.is_first() => {}
             KvDtype::Fp8 if bytes == 1 => log::info!("keys and values are fp8 (e4m3)"),
             KvDtype::Fp8 => log::warn!(
-                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 from \
-                 memory, in f16 and bf16 models with heads of 64 or 128",
+                "keys and values are rounded to fp8 (e4m3), but take {bytes} bytes each on {}: only Hopper reads fp8 \
+                 from memory, in f16 and bf16 models with heads of 64 or 128",
                 backend.describe()
             ),
         }

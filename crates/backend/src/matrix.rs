@@ -135,7 +135,7 @@ impl<'a> MatrixPart<'a> {
                     MatrixPart::Quantised(view) => view.numbers(row, scratch, numbers),
                     MatrixPart::Blocks(view) => view.numbers(row, numbers),
                 }
-                bytes.copy_from_slice(&dtype.encode(&numbers[columns.clone()]));
+                dtype.write(numbers[columns.clone()].iter().copied(), bytes);
             },
         );
         bytes

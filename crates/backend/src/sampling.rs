@@ -1,5 +1,7 @@
 //! Sampling of a step's rows: the request of each row, and the token it gets.
 
+use serde::{Deserialize, Serialize};
+
 use offshoot_core::ids::TokenId;
 
 /// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
@@ -87,11 +89,15 @@ pub enum Pick {
     Given(TokenId),
 }
 
-/// A sampled token. Log-probabilities are natural and those of the model itself: log-softmax of the unmodified logits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampled {
+/// A token that was sampled, or given and scored. Log-probabilities are natural and those of the model itself:
+/// log-softmax of the unmodified logits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampledToken {
+    /// The token.
     pub token: TokenId,
+    /// Its log-probability.
     pub logprob: f32,
-    /// The likeliest tokens with their log-probabilities, falling.
+    /// The likeliest tokens in its place with their log-probabilities, likeliest first; empty where none were asked
+    /// for.
     pub top: Vec<(TokenId, f32)>,
 }

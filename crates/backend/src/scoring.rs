@@ -9,8 +9,8 @@ pub struct Scoring<'a, V> {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// `[q_heads]`: for each query head one more score in the softmax, which belongs to no position. It takes a share and
-    /// adds no value, once for each row, however a plan divides the row's positions.
+    /// `[q_heads]`: for each query head one more score in the softmax, which belongs to no position. It takes a share
+    /// and adds no value, once for each row, however a plan divides the row's positions.
     pub sinks: Option<&'a V>,
 }
 

@@ -84,8 +84,8 @@ impl HeadLayout {
 pub enum Share {
     /// All of it, the same numbers in each.
     Whole,
-    /// All of it, the same numbers in each: also a sum over all ranks, which a layer with divided inputs writes or adds.
-    /// `parts`: what each rank's part of the sum is held as; `inputs`: what the part is computed from.
+    /// All of it, the same numbers in each: also a sum over all ranks, which a layer with divided inputs writes or
+    /// adds. `parts`: what each rank's part of the sum is held as; `inputs`: what the part is computed from.
     Summed { parts: ActivationDtype, inputs: Dtype },
     /// All of it, the same numbers in each: every rank writes the columns that it computes, and receives the others.
     Gathered,

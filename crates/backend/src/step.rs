@@ -50,8 +50,8 @@ impl StepBatch {
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from
-    /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and every
-    /// plan can be advanced.
+    /// once, in order, so that request `r` samples the next token of row `r`, every row has a state of its own, and
+    /// every plan can be advanced.
     pub fn can_advance(&self) -> bool {
         let each_once =
             self.logit_rows.len() == self.tokens.len() && (0u32..).zip(&self.logit_rows).all(|(r, &w)| r == w);

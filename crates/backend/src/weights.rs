@@ -38,10 +38,24 @@ impl Dtype {
 
     /// `values` rounded to nearest even, as the little-endian bytes of this dtype.
     pub fn encode(self, values: &[f32]) -> Vec<u8> {
+        let mut bytes = vec![0; values.len() * self.bytes()];
+        self.write(values.iter().copied(), &mut bytes);
+        bytes
+    }
+
+    /// Writes `values`, rounded to nearest even, as the little-endian bytes of this dtype, as many as `bytes` has room
+    /// for.
+    pub fn write(self, values: impl Iterator<Item = f32>, bytes: &mut [u8]) {
         match self {
-            Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Dtype::F16 => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
-            Dtype::Bf16 => values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+            Dtype::F32 => bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, x)| *to = x.to_le_bytes()),
+            Dtype::F16 => {
+                let values = values.map(|x| half::f16::from_f32(x).to_le_bytes());
+                bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, x)| *to = x);
+            }
+            Dtype::Bf16 => {
+                let values = values.map(|x| half::bf16::from_f32(x).to_le_bytes());
+                bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, x)| *to = x);
+            }
         }
     }
 
@@ -131,9 +145,7 @@ impl RandomWeight {
         let width = self.dtype.bytes();
         let mut bytes = vec![0; self.rows * self.cols * width];
         bytes.par_chunks_mut(CHUNK * width).enumerate().for_each(|(chunk, bytes)| {
-            let first = chunk * CHUNK;
-            let values: Vec<f32> = (first..first + bytes.len() / width).map(|i| self.numbers.at(i)).collect();
-            bytes.copy_from_slice(&self.dtype.encode(&values));
+            self.dtype.write((chunk * CHUNK..).map(|i| self.numbers.at(i)), bytes);
         });
         bytes
     }

@@ -3,7 +3,7 @@
 //! that.
 
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, Sampled, StepBatch, StepShape, WeightView,
+    ActivationDtype, Backend, Dtype, HeadLayout, MatrixPart, RowToken, SampledToken, StepBatch, StepShape, WeightView,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -128,7 +128,7 @@ pub fn run<B: Backend>(
     step: &mut B::Step,
     shape: StepShape,
     ops: impl FnOnce(&mut B, &mut B::Step),
-) -> Result<Vec<Sampled>> {
+) -> Result<Vec<SampledToken>> {
     backend.run(step, shape, |backend, step| {
         ops(backend, step);
         Ok(())

@@ -1,7 +1,7 @@
 //! One list of cases for the ops of every backend: each op against its definition and, where a formula is at hand,
-//! against f64, with tolerances that are derived where they stand; and cases that compare bits (`deterministic`). Whoever
-//! runs them opens the devices: the one that is checked, and the one whose results define each op. What a whole model
-//! computes is checked in `lab`.
+//! against f64, with tolerances that are derived where they stand; and cases that compare bits (`deterministic`).
+//! Whoever runs them opens the devices: the one that is checked, and the one whose results define each op. What a whole
+//! model computes is checked in `lab`.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 

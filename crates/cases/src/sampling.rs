@@ -3,7 +3,7 @@
 
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
-use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, Sampled, SeenToken, StepBatch};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, SampledToken, SeenToken, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, TokenId};
@@ -58,7 +58,7 @@ impl SampleCases {
     }
 
     /// Runs two steps: one that samples given tokens, and then `requests`.
-    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Sampled>> {
+    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<SampledToken>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
@@ -121,8 +121,8 @@ impl SampleCases {
     fn hold<D: Backend>(
         &self,
         definition: &mut D,
-        expected: &[Sampled],
-        found: &[Sampled],
+        expected: &[SampledToken],
+        found: &[SampledToken],
         repeats: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
@@ -155,7 +155,7 @@ impl SampleCases {
     }
 
     /// The definition's samples with random numbers or filters shifted slightly, in either direction.
-    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<Sampled>>> {
+    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<SampledToken>>> {
         type Nudge = fn(&mut f64, &mut f32, &mut f32);
         let nudges: [Nudge; 6] = [
             |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
@@ -179,9 +179,9 @@ impl SampleCases {
 }
 
 /// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
-/// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and chunks
-/// of some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
-fn raise_to_logprobs(worst: &mut WorstError, expected: &Sampled, found: &Sampled) {
+/// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and
+/// chunks of some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
+fn raise_to_logprobs(worst: &mut WorstError, expected: &SampledToken, found: &SampledToken) {
     let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
     let same_top =
         expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);

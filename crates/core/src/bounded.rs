@@ -1,6 +1,6 @@
-//! Bounds work on what strangers wrote, such as templates: a helper process does it, our own executable run again, whose
-//! memory, CPU time and stack the system limits. Also catches the panics of libraries. What the work is, is up to the
-//! callers.
+//! Bounds work on what strangers wrote, such as templates: a helper process does it, our own executable run again,
+//! whose memory, CPU time and stack the system limits. Also catches the panics of libraries. What the work is, is up to
+//! the callers.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -1,5 +1,5 @@
-//! Names of models on the Hugging Face Hub: whether a path may be one, and how such a model is downloaded. Offshoot reads
-//! folders only and never uses a network.
+//! Names of models on the Hugging Face Hub: whether a path may be one, and how such a model is downloaded. Offshoot
+//! reads folders only and never uses a network.
 
 use std::path::{Component, Path};
 
@@ -21,8 +21,8 @@ pub fn no_folder(typed: &Path) -> String {
         Some(folder) => {
             let folder = folder.display();
             format!(
-                "no such folder; if it is a model on the Hugging Face Hub, `hf download {name} --local-dir {folder}` makes the \
-                 folder {folder}"
+                "no such folder; if it is a model on the Hugging Face Hub, `hf download {name} --local-dir {folder}` \
+                 makes the folder {folder}"
             )
         }
         None => "no such folder".to_string(),

@@ -1,6 +1,6 @@
-//! A request to stop, by Ctrl-C or another signal. While a command prepares its work, nothing is lost by ending at once, so
-//! the signal's handler ends the process. From [`Interrupt::listen`] on, the command itself reads the request, keeps what is
-//! finished and ends.
+//! A request to stop, by Ctrl-C or another signal. While a command prepares its work, nothing is lost by ending at
+//! once, so the signal's handler ends the process. From [`Interrupt::listen`] on, the command itself reads the request,
+//! keeps what is finished and ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-//! Sorting by numbers. What decides the order is compiled once for values of all types; of each type only the swaps are.
+//! Sorting by numbers. What decides the order is compiled once for values of all types; of each type only the swaps
+//! are.
 
 /// Sorts `items` by a number; those with the same number keep their order.
 pub fn sort_by_number<T>(items: &mut [T], number: impl Fn(&T) -> u64) {

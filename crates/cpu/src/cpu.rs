@@ -13,7 +13,7 @@ use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sam
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring, StepBatch, StepShape, SwapRates,
+    MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, StepBatch, StepShape, SwapRates,
     WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
@@ -296,7 +296,7 @@ impl Backend for Cpu {
         Some(self.idle)
     }
 
-    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Sampled>> {
+    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<SampledToken>> {
         Ok(step.collect())
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use offshoot_backend::{RowToken, SampleRequest, Sampled, StepBatch, StepShape};
+use offshoot_backend::{RowToken, SampleRequest, SampledToken, StepBatch, StepShape};
 use offshoot_core::ids::{GroupIx, TokenId};
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, Member, NewPage};
@@ -19,9 +19,9 @@ pub struct CpuStep {
     /// Tokens the previous step sampled, by request.
     before: Vec<TokenId>,
     /// Samples of the running step, by request.
-    sampled: Vec<Sampled>,
+    sampled: Vec<SampledToken>,
     /// Samples of finished steps that were not collected, oldest first.
-    done: VecDeque<Vec<Sampled>>,
+    done: VecDeque<Vec<SampledToken>>,
 }
 
 /// The part of a batch whose keys and values one member of a group of ranks stores.
@@ -98,7 +98,7 @@ impl CpuStep {
     }
 
     /// The sample requests, and where their samples go.
-    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Sampled>) {
+    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<SampledToken>) {
         (&self.batch.requests, &mut self.sampled)
     }
 
@@ -115,7 +115,7 @@ impl CpuStep {
     }
 
     /// The samples of the oldest finished step not collected yet. Panics if there is none.
-    pub fn collect(&mut self) -> Vec<Sampled> {
+    pub fn collect(&mut self) -> Vec<SampledToken> {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

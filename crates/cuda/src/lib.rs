@@ -77,8 +77,8 @@ use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
     ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, OutputMode, QuantView, RopeTable, Router,
-    Sampled, SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat, WeightView,
-    all_quantised, prepare_heads_in_turn,
+    SampledToken, SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView, all_quantised, prepare_heads_in_turn,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -661,7 +661,7 @@ impl Backend for Cuda {
         step.finish(&self.device)
     }
 
-    fn collect(&mut self, step: &mut Step) -> Result<Vec<Sampled>> {
+    fn collect(&mut self, step: &mut Step) -> Result<Vec<SampledToken>> {
         step.collect()
     }
 

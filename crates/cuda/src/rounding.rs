@@ -1,8 +1,8 @@
 //! Activations rounded to e4m3 before they are multiplied by e4m3. The rounded rows lie in memory of their own, which
 //! all products use in turn. A norm or a gate that only one product reads rounds its results itself
-//! (kernels/fp8/rms_norm_fp8.cu, gated_silu_fp8.cu), to the bits of round_rows.cu beside them, and stores nothing else; the
-//! product then finds them rounded. So does one that others read too, once its results were rounded for a product, but it
-//! stores them as they are besides.
+//! (kernels/fp8/rms_norm_fp8.cu, gated_silu_fp8.cu), to the bits of round_rows.cu beside them, and stores nothing else;
+//! the product then finds them rounded. So does one that others read too, once its results were rounded for a product,
+//! but it stores them as they are besides.
 
 use std::collections::{HashMap, HashSet};
 

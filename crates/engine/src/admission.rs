@@ -44,8 +44,8 @@ impl LengthEstimator {
         if sampling.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
-    /// Expected growth of `branch` once its known tokens have slots; it frees `alone` pages at its end. `None` if it does
-    /// not sample.
+    /// Expected growth of `branch` once its known tokens have slots; it frees `alone` pages at its end. `None` if it
+    /// does not sample.
     fn growing(&self, branch: &Branch, cache: &KvCache, alone: Option<usize>) -> Option<GrowingBranch> {
         let BranchWork::Sample(sampling) = &branch.work else { return None };
         let page_tokens = cache.prefix.page_tokens() as usize;
@@ -83,7 +83,10 @@ impl LengthEstimator {
 /// Whether the running `branch` is past prefill: every step then adds one token to a segment of its own.
 fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
-        && matches!(&branch.work, BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin)
+        && matches!(
+            &branch.work,
+            BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin
+        )
 }
 
 /// Most pages that the tokens which `branch` samples can take, after its given tokens. 0 if they would not fit
@@ -122,8 +125,9 @@ pub(super) struct Commitment {
 }
 
 impl Commitment {
-    /// What is committed beside a branch of `priority`. `keeping`: running branches, and waiting ones that hold prefixes.
-    /// Less urgent ones give way to it, so what they were given need not be kept for them, nor a prefix while they wait.
+    /// What is committed beside a branch of `priority`. `keeping`: running branches, and waiting ones that hold
+    /// prefixes. Less urgent ones give way to it, so what they were given need not be kept for them, nor a prefix while
+    /// they wait.
     pub fn of<'a>(
         priority: Priority,
         keeping: impl Iterator<Item = &'a Branch>,

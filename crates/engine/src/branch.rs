@@ -1,13 +1,14 @@
-//! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds everything
-//! that survives preemption; keys and values belong to the prefix tree.
+//! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds
+//! everything that survives preemption; keys and values belong to the prefix tree.
 
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
-use crate::request::{Event, Finish, FinishReason, SampledToken, SamplingParams, Stop};
+use crate::request::{Event, Finish, FinishReason, SamplingParams, Stop};
 use crate::text::BranchText;
 use crate::token_counts::TokenCounts;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
+use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, SegmentId, TokenId};
 use offshoot_kv::TokenScore;

@@ -1,5 +1,5 @@
-//! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages, and its state of
-//! delta-rule layers, are swapped to host memory and back if that is expected to be faster than recomputation. Which
+//! The KV cache: how branches get slots of the prefix tree, give them up, and how a branch's own pages, and its state
+//! of delta-rule layers, are swapped to host memory and back if that is expected to be faster than recomputation. Which
 //! branch to preempt is left to the scheduler; the engine copies the bytes as `transfers` lists.
 
 use std::borrow::Cow;
@@ -21,8 +21,8 @@ pub(super) struct KvCache {
     matched: Option<(SharedBeginning, PathMark)>,
     /// Pages that pins hold.
     pub pinned_pages: usize,
-    /// Pages of the paths on which branches have run, counted for each branch as if none shared them and none were freed
-    /// behind windows. See `count_unshared`.
+    /// Pages of the paths on which branches have run, counted for each branch as if none shared them and none were
+    /// freed behind windows. See `count_unshared`.
     pub unshared_pages: usize,
     restore_cost: RestoreCost,
     /// Free bytes of host memory.
@@ -178,8 +178,8 @@ impl KvCache {
         }
     }
 
-    /// Leases the longest cached prefix of its given tokens for a branch that does not run. A branch that has run on its
-    /// lease, or was swapped, keeps what it has.
+    /// Leases the longest cached prefix of its given tokens for a branch that does not run. A branch that has run on
+    /// its lease, or was swapped, keeps what it has.
     pub fn hold_prefix(&mut self, branch: &mut Branch) {
         let keeps_more = match branch.hold {
             KvHold::Nothing => false,
@@ -258,8 +258,8 @@ impl KvCache {
         }
     }
 
-    /// Moves the pages of a branch's own tokens, and the state after them, to host memory, if that pays and there is room.
-    /// False otherwise, and if that state is not kept: then its tokens would be computed again all the same.
+    /// Moves the pages of a branch's own tokens, and the state after them, to host memory, if that pays and there is
+    /// room. False otherwise, and if that state is not kept: then its tokens would be computed again all the same.
     pub fn swap_out(&mut self, branch: &mut Branch) -> bool {
         let Some(Lease { segment, own: true, .. }) = branch.lease() else { return false };
         let (first, computed) = (self.prefix.first_position(segment), self.prefix.computed(segment));
@@ -285,8 +285,8 @@ impl KvCache {
         self.swap_room = 0;
     }
 
-    /// Restores a swapped branch, all of its pages or nothing. Its state finds no slot where all are needed: its tokens are
-    /// then computed again, from the last state before them.
+    /// Restores a swapped branch, all of its pages or nothing. Its state finds no slot where all are needed: its tokens
+    /// are then computed again, from the last state before them.
     fn swap_in(&mut self, branch: &Branch, swapped: Swapped) -> Result<Lease, OutOfPages> {
         let Swapped { before, computed, passed, bytes } = swapped;
         let segment = self.prefix.fork(before);
@@ -336,8 +336,8 @@ impl KvCache {
         }
     }
 
-    /// Splits the path that the waiting `branch` shares with prompts where it parts from them: a segment that ends there
-    /// keeps the window before its end when pages are freed. Looks it up only if prompts were registered since.
+    /// Splits the path that the waiting `branch` shares with prompts where it parts from them: a segment that ends
+    /// there keeps the window before its end when pages are freed. Looks it up only if prompts were registered since.
     pub fn spare(&mut self, branch: &mut Branch) {
         let registered = self.prefix.registered();
         if std::mem::replace(&mut branch.spared, registered) == registered {

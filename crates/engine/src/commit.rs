@@ -5,16 +5,17 @@ use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventBatcher;
 use crate::facts::EngineFacts;
-use crate::request::{Event, FinishReason, SampledToken};
+use crate::request::{Event, FinishReason};
 use crate::schedule::LogitsRequest;
-use offshoot_backend::Sampled;
+use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::TokenScore;
 
 impl Engine {
-    /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are discarded.
-    pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Sampled>) {
+    /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are
+    /// discarded.
+    pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<SampledToken>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (request, sampled) in requests.iter().zip(sampled) {
             let is_current = |branch: &&mut Branch| branch.generation == request.generation && !branch.rests();
@@ -70,7 +71,7 @@ impl Engine {
 /// Applies one result to its branch. Returns how the extend ends, if it does.
 fn answer(
     branch: &mut Branch,
-    sampled: Sampled,
+    sampled: SampledToken,
     facts: &EngineFacts,
     cache: &mut KvCache,
     batcher: &mut EventBatcher,
@@ -89,21 +90,21 @@ fn answer(
 /// Appends a sampled token. Returns why the extend ends, if it does.
 fn accept(
     branch: &mut Branch,
-    sampled: Sampled,
+    sampled: SampledToken,
     facts: &EngineFacts,
     batcher: &mut EventBatcher,
 ) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
-    let Sampled { token, logprob, top } = sampled;
+    let token = sampled.token;
     sampling.in_flight.tokens -= 1;
     let stops = stop_token(sampling, token, &facts.eos);
     if stops.is_some() && !sampling.stop.include_stop {
-        sampling.stop_token = Some(SampledToken { token, logprob, top });
+        sampling.stop_token = Some(sampled);
         return stops;
     }
-    sampling.logprobs.push(logprob);
+    sampling.logprobs.push(sampled.logprob);
     if sampling.params.top_logprobs.is_some() {
-        sampling.top.push(top.clone());
+        sampling.top.push(sampled.top.clone());
     }
     if let Some(counts) = &mut sampling.counts {
         counts.add(token, true);
@@ -112,7 +113,7 @@ fn accept(
     let piece = sampling.text.push(token, count >= sampling.stop.min_tokens);
     let at_limit = count >= sampling.stop.max_tokens;
     if sampling.events.hears_tokens() {
-        let tokens = vec![SampledToken { token, logprob, top }];
+        let tokens = vec![sampled];
         batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text });
     }
     branch.tokens.push_sampled(token);
@@ -132,7 +133,7 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
 
 /// Records the log-probability of the next given token, also for other branches. Returns the finish reason at the last
 /// one.
-fn record(branch: &mut Branch, sampled: Sampled, cache: &mut KvCache) -> Option<FinishReason> {
+fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
     let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, &sampled.top));
     scoring.add(sampled.logprob, sampled.top);

@@ -31,8 +31,8 @@ impl Engine {
         Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
-    /// Counts the tokens that `rows` compute, before they are marked as computed. Not called for an advanced step, which
-    /// computes sampled tokens only, each for the first time.
+    /// Counts the tokens that `rows` compute, before they are marked as computed. Not called for an advanced step,
+    /// which computes sampled tokens only, each for the first time.
     pub(super) fn count_rows(&mut self, rows: &[ScheduledRow]) {
         for row in rows {
             let branch = self.branches.get_mut(&row.branch).expect("it was scheduled just now");

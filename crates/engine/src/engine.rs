@@ -164,7 +164,7 @@ impl Engine {
             eos: model.config().eos.iter().copied().filter(|token| token.ix() < vocab).collect(),
             device: model_facts.device.clone(),
             arithmetic: model_facts.arithmetic.clone(),
-            exact: model_facts.batch_invariant,
+            batch_invariant: model_facts.batch_invariant,
             is_async: model_facts.is_async,
             page_tokens: model_facts.page_tokens as usize,
             page_bytes,

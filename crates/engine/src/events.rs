@@ -212,7 +212,8 @@ impl EventBatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Finish, FinishReason, SampledToken};
+    use crate::request::{Finish, FinishReason};
+    use offshoot_backend::SampledToken;
     use offshoot_core::ids::TokenId;
 
     fn token(branch: u64, token: usize) -> Event {

@@ -18,7 +18,7 @@ pub struct EngineFacts {
     pub arithmetic: String,
     /// Whether what a branch samples depends on its own tokens and uniforms alone, to the last bit: not on other
     /// branches, on plans, or on which steps computed it.
-    pub exact: bool,
+    pub batch_invariant: bool,
     /// Whether steps run on a device beside the host's cores (see `RunnerFacts::is_async`).
     pub is_async: bool,
     pub page_tokens: usize,

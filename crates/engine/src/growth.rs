@@ -141,8 +141,8 @@ impl GrowingBranch {
 }
 
 /// Growing branches by remainder, which gives the pages that all of them take by any step without visiting each:
-/// ceil(x / p) = floor(y / p) with y = x + p - 1; after s tokens floor(y / p) has risen by floor(s / p), and by one more
-/// if the remainders of y and s sum to p or more.
+/// ceil(x / p) = floor(y / p) with y = x + p - 1; after s tokens floor(y / p) has risen by floor(s / p), and by one
+/// more if the remainders of y and s sum to p or more.
 struct PageGrowth {
     branches: usize,
     /// Branches whose first token needs a new page.

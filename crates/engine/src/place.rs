@@ -17,8 +17,8 @@ pub struct RootOptions {
     /// The root whose order it shares, which may be released already: a question asked during a search does not wait
     /// for requests that came later. `None`: it comes after all roots made before.
     pub beside: Option<BranchId>,
-    /// Where several replicas serve one handle: the part of its job, and so the replica, that it belongs to. `None`: the
-    /// replica is chosen when it begins.
+    /// Where several replicas serve one handle: the part of its job, and so the replica, that it belongs to. `None`:
+    /// the replica is chosen when it begins.
     pub home: Option<usize>,
 }
 

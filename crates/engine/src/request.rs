@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::uniforms::UniformKey;
-use offshoot_backend::MOST_TOP;
+use offshoot_backend::{MOST_TOP, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
@@ -296,18 +296,6 @@ impl Extend {
             Continuation::Given { tokens, .. } => tokens.len(),
         }
     }
-}
-
-/// A token that was sampled.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SampledToken {
-    /// The token.
-    pub token: TokenId,
-    /// Natural logarithm of its probability at temperature 1.
-    pub logprob: f32,
-    /// The likeliest tokens in its place, likeliest first; empty where `SamplingParams::top_logprobs` did not ask for
-    /// them.
-    pub top: Vec<(TokenId, f32)>,
 }
 
 /// An event of what is extended: of a branch, as its `EventReceiver` has it; or of a sample or a node, as those who

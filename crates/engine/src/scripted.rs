@@ -1,5 +1,5 @@
-//! An engine without a model, in which a closure answers each extend. Search drivers are tested on it. It behaves as the
-//! real engine in branches, events, cancelling and stopping, and has no pages.
+//! An engine without a model, in which a closure answers each extend. Search drivers are tested on it. It behaves as
+//! the real engine in branches, events, cancelling and stopping, and has no pages.
 //!
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
@@ -13,7 +13,8 @@ use crate::handle::{Command, EngineHandle, live};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
-use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SampledToken};
+use crate::request::{Continuation, Event, Extend, Finish, FinishReason};
+use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::PageGroups;
@@ -115,7 +116,7 @@ impl EngineHandle {
             eos: vec![TokenId(0)],
             device: "scripted".to_owned(),
             arithmetic: "scripted".to_owned(),
-            exact: true,
+            batch_invariant: true,
             is_async: false,
             page_tokens: 16,
             page_bytes: 0,

@@ -111,8 +111,8 @@ impl Readers {
         readers
     }
 
-    /// The place of the state whose slot `group` can take over: one that it alone continues, in its own segment or after
-    /// another group.
+    /// The place of the state whose slot `group` can take over: one that it alone continues, in its own segment or
+    /// after another group.
     fn sole(&self, group: &Group, groups: &[Group]) -> Option<StatePlace> {
         let (place, readers) = match group.from {
             Source::Empty => return None,

@@ -81,8 +81,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Schedules, plans and loads a step. No step is submitted if all branches wait for their last token, or have failed
-    /// because they can never fit.
+    /// Schedules, plans and loads a step. No step is submitted if all branches wait for their last token, or have
+    /// failed because they can never fit.
     fn replan(&mut self) -> Result<()> {
         self.scheduler.free_behind(&self.branches, &mut self.cache);
         let schedule = self.schedule();
@@ -189,8 +189,9 @@ impl Engine {
         Ok(Submitted::Rows)
     }
 
-    /// Notes that a step of so many rows was not submitted. Where a shortage costs states, steps have at most half as many
-    /// until the engine has nothing to do: what is computed from the states before these is not lost in the same way.
+    /// Notes that a step of so many rows was not submitted. Where a shortage costs states, steps have at most half as
+    /// many until the engine has nothing to do: what is computed from the states before these is not lost in the same
+    /// way.
     fn note_failure(&mut self, failure: &StepFailure, rows: usize) {
         let StepFailure { error, has_begun } = failure;
         if *has_begun && error.is_shortage() && self.cache.prefix.has_states() {
@@ -274,8 +275,8 @@ impl Engine {
         (requests.len() == rows.len()).then_some(steady)
     }
 
-    /// The rows of the loaded step whose next token needs a new page; `None` if the next step does not repeat the loaded
-    /// one, or free pages are too few.
+    /// The rows of the loaded step whose next token needs a new page; `None` if the next step does not repeat the
+    /// loaded one, or free pages are too few.
     fn full_rows(&self, loaded: &LoadedStep) -> Option<Vec<u32>> {
         let LoadedStep { schedule, steady, .. } = loaded;
         let goes_on = steady.as_ref().is_some_and(|steady| steady.steps > 0)
@@ -329,8 +330,8 @@ impl Engine {
             if !error.is_shortage() {
                 return Err(error);
             }
-            // Nothing is recorded yet: a step that is planned anew may be smaller. If ops have begun, the states may have
-            // been changed, and what the step before sampled overwritten on the device.
+            // Nothing is recorded yet: a step that is planned anew may be smaller. If ops have begun, the states may
+            // have been changed, and what the step before sampled overwritten on the device.
             if has_begun {
                 for row in &loaded.schedule.rows {
                     let StepRow { segment, position } = row.at;

@@ -24,8 +24,8 @@ pub(super) struct TextPiece {
     pub stopped_by: Option<String>,
 }
 
-/// Context tokens that can affect how the following text is decoded: a character has at most four bytes, the rest allows
-/// for special tokens in between.
+/// Context tokens that can affect how the following text is decoded: a character has at most four bytes, the rest
+/// allows for special tokens in between.
 const CONTEXT: usize = 16;
 
 impl BranchText {

@@ -138,7 +138,8 @@ impl TokenPath {
         !self.shared.is_empty() && std::ptr::addr_eq(beginning.0.as_ptr(), Arc::as_ptr(&self.shared))
     }
 
-    /// The run that holds `position` (`own` is the last one), and its first position. Logarithmic in the number of runs.
+    /// The run that holds `position` (`own` is the last one), and its first position. Logarithmic in the number of
+    /// runs.
     fn run_at(&self, position: usize) -> (&TokenRun, usize) {
         let before = self.shared.partition_point(|shared| shared.end <= position);
         let begin = before.checked_sub(1).map_or(0, |last| self.shared[last].end);

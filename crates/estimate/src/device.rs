@@ -15,7 +15,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
-use offshoot_launch::{Demand, EngineBudget, EngineOptions, Launch, ModelSource};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{DeviceProfile, Sim};
 
@@ -105,12 +105,8 @@ impl DescribedDevice {
         let repeated = held.repeated_bytes(model.dtype, together, shared.members());
         let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
         let sim = Sim::new(profile.clone());
-        let launch = Launch {
-            model: ModelSource::random(&held, model.dtype),
-            tokenizer: None,
-            demand: Demand::unbounded(),
-            options: EngineOptions { budget: *budget, ..EngineOptions::default() },
-        };
+        let engine = EngineOptions { budget: *budget, ..EngineOptions::default() };
+        let launch = engine.launch(ModelSource::random(&held, model.dtype), None, Demand::unbounded());
         if held.quantisation.is_none()
             && let Some(made @ Quantisation::Made { .. }) = &model.config.quantisation
         {

@@ -42,8 +42,8 @@ impl PlanModel {
     }
 }
 
-/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as the
-/// folder has weights or an index of them.
+/// The configuration of a folder with the weights that the user asks for. Refuses what a run would refuse, as far as
+/// the folder has weights or an index of them.
 pub fn of_folder(folder: ModelFolder, weights: WeightChoice) -> Result<ModelConfig> {
     let folder = folder.with(weights)?;
     check_stored(&folder)?;

@@ -248,7 +248,8 @@ fn prediction_text(prediction: &Prediction) -> String {
         again => format!(", {} again", counted(again, "token")),
     };
     format!(
-        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed{again}, at most {} held by {} at once (limit: {})",
+        "{:<15} {:>9} ({} before the cool-down), {} of {}, {} computed{again}, at most {} held by {} at once \
+         (limit: {})",
         prediction.policy,
         seconds(totals.seconds),
         seconds(totals.seconds_before_cool_down),

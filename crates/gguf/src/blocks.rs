@@ -150,9 +150,9 @@ impl CodedPart<'_> {
         self.least[0] = least;
     }
 
-    /// The eight scales and smallest values of Q4_K and Q5_K: two f16 that multiply them, then 12 bytes with eight of each,
-    /// of 6 bits. The first four are the lower bits of a byte of their own; the upper two bits of these bytes complete the
-    /// last four, whose lower four bits share a byte.
+    /// The eight scales and smallest values of Q4_K and Q5_K: two f16 that multiply them, then 12 bytes with eight of
+    /// each, of 6 bits. The first four are the lower bits of a byte of their own; the upper two bits of these bytes
+    /// complete the last four, whose lower four bits share a byte.
     #[inline(always)]
     fn of_256(&mut self, block: &[u8]) {
         let (of_scales, of_least, bytes) = (half_at(block, 0), half_at(block, 2), &block[4..16]);
@@ -169,8 +169,8 @@ impl CodedPart<'_> {
         }
     }
 
-    /// 128 bytes with the lower four bits, 64 with the upper two, 16 scales, and an f16 that multiplies them. Of each 128
-    /// elements, the first 64 have the lower halves of 64 bytes; element `32 j + i` has bits `2 j` of byte `i`.
+    /// 128 bytes with the lower four bits, 64 with the upper two, 16 scales, and an f16 that multiplies them. Of each
+    /// 128 elements, the first 64 have the lower halves of 64 bytes; element `32 j + i` has bits `2 j` of byte `i`.
     #[inline(always)]
     fn of_q6_k(&mut self, block: &[u8]) {
         let (lower, upper, scales) = (&block[..128], &block[128..192], &block[192..208]);
@@ -198,8 +198,8 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     half(u32::from(u16::from_le_bytes([block[at], block[at + 1]])))
 }
 
-/// The f16 of these 16 bits. Without branches, so that loops over it are vectorised, and without subnormal operands, which
-/// make some processors slow.
+/// The f16 of these 16 bits. Without branches, so that loops over it are vectorised, and without subnormal operands,
+/// which make some processors slow.
 #[inline(always)]
 pub fn half(bits: u32) -> f32 {
     /// The step of subnormal numbers.

@@ -1,6 +1,6 @@
-//! One memory-mapped GGUF file: a header (magic, version, counts), metadata, the list of tensors, and their bytes. Opening
-//! it checks that every tensor lies inside the file, at an aligned place, and that no two overlap. (The format: GGUF
-//! versions 2 and 3, ggml's docs/gguf.md.)
+//! One memory-mapped GGUF file: a header (magic, version, counts), metadata, the list of tensors, and their bytes.
+//! Opening it checks that every tensor lies inside the file, at an aligned place, and that no two overlap. (The format:
+//! GGUF versions 2 and 3, ggml's docs/gguf.md.)
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! The keys and values of a file, read by type. Every error names the file, the key, what was expected and what was found.
+//! The keys and values of a file, read by type. Every error names the file, the key, what was expected and what was
+//! found.
 
 use std::collections::HashMap;
 use std::ops::Range;

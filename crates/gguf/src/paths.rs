@@ -1,5 +1,5 @@
-//! Which files a path to a GGUF model means: one, all parts of one that was split (`NAME-00001-of-00003.gguf`), or what a
-//! folder holds.
+//! Which files a path to a GGUF model means: one, all parts of one that was split (`NAME-00001-of-00003.gguf`), or what
+//! a folder holds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use offshoot_core::error::{Error, Result};
 /// The most parts that a file may have been split into.
 const MOST_PARTS: usize = 1000;
 
-/// The files of the model at `path`, in order; `None` if it is neither a GGUF file nor a folder with some. A folder that
-/// has safetensors files is none.
+/// The files of the model at `path`, in order; `None` if it is neither a GGUF file nor a folder with some. A folder
+/// that has safetensors files is none.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The values of a file's metadata. Strings and lists stay where they are in the file; `Metadata` reads them when asked.
+//! The values of a file's metadata. Strings and lists stay where they are in the file; `Metadata` reads them when
+//! asked.
 
 use std::ops::Range;
 use std::path::Path;
@@ -157,7 +158,8 @@ fn scalar(cursor: &mut Cursor<'_>, bytes: &[u8], of: ValueType, key: &str) -> Re
     })
 }
 
-/// The shortest decimal number that rounds to `x`, which is what somebody wrote: 0.00001 and not 0.000009999999747378752.
+/// The shortest decimal number that rounds to `x`, which is what somebody wrote: 0.00001 and not
+/// 0.000009999999747378752.
 fn as_written(x: f32) -> f64 {
     x.to_string().parse().unwrap_or_else(|_| f64::from(x))
 }

@@ -1,6 +1,6 @@
-//! Forks of one text at every token offset, in random groups, steps and pools, while others are evicted, swapped to host
-//! memory and resumed: each has the tokens and log-probabilities, to the last bit, of an engine that computes it alone
-//! from its first token. On a device that is not batch-invariant by itself this holds in deterministic mode.
+//! Forks of one text at every token offset, in random groups, steps and pools, while others are evicted, swapped to
+//! host memory and resumed: each has the tokens and log-probabilities, to the last bit, of an engine that computes it
+//! alone from its first token. On a device that is not batch-invariant by itself this holds in deterministic mode.
 
 use std::collections::HashMap;
 use std::fmt;

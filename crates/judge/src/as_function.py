@@ -1,5 +1,5 @@
-"""Runs a program as the body of a function, so that a `return` outside its functions ends it; APPS's and LiveCodeBench's harnesses
-do the same. Its names stay global.
+"""Runs a program as the body of a function, so that a `return` outside its functions ends it; APPS's and
+LiveCodeBench's harnesses do the same. Its names stay global.
 """
 
 import ast

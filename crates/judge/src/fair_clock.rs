@@ -1,6 +1,6 @@
-//! A clock that goes slower on a loaded machine: where more tasks are ready to run than there are cores, a second counts
-//! by the share of it that a task could have had. Limits of wall-clock time are measured by it, so that they end what
-//! hangs and not what waits for a processor.
+//! A clock that goes slower on a loaded machine: where more tasks are ready to run than there are cores, a second
+//! counts by the share of it that a task could have had. Limits of wall-clock time are measured by it, so that they end
+//! what hangs and not what waits for a processor.
 
 use std::fs;
 use std::sync::OnceLock;

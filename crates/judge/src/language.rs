@@ -64,7 +64,8 @@ pub const EXAMPLES: [(&str, &str, &str); 6] = [
     (
         "Go",
         r#"{"file": "main.go", "compile": ["go", "build", "main.go"], "run": ["./main"]}"#,
-        "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tvar a, b int\n\tfmt.Scan(&a, &b)\n\tfmt.Println(a + b)\n}\n",
+        "package main\n\nimport \"fmt\"\n\n\
+         func main() {\n\tvar a, b int\n\tfmt.Scan(&a, &b)\n\tfmt.Println(a + b)\n}\n",
     ),
     (
         "JavaScript",

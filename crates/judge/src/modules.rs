@@ -40,7 +40,10 @@ impl fmt::Display for LackingModule {
 
 /// An import statement that fills its line; a docstring's sentence seldom does.
 static IMPORT: LazyLock<Regex> = LazyLock::new(|| {
-    let pattern = r"(?m)^[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+([\w.]+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)[ \t]*(?:[;#].*)?\r?$)";
+    let pattern = concat!(
+        r"(?m)^[ \t]*(?:from[ \t]+([A-Za-z_]\w*)[\w.]*[ \t]+import\b|import[ \t]+([\w.]+(?:[ \t]+as[ \t]+\w+)?",
+        r"(?:[ \t]*,[ \t]*[\w.]+(?:[ \t]+as[ \t]+\w+)?)*)[ \t]*(?:[;#].*)?\r?$)",
+    );
     Regex::new(pattern).expect("a constant pattern")
 });
 
@@ -95,7 +98,8 @@ mod tests {
     #[test]
     fn import_statements_are_found_in_a_text() {
         let code = "import numpy as np\nfrom os.path import join\n  import a.b, c as d  # why\r\nimport e; e.f()\n\
-                    \"\"\"Text to\n    import from the list that follows\nfrom here on\n    import\"\"\"\nfrom . import g\n";
+                    \"\"\"Text to\n    import from the list that follows\nfrom here on\n    import\"\"\"\n\
+                    from . import g\n";
         assert_eq!(imported(code).collect::<Vec<_>>(), ["numpy", "os", "a", "c", "e"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Slots for the states of delta-rule layers, and the runs of a step that read and write them. A state belongs to a
-//! sequence at one position: it holds what the tokens before that position have left. Which state is where is recorded by
-//! the prefix tree; what a state is, by the backends.
+//! sequence at one position: it holds what the tokens before that position have left. Which state is where is recorded
+//! by the prefix tree; what a state is, by the backends.
 
 use std::ops::Range;
 

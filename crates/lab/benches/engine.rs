@@ -1,8 +1,8 @@
-//! `cargo bench -p offshoot-lab --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a header and 32
-//! prompts, of equal lengths (all turn their pages at once) and of ragged ones. On a simulated device, which computes
-//! nothing, so that the host has its caches to itself as beside a GPU; and on the CPU, by a model so small that its
-//! work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step. `-- forks`: microseconds of a
-//! fork of a model with delta-rule layers; no step follows, so no child has tokens of its own.
+//! `cargo bench -p offshoot-lab --bench engine`: what a decode step costs the host: 256 and 2,560 branches under a
+//! header and 32 prompts, of equal lengths (all turn their pages at once) and of ragged ones. On a simulated device,
+//! which computes nothing, so that the host has its caches to itself as beside a GPU; and on the CPU, by a model so
+//! small that its work counts for little (`-- simulated` and `-- cpu` measure one). Milliseconds a step. `-- forks`:
+//! microseconds of a fork of a model with delta-rule layers; no step follows, so no child has tokens of its own.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,9 +1,9 @@
-//! `cargo bench -p offshoot-lab --bench plan`: what a step costs in integers, before anything is multiplied. First every part of
-//! planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560 leaves in
-//! three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost, whose tree is
-//! the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed; and what it takes a step
-//! to free pages behind windows: of 256 to 2,560 branches that decode, and in a tree of 20,000 prompts. Medians of 200.
-//! With `-- decode` the first alone, with `-- behind` the last.
+//! `cargo bench -p offshoot-lab --bench plan`: what a step costs in integers, before anything is multiplied. First
+//! every part of planning a decode step on a GPU, from the scheduler's rows to the words that travel, for 256 to 2,560
+//! leaves in three levels, of different lengths and of those of the tree `apps3`, and what the steps after it cost,
+//! whose tree is the same; then forests of every shape of the plan suite, decode rows and prompt chunks mixed; and what
+//! it takes a step to free pages behind windows: of 256 to 2,560 branches that decode, and in a tree of 20,000 prompts.
+//! Medians of 200. With `-- decode` the first alone, with `-- behind` the last.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

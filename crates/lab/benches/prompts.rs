@@ -1,6 +1,6 @@
-//! `cargo bench -p offshoot-lab --bench prompts`: how long it takes to know what a job's prompts share: 3,000 prompts of about 1,500
-//! tokens, of several kinds, as they arrive in no order. Medians of 21. With `-- million`: 1,000,000 prompts of 1,450
-//! tokens on average, once, and the most memory that was taken beside that of their tokens.
+//! `cargo bench -p offshoot-lab --bench prompts`: how long it takes to know what a job's prompts share: 3,000 prompts
+//! of about 1,500 tokens, of several kinds, as they arrive in no order. Medians of 21. With `-- million`: 1,000,000
+//! prompts of 1,450 tokens on average, once, and the most memory that was taken beside that of their tokens.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

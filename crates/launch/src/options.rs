@@ -32,13 +32,18 @@ impl EngineOptions {
         self.budget.check()?;
         let folder = ModelFolder::open(model)?.with(self.budget.weights)?;
         let tokenizer = Arc::new(Tokenizer::load(model)?);
-        let launch = self.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
+        let launch = self.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
         Ok((launch.start()?, tokenizer))
     }
 
-    /// The inputs of an engine that returns texts.
-    pub fn launch<'a>(&self, model: ModelSource<'a>, tokenizer: &Arc<Tokenizer>, demand: Demand<'a>) -> Launch<'a> {
-        Launch { model, tokenizer: Some(tokenizer.clone()), demand, options: self.clone() }
+    /// The inputs of an engine. Without a tokenizer it returns tokens without text.
+    pub fn launch<'a>(
+        &self,
+        model: ModelSource<'a>,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        demand: Demand<'a>,
+    ) -> Launch<'a> {
+        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone() }
     }
 }
 

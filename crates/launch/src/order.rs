@@ -47,8 +47,8 @@ impl AsRef<[TokenId]> for TextKey {
     }
 }
 
-/// A queue of prompts, by index, in the order in which they should start. Among several replicas, the job is cut into as
-/// many parts of about equal work, along its shared prefixes; prompts of all parts start in turn.
+/// A queue of prompts, by index, in the order in which they should start. Among several replicas, the job is cut into
+/// as many parts of about equal work, along its shared prefixes; prompts of all parts start in turn.
 pub struct PromptOrder {
     tree: PromptTree,
     draws: Vec<OutputTokens>,

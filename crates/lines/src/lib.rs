@@ -1,6 +1,6 @@
-//! Files of lines, gzipped or not: opened, unpacked as they are read, and limited in length, so that no file decides how
-//! much memory is held; and files of results that grow line by line ([`SortedLines`]). What a line means is left to the
-//! callers.
+//! Files of lines, gzipped or not: opened, unpacked as they are read, and limited in length, so that no file decides
+//! how much memory is held; and files of results that grow line by line ([`SortedLines`]). What a line means is left to
+//! the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 

@@ -1,6 +1,7 @@
-//! A file of results that grows by whole lines, each with a key, and is sorted by these at its end. When `append` returns,
-//! the operating system has the complete line. A line that could not be written completely is removed; an incomplete line
-//! of a killed process is removed when the file is opened again. What the lines hold is left to the callers.
+//! A file of results that grows by whole lines, each with a key, and is sorted by these at its end. When `append`
+//! returns, the operating system has the complete line. A line that could not be written completely is removed; an
+//! incomplete line of a killed process is removed when the file is opened again. What the lines hold is left to the
+//! callers.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -49,8 +50,8 @@ impl SortedLines {
     }
 
     /// Like `new`, for a file that an earlier process may have written. `read` receives the number of each complete
-    /// line, from 1, and the line without its end; it returns the line's key, or `None` for a line that is left out when
-    /// the file is sorted.
+    /// line, from 1, and the line without its end; it returns the line's key, or `None` for a line that is left out
+    /// when the file is sorted.
     ///
     /// An incomplete line is removed; if it is the only one, only if it begins with `beginning`, as lines do: any other
     /// file stays as it is.

@@ -152,8 +152,8 @@ impl<B: Backend> Decoder<B> {
         self.hints = kinds.iter().map(|&kind| plan_hints(backend, self.dtype, kind)).collect();
     }
 
-    /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored before
-    /// stay as they are. At first it is the model's context. Returns whether the factors change.
+    /// Sets the longest sequence that steps will belong to, which decides which factors a longrope uses: keys stored
+    /// before stay as they are. At first it is the model's context. Returns whether the factors change.
     pub fn set_longest(&mut self, backend: &mut B, tokens: usize) -> Result<bool> {
         let mut ropes = self.config.attention().filter_map(|attention| attention.rope.as_ref());
         let changes = ropes.any(|rope| rope.differs_by_length(self.longest, tokens));
@@ -223,8 +223,8 @@ impl<B: Backend> Decoder<B> {
         self.make_room(backend, step, loaded)
     }
 
-    /// Advances the loaded step by one token per row (see `StepBatch::advance`); `enqueue` follows. Nothing is computed,
-    /// also after an error.
+    /// Advances the loaded step by one token per row (see `StepBatch::advance`); `enqueue` follows. Nothing is
+    /// computed, also after an error.
     pub fn load_advanced(
         &mut self,
         backend: &mut B,
@@ -237,8 +237,8 @@ impl<B: Backend> Decoder<B> {
         self.make_room(backend, step, loaded)
     }
 
-    /// The second half of `forward`, and what follows `load_advanced`: enqueues the loaded step, of that shape. After an error any of
-    /// its ops may have been computed: of the states that the step changes none is to be read again.
+    /// The second half of `forward`, and what follows `load_advanced`: enqueues the loaded step, of that shape. After
+    /// an error any of its ops may have been computed: of the states that the step changes none is to be read again.
     pub fn enqueue(
         &mut self,
         backend: &mut B,
@@ -253,8 +253,8 @@ impl<B: Backend> Decoder<B> {
         Ok(&self.activations.logits)
     }
 
-    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position. Then all devices
-    /// that compute the model run it, or none does.
+    /// Makes room for the loaded step: resizes activations and extends rope tables to its last position. Then all
+    /// devices that compute the model run it, or none does.
     fn make_room(&mut self, backend: &mut B, step: &mut B::Step, loaded: Result<StepShape>) -> Result<StepShape> {
         let loaded = loaded.and_then(|shape| {
             self.ropes.iter_mut().try_for_each(|rope| rope.cover(backend, self.last_position as usize + 1))?;

@@ -54,9 +54,9 @@ const SAMPLE: u64 = 64 << 10;
 const SAMPLE_STRIDE: u64 = 16 << 20;
 
 /// BLAKE3 of a model folder, or of the files of a GGUF model: names, lengths and contents of its weights, configuration
-/// and tokenizer. Of files above 8 MiB only the first 8 MiB, and 64 KiB every 16 MiB and at the end, are read, so that a
-/// model of 16 GB takes a moment. The hash distinguishes another model, another precision or another fine-tuning; it may
-/// miss a change of a few weights.
+/// and tokenizer. Of files above 8 MiB only the first 8 MiB, and 64 KiB every 16 MiB and at the end, are read, so that
+/// a model of 16 GB takes a moment. The hash distinguishes another model, another precision or another fine-tuning; it
+/// may miss a change of a few weights.
 pub fn hash_of_folder(folder: &Path) -> Result<String> {
     const KINDS: [&str; 5] = ["json", "safetensors", "txt", "jinja", "model"];
     let mut paths = gguf::files(folder)?.unwrap_or_default();

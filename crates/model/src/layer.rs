@@ -210,8 +210,8 @@ impl<B: Backend> Layer<B> {
         observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
     }
 
-    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`, each
-    /// with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
+    /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`,
+    /// each with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
     /// attention.
     pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
         let attended = &mut s.attended[self.buffers.heads];

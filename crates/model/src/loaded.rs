@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
-use offshoot_backend::{Backend, Sampled, SavedPages, StepBatch, StepShape};
+use offshoot_backend::{Backend, SampledToken, SavedPages, StepBatch, StepShape};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
@@ -123,7 +123,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
         self.enqueue(loaded.map_err(StepFailure::before)?)
     }
 
-    fn collect(&mut self) -> Result<Vec<Sampled>> {
+    fn collect(&mut self) -> Result<Vec<SampledToken>> {
         self.backend.collect(self.step.as_mut().expect(PREPARED))
     }
 

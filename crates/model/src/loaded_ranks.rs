@@ -10,7 +10,7 @@ use super::loaded::Loaded;
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
-use offshoot_backend::{Sampled, SavedPages, StepBatch};
+use offshoot_backend::{SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
@@ -121,10 +121,10 @@ impl StepRunner for LoadedRanks {
 
     /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
     /// would be those of different texts from here on.
-    fn collect(&mut self) -> Result<Vec<Sampled>> {
+    fn collect(&mut self) -> Result<Vec<SampledToken>> {
         let mut each = self.members.try_together(|loaded| loaded.collect())?;
         let first = each.swap_remove(0);
-        let tokens = |samples: &[Sampled]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
+        let tokens = |samples: &[SampledToken]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
         match each.iter().all(|other| tokens(other) == tokens(&first)) {
             true => Ok(first),
             false => {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::config::ModelConfig;
-use offshoot_backend::{Sampled, SavedPages, StepBatch, StepShape, SwapRates};
+use offshoot_backend::{SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::PageGroups;
@@ -14,10 +14,10 @@ use offshoot_kv::plan::{NewPage, PlanHints};
 
 /// A model in the memory of its device, or of several that compute it together, with its keys and values.
 ///
-/// An engine first calls [`prepare`](StepRunner::prepare), then [`allocate`](StepRunner::allocate), each once; the methods
-/// below these panic before. Then it submits steps and collects them in the same order; it may submit the next step
-/// before it collects the last one. Pages and states are copied in between, in the order of the calls: a copy sees what
-/// all steps submitted before it compute, and a step sees what was restored before it.
+/// An engine first calls [`prepare`](StepRunner::prepare), then [`allocate`](StepRunner::allocate), each once; the
+/// methods below these panic before. Then it submits steps and collects them in the same order; it may submit the next
+/// step before it collects the last one. Pages and states are copied in between, in the order of the calls: a copy sees
+/// what all steps submitted before it compute, and a step sees what was restored before it.
 pub trait StepRunner: Send {
     fn config(&self) -> &ModelConfig;
 
@@ -47,13 +47,13 @@ pub trait StepRunner: Send {
     /// Frees what `prepare` and `allocate` allocated, with all keys and values, for another engine.
     fn clear(&mut self);
 
-    /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have begun
-    /// when this returns; any other has ended.
+    /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have
+    /// begun when this returns; any other has ended.
     ///
     /// # Errors
     ///
-    /// A token or position out of range, or a shortage of memory ([`Error::is_shortage`]), after which a step with fewer
-    /// rows can still be submitted.
+    /// A token or position out of range, or a shortage of memory ([`Error::is_shortage`]), after which a step with
+    /// fewer rows can still be submitted.
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure>;
 
     /// Submits the last step again, each row one token further ([`StepBatch::advance`]): only if
@@ -66,7 +66,7 @@ pub trait StepRunner: Send {
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
 
     /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests.
-    fn collect(&mut self) -> Result<Vec<Sampled>>;
+    fn collect(&mut self) -> Result<Vec<SampledToken>>;
 
     /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the device
     /// was opened. `None` if it is not counted.
@@ -75,16 +75,16 @@ pub trait StepRunner: Send {
     /// Copies pages to host memory.
     fn save_pages(&mut self, pages: &[PageId]) -> Result<SavedPages>;
 
-    /// Copies saved pages, in the same order, to `pages`, which may be other ones. `saved` may come from another model of
-    /// the same [`page_layout`](RunnerFacts::page_layout), shape and dtypes.
+    /// Copies saved pages, in the same order, to `pages`, which may be other ones. `saved` may come from another model
+    /// of the same [`page_layout`](RunnerFacts::page_layout), shape and dtypes.
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved by
     /// this model.
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>);
 
-    /// Copies the state in `slot`, all delta-rule layers, to host memory: [`state_bytes`](RunnerFacts::state_bytes) bytes
-    /// in the device's own order.
+    /// Copies the state in `slot`, all delta-rule layers, to host memory: [`state_bytes`](RunnerFacts::state_bytes)
+    /// bytes in the device's own order.
     fn save_state(&mut self, slot: StateId) -> Result<Vec<u8>>;
 
     /// Copies a saved state to `slot`, which may be another one.

@@ -61,8 +61,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(changes)
     }
 
-    /// Keeps the first `tokens` tokens, or none if there is a state, which cannot go back; the next step continues after
-    /// them. Returns how many are kept.
+    /// Keeps the first `tokens` tokens, or none if there is a state, which cannot go back; the next step continues
+    /// after them. Returns how many are kept.
     pub(super) fn truncate(&mut self, tokens: usize) -> usize {
         let held = &mut self.place.tokens;
         let goes_back = tokens < *held as usize;

@@ -1,5 +1,6 @@
 //! The drivers' settings, as plain data: numbers of samples and steps, and the measures by which one is chosen.
-//! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings of tree of thoughts are in its own module.
+//! `eval::task` reads them from a task file, the Python package from what its functions are called with; the settings
+//! of tree of thoughts are in its own module.
 
 use serde::{Deserialize, Serialize};
 

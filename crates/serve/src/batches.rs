@@ -1,5 +1,5 @@
-//! Runs batches, one after the other, on a thread of its own: the same code as `offshoot batch`, on the server's engine and
-//! behind the requests of its clients. A batch in progress is on disk: after a crash it goes on where it was.
+//! Runs batches, one after the other, on a thread of its own: the same code as `offshoot batch`, on the server's engine
+//! and behind the requests of its clients. A batch in progress is on disk: after a crash it goes on where it was.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

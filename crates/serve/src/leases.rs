@@ -1,6 +1,7 @@
-//! Kept branches: a finished choice that a later request continues. An id cannot be guessed and belongs to the client that
-//! made it; its lease owns the branch in the engine, and with it the claim on its pages, until it is released or its time
-//! to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it is used.
+//! Kept branches: a finished choice that a later request continues. An id cannot be guessed and belongs to the client
+//! that made it; its lease owns the branch in the engine, and with it the claim on its pages, until it is released or
+//! its time to live has passed. Under pressure the engine may take the pages; the branch is then computed again when it
+//! is used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -86,7 +86,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let folder = ModelFolder::open(&options.model)?.with(options.engine.budget.weights)?;
     let origin = AnswerOrigin::new(&folder, &options.engine.budget, options.seed.unwrap_or(0))?;
     let tokenizer = Arc::new(Tokenizer::load(&options.model)?);
-    let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, Demand::unbounded());
+    let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
     let engine = launch.start()?.engine;
     let leases = Arc::new(Leases::new(engine.clone(), options.limits.leases));
     let metrics = Arc::new(ServeMetrics::default());

@@ -85,7 +85,8 @@ pub struct ServeMetrics {
 }
 
 impl ServeMetrics {
-    /// In how many seconds a queue of `waiting` jobs should be half empty, by the rate of the last seconds: from 1 to 60.
+    /// In how many seconds a queue of `waiting` jobs should be half empty, by the rate of the last seconds: from 1
+    /// to 60.
     pub fn seconds_per_job(&self, waiting: usize) -> u64 {
         let rate = self.jobs_per_second();
         let seconds = if rate > 0.0 { waiting as f64 / 2.0 / rate } else { 60.0 };

@@ -138,8 +138,8 @@ impl Views {
     }
 }
 
-/// What the page draws. Sums are since the server started; bytes count all layers. `held` bytes are in part `pinned`, by
-/// pins, and in part `cached`.
+/// What the page draws. Sums are since the server started; bytes count all layers. `held` bytes are in part `pinned`,
+/// by pins, and in part `cached`.
 fn write_event(server: &Server) -> Result<Bytes, Refusal> {
     let engine = &server.engine;
     let stopped = |error| Refusal::of(&error);

@@ -99,11 +99,9 @@ async fn count_response(State(server): AppState, request: Request, next: Next) -
 
 /// Answers the requests of an endpoint.
 fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
-    post(
-        move |State(server): AppState, Extension(client): Extension<ClientId>, headers: HeaderMap, body: Body| async move {
-            generate(server, endpoint, client, headers, body).await.map_err(Refused)
-        },
-    )
+    post(move |State(server): AppState, client: Extension<ClientId>, headers: HeaderMap, body: Body| async move {
+        generate(server, endpoint, client.0, headers, body).await.map_err(Refused)
+    })
 }
 
 async fn models(State(server): AppState) -> Response {

@@ -1,6 +1,6 @@
 //! Uploaded files and batches on disk: an object and, for files, its bytes, under names that the server makes. What a
-//! client names is looked up only if it has the form of such a name, so that no path can be asked for. Each object belongs
-//! to one API key.
+//! client names is looked up only if it has the form of such a name, so that no path can be asked for. Each object
+//! belongs to one API key.
 
 use std::collections::HashMap;
 use std::fs;
@@ -117,8 +117,8 @@ const BYTES: &str = ".jsonl";
 const ANSWERS: &str = ".answers.jsonl";
 
 impl Store {
-    /// Claims `folder`, and removes what a crash left there: bytes without an object, answers of batches that have ended,
-    /// and files that are half written.
+    /// Claims `folder`, and removes what a crash left there: bytes without an object, answers of batches that have
+    /// ended, and files that are half written.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
-//! Answers as server-sent events. A stream takes what waits in its job's outbox and writes it as one piece; then it waits
-//! for the next tick, which comes for all streams at once: tokens of fast models share chunks, and the threads that
-//! compute the model on the same cores are interrupted once for all streams. Nothing waits for a client that reads slowly.
+//! Answers as server-sent events. A stream takes what waits in its job's outbox and writes it as one piece; then it
+//! waits for the next tick, which comes for all streams at once: tokens of fast models share chunks, and the threads
+//! that compute the model on the same cores are interrupted once for all streams. Nothing waits for a client that reads
+//! slowly.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub use step::SimStep;
 
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring, Segment,
+    HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Segment,
     Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
@@ -383,7 +383,7 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn collect(&mut self, step: &mut SimStep) -> Result<Vec<Sampled>> {
+    fn collect(&mut self, step: &mut SimStep) -> Result<Vec<SampledToken>> {
         let (time, sampled) = step.collect();
         self.clock.wait_until(time.end);
         Ok(sampled)

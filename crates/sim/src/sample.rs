@@ -1,11 +1,11 @@
 //! Samples from logits that are all equal, without computing them.
 
-use offshoot_backend::{Pick, SampleRequest, Sampled};
+use offshoot_backend::{Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// The sample of `request` among `vocab` equally likely tokens. Penalties and biases are ignored. Depends on the
 /// request only: a uniform gives the same token in any step.
-pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
+pub fn sample(request: &SampleRequest, vocab: usize) -> SampledToken {
     let logprob = -(vocab as f32).ln();
     let token = match request.pick {
         Pick::Given(token) => token,
@@ -17,7 +17,7 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> Sampled {
     };
     // On ties the smallest ids come first.
     let top = (0..request.top_logprobs.min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
-    Sampled { token, logprob, top }
+    SampledToken { token, logprob, top }
 }
 
 /// The first token from `ix` on that is not banned, wrapping around the vocabulary; `ix` itself if all are banned.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::clock::StepTime;
 use super::profile::DeviceProfile;
 use super::sample::sample;
-use offshoot_backend::{HeadLayout, Sampled, StepBatch, StepShape};
+use offshoot_backend::{HeadLayout, SampledToken, StepBatch, StepShape};
 use offshoot_kv::plan::NewPage;
 
 /// A loaded batch, and the samples of finished steps.
@@ -16,9 +16,9 @@ pub struct SimStep {
     batch: StepBatch,
     /// For each plan: nanoseconds per layer.
     attention_ns: Vec<f64>,
-    sampled: Vec<Sampled>,
+    sampled: Vec<SampledToken>,
     /// Steps that were run and not collected, oldest first.
-    done: VecDeque<(StepTime, Vec<Sampled>)>,
+    done: VecDeque<(StepTime, Vec<SampledToken>)>,
 }
 
 impl SimStep {
@@ -62,7 +62,7 @@ impl SimStep {
     }
 
     /// The oldest step not collected yet. Panics if there is none.
-    pub(super) fn collect(&mut self) -> (StepTime, Vec<Sampled>) {
+    pub(super) fn collect(&mut self) -> (StepTime, Vec<SampledToken>) {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

@@ -112,9 +112,15 @@ impl ChatTemplates {
             let names: Vec<&str> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
             return Err(fault(match names.is_empty() {
                 true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
-                         tokenizer_config.json); give it plain prompts (a task by `prompt.item`, a batch by /v1/completions)"
+                         tokenizer_config.json); give it plain prompts (a task by `prompt.item`, a batch by \
+                         /v1/completions)"
                     .to_string(),
-                false => format!("{}: no chat template is called `{}`; there are {}", self.place, options.template, names.join(", ")),
+                false => format!(
+                    "{}: no chat template is called `{}`; there are {}",
+                    self.place,
+                    options.template,
+                    names.join(", ")
+                ),
             }));
         };
         let place = if options.source.is_some() { "the given text" } else { self.place };

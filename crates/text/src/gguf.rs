@@ -1,5 +1,5 @@
-//! Reads a tokenizer from the metadata of a GGUF file. It is written as the tokenizer.json that it was made from, so that
-//! the same library encodes both alike. `pre_tokenizers` holds the kinds of byte-level tokenizers.
+//! Reads a tokenizer from the metadata of a GGUF file. It is written as the tokenizer.json that it was made from, so
+//! that the same library encodes both alike. `pre_tokenizers` holds the kinds of byte-level tokenizers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

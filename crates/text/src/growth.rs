@@ -58,8 +58,8 @@ fn growth(part: &Value) -> f64 {
     }
 }
 
-/// The growth by sentencepiece's table of replacements: the length of its trie, the trie, and texts that end with a zero.
-/// The longest texts (of published models 33 bytes) replace characters of three bytes.
+/// The growth by sentencepiece's table of replacements: the length of its trie, the trie, and texts that end with a
+/// zero. The longest texts (of published models 33 bytes) replace characters of three bytes.
 fn longest_replacement(table: &Value) -> f64 {
     let table = STANDARD.decode(table.as_str().unwrap_or_default()).unwrap_or_default();
     let trie = table.first_chunk().map_or(0, |&length| u32::from_le_bytes(length) as usize);

@@ -68,8 +68,8 @@ struct ListedToken {
     content: String,
 }
 
-/// The tokenizer that a text in the form of tokenizer.json describes. `from_bytes` and `from_file` are generic, and would
-/// compile all that reads these files a second time, here.
+/// The tokenizer that a text in the form of tokenizer.json describes. `from_bytes` and `from_file` are generic, and
+/// would compile all that reads these files a second time, here.
 pub(super) fn parsed(text: &str) -> tokenizers::Result<tokenizers::Tokenizer> {
     text.parse()
 }
@@ -110,8 +110,8 @@ fn no_tokenizer(folder: &Path) -> Error {
     match sentencepiece.is_file() {
         true => Error::format(
             &sentencepiece,
-            "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from transformers \
-             import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
+            "a sentencepiece model cannot be read as it is; write a tokenizer.json beside it with: python -c \"from \
+             transformers import AutoTokenizer as A; A.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
         ),
         false => Error::format(folder, "no tokenizer: neither tokenizer.json nor vocab.json with merges.txt"),
     }
@@ -164,8 +164,8 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Config) -> Result<()> 
 /// Vocabularies of published models have at most a quarter of this.
 pub(super) const MOST_IDS: usize = 1 << 22;
 
-/// The marks of answers in channels, of gpt-oss and of Gemma 4: special in tokenizer.json, but without them a text would
-/// not tell its channels apart. A vocabulary with the first one of a list has channels.
+/// The marks of answers in channels, of gpt-oss and of Gemma 4: special in tokenizer.json, but without them a text
+/// would not tell its channels apart. A vocabulary with the first one of a list has channels.
 pub(super) const CHANNEL_MARKS: [&[&str]; 2] =
     [&["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"], &["<|channel>", "<channel|>"]];
 

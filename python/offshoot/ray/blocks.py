@@ -1,5 +1,5 @@
-"""Blocks of a dataset in its own order, the numbers of its rows, from which their random numbers follow, and blocks packed
-whole as one row. What the rows mean is left to the other modules."""
+"""Blocks of a dataset in its own order, the numbers of its rows, from which their random numbers follow, and blocks
+packed whole as one row. What the rows mean is left to the other modules."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROW = "row_number"
 
 def check_dataset(dataset: Any) -> None:
     if not isinstance(dataset, ray.data.Dataset):
-        raise TypeError(f"dataset: expected a ray.data.Dataset, found {type(dataset).__name__}: ray.data.from_items and "
-                        "others make one")
+        raise TypeError(f"dataset: expected a ray.data.Dataset, found {type(dataset).__name__}: ray.data.from_items "
+                        "and others make one")
 
 
 def in_order(dataset: ray.data.Dataset) -> list[ray.ObjectRef]:

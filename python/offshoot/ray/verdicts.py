@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Sequence
@@ -124,5 +125,6 @@ def _problem(value: Any) -> str:
 
 
 def _details(judgement: Judgement) -> dict[str, Any]:
-    return {"message": judgement.message, "tests": json.dumps(judgement.tests), "wall_seconds": judgement.wall_seconds,
+    tests = [without_nulls(dataclasses.asdict(test)) for test in judgement.tests]
+    return {"message": judgement.message, "tests": json.dumps(tests), "wall_seconds": judgement.wall_seconds,
             "cpu_seconds": judgement.cpu_seconds, "peak_bytes": judgement.peak_bytes}

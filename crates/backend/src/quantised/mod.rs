@@ -3,8 +3,8 @@
 //! which checkpoints are published and makes codes of dense weights, `view` reads rows of either, `rounding` rounds
 //! activations. `model::weights` finds the tensors; each backend packs them in its own layout.
 //!
-//! An element is `scale * (code - zero)`: `scale` is that of the element's output and group of inputs, `zero` is 0 where
-//! the format has no zero points.
+//! An element is `scale * (code - zero)`: `scale` is that of the element's output and group of inputs, `zero` is 0
+//! where the format has no zero points.
 
 mod codes;
 mod rounding;
@@ -33,8 +33,9 @@ pub struct QuantFormat {
 }
 
 impl QuantFormat {
-    /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups of 32, 64
-    /// or a multiple of 128, or with a scale for each output; e2m1 in groups of 32. Activations are not rounded.
+    /// Whether it is one that GPUs multiply from 4-bit codes, and the inputs that share a scale there: int4 in groups
+    /// of 32, 64 or a multiple of 128, or with a scale for each output; e2m1 in groups of 32. Activations are not
+    /// rounded.
     pub fn four_bit_group(self) -> Option<usize> {
         let group = match (self.codes, self.group) {
             (CodeFormat::Int4, Some(group @ (32 | 64))) => group,

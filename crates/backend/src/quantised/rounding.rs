@@ -1,5 +1,5 @@
-//! Rounding of activations before they are multiplied by quantised weights: to int8 or e4m3, by a scale that follows from
-//! the row (dynamic) or comes with the weights (static).
+//! Rounding of activations before they are multiplied by quantised weights: to int8 or e4m3, by a scale that follows
+//! from the row (dynamic) or comes with the weights (static).
 
 use std::fmt;
 
@@ -79,8 +79,8 @@ impl RoundingKind {
     }
 }
 
-/// What [`RoundingKind::Int8`] rounds to, as an integer. A NaN becomes any code; its scale is NaN. Not a cast of the rounded
-/// number: casts saturate, for which loops over them are not vectorised.
+/// What [`RoundingKind::Int8`] rounds to, as an integer. A NaN becomes any code; its scale is NaN. Not a cast of the
+/// rounded number: casts saturate, for which loops over them are not vectorised.
 #[inline(always)]
 pub fn int8_code(x: f32) -> i8 {
     // The lowest bits of the sum count units.

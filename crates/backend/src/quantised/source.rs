@@ -1,5 +1,6 @@
-//! The packings of quantised weights as checkpoints publish them, and dense weights that become codes when they are read.
-//! Tensors are borrowed bytes as in the file, row-major, little-endian; `model::weights` has checked their shapes.
+//! The packings of quantised weights as checkpoints publish them, and dense weights that become codes when they are
+//! read. Tensors are borrowed bytes as in the file, row-major, little-endian; `model::weights` has checked their
+//! shapes.
 
 use super::QuantFormat;
 use super::codes::{CodeFormat, E2M1, e4m3_code};
@@ -11,17 +12,17 @@ use crate::weights::{RandomWeight, WeightView};
 pub enum QuantSource<'a> {
     /// `[out, in]` bytes: e4m3 or int8.
     Bytes { codes: &'a [u8], scales: ScaleSource<'a> },
-    /// AutoAWQ's "gemm": words of 32 bits `[in, out / 8]`, each of eight outputs in the order 0 2 4 6 1 3 5 7 from the low
-    /// bits on; zero points `[in / group, out / 8]` alike; scales `[in / group, out]`.
+    /// AutoAWQ's "gemm": words of 32 bits `[in, out / 8]`, each of eight outputs in the order 0 2 4 6 1 3 5 7 from the
+    /// low bits on; zero points `[in / group, out / 8]` alike; scales `[in / group, out]`.
     Awq { words: &'a [u8], zeros: &'a [u8], scales: WeightView<'a> },
-    /// GPTQ: words `[in / 8, out]`, each of eight inputs from the low bits on; zero points `[groups, out / 8]`, words of
-    /// eight outputs that are lower by `zero_offset` in each of them, with borrow; scales `[groups, out]`.
+    /// GPTQ: words `[in / 8, out]`, each of eight inputs from the low bits on; zero points `[groups, out / 8]`, words
+    /// of eight outputs that are lower by `zero_offset` in each of them, with borrow; scales `[groups, out]`.
     Gptq { words: &'a [u8], zeros: &'a [u8], zero_offset: u8, scales: WeightView<'a> },
     /// compressed-tensors' "pack-quantized": words `[out, in / 8]`, each of eight inputs from the low bits on, codes 8
     /// higher than the signed numbers; scales `[out, groups]`; zero points `[out / 8, groups]`, of eight outputs.
     Packed { words: &'a [u8], scales: WeightView<'a>, zeros: Option<&'a [u8]> },
-    /// OpenAI's MXFP4: `[out, in / 2]` bytes of two inputs, the low bits first; scales `[out, in / 32]`, powers of two with
-    /// 127 added.
+    /// OpenAI's MXFP4: `[out, in / 2]` bytes of two inputs, the low bits first; scales `[out, in / 32]`, powers of two
+    /// with 127 added.
     Mxfp4 { bytes: &'a [u8], scales: &'a [u8] },
     /// Dense weights, made into codes row by row.
     Dense(WeightView<'a>),
@@ -126,9 +127,9 @@ pub fn power_of_two(code: u8) -> f32 {
     }
 }
 
-/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is exact
-/// up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be negative; in
-/// e2m1, whose scales are powers of two, 3 to 6.
+/// Makes codes of numbers, group by group, with the zero point 8 where the format has any. The largest of a group is
+/// exact up to the rounding of its scale. In int4 it becomes -8, the code farthest from zero, so its scale may be
+/// negative; in e2m1, whose scales are powers of two, 3 to 6.
 fn make_row(format: QuantFormat, numbers: &[f32], out: &mut QuantRow) {
     for group in numbers.chunks(format.group_inputs(numbers.len()).max(1)) {
         let largest = group.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most });

@@ -18,8 +18,8 @@ pub struct QuantView<'a> {
     /// Inputs of the source, and the first of them that is a column here, which begins a group.
     pub source_cols: usize,
     pub first_col: usize,
-    /// Where the groups' inputs are not neighbours (GPTQ's `desc_act`): the inputs in the order of their groups. Codes are
-    /// read in this order, and activations must be put into it.
+    /// Where the groups' inputs are not neighbours (GPTQ's `desc_act`): the inputs in the order of their groups. Codes
+    /// are read in this order, and activations must be put into it.
     pub order: Option<&'a [u32]>,
     pub activations: ActivationScale,
 }

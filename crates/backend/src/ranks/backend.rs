@@ -8,8 +8,8 @@ use super::cut::{self, ColumnsOf, divides_experts};
 use super::{PARTS, Place, Portion, Rank, RankBuffer, RankShare, Ranked, small};
 use crate::{
     ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, Sampled, SavedPages, Scoring,
-    Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
+    Scoring, Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -100,7 +100,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;
         fn reserve(step: &mut B::Step, shape: StepShape) -> Result<StepShape>;
         fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
-        fn collect(step: &mut B::Step) -> Result<Vec<Sampled>>;
+        fn collect(step: &mut B::Step) -> Result<Vec<SampledToken>>;
     }
 
     on_own_buffers! {

@@ -253,9 +253,9 @@ impl<B: Ranked> Ranks<B> {
         B::divides_positions(&self.first().place().fabric)
     }
 
-    /// The ranks of a model of which every key head is on `members` ranks: these divide its keys and values by positions.
-    /// Panics if the ranks cannot, or sums are exact: where partial results are merged would depend on the number of
-    /// ranks.
+    /// The ranks of a model of which every key head is on `members` ranks: these divide its keys and values by
+    /// positions. Panics if the ranks cannot, or sums are exact: where partial results are merged would depend on the
+    /// number of ranks.
     #[must_use]
     pub fn sharing_positions(mut self, members: usize) -> Self {
         let Place { count, exact, .. } = *self.first().place();

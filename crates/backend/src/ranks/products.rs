@@ -54,8 +54,8 @@ impl<B: Ranked> Rank<B> {
 }
 
 impl<B: Ranked> RankBuffer<B> {
-    /// Calls `work` with part `part` of the inputs of a layer whose inputs are divided: a rank's columns, cut further if
-    /// its sums have several parts.
+    /// Calls `work` with part `part` of the inputs of a layer whose inputs are divided: a rank's columns, cut further
+    /// if its sums have several parts.
     pub(super) fn with_part(&self, device: &mut B, part: usize, work: impl FnOnce(&mut B, &B::Buffer)) {
         assert_eq!(self.share, Share::Columns, "the inputs of a layer whose inputs are divided");
         match &self.columns {

@@ -1,5 +1,5 @@
-//! Mixtures of experts: each row of a mixture of many rows is compared with the same row among fewer, so that its experts
-//! have other numbers of places.
+//! Mixtures of experts: each row of a mixture of many rows is compared with the same row among fewer, so that its
+//! experts have other numbers of places.
 
 use std::fmt;
 

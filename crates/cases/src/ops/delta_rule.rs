@@ -304,8 +304,8 @@ struct DeltaRuleCase<'a> {
     allowed: Vec<f64>,
 }
 
-/// Of one head's state, bounds of the length of its columns, of their error by sums in f32, and the sum of the squares of
-/// the errors by roundings in chunks.
+/// Of one head's state, bounds of the length of its columns, of their error by sums in f32, and the sum of the squares
+/// of the errors by roundings in chunks.
 #[derive(Clone, Copy, Default)]
 struct ColumnBounds {
     length: f64,
@@ -322,13 +322,13 @@ impl<'a> DeltaRuleCase<'a> {
     /// query's norm.
     ///
     /// In chunks of 64 tokens the operands of products are rounded to the dtype: a token's change `D = U - W S` is a
-    /// difference of numbers as long as a value and a column together, wrong by `CHUNK_ERRORS` roundings of that length,
-    /// and so is the column from that token on, but for what decays. These errors are independent, so their squares add.
-    /// The operands of a token's reads, of which up to 64 are in a number, add 8 times as much.
+    /// difference of numbers as long as a value and a column together, wrong by `CHUNK_ERRORS` roundings of that
+    /// length, and so is the column from that token on, but for what decays. These errors are independent, so their
+    /// squares add. The operands of a token's reads, of which up to 64 are in a number, add 8 times as much.
     ///
     /// Where states are bf16, each token rounds its column on either side, to the same number but where both are close
-    /// to a middle, or where one side rounds at the end of a run alone: an element is then wrong by up to two roundings.
-    /// These are independent among elements and tokens, so their squares add, over a column to its length.
+    /// to a middle, or where one side rounds at the end of a run alone: an element is then wrong by up to two
+    /// roundings. These are independent among elements and tokens, so their squares add, over a column to its length.
     fn new(states: &'a StatesCase) -> Self {
         let DeltaHeads { value_heads, key_dim, value_dim, .. } = states.heads;
         let (width, n) = (states.heads.conv_width(), key_dim as f64);

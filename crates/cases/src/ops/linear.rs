@@ -180,8 +180,8 @@ pub fn made_of(format: QuantFormat, bytes: &[u8], cols: usize) -> QuantView<'_> 
     QuantView::of(format, rows, cols, QuantSource::Dense(view))
 }
 
-/// A matrix of these numbers: dense weights of `dtype` in parts, as models stack projections; codes whose activations are rounded
-/// in two parts, whose static scales of activations are `scales`.
+/// A matrix of these numbers: dense weights of `dtype` in parts, as models stack projections; codes whose activations
+/// are rounded in two parts, whose static scales of activations are `scales`.
 pub fn weights<B: Backend>(
     backend: &mut B,
     (dtype, format): (Dtype, Option<QuantFormat>),
@@ -244,8 +244,8 @@ impl TestLayer {
         Self { dtype, format, inputs, x, weights, bias, before, sizes }
     }
 
-    /// Holds the layer with these `biases` and every destination; `ops`: the report's names of the op that replaces, and
-    /// of the one that adds.
+    /// Holds the layer with these `biases` and every destination; `ops`: the report's names of the op that replaces,
+    /// and of the one that adds.
     pub fn hold<B: Backend, D: Backend>(
         &self,
         suite: &mut OpSuite<'_, B, D>,

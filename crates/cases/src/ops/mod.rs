@@ -1,7 +1,7 @@
 //! Ops that compute rows from rows, with random inputs: odd and even shapes, every dtype. Tolerances are stated at each
 //! op; they follow from the rounding that the documentation of `Backend` allows: sums and intermediate results in f32,
-//! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype, but for those that a product
-//! rounds.
+//! stored values in the dtype of their buffer. Inputs are exactly representable in the dtype, but for those that a
+//! product rounds.
 
 mod activations;
 mod delta_rule;

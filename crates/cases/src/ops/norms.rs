@@ -170,9 +170,9 @@ impl OpCase for SumsCase {
         backend.read(&out, rows)
     }
 
-    /// A norm has the error of `rms_norm`, and the sum one more rounding; a sum and a product have one; rounding is that
-    /// of the dtype. A hyperbolic tangent has a few roundings of its own, or of 1 near zero, and one of x / cap, whose slope
-    /// there is at most 1.
+    /// A norm has the error of `rms_norm`, and the sum one more rounding; a sum and a product have one; rounding is
+    /// that of the dtype. A hyperbolic tangent has a few roundings of its own, or of 1 near zero, and one of x / cap,
+    /// whose slope there is at most 1.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let x = f64::from(self.x[at]);
         match self.op {

@@ -1,7 +1,7 @@
-//! `kv_append`, `save_pages` and `restore_pages`, of layers with equal and with different heads in one KV memory and one
-//! step, and layers that project only queries and read the keys and values of others. Checked by attention: a row that
-//! sees only one position gets its value, whatever the query; pages that are saved and restored elsewhere give the same
-//! results.
+//! `kv_append`, `save_pages` and `restore_pages`, of layers with equal and with different heads in one KV memory and
+//! one step, and layers that project only queries and read the keys and values of others. Checked by attention: a row
+//! that sees only one position gets its value, whatever the query; pages that are saved and restored elsewhere give the
+//! same results.
 
 use super::suite::OpSuite;
 use crate::attention::solitary;
@@ -13,8 +13,8 @@ use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId};
 use offshoot_kv::KvSlot;
 
-/// Heads of the layers, one plan for each distinct one: as Gemma 4 has them, and with one key head and a width for which
-/// no device has a fast kernel.
+/// Heads of the layers, one plan for each distinct one: as Gemma 4 has them, and with one key head and a width for
+/// which no device has a fast kernel.
 const MODELS: [[HeadLayout; 3]; 2] = [
     [
         HeadLayout { q_heads: 4, kv_heads: 2, head_dim: 256 },

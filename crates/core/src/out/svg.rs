@@ -46,17 +46,20 @@ impl Svg {
     pub fn new(width: f64, height: f64) -> Svg {
         let mut svg = Svg { text: String::new() };
         svg.add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\">"
         ));
         // A white edge keeps text readable where a line crosses it.
         svg.add(format_args!(
-            "<style>text{{font:12px sans-serif;fill:{INK};stroke:#fff;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}}\
+            "<style>text{{font:12px sans-serif;fill:{INK};stroke:#fff;stroke-width:3px;stroke-linejoin:round;\
+             paint-order:stroke}}\
              .muted{{fill:{MUTED}}}.bold{{font-weight:bold}}.inverse{{font-weight:bold;fill:#fff;stroke:none}}\
              .title{{font-size:16px;font-weight:bold}}</style>"
         ));
         let (inner_width, inner_height) = (width - 1.0, height - 1.0);
         svg.add(format_args!(
-            "<rect x=\"0.5\" y=\"0.5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"6\" fill=\"#fff\" stroke=\"{LINE}\"/>"
+            "<rect x=\"0.5\" y=\"0.5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"6\" fill=\"#fff\" \
+             stroke=\"{LINE}\"/>"
         ));
         svg
     }
@@ -106,7 +109,8 @@ pub fn width_of(words: &str) -> f64 {
     words.chars().count() as f64 * PIXELS
 }
 
-/// The largest of 1, 2 and 5 times a power of ten of which `most` has at least `least` steps; 1 if `most` is not above 0.
+/// The largest of 1, 2 and 5 times a power of ten of which `most` has at least `least` steps; 1 if `most` is not
+/// above 0.
 pub fn round_step(most: f64, least: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;

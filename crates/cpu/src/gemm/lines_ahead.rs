@@ -21,8 +21,8 @@ impl LinesAhead {
     /// read. Half as many brought less (benches/cpu/NOTES.md).
     pub const DISTANCE: usize = 32;
 
-    /// Cache lines that are `DISTANCE` lines ahead of the strip at `strip`, which has `lines` lines; the strip at `next`
-    /// follows it. They are prefetched into the first-level cache.
+    /// Cache lines that are `DISTANCE` lines ahead of the strip at `strip`, which has `lines` lines; the strip at
+    /// `next` follows it. They are prefetched into the first-level cache.
     pub fn soon(strip: *const u8, lines: usize, next: *const u8) -> Self {
         let ahead = Self::DISTANCE * size_of::<CacheLine>();
         match lines.checked_sub(Self::DISTANCE) {

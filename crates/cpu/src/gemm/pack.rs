@@ -97,26 +97,28 @@ fn panel_lines(dtype: Dtype, cols: usize) -> usize {
     }
 }
 
-/// Copies up to 16 rows (bytes as in the file, possibly unaligned) into the lanes of a panel.
+/// Copies up to 16 rows (bytes as in the file, possibly unaligned) into the lanes of a panel, which is zero.
 fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
     for (lane, row) in rows.iter().enumerate() {
         match dtype {
             Dtype::F32 => {
-                let out: &mut [f32] = bytemuck::cast_slice_mut(panel);
-                for (k, b) in row.as_chunks::<4>().0.iter().enumerate() {
-                    out[k * PANEL + lane] = f32::from_le_bytes(*b);
-                }
+                let inputs: &mut [[f32; PANEL]] = bytemuck::cast_slice_mut(panel);
+                let elements = row.as_chunks().0.iter();
+                inputs.iter_mut().zip(elements).for_each(|(lanes, &x)| lanes[lane] = f32::from_le_bytes(x));
             }
             Dtype::F16 => {
-                let out: &mut [u16] = bytemuck::cast_slice_mut(panel);
-                for (k, b) in row.as_chunks::<2>().0.iter().enumerate() {
-                    out[k * PANEL + lane] = u16::from_le_bytes(*b);
-                }
+                let inputs: &mut [[u16; PANEL]] = bytemuck::cast_slice_mut(panel);
+                let elements = row.as_chunks().0.iter();
+                inputs.iter_mut().zip(elements).for_each(|(lanes, &x)| lanes[lane] = u16::from_le_bytes(x));
             }
             Dtype::Bf16 => {
-                let out: &mut [u16] = bytemuck::cast_slice_mut(panel);
-                for (k, b) in row.as_chunks::<2>().0.iter().enumerate() {
-                    out[bf16_index(k, lane)] = u16::from_le_bytes(*b);
+                let pairs: &mut [[[u16; 2]; PANEL]] = bytemuck::cast_slice_mut(panel);
+                let (elements, odd) = row.as_chunks::<4>();
+                for (lanes, &[low, high, next_low, next_high]) in pairs.iter_mut().zip(elements) {
+                    lanes[lane] = [u16::from_le_bytes([low, high]), u16::from_le_bytes([next_low, next_high])];
+                }
+                if let &[low, high] = odd {
+                    pairs[elements.len()][lane][0] = u16::from_le_bytes([low, high]);
                 }
             }
         }

@@ -2,11 +2,11 @@
 
 use super::scores::{adjusted, safe};
 use crate::exp::LOWEST;
-use offshoot_backend::{Pick, SampleRequest, Sampled};
+use offshoot_backend::{Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Samples one token.
-pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
+pub fn sample_row(logits: &[f32], request: &SampleRequest) -> SampledToken {
     let model = safe(logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
@@ -18,7 +18,7 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Sampled {
     };
     let logprobs = log_softmax(&model);
     let top = by_score(&model).into_iter().take(request.top_logprobs).map(|t| (TokenId::new(t), logprobs[t])).collect();
-    Sampled { token: TokenId::new(token), logprob: logprobs[token], top }
+    SampledToken { token: TokenId::new(token), logprob: logprobs[token], top }
 }
 
 /// Tokens by falling score, ties by rising id.

@@ -8,7 +8,7 @@ use super::chunks::{CHUNK, Scores};
 use super::nucleus::Cut;
 use super::scores::{adjusted, made_all_safe};
 use crate::Isa;
-use offshoot_backend::{Pick, SampleRequest, Sampled};
+use offshoot_backend::{Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Buffers that a thread reuses between rows.
@@ -25,7 +25,7 @@ pub struct RowScratch {
 }
 
 /// Samples one token.
-pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Sampled {
+pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> SampledToken {
     let RowScratch { model_maxima, maxima, weights, sums } = scratch;
     let made_safe;
     let model = match Scores::new(isa, logits, model_maxima) {
@@ -65,7 +65,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         false => model.scores[t],
     };
     let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
-    Sampled { token: TokenId::new(token), logprob: logprob(token), top }
+    SampledToken { token: TokenId::new(token), logprob: logprob(token), top }
 }
 
 /// The weights of all tokens, see `Scores::exponentials`.

@@ -14,7 +14,7 @@ mod nucleus;
 mod scores;
 
 use super::{Cores, CpuBuffer, Isa};
-use offshoot_backend::{SampleRequest, Sampled};
+use offshoot_backend::{SampleRequest, SampledToken};
 
 /// Memory reused between calls, for each share of the rows.
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub struct SampleScratch {
 #[derive(Default)]
 struct Share {
     scratch: fast::RowScratch,
-    sampled: Vec<Sampled>,
+    sampled: Vec<SampledToken>,
 }
 
 /// Shares of the rows per thread, so that threads end together.
@@ -37,7 +37,7 @@ pub fn sample(
     scratch: &mut SampleScratch,
     logits: &CpuBuffer,
     requests: &[SampleRequest],
-    sampled: &mut Vec<Sampled>,
+    sampled: &mut Vec<SampledToken>,
 ) {
     assert_eq!(logits.rows, requests.len(), "sample: one request per row");
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");

@@ -1,7 +1,7 @@
 //! Sampling: the fast path samples the same tokens as the definition (`Isa::Portable`: a full sort in f64) for random
 //! logits, uniforms and parameters; and the definition behaves as documented.
 
-use offshoot_backend::{Pick, SampleRequest, Sampled, SeenToken};
+use offshoot_backend::{Pick, SampleRequest, SampledToken, SeenToken};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
@@ -15,7 +15,7 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform:
     request(Pick::Random { temperature, top_k, top_p, min_p, uniform })
 }
 
-fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
+fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> SampledToken {
     let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
     let (cores, mut sampled) = (Cores { isa, team: Team::new(1) }, Vec::new());
     sampling::sample(&cores, &mut SampleScratch::default(), &logits, std::slice::from_ref(request), &mut sampled);
@@ -23,7 +23,7 @@ fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> Sampled {
 }
 
 /// The sample, after checking that every code path samples the same token.
-fn sample_on_all(logits: &[f32], request: &SampleRequest) -> Sampled {
+fn sample_on_all(logits: &[f32], request: &SampleRequest) -> SampledToken {
     let sampled = sample(Isa::Portable, logits, request);
     for isa in Isa::available() {
         assert_eq!(sample(isa, logits, request).token, sampled.token, "{isa}, {request:?}");
@@ -120,7 +120,12 @@ proptest! {
         for isa in Isa::available() {
             let fast = sample(isa, &logits, &at(uniform, top_p)).token;
             let near = || {
-                let nudged = [(uniform - CDF_TOLERANCE, top_p), (uniform + CDF_TOLERANCE, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
+                let nudged = [
+                    (uniform - CDF_TOLERANCE, top_p),
+                    (uniform + CDF_TOLERANCE, top_p),
+                    (uniform, top_p * (1.0 - 1e-6)),
+                    (uniform, top_p * (1.0 + 1e-6)),
+                ];
                 nudged.iter().any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast)
             };
             prop_assert!(fast == clear || near(), "{isa}: {fast} for {clear}");
@@ -132,7 +137,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn fast_and_clear_sample_the_same(logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()) {
+    fn fast_and_clear_sample_the_same(
+        logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()
+    ) {
         let (temperature, top_k, top_p, min_p) = filters;
         let at = |uniform: f64, top_p: f32| SampleRequest {
             pick: Pick::Random { temperature, top_k, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) },
@@ -142,15 +149,25 @@ proptest! {
         for isa in Isa::available() {
             let fast = sample(isa, &logits, &at(uniform, top_p));
             let near = || {
-                let nudged = [(uniform - CDF_TOLERANCE, top_p), (uniform + CDF_TOLERANCE, top_p), (uniform, top_p * (1.0 - 1e-6)), (uniform, top_p * (1.0 + 1e-6))];
-                nudged.iter().any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast.token)
+                let nudged = [
+                    (uniform - CDF_TOLERANCE, top_p),
+                    (uniform + CDF_TOLERANCE, top_p),
+                    (uniform, top_p * (1.0 - 1e-6)),
+                    (uniform, top_p * (1.0 + 1e-6)),
+                ];
+                nudged
+                    .iter()
+                    .any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast.token)
             };
             prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
             prop_assert_eq!(fast.top.len(), clear.top.len());
             for (fast, clear) in fast.top.iter().zip(&clear.top) {
                 prop_assert_eq!(fast.0, clear.0, "{}", isa);
                 // Both are rounded from f64; the sums differ by less than CDF_TOLERANCE.
-                prop_assert!(fast.1 == clear.1 || (fast.1 - clear.1).abs() <= 1e-6 * (1.0 + clear.1.abs()), "{}: {} for {}", isa, fast.1, clear.1);
+                prop_assert!(
+                    fast.1 == clear.1 || (fast.1 - clear.1).abs() <= 1e-6 * (1.0 + clear.1.abs()),
+                    "{}: {} for {}", isa, fast.1, clear.1
+                );
             }
         }
     }
@@ -182,7 +199,8 @@ proptest! {
             prop_assert_eq!(sampled.token, at);
             let exact = (exp(logits[at.ix()]) / sum).ln();
             prop_assert!(
-                f64::from(sampled.logprob) == exact || (f64::from(sampled.logprob) - exact).abs() < 1e-5 * (1.0 + exact.abs()),
+                f64::from(sampled.logprob) == exact
+                    || (f64::from(sampled.logprob) - exact).abs() < 1e-5 * (1.0 + exact.abs()),
                 "{}: {} for {}", isa, sampled.logprob, exact
             );
         }

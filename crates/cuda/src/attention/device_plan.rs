@@ -1,7 +1,7 @@
 //! An attention plan as the kernels read it: flat words (`layout`), built on the host when the tree changes (`tiling`,
 //! `encode`) and valid while every row moves one token a step. While pages have room, no word changes; for a row that
-//! starts a new page a few reserved words are filled in place, so addresses and grids stay. `attention` owns buffers and
-//! launches.
+//! starts a new page a few reserved words are filled in place, so addresses and grids stay. `attention` owns buffers
+//! and launches.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ pub const WHOLE: Member = Member { number: 0, of: 1, page_tokens: KV_BLOCK_TOKEN
 
 /// See the module's docs.
 pub struct DevicePlan {
-    /// Whose KV blocks it has. Positions are those of all, so rows mask and advance as they do alone; but no row's state
-    /// is final, so all states are partial ones, and the kernels merge none of them.
+    /// Whose KV blocks it has. Positions are those of all, so rows mask and advance as they do alone; but no row's
+    /// state is final, so all states are partial ones, and the kernels merge none of them.
     pub(super) member: Member,
     pub(super) words: Vec<u32>,
     pub(super) partial_slots: usize,

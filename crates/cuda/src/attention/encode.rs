@@ -87,8 +87,8 @@ impl PlanBuilder<'_> {
         words[PlanWord::Window as usize] = self.plan.window.unwrap_or(u32::MAX);
     }
 
-    /// Counts the tiles of each row, and the tiles by number of KV blocks, which gives their order: openings, since others
-    /// wait for them, other wide tiles, then narrow ones, each the longest first.
+    /// Counts the tiles of each row, and the tiles by number of KV blocks, which gives their order: openings, since
+    /// others wait for them, other wide tiles, then narrow ones, each the longest first.
     fn count(&mut self, limit: SplitLimit, rows_padded: usize) -> TileCounts {
         let TilingScratch { row_tiles, merge, places, .. } = &mut *self.scratch;
         merge.clear();
@@ -196,7 +196,8 @@ impl PlanBuilder<'_> {
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
         let (mut given, mut opening_rows) = (0, 0);
-        // Of the latest opening the slot of its first row less that row; its items come next, with no other opening between.
+        // Of the latest opening the slot of its first row less that row; its items come next, with no other opening
+        // between.
         let mut opened_slots = 0u32;
         for_each_tile(row_tiles, limit, |tile| {
             let (opens, continues) = (tile.is_opening(), tile.continues());

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 /// Slots of a page. A KV block is the part of one page that an item reads.
 pub const KV_BLOCK_TOKENS: u32 = 32;
-/// Words of the header, of which some are unused so that what follows begins at a cache line, of a tile and of a KV block.
+/// Words of the header, of which some are unused so that what follows begins at a cache line, of a tile and of a KV
+/// block.
 pub const HEADER_WORDS: usize = 32;
 pub const TILE_WORDS: usize = 16;
 pub const KV_BLOCK_WORDS: usize = 2;

@@ -135,7 +135,8 @@ enum KernelSet {
 
 impl AttentionKernels {
     /// `element`: dtype of queries and results, and of keys and values unless `kv_element` differs. If `deterministic`,
-    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which model loading refuses.
+    /// a row's result depends on that row alone. Panics on heads wider than [`MOST_HEAD_DIM`], which model loading
+    /// refuses.
     pub fn load(
         device: &Device,
         element: Dtype,
@@ -324,8 +325,8 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
 
 /// The same for tree_attention_wgmma.cu: queries, three slots each for keys and values of 64 tokens, the rings of four
 /// warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values take half the bytes in the
-/// warps' rings, and three more slots each for the raw bytes. Kernels that prefer short tiles have further slots in place
-/// of the warps' rings.
+/// warps' rings, and three more slots each for the raw bytes. Kernels that prefer short tiles have further slots in
+/// place of the warps' rings.
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
@@ -338,8 +339,8 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
 /// The same for tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, and padding to a multiple of 1024.
 pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
 
-/// The same for tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256, padded by
-/// an element per row, and the queries of a tile.
+/// The same for tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256,
+/// padded by an element per row, and the queries of a tile.
 fn shared_bytes_any(head_dim: usize) -> usize {
     let both = if head_dim > 256 { 1 } else { 2 };
     (both * 32 * (head_dim + 1) + NARROW_ROWS * head_dim) * size_of::<f32>()

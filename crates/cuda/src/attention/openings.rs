@@ -1,7 +1,7 @@
-//! Openings: where a plan keeps whole tiles (`AttentionPlan::tile`), what rows share of a tile that they do not share to
-//! its end would be read by each of them alone. An opening computes its whole steps once, for all of these rows, and the
-//! tile of each goes on from the state that it finds there. A row's operations are the same, in the same order, so its
-//! bits are, too. `tiling` makes row tiles of them.
+//! Openings: where a plan keeps whole tiles (`AttentionPlan::tile`), what rows share of a tile that they do not share
+//! to its end would be read by each of them alone. An opening computes its whole steps once, for all of these rows, and
+//! the tile of each goes on from the state that it finds there. A row's operations are the same, in the same order, so
+//! its bits are, too. `tiling` makes row tiles of them.
 
 use std::ops::Range;
 
@@ -43,8 +43,11 @@ impl PlanBuilder<'_> {
                 spared += steps;
             }
         }
-        let (Workers::Blocks(blocks) | Workers::BlocksAndDecodeWarps(blocks) | Workers::BlocksThenTeams { blocks, .. }) =
-            self.tiling.workers;
+        let blocks = match self.tiling.workers {
+            Workers::Blocks(blocks)
+            | Workers::BlocksAndDecodeWarps(blocks)
+            | Workers::BlocksThenTeams { blocks, .. } => blocks,
+        };
         if spared < least * blocks {
             self.scratch.openings.clear();
         }
@@ -66,8 +69,8 @@ impl PlanBuilder<'_> {
         if tokens < self.plan.tile { tokens / STEP_TOKENS } else { 0 }
     }
 
-    /// The opening of these items, which begin with `steps` steps alike, or of the first of them: up to one that has rows
-    /// within these steps.
+    /// The opening of these items, which begin with `steps` steps alike, or of the first of them: up to one that has
+    /// rows within these steps.
     fn opening(&self, items: Range<usize>, steps: u32) -> Opening {
         let of_plan = &self.plan.items[items.clone()];
         let end = self.plan.spans[of_plan[0].spans.start as usize].first_position + steps * STEP_TOKENS;

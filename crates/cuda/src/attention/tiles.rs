@@ -150,8 +150,8 @@ pub(super) struct TilingScratch {
     pub next_state: Vec<u32>,
     /// For each row the number of leading states that its window has passed.
     pub unseen: Vec<u32>,
-    /// For openings, other wide tiles and narrow ones the number of tiles by KV blocks; later the index of the next tile
-    /// of each length.
+    /// For openings, other wide tiles and narrow ones the number of tiles by KV blocks; later the index of the next
+    /// tile of each length.
     pub places: [Vec<u32>; 3],
     /// In the order of items.
     pub openings: Vec<Opening>,

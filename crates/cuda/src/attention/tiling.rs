@@ -120,8 +120,8 @@ impl PlanBuilder<'_> {
         workload
     }
 
-    /// Lists of each page the part that is the member's, if it has positions of the span. Of a span that grows all pages
-    /// are listed, since new ones follow the last.
+    /// Lists of each page the part that is the member's, if it has positions of the span. Of a span that grows all
+    /// pages are listed, since new ones follow the last.
     ///
     /// `may_share`: whether its first page joins the previous KV block, if that has slots of the same positions.
     fn list_kv_blocks(&mut self, span: &KvSpan, grows: bool, may_share: bool) {
@@ -261,8 +261,8 @@ impl PlanBuilder<'_> {
         first_row_tile
     }
 
-    /// The range of an item's KV blocks that rows between these two positions see. The last one of an item that grows is
-    /// always among them, since its tiles grow with it; a member's may lie before what its row sees, or behind it.
+    /// The range of an item's KV blocks that rows between these two positions see. The last one of an item that grows
+    /// is always among them, since its tiles grow with it; a member's may lie before what its row sees, or behind it.
     fn seen(&self, lowest: u32, highest: u32, item: &SplitItem) -> Range<u32> {
         let kv_blocks = &item.kv_blocks;
         let words = &self.output.words[kv_block_at(kv_blocks.start)..kv_block_at(kv_blocks.end)];

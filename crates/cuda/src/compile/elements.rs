@@ -274,8 +274,8 @@ pub struct ChunkWalk {
 }
 
 impl ChunkWalk {
-    /// For values of that width, the widest strips last. Few runs need narrow ones, to use all multiprocessors; many read
-    /// operands less often if strips are wide.
+    /// For values of that width, the widest strips last. Few runs need narrow ones, to use all multiprocessors; many
+    /// read operands less often if strips are wide.
     pub fn of(value_dim: usize) -> Vec<Self> {
         let wide = if value_dim.is_multiple_of(64) { 64 } else { 32 };
         let whole = (value_dim == 128).then_some(Self { strip: 128, stages: 2 });

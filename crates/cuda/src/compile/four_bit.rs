@@ -1,5 +1,6 @@
-//! Values of the defines of kernels/four_bit: which 4-bit formats there are kernels for, how their panels lie in memory, and
-//! how products of experts, and those of GPUs before Hopper, are cut into tiles. Layers on Hopper: `four_bit_layers`.
+//! Values of the defines of kernels/four_bit: which 4-bit formats there are kernels for, how their panels lie in
+//! memory, and how products of experts, and those of GPUs before Hopper, are cut into tiles. Layers on Hopper:
+//! `four_bit_layers`.
 
 use offshoot_backend::{CodeFormat, QuantFormat};
 

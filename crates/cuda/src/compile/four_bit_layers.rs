@@ -83,8 +83,9 @@ impl LayerTiles {
 }
 
 impl LayerPlan {
-    /// The plan of a layer on `multiprocessors`. `invariant_of`: where a row's results must depend neither on the number of
-    /// rows nor on how a matrix is divided among ranks, the outputs of the whole one; splits are then those of one row of it.
+    /// The plan of a layer on `multiprocessors`. `invariant_of`: where a row's results must depend neither on the
+    /// number of rows nor on how a matrix is divided among ranks, the outputs of the whole one; splits are then those
+    /// of one row of it.
     pub fn of(format: FourBit, shape: [usize; 3], multiprocessors: usize, invariant_of: Option<usize>) -> Self {
         let [rows, outputs, inner] = shape;
         let panels = inner.div_ceil(FourBit::INPUTS);
@@ -110,8 +111,8 @@ impl LayerPlan {
         plans.min_by(|a, b| time(a).total_cmp(&time(b))).expect("there are tiles for many rows")
     }
 
-    /// What tiles of many rows take: turns of all multiprocessors, the panels of each, and what a tile takes beside them
-    /// (H200, benches/runs/2026-11-26-h200-four-bit-2).
+    /// What tiles of many rows take: turns of all multiprocessors, the panels of each, and what a tile takes beside
+    /// them (H200, benches/runs/2026-11-26-h200-four-bit-2).
     fn microseconds(self, format: FourBit, [rows, outputs, inner]: [usize; 3], multiprocessors: usize) -> f64 {
         let turns = (self.tiles.count(rows, outputs) * self.splits).div_ceil(multiprocessors);
         let panels = inner.div_ceil(FourBit::INPUTS).div_ceil(self.splits);

@@ -43,8 +43,8 @@ impl Compiler {
         Compiler { cache, ..self }
     }
 
-    /// Compiles in an eighth of the time, for checks that run nothing: what it says of registers is not what they will be.
-    /// NVRTC from 12.9 on knows how.
+    /// Compiles in an eighth of the time, for checks that run nothing: what it says of registers is not what they will
+    /// be. NVRTC from 12.9 on knows how.
     #[must_use]
     pub fn without_optimisation(self) -> Compiler {
         Compiler { is_optimising: false, ..self }

@@ -26,8 +26,8 @@ macro_rules! api {
 
         impl Api {
             fn of(library: &Library) -> Result<Api, libloading::Error> {
-                // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes the library,
-                // so the pointers stay good.
+                // SAFETY: the names are NVRTC's and the signatures those of its header; `open` never closes the
+                // library, so the pointers stay good.
                 unsafe { Ok(Api { $($name: *library.get($symbol)?,)* }) }
             }
         }
@@ -78,7 +78,8 @@ pub struct Nvrtc {
 }
 
 impl Nvrtc {
-    /// Opens the library at `path`, or of that name on the loader's path. The error says why the library cannot be used.
+    /// Opens the library at `path`, or of that name on the loader's path. The error says why the library cannot be
+    /// used.
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
         load_builtins(path);
         let library = libraries::open(path)?;

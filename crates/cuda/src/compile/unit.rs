@@ -46,8 +46,8 @@ impl Unit {
     }
 }
 
-/// Whether a source, with those of `headers` that it includes, is another program for architecture `number` (890: sm_89)
-/// than for `other`: whether a comparison of `__CUDA_ARCH__` with a number has another result.
+/// Whether a source, with those of `headers` that it includes, is another program for architecture `number` (890:
+/// sm_89) than for `other`: whether a comparison of `__CUDA_ARCH__` with a number has another result.
 pub fn differs_by_arch(source: &Source, headers: &[Source], number: u32, other: u32) -> bool {
     let includes = |text: &str, name: &str| text.contains(&format!("#include \"{name}\""));
     let mut texts = vec![source.text];

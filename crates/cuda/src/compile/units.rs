@@ -426,8 +426,8 @@ pub struct MemberStates {
     pub is_permuted: bool,
 }
 
-/// States of every group in bf16 and of the usual heads, and of two ranks in all dtypes and of all heads: more would take
-/// minutes to compile.
+/// States of every group in bf16 and of the usual heads, and of two ranks in all dtypes and of all heads: more would
+/// take minutes to compile.
 fn merged_states() -> Vec<MemberStates> {
     let groups = [2, 4, 8].into_iter().flat_map(|ranks| [2, 4, 8].map(|members| (ranks, members)));
     let groups = groups.filter(|(ranks, members)| members <= ranks);
@@ -488,10 +488,10 @@ pub fn attention_hopper(
 const MOST_MMA_HEAD_DIM: usize = 256;
 
 /// Bytes that the kernels of `unit` may spill, stores and loads together: what is known of it, and `SPILL_SLACK`. In
-/// `linear_4bit_wgmma` two parts of the sums are in flight: with tiles of 128 rows, or of 32 by four warpgroups, they and
-/// the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times both).
-/// `expert_linear_4bit_wgmma` has 128 registers for three warpgroups with tiles of 128 rows (348 bytes in f16). In
-/// `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
+/// `linear_4bit_wgmma` two parts of the sums are in flight: with tiles of 128 rows, or of 32 by four warpgroups, they
+/// and the codes need slightly more than there are (500 and 88 bytes; benches/runs/2026-11-26-h200-four-bit times
+/// both). `expert_linear_4bit_wgmma` has 128 registers for three warpgroups with tiles of 128 rows (348 bytes in f16).
+/// In `tree_attention_wgmma` four warpgroups share a multiprocessor's registers. Those that stream narrow tiles get 120
 /// per thread (112 with fp8 keys and values or deterministic), and the one that copies 40 or 48: slightly too few for
 /// heads of 128 (52 bytes; with fp8 up to 92, deterministic up to 28; NVRTC 13.0 and 13.5). Otherwise those that
 /// multiply would spill.
@@ -518,8 +518,8 @@ pub fn allowed_spills(unit: &Unit) -> u32 {
     known + SPILL_SLACK
 }
 
-/// NVRTC 13.0 was seen to spill more in one of 877 units on one machine than on two others, from the same source. Sixteen
-/// registers, each stored and loaded once, do not make a kernel slow.
+/// NVRTC 13.0 was seen to spill more in one of 877 units on one machine than on two others, from the same source.
+/// Sixteen registers, each stored and loaded once, do not make a kernel slow.
 const SPILL_SLACK: u32 = 16 * (4 + 4);
 
 /// Dimensions of keys and values of the models that are known, and of tests.

@@ -137,8 +137,8 @@ impl CudaLibrary {
             _ => format!("{}-cu12", self.package.trim_end_matches("-cu13")),
         };
         format!(
-            "{} is missing (looked for {} on the loader's path, beside the driver, in CUDA's toolkits and in conda's and pip's \
-             folders): install it with `pip install {package}`, or set {} to its file",
+            "{} is missing (looked for {} on the loader's path, beside the driver, in CUDA's toolkits and in conda's \
+             and pip's folders): install it with `pip install {package}`, or set {} to its file",
             self.name,
             self.file_names(driver).join(", "),
             self.variable

@@ -143,7 +143,8 @@ fn facts(driver: CudaVersion, ordinal: usize) -> Result<DeviceFacts> {
     let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     if major < OLDEST_MAJOR {
         let why = format!(
-            "the {name} is too old: it has compute capability {major}.{minor}, {OLDEST_MAJOR}.0 (Ampere) or newer is needed"
+            "the {name} is too old: it has compute capability {major}.{minor}, {OLDEST_MAJOR}.0 (Ampere) or newer is \
+             needed"
         );
         return Err(no_device(ordinal, why));
     }

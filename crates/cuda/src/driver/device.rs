@@ -128,8 +128,8 @@ impl Device {
         self.call_logged("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) });
     }
 
-    /// The first error of the launches since the last call. What goes wrong while a kernel runs is reported by the calls
-    /// that wait.
+    /// The first error of the launches since the last call. What goes wrong while a kernel runs is reported by the
+    /// calls that wait.
     pub fn check(&self) -> Result<()> {
         match self.pending_error().take() {
             Some(error) => Err(error),

@@ -106,7 +106,8 @@ impl Device {
                 unit: unit.to_string(),
                 arch: self.facts().arch.clone(),
                 why: format!(
-                    "the driver (CUDA {}) does not load what {} has compiled: install the NVRTC of the driver's version",
+                    "the driver (CUDA {}) does not load what {} has compiled: install the NVRTC of the driver's \
+                     version",
                     self.facts().driver,
                     self.compiler().describe()
                 ),
@@ -150,7 +151,8 @@ mod tests {
 
     #[test]
     fn parameters_are_counted_in_the_source() {
-        let source = "__device__ void f(int a);\nextern \"C\" __global__ void __launch_bounds__(128, 2)\nf(int* a, const float* b,\n  unsigned c) {\n}\nextern \"C\" __global__ void g(int x) {}";
+        let source = "__device__ void f(int a);\nextern \"C\" __global__ void __launch_bounds__(128, 2)\n\
+                      f(int* a, const float* b,\n  unsigned c) {\n}\nextern \"C\" __global__ void g(int x) {}";
         assert_eq!(parameter_count(source, "f"), Some(3));
         assert_eq!(parameter_count(source, "g"), Some(1));
         assert_eq!(parameter_count(source, "h"), None);

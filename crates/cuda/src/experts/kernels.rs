@@ -64,9 +64,9 @@ impl ExpertKernels {
         self.products.as_ref().expect("16-bit weights have these kernels, and others no panels")
     }
 
-    /// Launches the kernel with the smallest tiles that hold all places of an expert, of which there are at most as many as
-    /// rows; else the one with the largest. Routers are uneven: tiles for the mean would read the weights of busy experts
-    /// again and again.
+    /// Launches the kernel with the smallest tiles that hold all places of an expert, of which there are at most as
+    /// many as rows; else the one with the largest. Routers are uneven: tiles for the mean would read the weights of
+    /// busy experts again and again.
     pub(super) fn launch(&self, args: Args, is_gated: bool, routes: &Routes) {
         let tiles = &self.products().tiles;
         let fitting = tiles.iter().find(|kernel| kernel.cap >= routes.rows());

@@ -1,6 +1,6 @@
 //! Mixtures of experts: the experts' matrices, dense (`dense`), of e4m3 (`fp8`) or of 4 bits (`four_bit`), and the
-//! launchers of their grouped products. `routes` holds which rows each expert has; counts and offsets stay on the device,
-//! so that a graph can repeat a step whose rows choose differently.
+//! launchers of their grouped products. `routes` holds which rows each expert has; counts and offsets stay on the
+//! device, so that a graph can repeat a step whose rows choose differently.
 
 mod biases;
 pub mod dense;

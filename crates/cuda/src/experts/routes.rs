@@ -1,5 +1,5 @@
-//! The experts chosen for the rows of a step, on the device: who chose whom, with which weight, and the places sorted by
-//! expert. The host knows only how many there are.
+//! The experts chosen for the rows of a step, on the device: who chose whom, with which weight, and the places sorted
+//! by expert. The host knows only how many there are.
 
 use crate::compile::unit::Unit;
 use crate::compile::units;

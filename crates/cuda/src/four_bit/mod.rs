@@ -98,8 +98,8 @@ impl FourBitKernels {
         Ok(())
     }
 
-    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products keep.
-    /// Shares of one shape have one whole, or the largest counts for all.
+    /// Remembers that this matrix has only some of the `outputs` of the whole one, to which batch-invariant products
+    /// keep. Shares of one shape have one whole, or the largest counts for all.
     pub fn remember_whole(&mut self, w: &Matrix, outputs: usize) {
         let whole = self.wholes.entry((w.outputs, w.inner)).or_insert(outputs);
         *whole = outputs.max(*whole);
@@ -109,7 +109,8 @@ impl FourBitKernels {
         self.batch_invariant = true;
     }
 
-    /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next check.
+    /// `out[r] = w x[r] (+ bias)`, plus the old `out[r]` if `accumulates`. An error is kept for the device's next
+    /// check.
     pub fn linear(&self, out: &Buffer, x: &Buffer, w: &Matrix, bias: Option<&Vector>, accumulates: bool) {
         let WeightFormat::Quantised(format) = w.format else { panic!("linear: 4-bit weights for it") };
         let format = FourBit::of(format).expect("the format was loaded");
@@ -153,8 +154,8 @@ impl FourBitKernels {
         Ok(())
     }
 
-    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's next
-    /// check.
+    /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's
+    /// next check.
     pub fn multiply_experts(
         &self,
         out: &Buffer,

@@ -151,7 +151,8 @@ impl fmt::Display for Algorithm {
         let parts = self.split_k();
         write!(
             f,
-            "algorithm {id}, tile {tile}, stages {stages}, {parts} parts, cluster {cluster}, order {order}, option {option}"
+            "algorithm {id}, tile {tile}, stages {stages}, {parts} parts, cluster {cluster}, order {order}, \
+             option {option}"
         )
     }
 }

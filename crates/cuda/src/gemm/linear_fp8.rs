@@ -1,6 +1,6 @@
 //! Linear layers with e4m3 weights on Hopper: activations are rounded (`rounding`), then multiplied
-//! by cuBLASLt, and by our kernel (kernels/fp8/linear_fp8.cu) what it takes not. Deterministic steps use the kernel alone,
-//! in which a row's result does not depend on the number of rows.
+//! by cuBLASLt, and by our kernel (kernels/fp8/linear_fp8.cu) what it takes not. Deterministic steps use the kernel
+//! alone, in which a row's result does not depend on the number of rows.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Matrices of 4-bit codes on the device, packed as panels (kernels/four_bit/panels.cuh) row by row while they are uploaded.
+//! Matrices of 4-bit codes on the device, packed as panels (kernels/four_bit/panels.cuh) row by row while they are
+//! uploaded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,8 +16,8 @@ use offshoot_core::error::{Error, Result};
 /// Bytes of panels that are packed before they are uploaded.
 const MOST_PACKED: usize = 32 << 20;
 
-/// Kernels of Hopper make numbers of bf16 of e2m1 and its scale in one product (kernels/four_bit/decode.cuh), which would
-/// not hold a larger one. Weights of models are smaller than 12.
+/// Kernels of Hopper make numbers of bf16 of e2m1 and its scale in one product (kernels/four_bit/decode.cuh), which
+/// would not hold a larger one. Weights of models are smaller than 12.
 const MOST_FP4_SCALE: f32 = 2.0;
 
 /// The zero point of symmetric int4.
@@ -68,12 +69,12 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
     Ok(Matrix { memory: Arc::new(memory), outputs, inner: cols, format, fp8: None })
 }
 
-/// Scales below this count as 0. Kernels keep sums in units of a scale and multiply them by the quotient of two, which then
-/// stays within f32 for scales of up to 2^27.
+/// Scales below this count as 0. Kernels keep sums in units of a scale and multiply them by the quotient of two, which
+/// then stays within f32 for scales of up to 2^27.
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 
-/// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that share one
-/// of the row's scales. Groups of scale 0 get codes that stand for 0, and a scale of 1.
+/// Writes a row as output `output` of the panels of 64 outputs, which are zeros there. `group_inputs`: inputs that
+/// share one of the row's scales. Groups of scale 0 get codes that stand for 0, and a scale of 1.
 pub fn pack_row(layout: FourBit, group_inputs: usize, row: &QuantRow, output: usize, panels: &mut [u8]) {
     let group_inputs = group_inputs.max(1);
     let zero = |group: usize| match layout.codes {

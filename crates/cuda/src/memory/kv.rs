@@ -1,11 +1,11 @@
-//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow each
-//! other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
+//! Keys and values of all layers, in pages of 32 slots, and the memory of `states`. This file says how pages follow
+//! each other and kernels/kv_page.cuh how rows lie in one; the prefix tree decides which page holds which token.
 //!
 //! # Layout
-//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page of
-//! one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a multiple
-//! of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a run depends
-//! on who reads it ([`PageLayout`]).
+//! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page
+//! of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
+//! multiple of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a
+//! run depends on who reads it ([`PageLayout`]).
 
 use std::ops::Range;
 
@@ -100,7 +100,8 @@ pub struct SlotWords<'a> {
     pub member: Member,
 }
 
-/// A slot as kernels read it, of a page that so many members divide. Panics where the slots of all are too many for words.
+/// A slot as kernels read it, of a page that so many members divide. Panics where the slots of all are too many for
+/// words.
 pub fn slot_word(slot: KvSlot, members: u32) -> u32 {
     let page_tokens = members * PAGE_TOKENS;
     debug_assert!(slot.slot < page_tokens);
@@ -242,8 +243,8 @@ impl Kv {
         self.device.check()
     }
 
-    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a row
-    /// of each run of keys and of values, or of each of a run's panels, whatever the order within it.
+    /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`: a slot is a
+    /// row of each run of keys and of values, or of each of a run's panels, whatever the order within it.
     pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
         let page_bytes = self.page_bytes();
         let (mut to, mut from) =

@@ -47,8 +47,8 @@ impl Staged {
         Ok(moves)
     }
 
-    /// Enqueues the copy of `bytes` to the device. Returns whether the device address changed because the list had to grow. The copy
-    /// of the step before last must be done.
+    /// Enqueues the copy of `bytes` to the device. Returns whether the device address changed because the list had to
+    /// grow. The copy of the step before last must be done.
     pub fn fill(&mut self, device: &Device, slot: StagingSlot, bytes: &[u8]) -> Result<bool> {
         let moves = self.reserve(device, bytes.len())?;
         if !bytes.is_empty() {

@@ -57,7 +57,8 @@ impl Staging {
             left = rest;
             for (at, chunk) in part.step_by(HALF).zip(to.chunks_mut(HALF)) {
                 let half = self.next_half();
-                // The half is free: an upload that read it is awaited here, a download that filled it was awaited below.
+                // The half is free: an upload that read it is awaited here, a download that filled it was awaited
+                // below.
                 self.halves[half].done.wait()?;
                 self.device.download_pinned(&mut self.halves[half].pinned, 0, from, at..at + chunk.len())?;
                 self.halves[half].done.record()?;

@@ -1,9 +1,9 @@
 //! What is exchanged of a buffer, and how: by which kernel of kernels/ranks, in how many launches and blocks. All ranks
 //! find the same.
 //!
-//! The limit between the ways was measured on four H200s, and not tried on eight: of more than two ranks, one shot sends
-//! `ranks - 1` buffers, and two shots send two at most, but wait for each other once more, which takes about 2 us on
-//! NVLink. `bench allreduce` prints both.
+//! The limit between the ways was measured on four H200s, and not tried on eight: of more than two ranks, one shot
+//! sends `ranks - 1` buffers, and two shots send two at most, but wait for each other once more, which takes about 2 us
+//! on NVLink. `bench allreduce` prints both.
 
 use crate::compile::units::ExchangedSums;
 use crate::driver::memory::Memory;

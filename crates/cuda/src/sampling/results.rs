@@ -1,6 +1,6 @@
 //! The sampled tokens, as the engine reads them.
 
-use offshoot_backend::{SampleRequest, Sampled};
+use offshoot_backend::{SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Where the results of one step's requests lie: for each request (padded ones too) the token sampled and its
@@ -29,13 +29,13 @@ impl ResultLayout {
     }
 
     /// One sample for each request.
-    pub fn parse(&self, results: &[u8]) -> Vec<Sampled> {
+    pub fn parse(&self, results: &[u8]) -> Vec<SampledToken> {
         let tops = &results[self.padded * PAIR..];
         let one = |(index, &top): (usize, &usize)| {
             let (token, logprob) = pair(&results[index * PAIR..]);
             let tops = &tops[index * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top).map(pair).collect();
-            Sampled { token, logprob, top }
+            SampledToken { token, logprob, top }
         };
         self.tops.iter().enumerate().map(one).collect()
     }
@@ -61,8 +61,8 @@ mod tests {
         assert_eq!(pairs.len(), layout.bytes());
         let sampled = layout.parse(&pairs);
         let pair = |i: u32| (TokenId(i), i as f32);
-        assert_eq!(sampled[0], Sampled { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
-        assert_eq!(sampled[1], Sampled { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
+        assert_eq!(sampled[0], SampledToken { token: TokenId(0), logprob: 0.0, top: vec![pair(3)] });
+        assert_eq!(sampled[1], SampledToken { token: TokenId(1), logprob: 1.0, top: vec![pair(5), pair(6)] });
         assert_eq!(sampled.len(), 2);
     }
 }

@@ -28,7 +28,8 @@ use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
 use crate::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
-    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, Sampled, Scoring, StepBatch, StepShape, advance_slots,
+    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch, StepShape,
+    advance_slots,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -470,7 +471,7 @@ impl Step {
     }
 
     /// Waits for the oldest step under way. Panics where there is none.
-    pub fn collect(&mut self) -> Result<Vec<Sampled>> {
+    pub fn collect(&mut self) -> Result<Vec<SampledToken>> {
         self.staging_slots.collect()
     }
 

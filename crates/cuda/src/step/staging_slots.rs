@@ -8,7 +8,7 @@ use crate::driver::event::Event;
 use crate::driver::memory::Memory;
 use crate::memory::staged::{STAGING_SLOTS, Staged, StagingSlot};
 use crate::sampling::ResultLayout;
-use offshoot_backend::Sampled;
+use offshoot_backend::SampledToken;
 use offshoot_core::error::Result;
 
 pub struct StagingSlots {
@@ -23,7 +23,7 @@ pub struct StagingSlots {
 
 enum UnderWay {
     Running { slot: StagingSlot, results: ResultLayout },
-    Done(Vec<Sampled>),
+    Done(Vec<SampledToken>),
 }
 
 impl StagingSlots {
@@ -85,7 +85,7 @@ impl StagingSlots {
     }
 
     /// Waits for the oldest step in flight. Panics if there is none.
-    pub fn collect(&mut self) -> Result<Vec<Sampled>> {
+    pub fn collect(&mut self) -> Result<Vec<SampledToken>> {
         match self.under_way.pop_front().expect("a step is run before it is collected") {
             UnderWay::Done(sampled) => Ok(sampled),
             UnderWay::Running { slot, results } => self.take(slot, &results),
@@ -105,7 +105,7 @@ impl StagingSlots {
     }
 
     /// Waits for the step of `slot`.
-    fn take(&self, slot: StagingSlot, results: &ResultLayout) -> Result<Vec<Sampled>> {
+    fn take(&self, slot: StagingSlot, results: &ResultLayout) -> Result<Vec<SampledToken>> {
         self.done[slot.ix()].wait()?;
         Ok(results.parse(self.results.bytes(slot)))
     }

@@ -1,6 +1,6 @@
 //! The CUDA backend's products, weights and KV pages against plain loops, on a machine with a GPU; without one, each
-//! test says so and passes. The ops of `Backend` are checked by `offshoot-lab check --device cuda` as well; what only these
-//! tests see is how bytes travel.
+//! test says so and passes. The ops of `Backend` are checked by `offshoot-lab check --device cuda` as well; what only
+//! these tests see is how bytes travel.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, Sampled, StepBatch,
+    ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, SampledToken, StepBatch,
 };
 use offshoot_core::ids::PageId;
 use offshoot_core::ids::TokenId;
@@ -59,7 +59,7 @@ impl Setup {
         self.cuda.run(&mut self.step, shape, ops).unwrap();
     }
 
-    fn collect(&mut self) -> Sampled {
+    fn collect(&mut self) -> SampledToken {
         let mut drawn = self.cuda.collect(&mut self.step).unwrap();
         assert_eq!(drawn.len(), 1);
         drawn.remove(0)

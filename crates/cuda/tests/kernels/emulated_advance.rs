@@ -1,5 +1,5 @@
-//! The GPU's kernel that advances a step (kernels/ops/advance.cu) on the CPU: every row moves on by one token and, in each
-//! page group, one slot.
+//! The GPU's kernel that advances a step (kernels/ops/advance.cu) on the CPU: every row moves on by one token and, in
+//! each page group, one slot.
 
 use crate::emulator;
 

@@ -28,8 +28,8 @@ use offshoot_kv::plan::{AttentionPlan, CostModel, Member, PlanHints, Planner};
 use offshoot_kv::{Forest, KvSlot, PagePool, PrefixTree, StepRow};
 
 const PAGE: usize = 32;
-/// Tile of deterministic plans: few positions, so that rows have several states. Where there are openings, tiles have two
-/// steps more, so that openings have several steps.
+/// Tile of deterministic plans: few positions, so that rows have several states. Where there are openings, tiles have
+/// two steps more, so that openings have several steps.
 const TILE: u32 = 128;
 const OPENED_TILE: u32 = 256;
 

@@ -265,7 +265,8 @@ fn any_runs(dice: &mut Dice, written: &mut [bool; SLOTS as usize], lengths: &[u3
     runs
 }
 
-/// Where a state of bf16 is between two numbers, the kernel and the CPU may take either: 2^-8 of an element of a column.
+/// Where a state of bf16 is between two numbers, the kernel and the CPU may take either: 2^-8 of an element of a
+/// column.
 const OTHER_WAY: f64 = 1.0 / 256.0;
 
 fn hold(dtype: Dtype, state: StateDtype, heads: DeltaHeads, steps: usize) {
@@ -399,8 +400,8 @@ fn long_runs_in_chunks_are_what_the_cpu_computes_token_by_token() {
         let Some(layer) = Layer::new(&mut dice, dtype, state, heads) else { return };
         let Some(layer) = layer.in_chunks(walk, how) else { return };
         // Operands are rounded, of U, W, S and the changes; the squares of the errors of 64 tokens add, and their terms
-        // are a quarter of the largest number of a step or less. A state of bf16 is rounded after each token on the CPU,
-        // and here at the end of a run.
+        // are a quarter of the largest number of a step or less. A state of bf16 is rounded after each token on the
+        // CPU, and here at the end of a run.
         let of_state = if state == StateDtype::Bf16 { 8.0 * Dtype::Bf16.rounding() } else { 0.0 };
         hold_layer(layer, &mut dice, 5, &[1, 32, 63, 64, 65, 150], 8.0 * dtype.rounding() + of_state, |_, _| 1.0);
     }

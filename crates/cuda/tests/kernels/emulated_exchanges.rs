@@ -1,7 +1,7 @@
 //! The kernels through which GPUs of one model exchange buffers (kernels/ranks), on the CPU, instruction by instruction
 //! (`emulator`): kernels of all ranks run beside each other, and write into each other's memory. Every rank has the
-//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another; members of a group
-//! have the results of their heads.
+//! same sums, folded as one tree, by each kernel, in exchanges of changing kernels behind one another; members of a
+//! group have the results of their heads.
 
 use std::ffi::c_void;
 
@@ -468,8 +468,9 @@ fn decoded(dtype: Dtype, bytes: &[u8]) -> f32 {
 }
 
 /// Of states whose m are below 8 in size, in log2 units: a difference rounds by at most 2^-20, and so does its
-/// exponential. A weight is a product of one such for the member's list, one for a sink and one for each member; the sums
-/// above and below the line add so many terms in f32, and the result rounds to its dtype, in f16 by 2^-25 at least.
+/// exponential. A weight is a product of one such for the member's list, one for a sink and one for each member; the
+/// sums above and below the line add so many terms in f32, and the result rounds to its dtype, in f16 by 2^-25 at
+/// least.
 fn hold_unit(states: MemberStates, list: &[&Partial], sink: Option<f64>, out: &[f32], case: &str) {
     if list.is_empty() {
         return assert!(out.iter().all(|&x| x == 0.0), "{case}: nothing is seen");

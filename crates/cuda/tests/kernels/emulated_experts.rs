@@ -1,5 +1,5 @@
-//! The kernels of mixtures of experts on the CPU, instruction by instruction (`emulator`): rows get the experts with the
-//! largest scores and places in order, and every place the product with its expert, whatever the tile it lies in.
+//! The kernels of mixtures of experts on the CPU, instruction by instruction (`emulator`): rows get the experts with
+//! the largest scores and places in order, and every place the product with its expert, whatever the tile it lies in.
 
 use crate::emulator;
 use crate::full::some_or_full;

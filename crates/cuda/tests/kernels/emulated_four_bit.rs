@@ -21,8 +21,8 @@ fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
 }
 
-/// Inputs as boxes of 64, as the emulator reads a tensor map: address, bytes of a row, rows, bytes between rows, bytes of a
-/// box's row, rows of a box, bytes of an element, and that boxes are swizzled.
+/// Inputs as boxes of 64, as the emulator reads a tensor map: address, bytes of a row, rows, bytes between rows, bytes
+/// of a box's row, rows of a box, bytes of an element, and that boxes are swizzled.
 #[repr(C, align(64))]
 struct InputMap([u64; 16]);
 
@@ -192,9 +192,9 @@ impl Product<'_> {
             let added = [(biased, bias[expert * outputs + output]), (accumulates, before[i])];
             let added: Vec<f64> = added.iter().filter(|(is, _)| *is).map(|(_, x)| f64::from(*x)).collect();
             let expected = sum + added.iter().sum::<f64>();
-            // Each number, product, partial sum and what is added are rounded by 2^-24 of what is summed. Without the zero
-            // point, a code may stand for up to 15 steps where the number has one: but then the product is exact. The result
-            // is rounded to `out`.
+            // Each number, product, partial sum and what is added are rounded by 2^-24 of what is summed. Without the
+            // zero point, a code may stand for up to 15 steps where the number has one: but then the product is exact.
+            // The result is rounded to `out`.
             let size = size + added.iter().map(|x| x.abs()).sum::<f64>();
             let tolerance = size * (inner as f64 + 6.0) * 2f64.powi(-24) + out.rounding() * expected.abs() + 1e-7;
             let error = (f64::from(found) - expected).abs();

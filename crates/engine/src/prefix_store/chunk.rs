@@ -1,12 +1,12 @@
-//! The files of a chunk in the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt, and the
-//! state of delta-rule layers after the last of them. Their name is a hash of what determines their contents, so equal
-//! prefixes of different prompts are one chunk. When files are written, read and removed is left to the rest of the
-//! store.
+//! The files of a chunk in the prefix store: keys and values of [`CHUNK_TOKENS`] consecutive tokens of a prompt, and
+//! the state of delta-rule layers after the last of them. Their name is a hash of what determines their contents, so
+//! equal prefixes of different prompts are one chunk. When files are written, read and removed is left to the rest of
+//! the store.
 //!
 //! # Format
-//! `magic, identity, name of the chunk before, number of bytes (u64), tokens (u32 each), the bytes of pages or of a state,
-//! BLAKE3 of all that`, little endian. All but these bytes follows from what a reader looks for, so it is compared and
-//! never interpreted.
+//! `magic, identity, name of the chunk before, number of bytes (u64), tokens (u32 each), the bytes of pages or of a
+//! state, BLAKE3 of all that`, little endian. All but these bytes follows from what a reader looks for, so it is
+//! compared and never interpreted.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};

@@ -4,8 +4,8 @@
 //!
 //! # Chunks
 //! A prompt is cut at multiples of [`CHUNK_TOKENS`]. The name of a chunk is a hash of what it was computed with and of
-//! all tokens up to its end, so a prompt's longest prefix on disk is found by walking from its start. Bytes are those of
-//! the device's pages: what is read has the bits of what was computed.
+//! all tokens up to its end, so a prompt's longest prefix on disk is found by walking from its start. Bytes are those
+//! of the device's pages: what is read has the bits of what was computed.
 //!
 //! # States
 //! Of models with delta-rule layers, chunks help where the state after one is on disk too: rows behind it continue from
@@ -153,8 +153,8 @@ impl PrefixStore {
     pub fn open(options: &PrefixStoreOptions, facts: &EngineFacts, layout: &str) -> Result<Self> {
         folder::make(&options.folder)?;
         assert!(CHUNK_TOKENS.is_multiple_of(facts.page_tokens), "chunks of {} tokens a page", facts.page_tokens);
-        let EngineFacts { arithmetic, exact, page_tokens, page_bytes, page_groups, state_bytes, .. } = facts;
-        let mut numbers = format!("{exact}\0{page_tokens}\0{page_bytes}\0{CHUNK_TOKENS}");
+        let EngineFacts { arithmetic, batch_invariant, page_tokens, page_bytes, page_groups, state_bytes, .. } = facts;
+        let mut numbers = format!("{batch_invariant}\0{page_tokens}\0{page_bytes}\0{CHUNK_TOKENS}");
         // Chunks of models with one group keep their names.
         if page_groups.count() > 1 {
             numbers.push_str(&format!("\0{} page groups", page_groups.count()));
@@ -190,8 +190,8 @@ impl PrefixStore {
         &self.chain.insert((branch.id, chain)).1[..chunks]
     }
 
-    /// The chunks on disk of the first `upto` tokens of `branch`, of which the first `computed` need not be read. `None`
-    /// if there are none, or the branch was looked up before. Of models with states, up to the last one on disk.
+    /// The chunks on disk of the first `upto` tokens of `branch`, of which the first `computed` need not be read.
+    /// `None` if there are none, or the branch was looked up before. Of models with states, up to the last one on disk.
     pub fn find(&mut self, branch: &Branch, computed: usize, upto: usize) -> Option<Found> {
         if self.looked_up.replace(branch.id) == Some(branch.id) {
             return None;
@@ -291,8 +291,8 @@ impl PrefixStore {
         }
     }
 
-    /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored, unless
-    /// they are on disk. `mark`: a path with them.
+    /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored,
+    /// unless they are on disk. `mark`: a path with them.
     pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
         let chain = self.chain(branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");

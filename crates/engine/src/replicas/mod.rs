@@ -1,5 +1,5 @@
-//! Several engines of one model behind one [`EngineHandle`]: replicas, each with a device and keys and values of its own.
-//! A router thread gives each branch that begins to one of them; what it becomes stays there, so that prefixes are
+//! Several engines of one model behind one [`EngineHandle`]: replicas, each with a device and keys and values of its
+//! own. A router thread gives each branch that begins to one of them; what it becomes stays there, so that prefixes are
 //! computed once, and what several replicas need is copied between them where that pays (`copying`). Samples do not
 //! depend on the replica, so that everything above the handle works as with one engine. Which devices there are is left
 //! to `launch`.

@@ -31,7 +31,8 @@ const MOST_PASSED_OVER: usize = 256;
 
 pub(super) struct Router {
     pub commands: Receiver<Command>,
-    /// What was taken up and is about a branch whose cancelled extend has not ended: it comes before all other commands.
+    /// What was taken up and is about a branch whose cancelled extend has not ended: it comes before all other
+    /// commands.
     deferred: Option<Command>,
     pub replicas: Vec<Replica>,
     pub branches: HashMap<BranchId, BranchRecord>,

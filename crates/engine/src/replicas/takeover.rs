@@ -1,6 +1,6 @@
-//! What a replica that is short of work takes over: the tail of another one's queue. The cut is the one after which both
-//! end earliest or nearly so, and of such cuts the one after which both need the fewest tokens: whole groups of prompts
-//! that begin alike, unless a group is so large that copying its beginning, or computing it twice, pays.
+//! What a replica that is short of work takes over: the tail of another one's queue. The cut is the one after which
+//! both end earliest or nearly so, and of such cuts the one after which both need the fewest tokens: whole groups of
+//! prompts that begin alike, unless a group is so large that copying its beginning, or computing it twice, pays.
 
 use crate::{PrefixCosts, QueueKey};
 

@@ -5,19 +5,19 @@
 //!
 //! # Last logits
 //! The first token after a prompt, or after the end of a branch that is forked, is sampled from the logits of the *last
-//! row* of what they share. No logits are stored for that: a branch that needs logits and has nothing to compute requests
-//! the last row of its path again. The row writes the same keys and values into the same slot, so nothing has to be
-//! undone, and forks that request it in the same step share one row. A prompt whose forks wait for it costs no extra
-//! row. This needs no memory and no eviction rule, and a dropped branch resumes in the same way.
+//! row* of what they share. No logits are stored for that: a branch that needs logits and has nothing to compute
+//! requests the last row of its path again. The row writes the same keys and values into the same slot, so nothing has
+//! to be undone, and forks that request it in the same step share one row. A prompt whose forks wait for it costs no
+//! extra row. This needs no memory and no eviction rule, and a dropped branch resumes in the same way.
 //!
 //! # Order and fairness
 //! All branches with work are in one queue: by priority, then by the order of their roots, then by the order in which
 //! they were made. A client that makes roots depth-first over the tree of its prompts thus runs groups with a common
-//! prefix together, and finishes what has begun before more begins. There is no overtaking: only the first waiting branch
-//! is admitted, and only the last running one is preempted. The first in the queue is never preempted for another, so
-//! every branch of the highest priority finishes. A branch of a lower priority waits, or is preempted again, as long as
-//! more urgent ones keep coming: priorities do not age here. A client that wants nobody to starve raises the priority of
-//! the requests that have waited, before it makes their roots.
+//! prefix together, and finishes what has begun before more begins. There is no overtaking: only the first waiting
+//! branch is admitted, and only the last running one is preempted. The first in the queue is never preempted for
+//! another, so every branch of the highest priority finishes. A branch of a lower priority waits, or is preempted
+//! again, as long as more urgent ones keep coming: priorities do not age here. A client that wants nobody to starve
+//! raises the priority of the requests that have waited, before it makes their roots.
 //!
 //! # Prefixes on disk
 //! If the prefix store has more of the next branch's tokens than the tree, slots for them are registered, the branch
@@ -29,18 +29,20 @@
 //!
 //! *Lemma.* In depth-first order of the prompts' prefix tree, the prefix that a later prompt shares with an earlier one
 //! is also shared by all prompts between them. So the longest cached prefix of the *first waiting* prompt covers every
-//! prefix that any waiting prompt could find. *Prefix hold:* the first waiting branch leases that prefix ([`PrefixHold`]); all other pages without
-//! a lease can be evicted. A preempted branch keeps the lease on its given tokens, too. Both fit beside the running
-//! branches, because a branch is admitted only while every branch could still finish alone beside all given tokens
-//! (`admission`). So prompts cost exactly as many rows as their prefix tree has tokens, whatever the sampled lengths,
-//! if prompts come depth-first and the pool holds any one path with each of its levels on pages of its own.
+//! prefix that any waiting prompt could find. *Prefix hold:* the first waiting branch leases that prefix
+//! ([`PrefixHold`]); all other pages without a lease can be evicted. A preempted branch keeps the lease on its given
+//! tokens, too. Both fit beside the running branches, because a branch is admitted only while every branch could still
+//! finish alone beside all given tokens (`admission`). So prompts cost exactly as many rows as their prefix tree has
+//! tokens, whatever the sampled lengths, if prompts come depth-first and the pool holds any one path with each of its
+//! levels on pages of its own.
 //!
 //! # No token is scored twice
-//! Given tokens that are scored are registered like a prompt, so that other branches match them at once. A step requests
-//! the logits of each of their rows for one branch ([`ScoreClaims`](super::claims)). Branches behind it on the same path
-//! leave those rows out, request what comes after in the same step, and take the scores over when they are committed.
-//! Nobody waits for another: if a score does not come, because its branch was cancelled or preempted, they request it
-//! themselves. So all choices of a question run in one step, and thousands of prompts with one beginning in full steps.
+//! Given tokens that are scored are registered like a prompt, so that other branches match them at once. A step
+//! requests the logits of each of their rows for one branch ([`ScoreClaims`](super::claims)). Branches behind it on the
+//! same path leave those rows out, request what comes after in the same step, and take the scores over when they are
+//! committed. Nobody waits for another: if a score does not come, because its branch was cancelled or preempted, they
+//! request it themselves. So all choices of a question run in one step, and thousands of prompts with one beginning in
+//! full steps.
 
 mod room;
 mod single;
@@ -190,8 +192,8 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Checks that running branches are in queue order, that pins have their paths, and that every branch that holds a path, and neither runs nor was
-    /// preempted, is recorded. `Err` names one that is not.
+    /// Checks that running branches are in queue order, that pins have their paths, and that every branch that holds a
+    /// path, and neither runs nor was preempted, is recorded. `Err` names one that is not.
     pub fn check(&self, branches: &Branches) -> Result<(), String> {
         if !self.running.is_sorted() {
             return Err(format!("running branches are not in queue order: {:?}", self.running));
@@ -250,8 +252,8 @@ impl Scheduler {
         schedule
     }
 
-    /// Reserves slots for running branches in queue order; while slots are short, less urgent branches give way, then the
-    /// last one is preempted.
+    /// Reserves slots for running branches in queue order; while slots are short, less urgent branches give way, then
+    /// the last one is preempted.
     fn keep_running(&mut self, branches: &mut Branches, cache: &mut KvCache) -> Ready {
         let mut at = 0;
         while let Some(&place) = self.running.get(at) {
@@ -274,8 +276,8 @@ impl Scheduler {
         Ready::Now
     }
 
-    /// Whether pages behind windows will be free once the scores in flight are collected: until then a branch may have to
-    /// compute their rows itself.
+    /// Whether pages behind windows will be free once the scores in flight are collected: until then a branch may have
+    /// to compute their rows itself.
     fn awaits_scores(&self, branches: &Branches, cache: &KvCache) -> bool {
         let awaits = |branch: &Branch| matches!(branch.work, BranchWork::Score(_)) && branch.in_flight() > 0;
         cache.prefix.groups().window().is_some() && self.running.iter().any(|place| awaits(&branches[&place.branch]))

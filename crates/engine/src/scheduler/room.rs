@@ -1,5 +1,5 @@
-//! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held by
-//! resting branches; pages of prompts behind the windows of all rows to come; by waiting branches, last in the queue
+//! Frees pages when they are short, in this order: cached pages without a lease, least recently used first; pages held
+//! by resting branches; pages of prompts behind the windows of all rows to come; by waiting branches, last in the queue
 //! first, except for a prefix hold that is promised and not less urgent; by less urgent branches that were admitted
 //! (`urgent`); the own tokens of the last running branch, then the next to last, until one runs alone. Only if the pool
 //! barely holds one path follow that branch's own tokens, laid out anew; the holds of preempted branches; and the
@@ -7,8 +7,8 @@
 //!
 //! # Preemption
 //! A preempted branch is *swapped* to host memory if that is expected to be faster than recomputing its own tokens and
-//! there is room, else *dropped*. Either way it keeps its tokens, its uniforms, its place in the queue, and its submitted
-//! samples; and the lease on its given tokens, which only more urgent branches can take.
+//! there is room, else *dropped*. Either way it keeps its tokens, its uniforms, its place in the queue, and its
+//! submitted samples; and the lease on its given tokens, which only more urgent branches can take.
 
 use std::ops::Bound;
 
@@ -22,8 +22,8 @@ use crate::prefix_store::ReadState;
 use offshoot_core::ids::BranchId;
 use offshoot_kv::OutOfPages;
 
-/// When pages behind windows are freed, and where states are kept, the prefixes of so many waiting branches are looked up
-/// and spared, and those of the first waiting branch of so many roots.
+/// When pages behind windows are freed, and where states are kept, the prefixes of so many waiting branches are looked
+/// up and spared, and those of the first waiting branch of so many roots.
 const SPARED: usize = 64;
 
 impl Scheduler {
@@ -52,9 +52,9 @@ impl Scheduler {
     }
 
     /// Frees the pages of prompts that the windows of all rows to come have passed: those of running branches, and of
-    /// `taker`, for which pages are short. The first waiting branches, and the first ones of the first roots among them,
-    /// will still find the windows before the ends of the prefixes that they share with these prompts. Returns the
-    /// number of pages freed.
+    /// `taker`, for which pages are short. The first waiting branches, and the first ones of the first roots among
+    /// them, will still find the windows before the ends of the prefixes that they share with these prompts. Returns
+    /// the number of pages freed.
     pub(crate) fn free_behind_prompts(
         &mut self,
         taker: BranchId,
@@ -75,9 +75,9 @@ impl Scheduler {
         freed
     }
 
-    /// Splits prompts where the first waiting branches, and the first ones of the first roots among them, part from them:
-    /// the window before the end of a segment is spared when pages are freed, and the state there is kept when it is
-    /// computed.
+    /// Splits prompts where the first waiting branches, and the first ones of the first roots among them, part from
+    /// them: the window before the end of a segment is spared when pages are freed, and the state there is kept when it
+    /// is computed.
     pub(super) fn spare_waiting(&self, branches: &mut Branches, cache: &mut KvCache) {
         let first_of_next_root = |place: &QueueKey| {
             let last_of_root = QueueKey { branch: BranchId(u64::MAX), ..*place };
@@ -113,8 +113,8 @@ impl Scheduler {
         self.prefix_hold.is_some_and(|hold| hold.promised && hold.branch == id)
     }
 
-    /// The commitment to all branches that run, are preempted, or hold the promised prefix, and to pins, for a branch of
-    /// `priority`.
+    /// The commitment to all branches that run, are preempted, or hold the promised prefix, and to pins, for a branch
+    /// of `priority`.
     pub(super) fn commitment(&self, priority: Priority, branches: &Branches, cache: &KvCache) -> Commitment {
         self.commitment_without(priority, branches, cache, |_| false)
     }
@@ -166,8 +166,8 @@ impl Scheduler {
         }
     }
 
-    /// Tries to free `pages` pages without taking any from running branches or the promised prefix. Visits only branches
-    /// that hold a path.
+    /// Tries to free `pages` pages without taking any from running branches or the promised prefix. Visits only
+    /// branches that hold a path.
     fn make_room(&mut self, pages: usize, id: BranchId, branches: &mut Branches, cache: &mut KvCache) -> bool {
         if cache.evict_for(pages) {
             return true;
@@ -219,9 +219,9 @@ impl Scheduler {
         }
     }
 
-    /// Last resort for a branch that runs alone: lays out its own tokens anew, because segments split inside a page take
-    /// more pages than their tokens need; then all of its tokens, in an otherwise empty pool. So whether a branch fits
-    /// does not depend on history.
+    /// Last resort for a branch that runs alone: lays out its own tokens anew, because segments split inside a page
+    /// take more pages than their tokens need; then all of its tokens, in an otherwise empty pool. So whether a branch
+    /// fits does not depend on history.
     pub(super) fn reserve_alone(
         &mut self,
         id: BranchId,

@@ -1,11 +1,11 @@
-//! Admits urgent branches: those at the head of the queue whose priority is higher than that of the last running branch.
-//! They are admitted before the rows of a step are given out, and less urgent branches are preempted for them, last
-//! first: for a row of the step if all branches that may run do, and for pages as `admission` counts them.
+//! Admits urgent branches: those at the head of the queue whose priority is higher than that of the last running
+//! branch. They are admitted before the rows of a step are given out, and less urgent branches are preempted for them,
+//! last first: for a row of the step if all branches that may run do, and for pages as `admission` counts them.
 //!
 //! No branch is preempted in vain: the branches to preempt are counted before, at least as many as suffice, and none if
-//! all of them would not suffice. So each admission of an urgent branch costs a bounded number of preemptions, and there
-//! are no others for its sake. A branch preempted for a more urgent one waits as if it had never been admitted: its keys
-//! and values stay cached, or in host memory, until somebody needs the room.
+//! all of them would not suffice. So each admission of an urgent branch costs a bounded number of preemptions, and
+//! there are no others for its sake. A branch preempted for a more urgent one waits as if it had never been admitted:
+//! its keys and values stay cached, or in host memory, until somebody needs the room.
 
 use super::{Entry, Ready, Scheduler, StepBudget, single};
 use crate::admission::Commitment;
@@ -52,8 +52,8 @@ impl Scheduler {
         self.next_queued(passed).filter(|first| first.is_more_urgent_than(*last))
     }
 
-    /// Rows of the next step that decodes, and prompts and given tokens of at least this priority, leave free. Rows that
-    /// several branches share are counted for each.
+    /// Rows of the next step that decodes, and prompts and given tokens of at least this priority, leave free. Rows
+    /// that several branches share are counted for each.
     fn rows_left_for(&self, priority: Priority, branches: &Branches, cache: &KvCache, budget: StepBudget) -> usize {
         let (mut decodes, mut chunks) = (0, 0);
         for place in &self.running {
@@ -68,7 +68,8 @@ impl Scheduler {
         budget.rows.saturating_sub(decodes).max(budget.prompt_rows).saturating_sub(chunks)
     }
 
-    /// Preempts as many less urgent branches as `place` needs to be admitted. False, and none, if all would not suffice.
+    /// Preempts as many less urgent branches as `place` needs to be admitted. False, and none, if all would not
+    /// suffice.
     fn make_way(
         &mut self,
         place: QueueKey,
@@ -93,8 +94,8 @@ impl Scheduler {
         true
     }
 
-    /// How many less urgent branches, from the last on, must give way until pages suffice for `place`; all of them if it
-    /// would then run alone. `None` if pages would not suffice even then.
+    /// How many less urgent branches, from the last on, must give way until pages suffice for `place`; all of them if
+    /// it would then run alone. `None` if pages would not suffice even then.
     fn count_in_the_way(&self, place: QueueKey, branches: &Branches, cache: &KvCache) -> Option<usize> {
         let mut less_urgent: Vec<QueueKey> = self.running.iter().chain(&self.preempted).copied().collect();
         less_urgent.retain(|other| place.is_more_urgent_than(*other));

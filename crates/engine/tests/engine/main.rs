@@ -1,7 +1,7 @@
 //! The engine on a tiny random model: whatever the batch, the plan, the pool and the order of commands, the same draws.
 //! Also whether engines collect each step before the next is submitted or run ahead, and, for what does not look inside
-//! an engine, with three of them behind one handle: `bench::Mode`. `generate` and the trees that stand on an engine are tested in crates/launch, jobs of real sizes in
-//! crates/estimate.
+//! an engine, with three of them behind one handle: `bench::Mode`. `generate` and the trees that stand on an engine are
+//! tested in crates/launch, jobs of real sizes in crates/estimate.
 
 #[macro_use]
 mod bench;

@@ -1,6 +1,6 @@
 //! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
 
-use offshoot_backend::{Backend, Pick, RowToken, SampleRequest, Sampled, StepBatch};
+use offshoot_backend::{Backend, Pick, RowToken, SampleRequest, SampledToken, StepBatch};
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_cpu::{Cpu, KvStore};
 use offshoot_kv::plan::Planner;
@@ -11,7 +11,7 @@ use super::bench::{Mode, Shape, decoder, draw, finish, key, length, prompt, room
 use offshoot_engine::{EngineConfig, SamplingParams};
 
 /// `picks[i]` draws a token after the first `tokens.len() - picks.len() + 1 + i` tokens.
-pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<Sampled> {
+pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<SampledToken> {
     let (mut backend, mut decoder) = decoder(shape);
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, Planner::Flat);
     let n = u32::try_from(tokens.len()).unwrap();

@@ -1,5 +1,5 @@
-//! States of delta-rule layers: whoever forks where, in whatever pool, computes what a fresh computation does, to the last
-//! bit.
+//! States of delta-rule layers: whoever forks where, in whatever pool, computes what a fresh computation does, to the
+//! last bit.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;

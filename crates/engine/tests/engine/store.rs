@@ -195,7 +195,8 @@ fn scores_and_given_texts_are_stored_and_read(mode: Mode) {
     let (second, once_more, read) = play(Some(store(folder.path())));
     assert_eq!((&first, &second), (&expected, &expected));
     assert_eq!((&again, &once_more), (&scored, &scored));
-    // The second child needs no more than the first chunk: it may compute the 30 tokens after it while the second is read.
+    // The second child needs no more than the first chunk: it may compute the 30 tokens after it while the second is
+    // read.
     assert!((2 * CHUNK as u64 - 30..=2 * CHUNK as u64).contains(&read.prompt_tokens_stored), "{read:?}");
 }
 
@@ -278,7 +279,8 @@ fn the_prefixes_used_longest_ago_go_first_from_their_ends(mode: Mode) {
     assert_eq!((tokens(&metrics), files(&none.folder).len()), (counts(PROMPT, 0), 0));
 }
 
-/// Replaces the file of the first chunk of `prompt(1, PROMPT)` by a pipe: the engine's reader blocks until a test writes.
+/// Replaces the file of the first chunk of `prompt(1, PROMPT)` by a pipe: the engine's reader blocks until a test
+/// writes.
 fn block(mode: Mode, folder: &Path) -> PathBuf {
     run(mode, Some(store(folder)), prompt(1, PROMPT));
     run(mode, Some(store(&folder.join("short"))), prompt(1, CHUNK));
@@ -332,8 +334,8 @@ fn a_folder_that_vanishes_ends_writing_and_not_the_job(mode: Mode) {
     let folder = top.path().join("store");
     let engine = engine(mode, Some(store(&folder)));
     let first = sample(&engine, "item", prompt(1, PROMPT), 3, length(5));
-    // While idle, the engine writes what is left; a metrics reply says nothing of that, so both may be. The folder goes at
-    // once: removed file by file, it would get new ones meanwhile.
+    // While idle, the engine writes what is left; a metrics reply says nothing of that, so both may be. The folder goes
+    // at once: removed file by file, it would get new ones meanwhile.
     fs::rename(&folder, top.path().join("gone")).unwrap();
     let second = sample(&engine, "item", prompt(2, PROMPT), 3, length(5));
     drop(engine);

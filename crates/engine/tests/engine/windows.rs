@@ -341,8 +341,8 @@ fn a_long_scored_text_needs_few_pages_of_layers_with_a_window(mode: Mode) {
     }
 }
 
-/// Branches that are scored from many positions of the same texts, beside some that sample from them: whoever computes a
-/// row, and however few pages there are, the scores are the same.
+/// Branches that are scored from many positions of the same texts, beside some that sample from them: whoever computes
+/// a row, and however few pages there are, the scores are the same.
 fn scores_are_the_same_however_few_pages_there_are(mode: Mode) {
     for seed in 0..6 {
         let mut dice = Dice::new(seed);

@@ -125,7 +125,9 @@ fn costs(seed: u64) -> PrefixCosts {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn trees_do_not_depend_on_the_number_of_replicas(seed in any::<u64>(), sizes in prop::collection::vec(1..20usize, 2..5)) {
+    fn trees_do_not_depend_on_the_number_of_replicas(
+        seed in any::<u64>(), sizes in prop::collection::vec(1..20usize, 2..5)
+    ) {
         let costs = costs(seed);
         within_a_minute(move || {
             let (alone, log) = Engines::equal(1, 128).start();

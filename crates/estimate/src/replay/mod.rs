@@ -1,8 +1,8 @@
 //! Replays jobs through the real engine and scheduler, step by step: on a simulated device, to estimate the time of a
-//! batch or a trace of arrivals without computing it, or on a real device by the wall clock (`offshoot-lab bench batches`). Jobs
-//! consist of lengths and of synthetic texts (`prompt`); they come from recorded traces (`read`) or are generated
-//! (`synthetic`). The device profile gives the time of a simulated step (see `backend::sim`, also for its accuracy);
-//! the engine's own scheduler assigns the rows.
+//! batch or a trace of arrivals without computing it, or on a real device by the wall clock
+//! (`offshoot-lab bench batches`). Jobs consist of lengths and of synthetic texts (`prompt`); they come from recorded
+//! traces (`read`) or are generated (`synthetic`). The device profile gives the time of a simulated step (see
+//! `backend::sim`, also for its accuracy); the engine's own scheduler assigns the rows.
 
 mod drive;
 mod job;

@@ -129,15 +129,12 @@ impl LoadedModel {
             states: self.states,
             ..EngineBudget::default()
         };
-        Launch {
-            model: ModelSource::random(&self.config, self.dtype),
-            tokenizer: None,
-            demand: match settings.pool_bytes {
-                Some(_) => Demand::unbounded(),
-                None => Demand::new(usize::MAX, |_, page_tokens| useful_tokens(job, page_tokens)),
-            },
-            options: EngineOptions { budget, plan: Some(settings.planner), ..EngineOptions::default() },
-        }
+        let demand = match settings.pool_bytes {
+            Some(_) => Demand::unbounded(),
+            None => Demand::new(usize::MAX, |_, page_tokens| useful_tokens(job, page_tokens)),
+        };
+        let engine = EngineOptions { budget, plan: Some(settings.planner), ..EngineOptions::default() };
+        engine.launch(ModelSource::random(&self.config, self.dtype), None, demand)
     }
 }
 

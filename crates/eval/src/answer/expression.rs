@@ -172,7 +172,8 @@ mod tests {
             }
             let numbers: Vec<String> = numbers.iter().rev().map(i64::to_string).collect();
             let whole = value.0 % value.1 == 0.0;
-            let target = ExpressionTarget::new(&numbers.join(" "), &format!("{}", (value.0 / value.1).floor())).expect("numbers");
+            let target = ExpressionTarget::new(&numbers.join(" "), &format!("{}", (value.0 / value.1).floor()))
+                .expect("numbers");
             prop_assert_eq!(target.accepts(&text), whole);
             let one_more = format!("{text} + 1");
             prop_assert!(!target.accepts(&one_more));

@@ -112,12 +112,12 @@ pub(crate) fn prompt(fields: RecordFields) -> FieldResult<String> {
     let question = fields.text("question_content")?;
     Ok(match fields.optional_text("starter_code")?.filter(|code| !code.trim().is_empty()) {
         Some(code) => format!(
-            "### Question:\n{question}\n\n### Format: Complete this code and put it between fences.\n```python\n{code}\n```\n\n### \
-             Answer:\n"
+            "### Question:\n{question}\n\n### Format: Complete this code and put it between fences.\n\
+             ```python\n{code}\n```\n\n### Answer:\n"
         ),
         None => format!(
-            "### Question:\n{question}\n\n### Format: Write a Python program that reads standard input and writes standard \
-             output, between fences.\n\n### Answer:\n"
+            "### Question:\n{question}\n\n### Format: Write a Python program that reads standard input and writes \
+             standard output, between fences.\n\n### Answer:\n"
         ),
     })
 }

@@ -1,5 +1,5 @@
-//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, Parquet, or APPS's own folder of folders. The sibling modules
-//! interpret the records.
+//! Problem files: JSON lines, a JSON list or CSV, gzipped or not, Parquet, or APPS's own folder of folders. The sibling
+//! modules interpret the records.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,8 @@ pub struct BenchmarkRecord {
     pub fields: Map<String, Value>,
 }
 
-/// Why no candidate of a problem can be judged: its record is no valid problem, or its own tests fail. Its `Debug` text is part of the fingerprint of a scoring's settings.
+/// Why no candidate of a problem can be judged: its record is no valid problem, or its own tests fail. Its `Debug` text
+/// is part of the fingerprint of a scoring's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     pub why: String,

@@ -1,6 +1,6 @@
-//! Records of results in columns, as Arrow lays them out in memory: the lines of `samples.jsonl`, of `items.jsonl` and of
-//! votes, in columns whose types are the same for every run. Python hands them on as they are; `write` writes them as
-//! Parquet. What the fields mean is up to those that write the lines.
+//! Records of results in columns, as Arrow lays them out in memory: the lines of `samples.jsonl`, of `items.jsonl` and
+//! of votes, in columns whose types are the same for every run. Python hands them on as they are; `write` writes them
+//! as Parquet. What the fields mean is up to those that write the lines.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -44,8 +44,8 @@ pub enum Kind {
 pub type Fields = Vec<(&'static str, Kind)>;
 
 impl RecordKind {
-    /// The columns. Votes, alternatives and judgements are structs; `scores` has a list for each sample, its steps' or of
-    /// its only value; what is a text or a number, as `stop` is, is a text.
+    /// The columns. Votes, alternatives and judgements are structs; `scores` has a list for each sample, its steps' or
+    /// of its only value; what is a text or a number, as `stop` is, is a text.
     pub fn fields(self) -> Fields {
         use Kind::{Bool, F32, F64, I64, Struct, Text, U32};
         match self {
@@ -247,8 +247,8 @@ impl Column {
         Ok(())
     }
 
-    /// Adds a value of JSON: a tuple to a struct as its fields, one value to a list as its only item, what is no text to
-    /// texts as its JSON. Fields without a column are left out.
+    /// Adds a value of JSON: a tuple to a struct as its fields, one value to a list as its only item, what is no text
+    /// to texts as its JSON. Fields without a column are left out.
     fn push(&mut self, value: Value) -> Result<()> {
         match (&mut self.data, value) {
             (_, Value::Null) => return self.push_null(),

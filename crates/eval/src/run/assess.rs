@@ -95,8 +95,9 @@ pub fn question_of(task: &Task, item: &Item) -> Result<String> {
     }
 }
 
-/// What an item's outcome answers, for its results: the answer that was chosen, or that of the only sample; the sample's
-/// text, if the task does not define answers. `None`: nothing was chosen among several samples, or there is no answer.
+/// What an item's outcome answers, for its results: the answer that was chosen, or that of the only sample; the
+/// sample's text, if the task does not define answers. `None`: nothing was chosen among several samples, or there is no
+/// answer.
 pub fn answer_of(task: &Task, outcome: &Outcome) -> Option<String> {
     let chosen = outcome.samples.iter().find(|sample| Some(sample.index) == outcome.chosen);
     let only = || outcome.samples.first().filter(|_| outcome.samples.len() == 1);

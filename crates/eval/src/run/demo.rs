@@ -145,7 +145,7 @@ fn quietly(prepared: &PreparedRun, options: &RunOptions, interrupted: &AtomicBoo
     let runner = ItemRunner { prepared, launched: &launched, options, journal: None, progress: &progress, interrupted };
     let run = runner.work(Earlier::default());
     progress.finish();
-    Ok((run?, launched.engine.facts().exact))
+    Ok((run?, launched.engine.facts().batch_invariant))
 }
 
 /// Prints a problem's question, its first sample and the vote of all samples.

@@ -63,7 +63,8 @@ pub struct Process {
     pub ended: Option<u64>,
     pub device: String,
     /// Whether that device guarantees the same samples whatever else it computes.
-    pub exact: bool,
+    #[serde(rename = "exact")]
+    pub batch_invariant: bool,
     /// The code path that then determines the last bits.
     pub arithmetic: String,
     /// Its prompt tokens. `None`: it was killed.
@@ -72,13 +73,13 @@ pub struct Process {
 
 impl Process {
     pub fn on(launched: &Launched) -> Self {
-        let EngineFacts { device, arithmetic, exact, .. } = launched.engine.facts().clone();
-        Self { started: now(), ended: None, device, exact, arithmetic, prompts: None }
+        let EngineFacts { device, arithmetic, batch_invariant, .. } = launched.engine.facts().clone();
+        Self { started: now(), ended: None, device, batch_invariant, arithmetic, prompts: None }
     }
 
     /// Whether both guarantee the same samples. Also true for two processes on the same device without that guarantee.
     fn draws_as(&self, other: &Process) -> bool {
-        match (self.exact, other.exact) {
+        match (self.batch_invariant, other.batch_invariant) {
             (true, true) => self.arithmetic == other.arithmetic,
             (false, false) => self.device == other.device,
             _ => false,
@@ -213,11 +214,11 @@ impl Manifest {
     pub fn warn_of_devices(&self, now: &Process) {
         let Some(before) = self.processes.iter().find(|before| !before.draws_as(now)) else { return };
         let [begun, goes_on] = [before, now].map(|process| {
-            let Process { device, exact, arithmetic, .. } = process;
-            match (before.device == now.device, before.exact == now.exact) {
+            let Process { device, batch_invariant, arithmetic, .. } = process;
+            match (before.device == now.device, before.batch_invariant == now.batch_invariant) {
                 (false, _) => format!("on {device}"),
                 (true, true) => format!("on {arithmetic}"),
-                (true, false) if *exact => format!("with {DETERMINISTIC}"),
+                (true, false) if *batch_invariant => format!("with {DETERMINISTIC}"),
                 (true, false) => format!("without {DETERMINISTIC}"),
             }
         });
@@ -268,7 +269,8 @@ mod tests {
 
     #[test]
     fn what_decides_samples_is_told_from_what_does_not() {
-        let before = json!({"name": "a", "model": "m", "method": {"sample": {"samples": 4}}, "sampling": {"seed": 1, "top_p": 0.9}});
+        let before = json!({"name": "a", "model": "m", "method": {"sample": {"samples": 4}},
+            "sampling": {"seed": 1, "top_p": 0.9}});
         let with = |path: &str, value: Value| {
             let mut task = before.clone();
             *task.pointer_mut(path).expect("it is there") = value;

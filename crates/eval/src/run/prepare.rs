@@ -157,8 +157,8 @@ impl PreparedRun {
         prompts + 2 * page_tokens * self.items.len() + samples
     }
 
-    /// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so that
-    /// a sample always waits to start.
+    /// Number of items worked on at once: enough to fill the engine's branches with their samples, and some more, so
+    /// that a sample always waits to start.
     pub fn in_flight(&self, branches: usize) -> usize {
         let samples = self.task.method.samples_at_once() as usize;
         let full = branches.div_ceil(samples);
@@ -173,7 +173,7 @@ impl PreparedRun {
         };
         let samples = self.items.len() * self.task.method.samples() as usize;
         let model = ModelSource::folder_of(&self.folder, self.facts.dtype);
-        options.engine.launch(model, &self.tokenizer, Demand::new(samples, tokens))
+        options.engine.launch(model, Some(&self.tokenizer), Demand::new(samples, tokens))
     }
 
     /// Refuses the run if the prompt with the longest text, with one sample, does not fit into KV memory even alone.

@@ -177,8 +177,8 @@ fn check_method(task: &Task, manifest: &Manifest, was: &Method, lines: &[Map<Str
         matches!(task.method, Method::SelfConsistency { .. } | Method::BestOfN { .. } | Method::Sample { .. });
     if !was.draws_alike() || !is_told_by_samples || task.method.spares().is_some() {
         return refused(
-            "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by `logprob`, \
-             `mean_logprob` or `grade` that stop nothing early), for no model is asked",
+            "the run's own method (or, of independent samples, `sample`, or `self_consistency` and `best_of_n` by \
+             `logprob`, `mean_logprob` or `grade` that stop nothing early), for no model is asked",
         );
     }
     let cancelled = |line: &Map<String, Value>| line.get("cancelled").and_then(Value::as_u64).unwrap_or(0);
@@ -208,12 +208,13 @@ fn say_what_was_stopped(graded: &Graded, task: &Task, manifest: &Manifest) {
     let items = counted(stopped as u64, "item");
     match task.method.spares() {
         Some(EarlyStop::Decided) if stopped > 0 && (open > 0 || has_changed("answer")) => out::aside(format_args!(
-            "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are not decided by \
-             the answers found now"
+            "warning: the votes of {items} were stopped when the run's own answers decided them; {open} of these are \
+             not decided by the answers found now"
         )),
         Some(EarlyStop::Passed) if stopped > 0 && (open > 0 || has_changed("answer") || has_changed("grade")) => {
             out::aside(format_args!(
-                "warning: {items} were stopped when a sample passed the run's own grader; in {open} of these none passes now"
+                "warning: {items} were stopped when a sample passed the run's own grader; in {open} of these none \
+                 passes now"
             ));
         }
         _ => {}

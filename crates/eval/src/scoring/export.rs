@@ -115,7 +115,8 @@ impl Scored<'_> {
             BenchmarkFormat::HumanEval | BenchmarkFormat::EvalPlus => "humaneval",
             format => format.name(),
         };
-        let config = json!({"tasks": task, "problems": self.problems_path, "judge": concat!("offshoot ", env!("CARGO_PKG_VERSION"))});
+        let config = json!({"tasks": task, "problems": self.problems_path,
+            "judge": concat!("offshoot ", env!("CARGO_PKG_VERSION"))});
         json!({task: named(&self.tally.pass_at(&self.tally.right, self.ks)), "config": config})
     }
 
@@ -192,7 +193,8 @@ impl JudgedLine {
         }
         let (id, solution, base_status) = (json!(listed.id), json!(solution), json!(status(base_passed)));
         format!(
-            "{{\"task_id\": {id}, \"solution\": {solution}, \"base_status\": {base_status}, \"plus_status\": {plus_status}, \
+            "{{\"task_id\": {id}, \"solution\": {solution}, \"base_status\": {base_status}, \
+             \"plus_status\": {plus_status}, \
              \"base_fail_tests\": {base_failed}, \"plus_fail_tests\": {plus_failed}}}"
         )
     }

@@ -1,6 +1,6 @@
-//! Reads a task file as JSON: removes comments, applies changes from the command line, and checks it against the schema of
-//! the types that read it (`schema`). Errors name the file, the key, what was expected and what was found. `task` defines
-//! the keys and gives them meaning.
+//! Reads a task file as JSON: removes comments, applies changes from the command line, and checks it against the schema
+//! of the types that read it (`schema`). Errors name the file, the key, what was expected and what was found. `task`
+//! defines the keys and gives them meaning.
 
 pub(crate) mod schema;
 pub(crate) mod values;
@@ -95,8 +95,8 @@ impl TaskSource {
         serde_json::from_value(value).map_err(|error| Error::format(&self.path, error.to_string()))
     }
 
-    /// The path that `typed` on the command line names: of the current folder or, where it has none, of the task file's,
-    /// as it was typed.
+    /// The path that `typed` on the command line names: of the current folder or, where it has none, of the task
+    /// file's, as it was typed.
     fn meant(&self, at: &str, typed: &str) -> Result<String> {
         let here = std::path::absolute(typed).map_err(Error::io(typed, "find the current folder beside"))?;
         let beside = self.resolve(typed);
@@ -104,7 +104,8 @@ impl TaskSource {
         match (is_there(&here), is_there(&beside)) {
             _ if here == beside => Ok(typed.to_string()),
             (true, _) => Ok(here.display().to_string()),
-            // A model that is in neither folder may be a name on the Hugging Face Hub, about which its reader says more.
+            // A model that is in neither folder may be a name on the Hugging Face Hub, about which its reader says
+            // more.
             (false, is_beside) if is_beside || at == "model" => Ok(typed.to_string()),
             (false, _) => Err(Error::value(
                 format!("{SET} {at}"),
@@ -194,8 +195,8 @@ fn lookup<'v>(root: &'v Value, at: &str) -> Option<&'v Value> {
     })
 }
 
-/// Whether there is a file or folder at `path`. Of a pattern (`*`) or a template (`{{…}}`), only the folder before it is
-/// known.
+/// Whether there is a file or folder at `path`. Of a pattern (`*`) or a template (`{{…}}`), only the folder before it
+/// is known.
 fn is_there(path: &Path) -> bool {
     let is_fixed = |path: &Path| !path.to_string_lossy().contains(['*', '{']);
     path.ancestors().find(|path| is_fixed(path)).is_some_and(Path::exists)

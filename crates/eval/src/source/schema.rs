@@ -1,6 +1,6 @@
-//! Checks a task file against the JSON Schema of the types that read it. An error names the key, what was expected there
-//! and what was found. Covers the keywords that `schemars` writes for such types. [`EXPECTED`] is the sentence for an
-//! error where the keywords alone make none that people say; `help` prints the same sentences.
+//! Checks a task file against the JSON Schema of the types that read it. An error names the key, what was expected
+//! there and what was found. Covers the keywords that `schemars` writes for such types. [`EXPECTED`] is the sentence
+//! for an error where the keywords alone make none that people say; `help` prints the same sentences.
 
 use regex::Regex;
 use serde_json::{Map, Value};

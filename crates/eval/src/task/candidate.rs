@@ -163,8 +163,9 @@ impl JudgeGrade {
 }
 
 impl ItemTests {
-    /// The candidate in a sample's text, behind its reasoning. Fenced code without indentation is a program; it follows the prompt's
-    /// definitions, so that it can use the prompt's imports. Indented code is the body of the prompt's function.
+    /// The candidate in a sample's text, behind its reasoning. Fenced code without indentation is a program; it follows
+    /// the prompt's definitions, so that it can use the prompt's imports. Indented code is the body of the prompt's
+    /// function.
     pub fn candidate(&self, text: &str) -> CandidateText {
         let text = &*answer_part(text);
         let code = match (self.extract, fenced(text)) {

@@ -1,4 +1,5 @@
-//! `offshoot help task`: every key of a task file, from the schema that also checks it; and the schema itself, for editors.
+//! `offshoot help task`: every key of a task file, from the schema that also checks it; and the schema itself, for
+//! editors.
 
 use std::collections::HashMap;
 

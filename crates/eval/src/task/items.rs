@@ -91,8 +91,8 @@ pub(crate) struct ItemFileSettings {
     subset: Option<String>,
     /// The field that gets the text for which the `*` of `path` stands.
     matched: Option<String>,
-    /// With `matched`: the form of the files' names, with one `*`. Then `path` may also be one such file, or a folder of
-    /// them.
+    /// With `matched`: the form of the files' names, with one `*`. Then `path` may also be one such file, or a folder
+    /// of them.
     #[schemars(extend("x-expected" = "a file's name with one `*`"))]
     names: Option<String>,
     /// The questions about documents. Each becomes an item `document/0`, `document/1` …, with the document's fields and

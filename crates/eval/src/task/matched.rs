@@ -27,8 +27,8 @@ impl NamePattern {
     }
 }
 
-/// The files at `path`, each with the text matched by the star of its name, sorted by that text. `path` is a pattern, or
-/// with `names` also a folder or one file.
+/// The files at `path`, each with the text matched by the star of its name, sorted by that text. `path` is a pattern,
+/// or with `names` also a folder or one file.
 pub(crate) fn files(path: &Path, names: Option<&NamePattern>) -> Result<Vec<(String, PathBuf)>> {
     let Some(names) = names else { return matching(path) };
     if path.is_dir() {

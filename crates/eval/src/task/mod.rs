@@ -1,6 +1,6 @@
-//! A task file defines items, prompt, sampling, search, answers and grading. This module defines its keys, as types whose
-//! schema checks a file and is printed by `offshoot help task`; renders prompts, extracts answers and grades them. `run`
-//! executes a task.
+//! A task file defines items, prompt, sampling, search, answers and grading. This module defines its keys, as types
+//! whose schema checks a file and is printed by `offshoot help task`; renders prompts, extracts answers and grades
+//! them. `run` executes a task.
 
 pub mod candidate;
 mod documents;
@@ -42,8 +42,8 @@ use offshoot_text::reasoning::answer_part;
 use prompt::{PromptSettings, PromptTemplate};
 pub use template::TEMPLATES;
 
-/// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths are
-/// relative to the file; those of the command line to the current folder.
+/// A task file. It is JSON; `//` comments and a comma before a closing bracket are allowed, `null` means absent. Paths
+/// are relative to the file; those of the command line to the current folder.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(title = "A task of Offshoot")]
 struct TaskSettings {

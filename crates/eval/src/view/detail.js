@@ -27,7 +27,8 @@ function showDetail(pane, tree, id) {
     }
   }
   fact("Tokens", tokensAndBytes(node.tokens, each));
-  fact("Shared by", node.branches === 1 ? "not shared: one branch holds it" : `${count(node.branches)} branches, held once`);
+  fact("Shared by",
+    node.branches === 1 ? "not shared: one branch holds it" : `${count(node.branches)} branches, held once`);
   if (node.branches > 1) {
     fact("Sharing saves", tokensAndBytes(node.tokens * (node.branches - 1), each));
   }
@@ -35,7 +36,8 @@ function showDetail(pane, tree, id) {
   fact("Attention", attentionOf(attention));
   for (const [key, value] of Object.entries(sample).concat(Object.entries(judged ?? {}))) {
     const words = key.replaceAll("_", " ");
-    fact(words[0].toUpperCase() + words.slice(1), value === null ? "none" : visible(typeof value === "object" ? JSON.stringify(value) : String(value)));
+    fact(words[0].toUpperCase() + words.slice(1),
+      value === null ? "none" : visible(typeof value === "object" ? JSON.stringify(value) : String(value)));
   }
   fact("Children", node.children.length === 0 ? null : count(node.children.length));
   fact("Node", String(node.id));

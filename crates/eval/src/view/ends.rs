@@ -81,13 +81,11 @@ mod tests {
     use serde_json::json;
 
     fn trace(nodes: &[(Option<usize>, u64, usize, f64, &str)]) -> Trace {
-        let node = |(id, &(parent, ordinal, tokens, logprob, text)): (
-            usize,
-            &(Option<usize>, u64, usize, f64, &str),
-        )| {
-            json!({"id": id, "parent": parent, "kind": "sample", "ordinal": ordinal, "state": "closed", "finish": "length",
-                   "score": null, "tokens": tokens, "logprob": logprob, "text": text})
-        };
+        let node =
+            |(id, &(parent, ordinal, tokens, logprob, text)): (usize, &(Option<usize>, u64, usize, f64, &str))| {
+                json!({"id": id, "parent": parent, "kind": "sample", "ordinal": ordinal, "state": "closed",
+                   "finish": "length", "score": null, "tokens": tokens, "logprob": logprob, "text": text})
+            };
         let nodes: Vec<Value> = nodes.iter().enumerate().map(node).collect();
         serde_json::from_value(json!({"item": "x", "kv_bytes_per_token": null, "nodes": nodes})).expect("a trace")
     }

@@ -1,6 +1,6 @@
 "use strict";
-// The page's data: the run, its items, and for the item on show a tree whose nodes know their children. Nothing here touches
-// what is drawn.
+// The page's data: the run, its items, and for the item on show a tree whose nodes know their children. Nothing here
+// touches what is drawn.
 
 const run = JSON.parse(document.getElementById("run").textContent);
 const trees = new Map();
@@ -145,7 +145,9 @@ function rightOrWrong(correct) {
   return correct ? ["right", "right"] : ["wrong", "wrong"];
 }
 
-/** Text with what cannot be seen, or would turn the direction of what follows, as its number; line ends and tabs stay. */
+/**
+ * Text with what cannot be seen, or would turn the direction of what follows, as its number; line ends and tabs stay.
+ */
 function visible(text) {
   const unseen = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
   return text.replace(unseen, (c) => `⟨${c.codePointAt(0).toString(16)}⟩`);

@@ -1,5 +1,6 @@
 "use strict";
-// The tree as an indented list, a row a node. Only rows in sight are elements, so that ten thousand nodes scroll like ten.
+// The tree as an indented list, a row a node. Only rows in sight are elements, so that ten thousand nodes scroll like
+// ten.
 
 class Outline {
   static rowHeight = 26;
@@ -64,7 +65,8 @@ class Outline {
     }
     const { rowHeight, spare } = Outline;
     const first = Math.max(0, Math.floor(this.list.scrollTop / rowHeight) - spare);
-    const end = Math.min(this.rows.length, Math.ceil((this.list.scrollTop + this.list.clientHeight) / rowHeight) + spare);
+    const end = Math.min(this.rows.length,
+      Math.ceil((this.list.scrollTop + this.list.clientHeight) / rowHeight) + spare);
     for (const [row, drawn] of this.drawn) {
       if (row < first || row >= end) {
         drawn.remove();
@@ -113,7 +115,8 @@ class Outline {
     }
     text.append(element("span", "snippet", snippet(node)));
     if (!node.open && node.children.length > 0) {
-      text.append(element("span", "badge", `${count(node.children.length)} ${node.children.length === 1 ? "child" : "children"}`));
+      text.append(element("span", "badge",
+        `${count(node.children.length)} ${node.children.length === 1 ? "child" : "children"}`));
     }
     row.append(text);
 
@@ -190,7 +193,9 @@ class Outline {
     const at = this.place.get(this.selected) ?? 0;
     const node = this.tree.nodes[this.selected];
     const page = Math.max(1, Math.floor(this.list.clientHeight / Outline.rowHeight) - 1);
-    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    const step = {
+      ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity
+    }[event.key];
     if (step !== undefined) {
       this.select(this.rows[Math.max(0, Math.min(this.rows.length - 1, at + step))]);
     } else if (event.key === "ArrowRight" && event.shiftKey) {

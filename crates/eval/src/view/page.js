@@ -1,5 +1,6 @@
 "use strict";
-// The page: the list of items, search and keys; hands the item on show to the outline and the node on show to the detail pane.
+// The page: the list of items, search and keys; hands the item on show to the outline and the node on show to the
+// detail pane.
 
 const part = (id) => document.getElementById(id);
 const list = part("items");
@@ -16,11 +17,13 @@ function showRun() {
   const facts = [["items", count(run.items.length)], ["nodes", count(sum((item) => item.nodes))]];
   if (graded.length > 0) {
     const right = graded.filter((item) => item.correct).length;
-    facts.push(["right", `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)}\u00a0%)`]);
+    facts.push(["right",
+      `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)}\u00a0%)`]);
   }
   const held = sum((item) => item.held);
   const unshared = sum((item) => item.unshared);
-  facts.push(["tokens held", count(held)], ["without sharing", `${count(unshared)} (${(unshared / Math.max(held, 1)).toFixed(1)} ×)`]);
+  facts.push(["tokens held", count(held)],
+    ["without sharing", `${count(unshared)} (${(unshared / Math.max(held, 1)).toFixed(1)} ×)`]);
   if (run.items.every((item) => item.kv_bytes_per_token !== null) && run.items.length > 0) {
     facts.push(["keys and values", bytes(sum((item) => item.held * item.kv_bytes_per_token))]);
   }
@@ -33,7 +36,8 @@ function showRun() {
     const mark = typeof item.correct === "boolean" ? rightOrWrong(item.correct)[1] : "open";
     row.append(element("span", `mark ${mark}`, { right: "✓", wrong: "✗", open: "·" }[mark]));
     row.append(element("span", "name", visible(String(item.id))));
-    row.append(element("span", "prediction", typeof item.prediction === "string" ? visible(item.prediction.slice(0, 60)) : ""));
+    row.append(element("span", "prediction",
+      typeof item.prediction === "string" ? visible(item.prediction.slice(0, 60)) : ""));
     row.append(element("span", "hits"));
     list.append(row);
   });
@@ -58,7 +62,8 @@ function showItem(number) {
     verdict.append(element("span", `badge ${kind}`, word));
   }
   const unshared = run.items[number].unshared;
-  const facts = [`${count(nodes.length)} nodes`, `${tokensAndBytes(held, item.kv_bytes_per_token)} held`, `${count(unshared)} without sharing`];
+  const facts = [`${count(nodes.length)} nodes`, `${tokensAndBytes(held, item.kv_bytes_per_token)} held`,
+    `${count(unshared)} without sharing`];
   if (typeof item.prediction === "string") {
     facts.unshift(`predicts ${visible(item.prediction.slice(0, 80))}`);
   }

@@ -477,7 +477,9 @@ proptest! {
 
     /// With perfect values, however few go on, a way is found where the proposals hold one.
     #[test]
-    fn with_perfect_values_a_way_is_found_if_there_is_one(seed: u64, breadth in 1usize..4, steps in 1usize..4, deep: bool) {
+    fn with_perfect_values_a_way_is_found_if_there_is_one(
+        seed: u64, breadth in 1usize..4, steps in 1usize..4, deep: bool
+    ) {
         let next = move |path: &str| made_up(seed, path).join("\n");
         let left = move |path: &str| steps - if path.is_empty() { 0 } else { path.matches('/').count() + 1 };
         let value = move |path: &str| f64::from(u8::from(can_win(&|path| made_up(seed, path), path, left(path))));

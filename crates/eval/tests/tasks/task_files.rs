@@ -344,7 +344,8 @@ fn bad_items_are_named_with_file_and_line() {
 fn documents_with_questions_become_items() {
     let desk = Desk::new();
     let documents = json!([
-        {"id": "d1", "document": "Long.", "questions": [{"question": "a?", "answer": "A"}, {"question": "b?", "answer": "B"}]},
+        {"id": "d1", "document": "Long.",
+         "questions": [{"question": "a?", "answer": "A"}, {"question": "b?", "answer": "B"}]},
         {"id": "d2", "document": "Short.", "questions": ["c?"], "answer": "C"},
         {"id": "d3", "document": "None.", "questions": []},
     ]);
@@ -460,7 +461,8 @@ fn numbers_with_exponents_are_references_of_their_value() {
         for normalise in ["latex", "number"] {
             let desk = Desk::new();
             let task = format!(
-                r#"{{"items": [{{"q": "", "a": {number}}}], "prompt": "{{{{q}}}}", "method": {{"sample": {{"samples": 1}}}},
+                r#"{{"items": [{{"q": "", "a": {number}}}], "prompt": "{{{{q}}}}",
+                "method": {{"sample": {{"samples": 1}}}},
                 "answer": {{"normalise": "{normalise}"}}, "grade": {{"exact": {{"field": "a"}}}}}}"#
             );
             let task = Task::load(&desk.put("t.json", task), &Overrides::default()).unwrap();

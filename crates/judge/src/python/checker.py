@@ -1,5 +1,5 @@
-"""Runs the tests of candidates, in one child of this process per candidate. The candidate's functions are proxies that send
-requests to its process and get data back, so that no candidate can change the code that compares and judges.
+"""Runs the tests of candidates, in one child of this process per candidate. The candidate's functions are proxies that
+send requests to its process and get data back, so that no candidate can change the code that compares and judges.
 """
 
 import __future__
@@ -34,8 +34,8 @@ class TestFault(BaseException):
 
 
 class Remote:
-    """A proxy of an object of the candidate. It equals only itself, because the candidate's own == cannot be trusted. For the same
-    reason `in` iterates over it, and it has no order, no arithmetic and no value as a number."""
+    """A proxy of an object of the candidate. It equals only itself, because the candidate's own == cannot be trusted.
+    For the same reason `in` iterates over it, and it has no order, no arithmetic and no value as a number."""
 
     __slots__ = ("number", "kind")
 
@@ -298,7 +298,8 @@ OWN_CODE = ("<tests>", "<helpers>")
 
 
 def own_lines(error):
-    """The lines of the tests' and helpers' code through which the exception passed, outermost first; each with its file."""
+    """The lines of the tests' and helpers' code through which the exception passed, outermost first; each with its
+    file."""
     lines, at = [], error.__traceback__
     while at is not None:
         if (file := at.tb_frame.f_code.co_filename) in OWN_CODE:
@@ -314,8 +315,9 @@ def at_test(error):
 
 
 def fails_an_import(error, imports):
-    """Whether one of the tests' import statements, at these lines, names what this interpreter lacks. A candidate cannot bring that
-    about: its own exceptions are marked, and a shortage of memory, which its answers can cause, has another message."""
+    """Whether one of the tests' import statements, at these lines, names what this interpreter lacks. A candidate
+    cannot bring that about: its own exceptions are marked, and a shortage of memory, which its answers can cause, has
+    another message."""
     if not isinstance(error, ImportError) or hasattr(error, "candidate"):
         return False
     lacks = isinstance(error, ModuleNotFoundError) or str(error).startswith("cannot import name ")
@@ -351,8 +353,8 @@ def named(wanted):
 
 
 def tested_builtin(called):
-    """If tests use no other name of the candidate, the tested function has the name of a Python builtin: the one function that they
-    call and the candidate defines. Otherwise builtins stay Python's."""
+    """If tests use no other name of the candidate, the tested function has the name of a Python builtin: the one
+    function that they call and the candidate defines. Otherwise builtins stay Python's."""
     found = named(called)
     return found if len(found) == 1 else {}
 
@@ -370,11 +372,13 @@ def as_module(name, value, code):
     return __import__(name) if names == attributes else value
 
 
-FUTURE = functools.reduce(operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 
 
-# Tests as code: the helpers, the statements before the first that mentions a name of the candidate, and the others; the names wanted
-# of the candidate, the names called, the lines of import statements, and the modules imported at the beginning.
+# Tests as code: the helpers, the statements before the first that mentions a name of the candidate, and the others; the
+# names wanted of the candidate, the names called, the lines of import statements, and the modules imported at the
+# beginning.
 Script = collections.namedtuple("Script", "helpers before rest wanted called imports modules")
 
 
@@ -449,7 +453,8 @@ def function_named(name):
 
 
 def own(make, *args):
-    """`make(*args)`, of the tests' own data: if it fails, the tests do, unless answers of the candidate take up the memory."""
+    """`make(*args)`, of the tests' own data: if it fails, the tests do, unless answers of the candidate take up the
+    memory."""
     try:
         return make(*args)
     except MemoryError:
@@ -510,7 +515,8 @@ def picture(value):
 
 
 def same_data(found, expected):
-    """Whether two values are equal: tuples count as lists, NaN equals NaN, and the tolerance is 1e-6 if a float is expected."""
+    """Whether two values are equal: tuples count as lists, NaN equals NaN, and the tolerance is 1e-6 if a float is
+    expected."""
     if isinstance(expected, list):
         return (
             isinstance(found, (list, tuple))

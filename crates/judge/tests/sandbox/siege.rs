@@ -1,6 +1,6 @@
-//! A siege: the programs of tests/hostile/siege.py, each with an honest neighbour. None may be accepted that passes a limit, none may do
-//! what is forbidden, and no neighbour may notice. Each program runs in one mode of the sandbox, by turns; with `OFFSHOOT_SIEGE=all`
-//! in all of them, with a table of what each used on standard output.
+//! A siege: the programs of tests/hostile/siege.py, each with an honest neighbour. None may be accepted that passes a
+//! limit, none may do what is forbidden, and no neighbour may notice. Each program runs in one mode of the sandbox, by
+//! turns; with `OFFSHOOT_SIEGE=all` in all of them, with a table of what each used on standard output.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;

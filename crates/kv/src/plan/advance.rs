@@ -1,10 +1,10 @@
 //! Advances a plan to the next step when every row is one token further and the tree is otherwise unchanged. Items,
 //! merge lists and rows stay; only the ends of the rows' own spans change.
 //!
-//! Invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row reads what
-//! a new plan would make it read. A row whose last page is full brings a new one ([`NewPage`]), which is appended to its
-//! span's pages; if there is no room after them, they move to the end of `AttentionPlan::pages` with twice the room. So a
-//! step costs time linear in the new pages, amortised.
+//! Invariant: an advanced plan passes `AttentionPlan::check` for the forest of the advanced rows, and each row reads
+//! what a new plan would make it read. A row whose last page is full brings a new one ([`NewPage`]), which is appended
+//! to its span's pages; if there is no room after them, they move to the end of `AttentionPlan::pages` with twice the
+//! room. So a step costs time linear in the new pages, amortised.
 
 use super::{AttentionPlan, GrowingSpan, KvSpan};
 use offshoot_core::ids::{GroupIx, PageId};

@@ -1,6 +1,6 @@
-//! Shares a level only where it pays, by a cost model: an item reads its keys and values once, but has a fixed cost, and
-//! a partial state for each row. Short or little-shared segments are folded into their children; long items are split at
-//! tile borders among several workers. In a deep thin chain everything folds into the leaf.
+//! Shares a level only where it pays, by a cost model: an item reads its keys and values once, but has a fixed cost,
+//! and a partial state for each row. Short or little-shared segments are folded into their children; long items are
+//! split at tile borders among several workers. In a deep thin chain everything folds into the leaf.
 
 use super::builder::{Division, Node, build};
 use super::{AttentionPlan, PlanHints};

@@ -1,5 +1,5 @@
-//! The walk over the forest that all planners share: turns one decision per segment into items. Tile rule, windows, spans
-//! and merge lists are handled here alone; a planner is only its [`Division`].
+//! The walk over the forest that all planners share: turns one decision per segment into items. Tile rule, windows,
+//! spans and merge lists are handled here alone; a planner is only its [`Division`].
 //!
 //! The walk keeps for each segment the position from which its rows are not covered yet (`open`, always the start of a
 //! tile). An item for rows of a segment covers the path from `open` to some end, across ancestors: a folded ancestor is

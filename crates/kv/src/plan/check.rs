@@ -1,5 +1,5 @@
-//! Checks that a plan is correct: every row reads each position it sees exactly once, reads only its own path, and keeps
-//! its tiles whole. For tests and debug builds; costs about as much as planning.
+//! Checks that a plan is correct: every row reads each position it sees exactly once, reads only its own path, and
+//! keeps its tiles whole. For tests and debug builds; costs about as much as planning.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! What a planner knows of the model and the device, and the cost of a plan's parts on a backend. Each backend names its [`CostModel`]; only `balanced` uses it.
+//! What a planner knows of the model and the device, and the cost of a plan's parts on a backend. Each backend names
+//! its [`CostModel`]; only `balanced` uses it.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +24,8 @@ pub struct PlanHints {
 
 /// Cost of an item, in nanoseconds of the whole device, for one layer: `item + kv bytes * kv_byte + states * state
 /// bytes * state_byte + rows * tokens * (a constant)`. The last term, the multiplications, is the same for every
-/// division of the work and is left out, except where rows are computed in tiles: a partly filled tile costs as much as a
-/// full one.
+/// division of the work and is left out, except where rows are computed in tiles: a partly filled tile costs as much as
+/// a full one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
     /// Per item: looking up its tiles, pages and queries.
@@ -40,8 +41,8 @@ pub struct CostModel {
 }
 
 /// An item with more packed rows (rows x query heads of a group) than memory-bound kernels handle is cut to tiles, one
-/// for each key head and `rows` packed rows. A tile costs by its tokens, not their bytes, which tiles of other rows have
-/// brought into the cache.
+/// for each key head and `rows` packed rows. A tile costs by its tokens, not their bytes, which tiles of other rows
+/// have brought into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiles {

@@ -120,8 +120,8 @@ fn read_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     read
 }
 
-/// Tokens of each segment that a flat plan reads: the rows of each segment read their whole context, from the first tile
-/// that they see.
+/// Tokens of each segment that a flat plan reads: the rows of each segment read their whole context, from the first
+/// tile that they see.
 fn flat_tokens(forest: &Forest, plan: &AttentionPlan) -> Vec<u64> {
     let mut flat = vec![0; forest.segments.len()];
     for index in 0..forest.segments.len() {

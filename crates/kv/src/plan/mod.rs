@@ -1,6 +1,7 @@
-//! Divides one step's attention. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state per row and
-//! head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions from a
-//! [`Forest`] to a plan, chosen by [`Planner`]; they compute with integers only and know neither model nor device.
+//! Divides one step's attention. An [`AttentionPlan`] lists work items (rows x KV spans -> one partial state per row
+//! and head) and how partials merge; sharing or not sharing a prefix is only a different plan. Planners are functions
+//! from a [`Forest`] to a plan, chosen by [`Planner`]; they compute with integers only and know neither model nor
+//! device.
 //!
 //! # Whole tiles
 //! Floating-point addition is not associative, so *where* a reduction breaks changes bits. Backends that promise

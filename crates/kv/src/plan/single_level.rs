@@ -2,9 +2,9 @@
 //! beneath; nothing else is shared. The segments are chosen so that the fewest keys and values are read: the optimum of
 //! the choice that BatchLLM makes for a job's prompts.
 //!
-//! Difference from BatchLLM: it chooses once per job, by the prompt tokens saved from computation; here each step chooses
-//! anew, by the tokens saved from reading, among live segments. If a tree branches once, the choice is its trunk, as in
-//! RelayAttention.
+//! Difference from BatchLLM: it chooses once per job, by the prompt tokens saved from computation; here each step
+//! chooses anew, by the tokens saved from reading, among live segments. If a tree branches once, the choice is its
+//! trunk, as in RelayAttention.
 //!
 //! Without any such segment nothing is shared: the flat plan. The rows of one segment are one sequence (a prompt chunk)
 //! and share an item over their whole path.

@@ -1,7 +1,7 @@
 //! Radix tree of segments: which runs of tokens are stored, in which pages, and who shares them. This file holds the
 //! arena and the life cycle of a segment (fork, computed, leases). `grow` adds slots, `path` holds queries, `admit`
-//! matches and splits, `evict` frees memory, `live` makes the snapshot of a step, `map` one for people, `integrity` checks the
-//! invariants.
+//! matches and splits, `evict` frees memory, `live` makes the snapshot of a step, `map` one for people, `integrity`
+//! checks the invariants.
 //! The tree moves integers only; the caller fills the slots with keys and values, in the order of `computed`.
 //!
 //! # Life of a segment
@@ -44,11 +44,11 @@
 //! evicted. After `evict` or `prune`, an id without a lease may be gone or reused.
 //!
 //! # States
-//! A model with delta-rule layers computes a row from the state that the rows before have left (`states`). A state has a
-//! slot and belongs to one position of one segment. It is a cache: rows whose state is not kept are computed again from
-//! the last one before, with the same result. A branch continues its own state in place; a fork reads the state at the
-//! end of the sealed segment and gets a slot with its first row, so that forking copies nothing. If slots are short, the
-//! state used least recently goes. States go with the tokens before them: on splits, truncation and removal.
+//! A model with delta-rule layers computes a row from the state that the rows before have left (`states`). A state has
+//! a slot and belongs to one position of one segment. It is a cache: rows whose state is not kept are computed again
+//! from the last one before, with the same result. A branch continues its own state in place; a fork reads the state at
+//! the end of the sealed segment and gets a slot with its first row, so that forking copies nothing. If slots are
+//! short, the state used least recently goes. States go with the tokens before them: on splits, truncation and removal.
 //!
 //! # Scores
 //! A segment keeps the log-probabilities of its tokens once they were computed (`scores`).

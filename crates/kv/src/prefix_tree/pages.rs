@@ -79,8 +79,8 @@ impl PrefixTree {
     }
 
     /// Gives the prompts of the path of `segment` slots in the groups with a window for as many tokens as a step may
-    /// compute next (`laying_ahead`), and for the one after them, which their last row may score. Slots reserved before a
-    /// failure stay reserved.
+    /// compute next (`laying_ahead`), and for the one after them, which their last row may score. Slots reserved before
+    /// a failure stay reserved.
     pub fn lay_ahead(&mut self, pool: &mut PagePool, segment: SegmentId) -> Result<(), OutOfPages> {
         match self.groups.window() {
             Some(_) => {
@@ -125,8 +125,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// How many pages texts will take. A branch has in each group with a window those of its prompt, and those of what it
-    /// has sampled.
+    /// How many pages texts will take. A branch has in each group with a window those of its prompt, and those of what
+    /// it has sampled.
     pub fn page_counts(&self) -> PageCounts {
         let sampled = |window: Window| window.most_kept().div_ceil(self.page_tokens as usize) + 1;
         let window_pages = self.groups.window().map(|window| self.most_numbers(window) + sampled(window));

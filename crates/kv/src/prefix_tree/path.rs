@@ -93,8 +93,8 @@ impl PrefixTree {
         parts
     }
 
-    /// The position from which on tokens of the path of `segment` have no slots yet in groups with a window; its end if all
-    /// have.
+    /// The position from which on tokens of the path of `segment` have no slots yet in groups with a window; its end if
+    /// all have.
     pub fn path_laid_upto(&self, segment: SegmentId) -> u32 {
         // What is above a computed token is computed, and so has slots.
         let mut laid = self.end(segment);

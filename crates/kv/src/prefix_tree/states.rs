@@ -1,6 +1,6 @@
 //! The states of delta-rule layers that are kept, each at a position of a segment. See *States* in the module's head.
-//! Keys and values of a path serve any position on it; a state serves the one position up to which it was computed. Where
-//! there is none, rows are computed again from the last one before, or from the start.
+//! Keys and values of a path serve any position on it; a state serves the one position up to which it was computed.
+//! Where there is none, rows are computed again from the last one before, or from the start.
 
 use super::state_table::{Held, Need, Snapshot, StateTable};
 use super::{PrefixTree, SegmentState};
@@ -78,8 +78,8 @@ impl PrefixTree {
         self.set_need(slot, Need::Checkpoint);
     }
 
-    /// Marks the checkpoint in `slot`, which the prefix store has now, as one that nobody needs, unless its segment ends
-    /// there: it makes way for others that are to be stored.
+    /// Marks the checkpoint in `slot`, which the prefix store has now, as one that nobody needs, unless its segment
+    /// ends there: it makes way for others that are to be stored.
     pub fn note_stored(&mut self, slot: StateId) {
         let Some(held) = self.states.as_ref().and_then(|table| table.slots[slot.ix()]) else { return };
         let ends_there = self.state_at(held.segment, self.end(held.segment)) == Some(slot);
@@ -109,9 +109,9 @@ impl PrefixTree {
         Some(slot)
     }
 
-    /// The same for a state that comes from host memory while a step is scheduled: rows that are scheduled already count
-    /// on the states of paths that somebody uses, so it takes a free slot, or that of a state on another path. `None` if
-    /// there is none, or nobody keeps states.
+    /// The same for a state that comes from host memory while a step is scheduled: rows that are scheduled already
+    /// count on the states of paths that somebody uses, so it takes a free slot, or that of a state on another path.
+    /// `None` if there is none, or nobody keeps states.
     pub fn keep_spare_state(&mut self, place: StatePlace) -> Option<StateId> {
         let table = self.states.as_ref()?;
         if table.free.is_empty() {
@@ -215,8 +215,8 @@ impl PrefixTree {
         gone.into_iter().for_each(|kept| table.release(kept.slot));
     }
 
-    /// Checks that states are at computed positions of their segments, each in a slot of its own, and that all slots are
-    /// free or listed.
+    /// Checks that states are at computed positions of their segments, each in a slot of its own, and that all slots
+    /// are free or listed.
     pub(super) fn check_states(&self, ids: &[SegmentId]) -> Result<(), String> {
         let Some(table) = &self.states else {
             let with = ids.iter().find(|id| !self.at(**id).states.is_empty());

@@ -1,7 +1,7 @@
 //! The exact prefix tree of a job's prompts, built before any of them is computed: what they share, on how many levels,
-//! in which order to run them, and how to cut them into parts for several processes. It is built from the sorted prompts
-//! in one pass and stores no tokens: a node refers to a prompt that has them. `PrefixTree` records what is in KV memory
-//! while the job runs.
+//! in which order to run them, and how to cut them into parts for several processes. It is built from the sorted
+//! prompts in one pass and stores no tokens: a node refers to a prompt that has them. `PrefixTree` records what is in
+//! KV memory while the job runs.
 
 mod growing;
 mod lru;

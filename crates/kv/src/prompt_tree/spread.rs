@@ -51,8 +51,8 @@ impl PromptTree {
     }
 }
 
-/// The siblings spread over bins of this room, at least one, the next one last. The first shares `first` tokens with the
-/// prompt before it, the others `shared`.
+/// The siblings spread over bins of this room, at least one, the next one last. The first shares `first` tokens with
+/// the prompt before it, the others `shared`.
 fn arranged(siblings: &[u32], beneath: &[u64], room: &[u64], first: u32, shared: u32) -> Vec<Ahead> {
     let work = |node: &u32| beneath[*node as usize];
     let (all, total) = (siblings.iter().map(work).sum::<u64>(), room.iter().sum::<u64>().max(1));

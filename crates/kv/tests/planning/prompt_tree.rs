@@ -101,7 +101,9 @@ proptest! {
     }
 
     #[test]
-    fn no_other_single_level_saves_more(prompts in prop::collection::vec(prop::collection::vec((0..2u32).prop_map(TokenId), 0..6), 0..7)) {
+    fn no_other_single_level_saves_more(
+        prompts in prop::collection::vec(prop::collection::vec((0..2u32).prop_map(TokenId), 0..6), 0..7)
+    ) {
         let tree = PromptTree::new(prompts.as_slice());
         let path = |node: usize| {
             std::iter::successors(Some(node), |&node| tree.nodes()[node].parent.map(|parent| parent as usize))

@@ -32,7 +32,13 @@ pub struct AllreduceOptions {
     )]
     pub bytes: Vec<usize>,
     /// What numbers are rounded to when they are sent
-    #[arg(long = "dtype", value_parser = one_of(DTYPES), value_name = "DTYPE", value_delimiter = ',', default_value = "bf16,f32")]
+    #[arg(
+        long = "dtype",
+        value_parser = one_of(DTYPES),
+        value_name = "DTYPE",
+        value_delimiter = ',',
+        default_value = "bf16,f32"
+    )]
     pub dtypes: Vec<Dtype>,
 }
 

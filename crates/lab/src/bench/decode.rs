@@ -17,8 +17,8 @@ use offshoot_core::out;
 use offshoot_engine::{EngineFacts, EngineHandle, ForkKind, Hear, Metrics, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::plan::Planner;
 use offshoot_launch::{
-    Demand, DeviceBackend, DeviceChoice, EngineBudget, EngineOptions, Generation, Generator, Launch, ModelSource,
-    OnDevice, PromptRequest, Release, in_bytes,
+    Demand, DeviceBackend, DeviceChoice, EngineBudget, EngineOptions, Generation, Generator, ModelSource, OnDevice,
+    PromptRequest, Release, in_bytes,
 };
 use offshoot_model::check::facts;
 use offshoot_model::{ModelConfig, ModelFolder, WeightChoice};
@@ -156,13 +156,8 @@ fn measure(
     let budget = EngineBudget::from(options.engine);
     let dtype = &model.dtype;
     let tokens = |_, page_tokens: usize| case.prompt + (case.samples + 2) * (case.generate + 2 * page_tokens);
-    let launch = Launch {
-        model: model.source(),
-        tokenizer: None,
-        demand: Demand::new(usize::MAX, tokens),
-        options: EngineOptions { devices: device.into(), budget, plan: Some(plan), prefix_store: None },
-    };
-    let engine = launch.start()?.engine;
+    let engine = EngineOptions { devices: device.into(), budget, plan: Some(plan), prefix_store: None };
+    let engine = engine.launch(model.source(), None, Demand::new(usize::MAX, tokens)).start()?.engine;
     let runs = (0..options.repeat).map(|salt| case.run(&engine, salt as u64)).collect::<Result<Vec<_>>>();
     let runs = runs.map_err(|error| in_bytes(error, engine.facts()))?;
     Ok(MeasuredDecode {
@@ -214,8 +209,8 @@ impl BenchModel {
 
 /// Upper bound of tokens per second on this machine, for any plan. A step reads the weights once, those of the experts
 /// that its rows need among them, and multiplies each row by those it uses; it reads the shared and the own keys and
-/// values once and multiplies each row by those it sees. Each part takes the longer of its reads and its products, which
-/// are counted at the rate of the dtype's, whatever the weights' format. The context is that of the middle of the
+/// values once and multiplies each row by those it sees. Each part takes the longer of its reads and its products,
+/// which are counted at the rate of the dtype's, whatever the weights' format. The context is that of the middle of the
 /// generation.
 pub fn floor_rate(config: &ModelConfig, dtype: Dtype, facts: &EngineFacts, case: DecodeCase, machine: &Rates) -> f64 {
     let Rates { flops_per_s: flops, bytes_per_s: bandwidth } = *machine;

@@ -1,5 +1,5 @@
-//! The measurements of `offshoot-lab bench`, each compared with the machine's limit, which is measured in the same run. Each
-//! module has the options of its command, and runs it.
+//! The measurements of `offshoot-lab bench`, each compared with the machine's limit, which is measured in the same run.
+//! Each module has the options of its command, and runs it.
 
 pub mod allreduce;
 pub mod batches;

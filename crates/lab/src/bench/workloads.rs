@@ -130,8 +130,8 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Measures the requested workloads, printing each result as soon as it is known; on several devices, on the first alone,
-/// then on all.
+/// Measures the requested workloads, printing each result as soon as it is known; on several devices, on the first
+/// alone, then on all.
 pub fn main(devices: &Devices, options: &WorkloadOptions) -> Result<()> {
     let choices = devices.choices()?;
     if let Devices::Ranks(_) = devices {
@@ -278,12 +278,8 @@ fn launch<'a>(
         states: StateDtype::default(),
         weights: options.weights.into(),
     };
-    Ok(Launch {
-        model: ModelSource::random(config, options.dtype),
-        tokenizer: None,
-        demand: Demand::new(usize::MAX, tokens),
-        options: EngineOptions { devices, budget, plan: Some(options.planner), prefix_store: None },
-    })
+    let engine = EngineOptions { devices, budget, plan: Some(options.planner), prefix_store: None };
+    Ok(engine.launch(ModelSource::random(config, options.dtype), None, Demand::new(usize::MAX, tokens)))
 }
 
 fn measure<'a>(

@@ -1,6 +1,6 @@
-//! `offshoot-lab check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A kernel
-//! that does not compile is an error; a kernel that spills more registers than `units` allows fails the check. The quick
-//! check compiles units of every define without optimisation, and knows nothing of registers.
+//! `offshoot-lab check --kernels`: compiles every CUDA kernel for some architectures, on any machine with NVRTC. A
+//! kernel that does not compile is an error; a kernel that spills more registers than `units` allows fails the check.
+//! The quick check compiles units of every define without optimisation, and knows nothing of registers.
 
 use offshoot_cases::CheckEffort;
 use offshoot_core::error::{Error, Result};

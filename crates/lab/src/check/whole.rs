@@ -86,9 +86,9 @@ impl RunModel {
     }
 }
 
-const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
+const SMALL_SHAPE: &str = r#"{ "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 1000,
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
 
 /// Compares the same tree on `backend` and on the CPU.
 pub fn runs<B: Backend>(mut backend: B, effort: CheckEffort, report: &mut CheckReport) -> Result<()> {

@@ -55,11 +55,15 @@ fn delta_rule_layers_are_timed_beside_the_time_of_their_states() {
 #[test]
 fn trees_of_every_form_are_timed_and_correct() {
     let folder = tempfile::tempdir().unwrap();
-    let trees = r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "levels": [[500, 32], [64, 8], [33, 1]]}
+    let trees = concat!(
+        r#"{"name": "levels", "q_heads": 8, "kv_heads": 2, "head_dim": 64, "dtype": "bf16", "leaves": 32, "#,
+        r#""levels": [[500, 32], [64, 8], [33, 1]]}
 {"name": "shared", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f16", "leaves": 32, "levels": [[512, 32]]}
 {"name": "alone", "q_heads": 4, "kv_heads": 4, "head_dim": 64, "dtype": "f32", "leaves": 8, "levels": [[512, 1]]}
-{"name": "ragged", "q_heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": "bf16", "parents": [-1, 0, 0, 1, 1], "tokens": [300, 100, 40, 7, 90]}
-"#;
+{"name": "ragged", "q_heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": "bf16", "parents": [-1, 0, 0, 1, 1], "#,
+        r#""tokens": [300, 100, 40, 7, 90]}
+"#
+    );
     let file = written(folder.path(), "trees.jsonl", trees);
     let rates = ["--floor-bandwidth", "1e9", "--floor-flops", "1e10"];
     let chosen = Isa::chosen().unwrap();
@@ -94,8 +98,8 @@ fn trees_of_every_form_are_timed_and_correct() {
 fn workloads_sample_the_tokens_their_file_specifies() {
     let folder = tempfile::tempdir().unwrap();
     let workloads = r#"{
-        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 96, "vocab_size": 320}},
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}},
         "workloads": {
             "one": {"levels": [[100, 1]], "samples": 16, "generate": 20},
             "two": {"tiny": {"levels": [[60, 2], [20, 3]], "samples": 2, "generate": 10}},
@@ -121,8 +125,8 @@ fn workloads_sample_the_tokens_their_file_specifies() {
 fn workloads_compare_several_devices_with_one() {
     let folder = tempfile::tempdir().unwrap();
     let jobs = r#"{
-        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 48, "vocab_size": 256}},
+        "shapes": {"tiny": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 256}},
         "workloads": {"groups": {"levels": [[64, 4], [16, 4]], "samples": 4, "generate": 8}}
     }"#;
     let file = written(folder.path(), "jobs.json", jobs);
@@ -144,7 +148,10 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn invalid_arguments_are_refused_before_anything_is_measured() {
     let folder = tempfile::tempdir().unwrap();
-    let tree = r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "levels": [[5, 1]]}"#;
+    let tree = concat!(
+        r#"{"name": "t", "q_heads": 2, "kv_heads": 2, "head_dim": 8, "dtype": "bf16", "leaves": 1, "#,
+        r#""levels": [[5, 1]]}"#
+    );
     let trees = written(folder.path(), "trees.jsonl", tree);
     let empty = written(folder.path(), "empty.jsonl", "\n");
     let of_trees = |more: &[&str]| refused(&[&["attention", "--trees", &trees], more].concat());
@@ -182,8 +189,8 @@ fn invalid_arguments_are_refused_before_anything_is_measured() {
 fn linear_layers_sum_to_a_step() {
     let folder = tempfile::tempdir().unwrap();
     let shapes = r#"{
-        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 96, "vocab_size": 320}},
+        "shapes": {"tiny": {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 320}},
         "workloads": {"none": {"levels": [[1, 1]], "samples": 1, "generate": 1}}
     }"#;
     let file = written(folder.path(), "shapes.json", shapes);

@@ -13,7 +13,8 @@ use crate::skip::skipped;
 const OPS: [&str; 5] = ["exact, attention", "alone, attention", "alone, linear", "alone, chunks", "alone, model"];
 
 /// The quick cases of the chosen path are the command's, which must hold (`the_chosen_path_passes`). Here one of the
-/// other paths is taken, all of them in `.ci/full` with all cases of the chosen one. The emulation is slow; `ops` and `tree_attention` compare it with the instructions.
+/// other paths is taken, all of them in `.ci/full` with all cases of the chosen one. The emulation is slow; `ops` and
+/// `tree_attention` compare it with the instructions.
 #[test]
 fn a_row_depends_on_itself_alone() {
     has_cases_of(&OPS);

@@ -1,5 +1,5 @@
-//! The suite of `offshoot-lab check` holds where it is known what it must say: on the CPU's fast paths, which other suites
-//! hold against the same definition.
+//! The suite of `offshoot-lab check` holds where it is known what it must say: on the CPU's fast paths, which other
+//! suites hold against the same definition.
 
 use offshoot_cases::{CheckEffort, ReportRow};
 use offshoot_cpu::{Cpu, Isa};

@@ -1,5 +1,5 @@
-//! The long decode of `offshoot-lab check` on the CPU: the engine's default planner with advanced steps gives the same bits
-//! as flat plans that are made anew at every step.
+//! The long decode of `offshoot-lab check` on the CPU: the engine's default planner with advanced steps gives the same
+//! bits as flat plans that are made anew at every step.
 
 use crate::quick::rows;
 

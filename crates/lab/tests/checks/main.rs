@@ -1,5 +1,5 @@
-//! Devices compared with the definition of every op: the CPU, whose answers are known, and GPUs where there are some; and
-//! what the command line of `offshoot-lab` refuses.
+//! Devices compared with the definition of every op: the CPU, whose answers are known, and GPUs where there are some;
+//! and what the command line of `offshoot-lab` refuses.
 
 #[path = "../../../../tests/common/full.rs"]
 mod full;

@@ -1,5 +1,5 @@
-//! The quick cases of `offshoot-lab check` on the CPU's chosen path, which the command computes once for all tests here;
-//! its rows are read from its JSON lines.
+//! The quick cases of `offshoot-lab check` on the CPU's chosen path, which the command computes once for all tests
+//! here; its rows are read from its JSON lines.
 
 use std::sync::LazyLock;
 

@@ -53,8 +53,8 @@ pub struct ChoicesRequest<'a> {
 /// How a prompt is begun.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BeginOptions {
-    /// The first of its samples, which uses the random numbers of a sample with this index: so a prompt with many samples
-    /// can begin in parts, each under a number of its own.
+    /// The first of its samples, which uses the random numbers of a sample with this index: so a prompt with many
+    /// samples can begin in parts, each under a number of its own.
     pub first_sample: usize,
     /// Which events are heard; `None`: the generator's.
     pub hear: Option<Hear>,

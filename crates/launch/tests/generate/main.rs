@@ -1,5 +1,5 @@
-//! What stands on an engine: `generate`, its `Generator`, and sampling trees, on the tiny random model of the engine's own
-//! suite.
+//! What stands on an engine: `generate`, its `Generator`, and sampling trees, on the tiny random model of the engine's
+//! own suite.
 
 #[macro_use]
 #[allow(dead_code, reason = "the engine's suite uses more of it")]

@@ -1,5 +1,5 @@
-//! Scores through a `Generator`: prompts that are scored and sampled, and the choices behind one context, cost what their
-//! distinct tokens cost and are those of each text alone.
+//! Scores through a `Generator`: prompts that are scored and sampled, and the choices behind one context, cost what
+//! their distinct tokens cost and are those of each text alone.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! The library part of `offshoot check` for model folders: a description of the folder, a comparison with golden files,
-//! batch invariance under chunking, the effect of rounded keys and values, and a comparison with another model on a text.
-//! Reports are printable; the command line decides exit codes.
+//! batch invariance under chunking, the effect of rounded keys and values, and a comparison with another model on a
+//! text. Reports are printable; the command line decides exit codes.
 
 mod against;
 mod chunks;

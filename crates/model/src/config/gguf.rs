@@ -1,5 +1,5 @@
-//! The configuration of a model in a GGUF file: its metadata is written as the config.json that it was made from, so that
-//! `families` reads and checks both alike. Errors name the keys of the metadata. `weights` reads the tensors.
+//! The configuration of a model in a GGUF file: its metadata is written as the config.json that it was made from, so
+//! that `families` reads and checks both alike. Errors name the keys of the metadata. `weights` reads the tensors.
 
 use std::collections::BTreeMap;
 
@@ -362,8 +362,8 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// The tokens of the vocabulary with which chat models end an answer or a turn. gpt-oss ends its messages with `<|end|>`
-/// and goes on.
+/// The tokens of the vocabulary with which chat models end an answer or a turn. gpt-oss ends its messages with
+/// `<|end|>` and goes on.
 fn ending_tokens(metadata: &Metadata<'_>) -> Result<Vec<u64>> {
     const ENDS: [&str; 10] = [
         "<|eot_id|>",

@@ -1,5 +1,5 @@
-//! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of one model may
-//! differ in any of these. `layout` lists the tensors, the decoder computes.
+//! The description of one layer as data: its attention or delta rule, its feed-forward block and its norms. Layers of
+//! one model may differ in any of these. `layout` lists the tensors, the decoder computes.
 
 use offshoot_backend::{DeltaHeads, Gate, HeadLayout, Router};
 use offshoot_core::ids::GroupIx;

@@ -1,4 +1,5 @@
-//! The names that families give to the modules of a checkpoint, as in transformers. `layout` makes tensor names of them.
+//! The names that families give to the modules of a checkpoint, as in transformers. `layout` makes tensor names of
+//! them.
 
 /// Names of modules; those of a layer follow `model.layers.N.`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -146,7 +146,8 @@ impl ModelConfig {
     ///
     /// # Errors
     ///
-    /// The first layer that stands against it, with the numbers of ranks that divide the model; or no model has so many.
+    /// The first layer that stands against it, with the numbers of ranks that divide the model; or no model has so
+    /// many.
     pub fn check_ranks(&self, ranks: usize, exact: bool) -> Result<()> {
         for (ix, layer) in self.layers.iter().enumerate() {
             if let Some(kind) = undivided(layer) {

@@ -1,6 +1,6 @@
 //! Reads the rotary embedding of a kind of layers from config.json, in both notations: `rope_theta` with `rope_scaling`
-//! (transformers 4) and `rope_parameters` (transformers 5), which may hold one rope for each kind of layers. `model::rope`
-//! computes tables from it.
+//! (transformers 4) and `rope_parameters` (transformers 5), which may hold one rope for each kind of layers.
+//! `model::rope` computes tables from it.
 
 use std::fmt;
 
@@ -48,8 +48,8 @@ pub enum RopeScaling {
     },
     /// Each pair's wavelength is multiplied by its own factor.
     Factors(Vec<f64>),
-    /// The rotated pairs are the fastest ones of a head that is rotated as a whole: pair `i` is made of elements `i` and
-    /// `i + head_dim / 2` (Gemma 4).
+    /// The rotated pairs are the fastest ones of a head that is rotated as a whole: pair `i` is made of elements `i`
+    /// and `i + head_dim / 2` (Gemma 4).
     Proportional {
         factor: f64,
         head_dim: usize,

@@ -150,8 +150,8 @@ impl ModelFiles for Checkpoint {
         FileFacts::of(self.files.len(), self.files.iter().map(SafetensorsFile::data_len).sum(), dtypes)
     }
 
-    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json calls
-    /// tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
+    /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json
+    /// calls tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
     fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
         config.modules = stored_modules(config.modules, self.file_of.keys());

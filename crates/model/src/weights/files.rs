@@ -1,5 +1,5 @@
-//! The tensors of a model, whichever kind of files stores them: `checkpoint` reads folders as Hugging Face has them, `gguf`
-//! the files of llama.cpp.
+//! The tensors of a model, whichever kind of files stores them: `checkpoint` reads folders as Hugging Face has them,
+//! `gguf` the files of llama.cpp.
 
 use std::collections::BTreeMap;
 
@@ -72,8 +72,8 @@ pub trait ModelFiles: Send + Sync {
     /// The compute dtype: that of the layers' matrices where they have one.
     fn dtype(&self, layout: &Layout) -> Result<Dtype>;
 
-    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages. `dtype`: the compute
-    /// dtype.
+    /// Calls `pack` with the matrices of `specs` as they are stored, then releases their mapped pages. `dtype`: the
+    /// compute dtype.
     fn parts(
         &self,
         specs: &[TensorSpec],

@@ -1,7 +1,7 @@
-//! The tensors of a GGUF model, found by the layout's names. Some are parts of what the file stores: an expert is a part of
-//! a tensor of all experts. Some lie in another order: for architectures whose rope turns neighbouring elements, the rows
-//! of queries and keys are stored in that order, and are put back into the one of transformers, where the elements of a
-//! pair are half a head apart.
+//! The tensors of a GGUF model, found by the layout's names. Some are parts of what the file stores: an expert is a
+//! part of a tensor of all experts. Some lie in another order: for architectures whose rope turns neighbouring
+//! elements, the rows of queries and keys are stored in that order, and are put back into the one of transformers,
+//! where the elements of a pair are half a head apart.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -224,8 +224,8 @@ impl GgufModel {
         Ok(Rows::whole(file, info))
     }
 
-    /// The matrix of an expert: in a tensor of all experts, in one of all experts' gates and ups, or, in the first files of
-    /// Mixtral, in one of its own.
+    /// The matrix of an expert: in a tensor of all experts, in one of all experts' gates and ups, or, in the first
+    /// files of Mixtral, in one of its own.
     fn expert(&self, spec: &TensorSpec, layer: &str, expert: usize, module: &str) -> Result<Rows<'_>> {
         let own = format!("blk.{layer}.{module}.{expert}.weight");
         if self.gguf.tensor(&own).is_some() {

@@ -11,8 +11,8 @@ use super::super::config::{
 pub const PREFIX: &str = "model.";
 /// The table by which the prefix of a checkpoint is found.
 const EMBED: &str = "embed_tokens.weight";
-/// The prefixes of checkpoints: of a causal language model, of a text model in a wrapper (as transformers 5 writes it, and
-/// as versions before did), of the bare decoder.
+/// The prefixes of checkpoints: of a causal language model, of a text model in a wrapper (as transformers 5 writes it,
+/// and as versions before did), of the bare decoder.
 const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.model.", ""];
 
 /// The modules of a checkpoint with these names, of a family that publishes `modules`.

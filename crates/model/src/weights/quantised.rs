@@ -1,6 +1,6 @@
-//! Finds the tensors of quantised matrices in a checkpoint, checks their shapes, scales and groups, and describes them to
-//! the backend as views of mapped bytes. Which tensors are there decides whether a matrix is quantised; config.json says
-//! how to read them.
+//! Finds the tensors of quantised matrices in a checkpoint, checks their shapes, scales and groups, and describes them
+//! to the backend as views of mapped bytes. Which tensors are there decides whether a matrix is quantised; config.json
+//! says how to read them.
 
 use rayon::prelude::*;
 
@@ -15,7 +15,8 @@ use offshoot_backend::{
 };
 use offshoot_core::error::{Error, Result};
 
-/// Tensors of 8-bit codes may name their scales in one of these ways, and the scale of static activations in one of those.
+/// Tensors of 8-bit codes may name their scales in one of these ways, and the scale of static activations in one of
+/// those.
 const SCALE_NAMES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 const INPUT_SCALE_NAMES: [&str; 2] = ["input_scale", "activation_scale"];
 impl Checkpoint {
@@ -284,7 +285,8 @@ impl<'a> Finder<'a, '_> {
         Ok(self.stored(source, tensors, order, None))
     }
 
-    /// The inputs in the order of their groups, if the checkpoint has a group for each input that is not that of its place.
+    /// The inputs in the order of their groups, if the checkpoint has a group for each input that is not that of its
+    /// place.
     fn order(&self, suffix: &str, groups: usize, tensors: &mut Vec<Tensor<'a>>) -> Result<Option<Vec<u32>>> {
         let (cols, types) = (self.cols(), [safetensors::Dtype::I32, safetensors::Dtype::I64]);
         if !self.has(suffix) {

@@ -1,5 +1,5 @@
-//! A step of the CPU backend that advances a dense model allocates nothing but the list of samples that it hands out. A test target of
-//! its own: it counts what the whole process allocates.
+//! A step of the CPU backend that advances a dense model allocates nothing but the list of samples that it hands out. A
+//! test target of its own: it counts what the whole process allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

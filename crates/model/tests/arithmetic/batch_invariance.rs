@@ -242,7 +242,8 @@ fn capped_scores_and_norms_around_blocks() {
 #[test]
 fn two_head_sizes_shared_keys_and_inputs_by_layer() {
     check(&config(json!({
-        "model_type": "gemma4_text", "num_hidden_layers": 4, "sliding_window": 40, "head_dim": 16, "global_head_dim": 32,
+        "model_type": "gemma4_text", "num_hidden_layers": 4, "sliding_window": 40, "head_dim": 16,
+        "global_head_dim": 32,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB,
         "enable_moe_block": true, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24

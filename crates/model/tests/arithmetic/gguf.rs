@@ -1,5 +1,5 @@
-//! GGUF files: blocks against what the `gguf` package makes of them, whole models against transformers, quantised models
-//! against the same weights in f32.
+//! GGUF files: blocks against what the `gguf` package makes of them, whole models against transformers, quantised
+//! models against the same weights in f32.
 
 use std::path::Path;
 
@@ -104,8 +104,8 @@ fn product(backend: &mut Cpu, x: &[f32], cols: usize, view: BlockView<'_>) -> Ve
     out.data
 }
 
-/// Each product against one of the decoded numbers in f64, rounded or not, on every code path; all paths compute the same
-/// bits, and a row's do not depend on the others.
+/// Each product against one of the decoded numbers in f64, rounded or not, on every code path; all paths compute the
+/// same bits, and a row's do not depend on the others.
 #[test]
 fn products_of_blocks() {
     const ROWS: usize = 13;
@@ -126,8 +126,8 @@ fn products_of_blocks() {
                     let (w, x) = (&weights[o * COLS..][..COLS], &x[r * COLS..][..COLS]);
                     let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                     // Unrounded: a chain of as many products as inputs. Rounded: one of two sums for each 16 inputs at
-                    // most. Each term's own factors were rounded up to four times. A term is no larger than a weight and
-                    // its smallest value, which is at most 2 here, times an activation.
+                    // most. Each term's own factors were rounded up to four times. A term is no larger than a weight
+                    // and its smallest value, which is at most 2 here, times an activation.
                     let steps = if exact { COLS + 4 } else { COLS / 16 * 2 + 4 };
                     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w.abs() + 4.0) * x.abs())).sum();
                     let mut tolerance = steps as f64 * Dtype::F32.rounding() * magnitude;
@@ -223,8 +223,8 @@ fn quantised_models_are_their_numbers() {
         };
         let exact = furthest(&logits(&model(kind, mixed, false), Some(Dtype::F32), &tokens));
         assert!(exact <= 1e-3 * largest.max(1.0), "{kind} and {mixed}: {exact} of {largest}");
-        // A rounding of int8 is 1/254 of a block's largest number at most: a few percent of the logits behind two layers. Where
-        // it changes whom a row attends to, single logits may move further.
+        // A rounding of int8 is 1/254 of a block's largest number at most: a few percent of the logits behind two
+        // layers. Where it changes whom a row attends to, single logits may move further.
         let rounded = logits(&model(kind, mixed, false), None, &tokens);
         let root = |squares: f32| (squares / expected.len() as f32).sqrt();
         let mean = root(rounded.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum());

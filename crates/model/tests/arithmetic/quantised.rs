@@ -100,8 +100,8 @@ fn made(format: MadeFormat, activations: ActivationChoice) {
             for rows in [7, 13, 40] {
                 assert!(logits(isa, rows) == one_by_one, "{isa}, {name}: {format} in steps of {rows} rows");
             }
-            // Sums of f32 in another order, as for goldens: 1e-3 at logits up to 20. Where activations are rounded, such a
-            // difference can move one to the next code: by half a step, 2^-4 of e4m3 or 1/127 of int8.
+            // Sums of f32 in another order, as for goldens: 1e-3 at logits up to 20. Where activations are rounded,
+            // such a difference can move one to the next code: by half a step, 2^-4 of e4m3 or 1/127 of int8.
             let step = match (format, activations) {
                 (_, ActivationChoice::Bf16) | (MadeFormat::Int4, _) => 1.0 / 20_000.0,
                 (MadeFormat::Int8, _) => 1.0 / 127.0,
@@ -145,9 +145,10 @@ fn published_forms_are_the_same_in_steps_of_any_size() {
 
 /// With activations rounded as the checkpoints say.
 ///
-/// A rounded activation is off by at most half a step: 2^-4 of itself for e4m3, with a deviation of 0.58 of that (uniform
-/// within a step, and most numbers lie above the middle of their power of two, so less). Four linear inputs a layer, added
-/// up like a random walk, make `2^-4 * 0.58 * sqrt(4 * layers)` of the largest logit; the head is not rounded.
+/// A rounded activation is off by at most half a step: 2^-4 of itself for e4m3, with a deviation of 0.58 of that
+/// (uniform within a step, and most numbers lie above the middle of their power of two, so less). Four linear inputs a
+/// layer, added up like a random walk, make `2^-4 * 0.58 * sqrt(4 * layers)` of the largest logit; the head is not
+/// rounded.
 #[test]
 fn rounded_activations_stay_within_what_their_rounding_allows() {
     let Some(root) = shared("goldens_modern") else { return };

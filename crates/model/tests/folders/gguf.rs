@@ -119,8 +119,8 @@ fn what_is_wrong_with_a_tensor() {
     assert_eq!(fault(&without.bytes()), format!("{of} [8, 8] (intermediate_size, hidden_size), found nothing"));
     assert_eq!(
         fault(&tiny().f32("blk.0.attn_q_norm.weight", &[4], &[1.0; 4]).bytes()),
-        "tensor `blk.0.attn_q_norm.weight`: expected nothing of this name by the metadata (1 layers, its architecture), \
-         found a tensor of shape [4]"
+        "tensor `blk.0.attn_q_norm.weight`: expected nothing of this name by the metadata (1 layers, its \
+         architecture), found a tensor of shape [4]"
     );
     assert_eq!(
         fault(&tiny().f32("rope_freqs.weight", &[3], &[1.0; 3]).bytes()),

@@ -232,8 +232,8 @@ fn every_cut_into_heads_is_refused_by_name_or_computes() {
 #[test]
 fn heads_of_an_odd_or_large_size_are_refused_by_name() {
     let mut phi = json!({
-        "model_type": "phi", "hidden_size": 20, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "vocab_size": 64, "max_position_embeddings": 128, "partial_rotary_factor": 0.5
+        "model_type": "phi", "hidden_size": 20, "intermediate_size": 48, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "vocab_size": 64, "max_position_embeddings": 128, "partial_rotary_factor": 0.5
     });
     let said = |config: &Value| offshoot_model::ModelConfig::from_json(&config.to_string()).unwrap_err().to_string();
     let odd = said(&phi);

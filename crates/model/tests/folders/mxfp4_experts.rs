@@ -1,5 +1,5 @@
-//! Experts of gpt-oss in MXFP4, made here of codes and scales: they compute what the same numbers do in f32, and what is
-//! wrong with them is said in one sentence. And dense experts that become codes when they are loaded.
+//! Experts of gpt-oss in MXFP4, made here of codes and scales: they compute what the same numbers do in f32, and what
+//! is wrong with them is said in one sentence. And dense experts that become codes when they are loaded.
 
 use crate::model_errors::{Tensor, Tensors, folder, refused};
 

@@ -1,5 +1,5 @@
-//! Quantised checkpoints in every form, made here of codes, scales and zero points: they compute what the same numbers do
-//! in f32. And those that are not what they should be: one sentence each, and nothing is read out of bounds.
+//! Quantised checkpoints in every form, made here of codes, scales and zero points: they compute what the same numbers
+//! do in f32. And those that are not what they should be: one sentence each, and nothing is read out of bounds.
 
 use crate::model_errors::{Tensor, Tensors, config, folder, refused, save, tensors};
 

@@ -1,5 +1,5 @@
-//! A file of requests and the file of its answers, as both commands that answer such files use them: `offshoot batch` with
-//! an engine of its own, and a server with the engine that it has.
+//! A file of requests and the file of its answers, as both commands that answer such files use them: `offshoot batch`
+//! with an engine of its own, and a server with the engine that it has.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

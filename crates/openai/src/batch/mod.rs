@@ -78,7 +78,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         // Each branch has its own pages and cannot use the rest of its prompt's last page.
         let tokens = |_, page_tokens: usize| most.saturating_add(usize::saturating_mul(branches, 2 * page_tokens));
         let demand = Demand::new(branches, tokens);
-        let launch = options.engine.launch(ModelSource::folder(&folder)?, &tokenizer, demand);
+        let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), demand);
         let engine = launch.start()?.engine;
         let progress = Progress::new(open);
         let answered = file.answer(engine, reader, &progress, interrupt.listen());

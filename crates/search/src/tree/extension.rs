@@ -1,6 +1,6 @@
-//! Sampling from nodes: a running `extend`, events as branches grow and finish, and cancelling single branches. The tree
-//! is updated when an event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`] does not, for callers that
-//! read and change the tree, or extend other nodes, while it runs.
+//! Sampling from nodes: a running `extend`, events as branches grow and finish, and cancelling single branches. The
+//! tree is updated when an event is taken; it can be read between events. [`Extension`] borrows its tree; [`Growth`]
+//! does not, for callers that read and change the tree, or extend other nodes, while it runs.
 
 use std::collections::HashMap;
 use std::task::Poll;
@@ -15,8 +15,8 @@ use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Stop};
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
-/// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that failed
-/// and is closed.
+/// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that
+/// failed and is closed.
 pub type TreeEvent = Event<NodeId, (), ()>;
 
 /// A running extend of a tree that it does not borrow. Its events change the tree only when they are applied. Dropping

@@ -1,5 +1,5 @@
-//! The sampling tree: the append-only record of a search on one problem, and the search's handle on the engine: forking,
-//! reading, closing and pruning. Sampling from nodes is left to `extension`, scoring to `probe`.
+//! The sampling tree: the append-only record of a search on one problem, and the search's handle on the engine:
+//! forking, reading, closing and pruning. Sampling from nodes is left to `extension`, scoring to `probe`.
 
 use std::collections::BTreeMap;
 

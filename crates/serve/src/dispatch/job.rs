@@ -1,5 +1,5 @@
-//! What the dispatcher is asked to sample: one job for each request, with its prompts in tokens. `openai` decides what a
-//! request means; the queue decides when its samples begin.
+//! What the dispatcher is asked to sample: one job for each request, with its prompts in tokens. `openai` decides what
+//! a request means; the queue decides when its samples begin.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! The thread between HTTP requests and the engine. It takes jobs, begins their samples in the order that `queue` decides,
-//! so many that the engine always has work and no more, and puts the results into each job's outbox. It never waits for
-//! a client.
+//! The thread between HTTP requests and the engine. It takes jobs, begins their samples in the order that `queue`
+//! decides, so many that the engine always has work and no more, and puts the results into each job's outbox. It never
+//! waits for a client.
 
 mod job;
 mod outbox;

@@ -1,5 +1,5 @@
-//! Where the dispatcher puts a request's results and its HTTP task takes them. Putting never waits: tokens of one sample
-//! that were not taken yet are joined, so a slow reader holds up nobody, and what waits is at most the answer.
+//! Where the dispatcher puts a request's results and its HTTP task takes them. Putting never waits: tokens of one
+//! sample that were not taken yet are joined, so a slow reader holds up nobody, and what waits is at most the answer.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

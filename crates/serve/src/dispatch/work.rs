@@ -340,8 +340,8 @@ impl DispatchLoop {
         past.into_iter().for_each(|id| self.cut_short(id));
     }
 
-    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun, and
-    /// one that scores, is refused.
+    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun,
+    /// and one that scores, is refused.
     fn cut_short(&mut self, id: JobId) {
         let unbegun = self.queue.remove(id);
         let Some(open) = self.jobs.get_mut(&id) else { return };
@@ -403,7 +403,8 @@ struct RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too. Remembers about `most` tokens.
+    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too. Remembers about `most`
+    /// tokens.
     fn add(&mut self, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();

@@ -237,7 +237,12 @@ proptest! {
     /// Whatever is sampled, streamed text is what decoding all bytes at once gives, and each part is certain when it
     /// comes.
     #[test]
-    fn streams_never_cut_a_character(bytes in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\xf0\x9f\x98\x80\xc3\xa9a "[..])], 0..24), cut in 0usize..24) {
+    fn streams_never_cut_a_character(
+        bytes in prop::collection::vec(
+            prop_oneof![any::<u8>(), prop::sample::select(&b"\xf0\x9f\x98\x80\xc3\xa9a "[..])], 0..24
+        ),
+        cut in 0usize..24
+    ) {
         let tokenizer = tiny_tokenizer();
         let tokens: Vec<TokenId> = bytes.iter().map(|&b| TokenId(b.into())).collect();
         let text = stream_all(tokenizer, &[], &tokens);
@@ -317,11 +322,13 @@ fn sentencepiece_bytes_and_metaspace() {
         vocab.insert(format!("<0x{byte:02X}>"), vocab.len().into());
     }
     let model = json!({"type": "BPE", "vocab": vocab, "merges": ["▁ a"], "byte_fallback": true, "unk_token": "<unk>"});
-    let added = json!([{"id": 1, "content": "<s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}]);
-    let mut tokenizer_json = json!({"version": "1.0", "added_tokens": added, "model": model, "normalizer": null, "post_processor": null,
+    let added = json!([{"id": 1, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+        "rstrip": false, "normalized": false}]);
+    let mut tokenizer_json = json!({"version": "1.0", "added_tokens": added, "model": model, "normalizer": null,
+        "post_processor": null,
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false},
-        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
-            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}});
+        "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}});
     for decoder in [
         tokenizer_json["decoder"].clone(),
         json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}),
@@ -406,12 +413,14 @@ fn chat_templates_of_real_models() {
     let question = [say("user", "2 < 3?\n")];
     let llama3 =
         "<|start_header_id|>user<|end_header_id|>\n\n2 < 3?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
-    let llama3_rest = "Yes.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy \"é\"?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+    let llama3_rest = "Yes.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nWhy \"é\"?<|eot_id|>\
+                       <|start_header_id|>assistant<|end_header_id|>\n\n";
     let system = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n";
     let dated = format!("{system}Cutting Knowledge Date: December 2023\nToday Date: 07 Mar 2025\n\n");
     let qwen = "<|im_start|>user\n2 < 3?\n<|im_end|>\n<|im_start|>assistant\n";
     let qwen_talk = format!(
-        "<|im_start|>system\nBe brief. <|im_end|>\n{qwen} Yes.\n<|im_end|>\n<|im_start|>user\nWhy \"é\"?<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief. <|im_end|>\n{qwen} Yes.\n<|im_end|>\n\
+         <|im_start|>user\nWhy \"é\"?<|im_end|>\n<|im_start|>assistant\n"
     );
     let phi = "<|user|>\n2 < 3?\n<|end|>\n<|assistant|>\n";
     let cases = [
@@ -434,7 +443,8 @@ fn chat_templates_of_real_models() {
             "executorch/Qwen2.5-0.5B-Instruct",
             qwen_talk.clone(),
             format!(
-                "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n{qwen}"
+                "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n\
+                 {qwen}"
             ),
         ),
         ("executorch/Qwen3-1.7B", qwen_talk, qwen.to_string()),
@@ -466,7 +476,8 @@ fn a_rendered_chat_brings_its_own_beginning_of_text() {
     let Some(llama3) = shared("data/tokenizers/llama3/tokenizer.json") else { return };
     let folder = TempDir::new().unwrap();
     std::fs::copy(llama3, folder.path().join("tokenizer.json")).unwrap();
-    let template = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>{% endfor %}";
+    let template = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n\
+                    {{ m.content | trim }}<|eot_id|>{% endfor %}";
     let config = json!({"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "chat_template": template});
     write(folder.path(), "tokenizer_config.json", &config);
     let tokenizer = Tokenizer::load(folder.path()).unwrap();
@@ -490,7 +501,9 @@ fn where_templates_come_from_and_what_they_may_say() {
     assert!(load().chat_with(&question, &none).unwrap_err().to_string().contains("`rag`; there are default, tools"));
 
     // The file has precedence. Marks for training, loop control, Python's methods, slices and JSON.
-    let template = "{%- for m in messages[::-1] %}\n    {%- if m.content.startswith('x') %}\n{% generation %}\n{{ m.content.split('\\n')[-1].strip() }}{% endgeneration %}\n\n    {%- break %}\n    {%- endif %}\n{% endfor %}{{ messages[0] | tojson }}{{ tools is none }}";
+    let template = "{%- for m in messages[::-1] %}\n    {%- if m.content.startswith('x') %}\n{% generation %}\n\
+                    {{ m.content.split('\\n')[-1].strip() }}{% endgeneration %}\n\n    {%- break %}\n    \
+                    {%- endif %}\n{% endfor %}{{ messages[0] | tojson }}{{ tools is none }}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     assert_eq!(load().chat(&question).unwrap(), "y{\"role\": \"user\", \"content\": \"x\\ny\"}True");
 

@@ -1,6 +1,6 @@
 //! Compiles the kernels of a unit for the CPU, once in a process, and once for many: libraries are kept below
-//! target/tmp by a hash of everything that affects them. The emulator itself (emulator.cpp) is a library that all others
-//! need.
+//! target/tmp by a hash of everything that affects them. The emulator itself (emulator.cpp) is a library that all
+//! others need.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -785,8 +785,8 @@ constexpr bool IS_E4M3 = false;
 template <>
 constexpr bool IS_E4M3<e4m3> = true;
 
-// Adds the products of 8 columns to `sums`, or sets these to them: every sum in the order of its inputs. Four columns at
-// a time fill the registers of AVX2 and hide the time of an addition.
+// Adds the products of 8 columns to `sums`, or sets these to them: every sum in the order of its inputs. Four columns
+// at a time fill the registers of AVX2 and hide the time of an addition.
 template <unsigned INPUTS>
 [[gnu::always_inline]] inline void add_products(
     const Left& left, const Right& right, float* const (&sums)[WARP], bool more) {

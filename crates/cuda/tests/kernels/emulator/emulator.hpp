@@ -146,8 +146,8 @@ void copy_box_of(unsigned to, const uint64_t* map, unsigned x, unsigned y, unsig
 void copies_issued();
 void wait_copies_but(unsigned newer);
 
-// A tensor map's words are, in this order: address, elements of a row, rows, bytes between rows, elements of a box's row,
-// rows of a box, bytes of an element, and whether boxes are swizzled.
+// A tensor map's words are, in this order: address, elements of a row, rows, bytes between rows, elements of a box's
+// row, rows of a box, bytes of an element, and whether boxes are swizzled.
 template <class Map>
 void copy_box(unsigned to, const Map& map, unsigned x, unsigned y, unsigned barrier) {
     copy_box_of(to, reinterpret_cast<const uint64_t*>(map.words), x, y, barrier);

@@ -45,8 +45,8 @@ pub(crate) const KEPT_WORDS: &str = "\
     august september october november december monday tuesday wednesday thursday friday saturday sunday north south \
     east west left right up down above below under over before after ago early late clockwise counterclockwise \
     forward backward forwards backwards positive negative more less fewer greater than most least not none never no \
-    is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for when where unless except mod modulo base remainder times plus minus divided infinity \
-    undefined true false and or";
+    is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for \
+    when where unless except mod modulo base remainder times plus minus divided infinity undefined true false and or";
 /// Those of them that are also texts outside `\text`.
 pub(crate) const DATE_WORDS: &str = "\
     january february march april june july august september october november december";

@@ -1,5 +1,5 @@
-//! Values of Parquet as JSON, written as text: numbers as such, decimals with their digits, times as ISO texts, bytes as
-//! text or else base64, what JSON has no number for as null.
+//! Values of Parquet as JSON, written as text: numbers as such, decimals with their digits, times as ISO texts, bytes
+//! as text or else base64, what JSON has no number for as null.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

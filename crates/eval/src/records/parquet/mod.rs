@@ -28,8 +28,8 @@ use offshoot_core::figures::{self, shortened};
 /// Memory for reading a file: at least this, and so many times its length, because a page is unpacked whole.
 const LEAST_BYTES: usize = 512 << 20;
 const TIMES_LENGTH: usize = 16;
-/// Rows are read in batches of at most this many, which end where they have so many bytes. A text that many rows have is
-/// stored once in the file and once for each row in a batch.
+/// Rows are read in batches of at most this many, which end where they have so many bytes. A text that many rows have
+/// is stored once in the file and once for each row in a batch.
 const BATCH_ROWS: u64 = 16;
 const BATCH_BYTES: usize = 1 << 20;
 /// A file may have this many rows, and one more for each of its bytes: rows without content take none.
@@ -158,8 +158,8 @@ mod tests {
         lines.map(|line| Ok(serde_json::from_slice(&line?.bytes).expect("a row is JSON"))).collect()
     }
 
-    /// The files of `tests/data/parquet/make_parquet.py`, which pyarrow wrote: each type, encoding and codec; with the lines
-    /// that they are, which those of one name share.
+    /// The files of `tests/data/parquet/make_parquet.py`, which pyarrow wrote: each type, encoding and codec; with the
+    /// lines that they are, which those of one name share.
     fn fixtures() -> Vec<(PathBuf, Vec<Value>)> {
         let files = std::fs::read_dir(FIXTURES).expect("the fixtures are there").map(|file| file.unwrap().path());
         let of_file = |path: PathBuf| {

@@ -1,5 +1,5 @@
-//! What a Parquet file says about itself at its end: the tree of its fields, with the levels by which lists and nulls are
-//! stored, and where the pages of each column lie. Reading these is left to `pages`.
+//! What a Parquet file says about itself at its end: the tree of its fields, with the levels by which lists and nulls
+//! are stored, and where the pages of each column lie. Reading these is left to `pages`.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

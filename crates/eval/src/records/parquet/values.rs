@@ -1,5 +1,5 @@
-//! The encodings of Parquet's pages: levels, and values as bytes, one by one, so that a page that says more than it holds
-//! takes no memory. Where pages come from is up to `pages`.
+//! The encodings of Parquet's pages: levels, and values as bytes, one by one, so that a page that says more than it
+//! holds takes no memory. Where pages come from is up to `pages`.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -13,7 +13,8 @@ use offshoot_core::json;
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
 
-const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or `question_id` with `code_list`";
+const EXPECTED: &str = "`task_id` with `completion` or `solution`, `id` with `text`, `prompt` with `samples`, or \
+                        `question_id` with `code_list`";
 
 /// The form of a file that begins with this line; `None` if the line is not a record of samples.
 pub(super) fn form(line: &str) -> Option<Form> {

@@ -20,12 +20,13 @@ type SystemCalls = &'static [(&'static str, libc::c_long)];
 /// Tracing and other processes' memory, the kernel's keys, code and clocks, mounts, namespaces: calling one ends the
 /// candidate.
 const HOSTILE: SystemCalls = calls![
-    SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module SYS_fanotify_init
-    SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module SYS_kexec_file_load SYS_kexec_load SYS_keyctl
-    SYS_mount SYS_mount_setattr SYS_move_mount SYS_name_to_handle_at SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open
-    SYS_pidfd_getfd SYS_pivot_root SYS_process_vm_readv SYS_process_vm_writev SYS_ptrace SYS_quotactl SYS_quotactl_fd SYS_reboot
-    SYS_request_key SYS_setdomainname SYS_sethostname SYS_setns SYS_settimeofday SYS_swapoff SYS_swapon SYS_umount2 SYS_unshare
-    SYS_userfaultfd SYS_vhangup
+    SYS_acct SYS_add_key SYS_adjtimex SYS_bpf SYS_chroot SYS_clock_adjtime SYS_clock_settime SYS_delete_module
+    SYS_fanotify_init SYS_finit_module SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_init_module
+    SYS_kexec_file_load SYS_kexec_load SYS_keyctl SYS_mount SYS_mount_setattr SYS_move_mount SYS_name_to_handle_at
+    SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open SYS_pidfd_getfd SYS_pivot_root SYS_process_vm_readv
+    SYS_process_vm_writev SYS_ptrace SYS_quotactl SYS_quotactl_fd SYS_reboot SYS_request_key SYS_setdomainname
+    SYS_sethostname SYS_setns SYS_settimeofday SYS_swapoff SYS_swapon SYS_umount2 SYS_unshare SYS_userfaultfd
+    SYS_vhangup
 ];
 #[cfg(target_arch = "x86_64")]
 const HOSTILE_HERE: SystemCalls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load SYS_modify_ldt SYS_uselib];
@@ -34,17 +35,18 @@ const HOSTILE_HERE: SystemCalls = &[];
 
 /// The network, and calls whose effects outlive the process or reach other processes.
 const REFUSED: SystemCalls = calls![
-    SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_listen
-    SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv
-    SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop SYS_shmat SYS_shmctl
-    SYS_shmget SYS_socket SYS_syslog SYS_vmsplice
+    SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp
+    SYS_listen SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget
+    SYS_msgrcv SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop
+    SYS_shmat SYS_shmctl SYS_shmget SYS_socket SYS_syslog SYS_vmsplice
 ];
 
 /// Reported as missing, as on an older kernel, for which libraries have a fallback: `clone3` hides its flags from
 /// filters, a memory file hides its size from the supervisor, io_uring bypasses filters, and all programs of a machine
 /// share the places of asynchronous input and output.
 const ABSENT: SystemCalls = calls![
-    SYS_clone3 SYS_io_setup SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create SYS_memfd_secret
+    SYS_clone3 SYS_io_setup SYS_io_uring_enter SYS_io_uring_register SYS_io_uring_setup SYS_memfd_create
+    SYS_memfd_secret
 ];
 
 /// Needed only if the candidate's files are measured: messages can hold descriptors of files that no process has open.
@@ -55,7 +57,8 @@ const ALLOCATION: SystemCalls = calls![SYS_fallocate];
 /// Needed only if the candidate runs as the caller's user and sees the machine's files: Landlock does not protect a
 /// file's metadata.
 const METADATA: SystemCalls = calls![
-    SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_fremovexattr SYS_fsetxattr SYS_lremovexattr SYS_lsetxattr SYS_removexattr SYS_setxattr SYS_utimensat
+    SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_fremovexattr SYS_fsetxattr SYS_lremovexattr SYS_lsetxattr
+    SYS_removexattr SYS_setxattr SYS_utimensat
 ];
 #[cfg(target_arch = "x86_64")]
 const METADATA_HERE: SystemCalls = calls![SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes SYS_futimesat];
@@ -97,8 +100,8 @@ impl SeccompFilters {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
         let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
         let argument = SeccompCondition::new;
-        // A pair of connected streams or sequences of packets (with which Rust's library starts programs) reaches no other
-        // process; a datagram socket could address any process.
+        // A pair of connected streams or sequences of packets (with which Rust's library starts programs) reaches no
+        // other process; a datagram socket could address any process.
         const KIND: u64 = 0xf;
         refused.insert(
             libc::SYS_socketpair,
@@ -168,8 +171,9 @@ impl SeccompFilters {
         self.of_server.iter().try_for_each(|filter| set(filter, 0).map(drop))
     }
 
-    /// Sets all other filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that reports
-    /// hostile calls; `None` if the machine allows no listener: then the kernel kills the caller of a hostile call.
+    /// Sets all other filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that
+    /// reports hostile calls; `None` if the machine allows no listener: then the kernel kills the caller of a hostile
+    /// call.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {
             set(filter, 0)?;

@@ -105,7 +105,9 @@ impl Confinement {
 
     fn who(&self) -> Result<String, String> {
         match self.identity {
-            Identity::Numbers(_) => Ok("each candidate is a separate user, without capabilities (except to read, if its program is in a private folder)".into()),
+            Identity::Numbers(_) => Ok("each candidate is a separate user, without capabilities (except to read, if \
+                                        its program is in a private folder)"
+                .into()),
             Identity::Namespace => Ok("your user in a user namespace of its own, without capabilities".into()),
             Identity::Caller => {
                 Err("candidates are your own user, without capabilities; they can see which files exist".into())

@@ -1,6 +1,6 @@
 //! Control groups: the kernel's own count of a candidate's memory and CPU time, and its bound on the memory, whichever
-//! process, mapping, pipe or file in memory holds it. The sandbox server makes one group for each supervisor and uses it
-//! again; version 1 and version 2 of the kernel's interface are known.
+//! process, mapping, pipe or file in memory holds it. The sandbox server makes one group for each supervisor and uses
+//! it again; version 1 and version 2 of the kernel's interface are known.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -34,8 +34,8 @@ struct Hierarchy {
     _lock: File,
 }
 
-/// The groups of a sandbox server, removed on drop. If the server is killed, its caller removes them ([`remove_behind`]);
-/// if the caller is killed too, the next server does.
+/// The groups of a sandbox server, removed on drop. If the server is killed, its caller removes them
+/// ([`remove_behind`]); if the caller is killed too, the next server does.
 #[derive(Debug)]
 pub(super) struct Groups {
     memory: Option<Hierarchy>,
@@ -351,8 +351,8 @@ impl Group {
         self.doors.iter().try_for_each(|mut door| door.write_all(b"0"))
     }
 
-    /// What the kernel bounds the memory to, if it does. It is a sixteenth above the limit, so that the supervisor sees a
-    /// candidate exceed its limit before the kernel has to kill one of its processes.
+    /// What the kernel bounds the memory to, if it does. It is a sixteenth above the limit, so that the supervisor sees
+    /// a candidate exceed its limit before the kernel has to kill one of its processes.
     pub fn most(&self, memory_bytes: u64) -> Option<u64> {
         self.memory.as_ref().map(|_| memory_bytes.saturating_add(memory_bytes / 16).min(i64::MAX as u64))
     }

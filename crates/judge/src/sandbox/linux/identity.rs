@@ -110,8 +110,9 @@ impl Identity {
         map_own_user(CloneFlags::CLONE_NEWUSER).map_err(doing("enter a user namespace"))
     }
 
-    /// Reads what the kernel tells of a process only to its own user and to who may trace it: its descriptors, mappings and
-    /// shared pages. A supervisor that is root and may not trace, as in most containers, looks as the candidate's user.
+    /// Reads what the kernel tells of a process only to its own user and to who may trace it: its descriptors, mappings
+    /// and shared pages. A supervisor that is root and may not trace, as in most containers, looks as the candidate's
+    /// user.
     pub fn reading<T>(self, read: impl FnOnce() -> T) -> T {
         static MAY_TRACE: OnceLock<bool> = OnceLock::new();
         let Identity::Numbers(user) = self else { return read() };
@@ -121,8 +122,8 @@ impl Identity {
         let (own, own_group) = (geteuid(), getegid());
         setfsgid(Gid::from_raw(user));
         setfsuid(Uid::from_raw(user));
-        // The kernel asks that the reader has all capabilities of the process, and takes some away with the user. Without
-        // them less can be read.
+        // The kernel asks that the reader has all capabilities of the process, and takes some away with the user.
+        // Without them less can be read.
         let _ = raise_permitted();
         let done = read();
         setfsuid(own);

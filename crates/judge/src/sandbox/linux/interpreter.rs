@@ -1,6 +1,6 @@
-//! The warmed interpreter: a sandbox server loads a Python as a shared library and lets it run a script; when the script
-//! is ready, the server begins to serve, and each candidate goes on in a fork of that interpreter instead of starting
-//! one of its own. What the script says and does is up to the caller of the sandbox.
+//! The warmed interpreter: a sandbox server loads a Python as a shared library and lets it run a script; when the
+//! script is ready, the server begins to serve, and each candidate goes on in a fork of that interpreter instead of
+//! starting one of its own. What the script says and does is up to the caller of the sandbox.
 //!
 //! A candidate's process is the same as one that executes the interpreter, confined in the same way, except that it has
 //! copies of the server's pages, which hold nothing but the paths of the machine that the server was told.
@@ -94,8 +94,9 @@ impl Interpreter {
     pub fn begin(self, arguments: &[String], environment: &[CString]) -> ! {
         let arguments = arguments.join("\0").into_bytes();
         let environment = environment.iter().map(|entry| entry.as_bytes()).collect::<Vec<_>>().join(&0);
-        // SAFETY: this is a fork of the process behind `before_fork`, by its only thread. The bytes outlive the calls that
-        // copy them; the call takes two objects and a null at their end; all references are this frame's until the process ends.
+        // SAFETY: this is a fork of the process behind `before_fork`, by its only thread. The bytes outlive the calls
+        // that copy them; the call takes two objects and a null at their end; all references are this frame's until the
+        // process ends.
         unsafe {
             (self.api.after_fork_in_child)();
             let object = |bytes: &[u8]| (self.api.bytes)(bytes.as_ptr().cast(), bytes.len() as isize);
@@ -132,8 +133,8 @@ pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
     *SERVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(serve);
     let words = command.len() as c_int;
     command.push(std::ptr::null_mut());
-    // SAFETY: the name is static text with a zero byte; the command line is `words` texts with a zero byte each and a null
-    // behind them, all of which live until the process ends.
+    // SAFETY: the name is static text with a zero byte; the command line is `words` texts with a zero byte each and a
+    // null behind them, all of which live until the process ends.
     let code = unsafe {
         (api.append_builtin)(c"_offshoot".as_ptr(), module);
         (api.run)(words, command.leak().as_mut_ptr())
@@ -142,8 +143,8 @@ pub(super) fn run(warm: &WarmInterpreter, serve: Serve) -> io::Error {
 }
 
 fn load(warm: &WarmInterpreter) -> Result<Api, libloading::Error> {
-    // SAFETY: the library is that of the interpreter which the caller runs in any case. Modules of Python expect to find
-    // its functions among the global ones.
+    // SAFETY: the library is that of the interpreter which the caller runs in any case. Modules of Python expect to
+    // find its functions among the global ones.
     let library = unsafe { Library::open(Some(&warm.library), RTLD_NOW | RTLD_GLOBAL) }?;
     // SAFETY: the types are those of Python's headers since version 3.10. The library is never closed.
     let api = unsafe {

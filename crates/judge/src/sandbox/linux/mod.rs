@@ -21,7 +21,7 @@ mod supervisor;
 mod tree;
 mod wire;
 
-use super::{
+use super::confined::{
     Confined, Ended, How, InForce, Isolation, Limit, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter,
 };
 

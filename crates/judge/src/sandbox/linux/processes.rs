@@ -63,8 +63,8 @@ struct Stat {
     started: u64,
 }
 
-/// Measures the processes of a candidate again and again. Where the kernel does not count for us, this is the only count
-/// of their memory and CPU time.
+/// Measures the processes of a candidate again and again. Where the kernel does not count for us, this is the only
+/// count of their memory and CPU time.
 #[derive(Debug)]
 pub(super) struct ProcessMeter {
     scope: ProcessScope,
@@ -199,7 +199,12 @@ impl ProcessMeter {
                 )
             })
             .collect();
-        let alive = |pid: i32| matches!((self.known.get(&pid), now.get(&pid)), (Some(before), Some(now)) if before.started == now.started);
+        let alive = |pid: i32| {
+            matches!(
+                (self.known.get(&pid), now.get(&pid)),
+                (Some(before), Some(now)) if before.started == now.started
+            )
+        };
         // If its parent has gone too, nobody can say who has waited for it.
         let waits = |parent: i32| if parent == supervisor || alive(parent) { Some(parent) } else { None };
         let mut owed: HashMap<Option<i32>, Owed> = HashMap::new();
@@ -289,8 +294,8 @@ impl ProcessScope {
         held.values().sum()
     }
 
-    /// Whether a process keeps to itself what it has open: it executes a program that its own user cannot read, so nobody
-    /// who may not trace it knows what it holds.
+    /// Whether a process keeps to itself what it has open: it executes a program that its own user cannot read, so
+    /// nobody who may not trace it knows what it holds.
     pub fn hides(self) -> bool {
         let hidden = |pid: i32, thread: &i32| {
             let task = format!("/proc/{pid}/task/{thread}");

@@ -140,8 +140,8 @@ fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> i
     }
 }
 
-/// The supervisors of a server. To enter a control group can take the kernel 20 ms, so some supervisors have been forked,
-/// and their candidates' processes have entered their groups, before a candidate is there.
+/// The supervisors of a server. To enter a control group can take the kernel 20 ms, so some supervisors have been
+/// forked, and their candidates' processes have entered their groups, before a candidate is there.
 struct Supervisors {
     confinement: Confinement,
     start: ProgramStart,

@@ -290,8 +290,8 @@ impl CandidateWatch<'_> {
         }
     }
 
-    /// Whether the kernel has killed one of its processes for memory, of a kind perhaps that no count here shows: the others
-    /// would wait for it.
+    /// Whether the kernel has killed one of its processes for memory, of a kind perhaps that no count here shows: the
+    /// others would wait for it.
     fn lost_one(&self) -> bool {
         self.group.as_ref().is_some_and(|group| group.kills() > self.kills)
     }

@@ -272,8 +272,8 @@ impl fmt::Display for ScriptCoverage {
         write!(
             f,
             "{all} steps, {} advanced with {turned} pages turned, {replanned} planned anew; {} rows on {} slots, {} \
-             tokens compared; {forks} forks ({late_forks} while others decoded), {late_roots} prompts while others decoded, \
-             {prunes} prunes ({late_prunes} while others decoded), {} preemptions",
+             tokens compared; {forks} forks ({late_forks} while others decoded), {late_roots} prompts while others \
+             decoded, {prunes} prunes ({late_prunes} while others decoded), {} preemptions",
             all - replanned,
             self.rows,
             self.pool,

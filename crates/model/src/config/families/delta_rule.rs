@@ -1,4 +1,5 @@
-//! Reads the heads of gated delta-rule layers (Qwen3-Next, Qwen3.5 and Qwen3.6), and refuses what is computed otherwise.
+//! Reads the heads of gated delta-rule layers (Qwen3-Next, Qwen3.5 and Qwen3.6), and refuses what is computed
+//! otherwise.
 
 use offshoot_backend::{CONV_TOKENS, DeltaHeads};
 use offshoot_core::error::Result;

@@ -161,8 +161,8 @@ impl Role {
 }
 
 impl Quantisation {
-    /// How the matrix of `tensor` is stored, as far as config.json tells; `None`: dense. `tied`: the output layer is the
-    /// embedding table.
+    /// How the matrix of `tensor` is stored, as far as config.json tells; `None`: dense. `tied`: the output layer is
+    /// the embedding table.
     pub fn format(&self, tensor: &TensorSpec, tied: bool) -> Option<QuantFormat> {
         let role = Role::of(tensor);
         match self {

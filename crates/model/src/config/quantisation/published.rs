@@ -389,8 +389,9 @@ impl Reader<'_> {
             _ => {
                 let strategy = strategy.unwrap_or("no strategy");
                 let symmetry = if symmetric { "symmetric" } else { "asymmetric" };
-                let expected = "float-quantized of 8 bits (tensor, channel, block), int-quantized of 8 bits (symmetric; \
-                                tensor, channel) or pack-quantized of 4-bit integers (group, channel; weights only)";
+                let expected = "float-quantized of 8 bits (tensor, channel, block), int-quantized of 8 bits \
+                                (symmetric; tensor, channel) or pack-quantized of 4-bit integers (group, channel; \
+                                weights only)";
                 let found = format!("{format}, {symmetry} {kind} of {bits} bits by {strategy}");
                 return Err(group.error("weights", expected, found));
             }

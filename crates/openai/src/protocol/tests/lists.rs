@@ -85,7 +85,8 @@ fn the_tokenizer_tells_its_special_tokens_and_its_template() {
 #[test]
 fn a_batch_has_openais_fields_and_times() {
     let asked = json!({
-        "input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h", "metadata": {"a": "b"},
+        "input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h",
+        "metadata": {"a": "b"},
     });
     let new = NewBatch::read(&object(asked)).expect("a sound request");
     let mut batch = BatchObject::new("batch_1".to_owned(), new, 100);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::Trace;
 
 impl Trace {
-    /// For each node, the number of characters at the beginning of its text that most of its siblings have, too; 0 if that is
-    /// little, or if its own text begins otherwise.
+    /// For each node, the number of characters at the beginning of its text that most of its siblings have, too; 0 if
+    /// that is little, or if its own text begins otherwise.
     pub fn parts_at(&self) -> Vec<usize> {
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         for node in &self.nodes {
@@ -29,8 +29,8 @@ impl Trace {
 /// Shorter beginnings are shown.
 const LEAST_COMMON: usize = 12;
 
-/// The longest beginning of whole words that more than half of the distinct `texts` have in common and that ends before all of them
-/// do; empty if it is short.
+/// The longest beginning of whole words that more than half of the distinct `texts` have in common and that ends before
+/// all of them do; empty if it is short.
 fn common_beginning<'t>(texts: &[&'t str]) -> &'t str {
     let texts: BTreeSet<&str> = texts.iter().copied().collect();
     let mut group: Vec<&str> = texts.iter().copied().collect();
