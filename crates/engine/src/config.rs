@@ -7,7 +7,7 @@ use offshoot_kv::plan::Planner;
 use offshoot_kv::{PageCounts, PageGroups, PrefixTree};
 
 /// How an engine works. No field changes what is sampled, except by rounding where results are not exact
-/// ([`EngineFacts::exact`](crate::EngineFacts::exact)).
+/// ([`EngineFacts::batch_invariant`](crate::EngineFacts::batch_invariant)).
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Most branches that run at once; each has one row in a step.

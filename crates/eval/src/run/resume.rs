@@ -1,6 +1,6 @@
 //! `--resume`: finds the run to continue, and sorts its records into finished items, samples to keep, and items to
 //! search again. `manifest` compares runs, `journal` reads their files. The samples are then those that a single
-//! process would have generated, to the last bit where the engine is exact (`EngineFacts::exact`).
+//! process would have generated, to the last bit where the engine is batch-invariant (`EngineFacts::batch_invariant`).
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
