@@ -1,12 +1,14 @@
 """Beam search over a running server. Each beam is a kept branch: no text is sent again, no prefix computed again.
 
     offshoot serve --model tasks/models/demo
+    export OFFSHOOT_SERVER=http://127.0.0.1:8000/v1  # the default
     python3 examples/tree_search.py "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?"
 """
 
 import json
 import os
 import sys
+import urllib.error
 import urllib.request
 
 SERVER = os.environ.get("OFFSHOOT_SERVER", "http://127.0.0.1:8000/v1")
@@ -48,5 +50,14 @@ def search(prompt):
 
 
 if __name__ == "__main__":
-    for score, text in search(sys.argv[1] + "\nAnswer:"):
+    if len(sys.argv) != 2:
+        sys.exit('expected one question, as in: python3 examples/tree_search.py "Question: ..."')
+    try:
+        found = search(sys.argv[1] + "\nAnswer:")
+    except urllib.error.HTTPError as error:
+        sys.exit(f"the server at {SERVER} answered {error.code}: {error.read().decode(errors='replace')}")
+    except urllib.error.URLError as error:
+        sys.exit(f"no server at {SERVER} ({error.reason}): start one with `offshoot serve --model tasks/models/demo`, "
+                 "or set OFFSHOOT_SERVER to the address of another")
+    for score, text in found:
         print(f"{score:9.4f}  {text.strip()!r}")

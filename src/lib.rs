@@ -28,33 +28,40 @@
 //!
 //! A search is an ordinary blocking program over a tree: fork nodes, extend the new ones in one batch, score them,
 //! prune the worst, and go on with the rest. Any number can be a score. Here the model is asked below every thought
-//! whether it is right so far, and the probability of `yes` decides which four thoughts go on:
+//! whether it is right so far, and the probability of `yes` decides which four thoughts go on. A thought with which the
+//! model ended its text is a whole solution, and is set aside:
 //!
 //! ```no_run
-//! use offshoot::{ForkKind, Model, NodeId, Result, SamplingParams, Stop};
+//! use offshoot::{FinishReason, ForkKind, Model, NodeId, Result, SamplingParams, Stop, TokenId};
 //!
-//! /// Three lines of a solution, eight continuations of each of four thoughts a line.
+//! /// At most eight lines of a solution, eight continuations of each of four thoughts a line.
 //! fn beam(model: &Model, question: &str) -> Result<String> {
-//!     let (how, line) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(60).at("\n").included());
+//!     let (how, line) = (SamplingParams::default().temperature(0.8), Stop::max_tokens(60).at("\n"));
 //!     let (ask, yes) = (model.encode("Right so far? Answer yes or no:")?, model.encode(" yes")?);
 //!     let mut tree = model.tree(question)?.seed(1);
-//!     let mut kept = vec![tree.root()];
-//!     for _ in 0..3 {
+//!     let (mut kept, mut ended) = (vec![tree.root()], vec![]);
+//!     for _ in 0..8 {
 //!         let mut thoughts = tree.fork_all(&kept, 8)?;
 //!         tree.extend(&thoughts, &how, &line)?;
 //!         thoughts.retain(|&thought| !tree.has_failed(thought));
 //!         // The questions are given, not sampled; forks of another kind leave the samples' random numbers alone.
 //!         let asked = tree.fork_each(ForkKind::Value, &thoughts)?;
 //!         tree.extend_given(&asked, &ask)?;
-//!         let scores = tree.score(&asked, &yes)?;
-//!         let mut ranked: Vec<(f64, NodeId)> = scores.iter().map(|yes| yes.sum).zip(thoughts).collect();
-//!         ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+//!         let scored = tree.score(&asked, &yes)?.into_iter().map(|yes| yes.sum).zip(thoughts);
+//!         let (over, mut going): (Vec<(f64, NodeId)>, Vec<_>) =
+//!             scored.partition(|&(_, thought)| tree.node(thought).finish == Some(FinishReason::EndOfText));
+//!         ended.extend(over);
+//!         going.sort_by(|a, b| b.0.total_cmp(&a.0));
 //!         // What is pruned gives its memory back at once; its record stays.
-//!         ranked.drain(4.min(ranked.len())..).for_each(|(_, rejected)| tree.prune(rejected));
+//!         going.drain(4.min(going.len())..).for_each(|(_, rejected)| tree.prune(rejected));
 //!         asked.into_iter().for_each(|question| tree.close(question));
-//!         kept = ranked.into_iter().map(|(_, thought)| thought).collect();
+//!         kept = going.into_iter().map(|(_, thought)| thought).collect();
 //!     }
-//!     Ok(kept.first().map(|&best| tree.path_text(best)).unwrap_or_default())
+//!     // The best solution that has ended, else the best there is. Texts are cut where a line ends, tokens are not.
+//!     let best = ended.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, best)| best);
+//!     let path = tree.path(best.or(kept.first().copied()).unwrap_or(tree.root()));
+//!     let tokens: Vec<TokenId> = path.into_iter().flat_map(|node| tree.node(node).tokens.clone()).collect();
+//!     Ok(model.decode_after(&tree.node(tree.root()).tokens, &tokens))
 //! }
 //! ```
 //!
@@ -215,7 +222,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::{
         Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
-        SearchJob, TokenLogprob,
+        SearchJob,
     };
 }
 

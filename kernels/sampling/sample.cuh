@@ -67,7 +67,7 @@ struct Ban {
     float was;
 };
 
-struct Sampled {
+struct SampledToken {
     u32 token;
     float logprob;
 };

@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
     sample_token(float* all_logits, u32 vocab, u32 chunks, Header* header, const double* __restrict__ uniforms,
                 const float* __restrict__ model_max, const float* __restrict__ model_sum,
                 const float* __restrict__ sample_max, const float* __restrict__ sample_sum,
-                const Newest* __restrict__ newest, const Cut* __restrict__ cuts, Sampled* __restrict__ results,
+                const Newest* __restrict__ newest, const Cut* __restrict__ cuts, SampledToken* __restrict__ results,
                 u32* __restrict__ sampled_tokens, Seen* all_counted) {
     extern __shared__ double sums[];
     u32 index = blockIdx.x;

@@ -9,7 +9,7 @@
 extern "C" __global__ void __launch_bounds__(1024)
     sample_top(const float* __restrict__ logits, u32 vocab, u32 chunks, u32 requests, const Header* __restrict__ header,
                const float* __restrict__ model_max, const float* __restrict__ model_sum,
-               Sampled* __restrict__ results) {
+               SampledToken* __restrict__ results) {
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     __syncthreads();
     LogSoftmax logprob(row, model_sum + first_chunk);
-    Sampled* top = results + requests + static_cast<u64>(index) * header->top_width;
+    SampledToken* top = results + requests + static_cast<u64>(index) * header->top_width;
     for (u32 i = threadIdx.x; i < wanted; i += blockDim.x) {
         u32 rank = 0;
         for (u32 other = 0; other < wanted; ++other) {

@@ -6,6 +6,19 @@ with plain Python functions; ``judge`` runs programs in a sandbox; ``run`` and `
 """
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+from offshoot._facts import (
+    AtK,
+    EngineFacts,
+    EngineMetrics,
+    Estimate,
+    ItemLine,
+    JobEstimate,
+    Judged,
+    NodeFacts,
+    PageCounts,
+    RunSummary,
+    SampleLine,
+)
 from offshoot._llm import LLM, Interrupted, Tokenizer
 from offshoot._native import version as _version
 from offshoot._outputs import (
@@ -41,5 +54,6 @@ __all__ = [
     "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts",
     "beam_search", "dvts", "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
     "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",
-    "BeamSearchOutput", "BeamSearchSequence",
+    "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary",
+    "Estimate", "AtK", "SampleLine", "Judged", "ItemLine", "JobEstimate",
 ]

@@ -5,7 +5,7 @@ text are ``search``'s."""
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from offshoot._outputs import Logprob
 from offshoot._params import SamplingParams, _number, _whole
@@ -40,10 +40,10 @@ class BeamSearchSequence:
 
     tokens: list[int]
     logprobs: list[dict[int, Logprob]]
-    lora_request: Any = None
+    lora_request: None = None
     cum_logprob: float = 0.0
     text: str | None = None
-    finish_reason: str | None = None
+    finish_reason: Literal["stop", "length"] | None = None
     stop_reason: int | str | None = None
 
 

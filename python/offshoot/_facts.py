@@ -1,8 +1,18 @@
-"""What ``LLM.facts``, ``LLM.metrics()`` and ``Node.facts`` hold."""
+"""What ``LLM.facts``, ``LLM.metrics()``, ``Node.facts``, the results of ``run`` and the estimate of ``plan`` hold, and
+the words in them. What is not always there is in a class of its own, whose name begins with an underscore."""
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
+
+#: Why a sample ended, in OpenAI's words: by itself or at a stop, by its limit or the context's, or it was cancelled.
+FinishReason = Literal["stop", "length", "abort"]
+
+#: Why a sample of a search or a task ended, as samples.jsonl has it; ``given``: its tokens were not sampled.
+SampleFinish = Literal["stop_string", "stop_token", "end_of_text", "length", "context_full", "given"]
+
+#: Verdicts on programs, as contest judges abbreviate them.
+Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "SANDBOX"]
 
 
 class EngineFacts(TypedDict):
@@ -33,8 +43,8 @@ class PageCounts(TypedDict):
     free: int
 
 
-class EngineMetrics(TypedDict):
-    """Counters since an engine started; what ends in ``held`` or ``cached``, and the last four, are those of now."""
+class EngineCounters(TypedDict):
+    """Counters since an engine started; what ends in ``held`` or ``cached`` is that of now."""
 
     steps: int
     steps_replanned: int
@@ -68,6 +78,11 @@ class EngineMetrics(TypedDict):
     seconds_idle: float | None
     seconds_waiting: float
     seconds_committing: float
+
+
+class EngineMetrics(EngineCounters):
+    """Counters since an engine started, and what runs and is held now."""
+
     running: int
     waiting: int
     branches: int
@@ -77,9 +92,350 @@ class EngineMetrics(TypedDict):
 class NodeFacts(TypedDict):
     """How a node stands."""
 
-    finish_reason: Literal["stop", "length", "abort", "error"] | None
+    finish_reason: FinishReason | Literal["error"] | None
     stop_reason: int | str | None
     logprob: float
     score: float | None
     state: Literal["open", "closed", "pruned"]
     error: str | None
+
+
+class _Interval(TypedDict, total=False):
+    low: float
+    high: float
+
+
+class Estimate(_Interval):
+    """A share, and its 95 % interval unless all values are equal."""
+
+    value: float
+
+
+class AtK(Estimate):
+    """An estimate for k samples, over the items that have so many."""
+
+    k: int
+    items: int
+
+
+class OmittedKs(TypedDict):
+    """Values of k that were asked for and are in no row."""
+
+    k: list[int]
+    why: str
+
+
+class CutShort(TypedDict):
+    """Samples that did not end by themselves."""
+
+    length: int
+    context_full: int
+
+
+class LevelUse(TypedDict):
+    """Tokens, and bytes of keys and values, of a level of the prompts or of the samples."""
+
+    level: str
+    tokens: int
+    tokens_unshared: int
+    kv_bytes: int
+    kv_bytes_unshared: int
+
+
+class _PromptTokens(TypedDict, total=False):
+    stored: int
+    copied: int
+
+
+class PromptTokens(_PromptTokens):
+    """Tokens of prompts and given texts; ``stored`` and ``copied`` if there are any."""
+
+    asked: int
+    computed: int
+
+
+class _WeightChoice(TypedDict, total=False):
+    weights: Literal["fp8", "int8", "int4"]
+
+
+class WeightChoice(_WeightChoice):
+    """``weights``: what dense weights became, if they did."""
+
+    activations: Literal["format", "bf16"]
+
+
+class _RunSummary(TypedDict, total=False):
+    not_cuda: str
+    verdicts: dict[Verdict, int]
+
+
+class RunSummary(_RunSummary):
+    """The summary of a run, and the folder of its results. ``not_cuda``: why no GPU was used, if the device was chosen
+    for the user; ``verdicts``: samples by the judge's verdict, if there is a judge. Without a grader estimates are
+    None, and those by k empty."""
+
+    task: str
+    method: str
+    model: str
+    device: str
+    kv_dtype: Literal["model", "fp8"]
+    weights: WeightChoice
+    plan: Literal["balanced", "tree", "single", "flat"]
+    seed: int
+    items_asked: int
+    unfinished_samples: int
+    failed: int
+    failed_branches: int
+    items: int
+    samples: int
+    samples_tokens: int
+    cancelled: int
+    spares: Literal["decided", "passed"] | None
+    cancelled_tokens: int
+    tokens_spared: int
+    cut_short: CutShort
+    without_answer: int
+    accuracy: Estimate | None
+    chosen_by_grader: bool
+    single: Estimate | None
+    pass_at: list[AtK]
+    maj_at: list[AtK]
+    best_at: list[AtK]
+    k_left_out: OmittedKs | None
+    weighted_vote: Estimate | None
+    prompts: PromptTokens
+    uncounted_processes: int
+    levels: list[LevelUse]
+    seconds: float
+    seconds_loading: float
+    engine: EngineCounters
+    results: str
+
+
+class _Judged(TypedDict, total=False):
+    message: str
+
+
+class Judged(_Judged):
+    """The judge's result on a sample; ``message``: why it is not accepted. ``tests`` were run."""
+
+    verdict: Verdict
+    tests_passed: int
+    tests: int
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+class TokenLine(TypedDict):
+    """A token of a sample; ``top``: pairs of a token and its log-probability, likeliest first."""
+
+    token: int
+    logprob: float
+    top: list[list[float]]
+
+
+class _SampleLine(TypedDict, total=False):
+    stop: str | int
+    judged: Judged
+    logprobs: list[TokenLine]
+
+
+class SampleLine(_SampleLine):
+    """A line of samples.jsonl; ``stop``: the string or the token that ended it, if one did; ``judged`` and ``logprobs``
+    if the task has a judge and asks for log-probabilities."""
+
+    id: str
+    index: int
+    text: str
+    tokens: int
+    finish: SampleFinish
+    logprob: float
+    answer: str | None
+    correct: bool | None
+
+
+class FailedBranches(TypedDict):
+    """How many branches failed, and why the first one did."""
+
+    branches: int
+    first: str
+
+
+class _ChoiceLine(TypedDict, total=False):
+    neutral: float
+
+
+class ChoiceLine(_ChoiceLine):
+    """The score of a choice; ``neutral``: its log-probability after the neutral prompt, if there is one."""
+
+    choice: str
+    logprob: float
+    tokens: int
+    score: float
+
+
+class _ItemLine(TypedDict, total=False):
+    failed: FailedBranches
+    choices: list[ChoiceLine]
+    completions: list[str]
+    scores: list[float] | list[list[float]]
+    pred: str | None
+
+
+class ItemLine(_ItemLine):
+    """A line of items.jsonl; ``votes``: pairs of an answer and its votes. ``choices``, ``completions``, ``scores`` and
+    ``pred`` are those of methods that have them."""
+
+    id: str
+    index: int
+    question: str
+    reference: str | None
+    answer: str | None
+    prediction: str | None
+    correct: bool | None
+    chosen: int | None
+    votes: list[list[str | int]]
+    samples: int
+    samples_correct: int | None
+    cancelled: int
+    cancelled_tokens: int
+    prompt_tokens: int
+    sampled_tokens: int
+    search_tokens: int
+    search_prompt_tokens: int
+
+
+class JobSizes(TypedDict):
+    """A job's prompts and samples, and their tokens."""
+
+    input: str
+    prompts: int
+    samples: int
+    prompt_tokens: int
+    distinct_prompt_tokens: int
+    nodes: int
+    drawn_tokens: int
+
+
+class ModelSizes(TypedDict):
+    """A model's bytes on the device."""
+
+    path: str
+    dtype: Literal["f32", "f16", "bf16"]
+    weights: str
+    weight_bytes: int
+    active_weight_bytes: int
+    kv_bytes_per_token: int
+
+
+class Pool(TypedDict):
+    """Pages for keys and values."""
+
+    pages: int
+    page_tokens: int
+    page_bytes: int
+
+
+class TreeLevel(TypedDict):
+    """The nodes of a level of the tree; ``has_deeper``: with those of deeper levels."""
+
+    nodes: int
+    tokens: int
+    tokens_unshared: int
+    has_deeper: bool
+
+
+class SharingCost(TypedDict):
+    """The prompt tokens that a policy of sharing computes."""
+
+    policy: Literal["no sharing", "lru of pages", "single level", "all levels"]
+    tokens_asked: int
+    tokens_computed: int
+    saving: float
+
+
+class WaveSizes(TypedDict):
+    """What fits into memory at once."""
+
+    prompts: int
+    samples: int
+    kv_bytes: int
+
+
+class KvReads(TypedDict):
+    """Bytes of keys and values that a decode step reads, by plan."""
+
+    rows: int
+    flat: int
+    single: int
+    balanced: int
+
+
+class TimeSlice(TypedDict):
+    """Mean tokens a step in a slice of the time."""
+
+    prompt_tokens: float
+    drawn_tokens: float
+
+
+class Prediction(TypedDict):
+    """A run of the job on the simulated device, by a policy."""
+
+    policy: Literal["first come", "single level", "all levels"]
+    branches: int
+    steps: int
+    prompt_steps: int
+    decode_steps: int
+    seconds: float
+    drawn: int
+    tokens_per_s: float
+    prompt_tokens_logical: int
+    prompt_tokens_computed: int
+    tokens_recomputed: int
+    preemptions: int
+    seconds_before_cool_down: float
+    rows_per_s_before_cool_down: float
+    middle_fullness: float | None
+    middle_full_steps: float | None
+    most_running: int
+    kv_bytes_peak: int
+    kv_bytes_peak_unshared: int
+    kv_slots_peak: int
+    live_tokens_peak: int
+    kv_over_live_at_peak: float
+    kv_over_live_mean: float
+    kv_over_live_worst: float
+    normalised_latency: float
+    first_token: float
+    tokens_per_step: float
+    parts: list[TimeSlice]
+
+
+class _JobEstimate(TypedDict, total=False):
+    states: dict[str, int]
+    ranks: dict[str, int]
+    parts: dict[str, Any]
+    replicas: dict[str, Any]
+    nodes: list[dict[str, Any]]
+
+
+class JobEstimate(_JobEstimate):
+    """What a job will cost. ``decode_step`` is None if every sample ends with its first token; ``predictions`` are
+    empty where time is not predicted. What only some models and options give has the command's own fields: ``states``
+    of models with delta-rule layers, ``ranks`` with ``tensor_parallel=``, ``parts`` with ``parts=``, ``replicas`` with
+    ``devices=``, ``nodes`` with ``explain=True``."""
+
+    job: JobSizes
+    model: ModelSizes
+    device: str
+    branches: int
+    pool: Pool
+    levels: list[TreeLevel]
+    sharing: list[SharingCost]
+    kv_bytes: int
+    kv_bytes_unshared: int
+    waves: list[WaveSizes]
+    decode_step: KvReads | None
+    predictions: list[Prediction]
+    notes: list[str]

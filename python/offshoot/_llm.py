@@ -17,7 +17,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, overload
 
 from offshoot._beams import BeamSearchOutput, BeamSearchParams, beam_search
 from offshoot._facts import EngineFacts, EngineMetrics
@@ -49,6 +49,8 @@ from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from offshoot.search import Outcome
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
 WAIT = 0.1
@@ -85,6 +87,9 @@ _DEFAULTS = {
     "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens",
 }
 
+#: A turn of a conversation.
+_Message = Mapping[str, Any]
+
 #: Waits for samples that asyncio's tasks have at once; further ones take turns.
 _WAITS_AT_ONCE = 256
 
@@ -104,7 +109,7 @@ class Interrupted(KeyboardInterrupt):
     prompts, None for those that were not finished. ``table`` is what ``generate_table`` had, beginnings too; else
     None."""
 
-    def __init__(self, outputs: list[Any], table: Any = None):
+    def __init__(self, outputs: list[RequestOutput] | list[Outcome | None], table: pa.Table | None = None):
         self.outputs, self.table = outputs, table
         done = sum(output is not None and getattr(output, "finished", True) for output in outputs)
         super().__init__(
@@ -697,11 +702,11 @@ class Tokenizer:
         self._own_template = self.chat_template
         self.bos_token, self.eos_token = native.named_token("bos_token"), native.named_token("eos_token")
         self.pad_token, self.unk_token = native.named_token("pad_token"), native.named_token("unk_token")
-        self.bos_token_id = facts["bos"]
-        self.eos_token_id = facts["eos"][0] if facts["eos"] else None
+        self.bos_token_id: int | None = facts["bos"]
+        self.eos_token_id: int | None = facts["eos"][0] if facts["eos"] else None
         self.vocab_size = native.vocab_size()
         self._vocab: dict[str, int] | None = None
-        self.model_max_length = facts["context"]
+        self.model_max_length: int | None = facts["context"]
 
     @classmethod
     def of_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
@@ -775,6 +780,40 @@ class Tokenizer:
                 raise ValueError(f"token ids: expected numbers below {self.vocab_size}, found {token}")
         return list(map(int, ids))
 
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[_Message], *, tokenize: Literal[False], chat_template: str | None = ...,
+        add_generation_prompt: bool = ..., continue_final_message: bool = ..., **more: Any) -> str: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[Sequence[_Message]], *, tokenize: Literal[False], chat_template: str | None = ...,
+        add_generation_prompt: bool = ..., continue_final_message: bool = ..., **more: Any) -> list[str]: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[_Message], *, tokenize: Literal[True] = ..., return_dict: Literal[False] = ...,
+        chat_template: str | None = ..., add_generation_prompt: bool = ..., continue_final_message: bool = ...,
+        **more: Any) -> list[int]: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[Sequence[_Message]], *, tokenize: Literal[True] = ...,
+        return_dict: Literal[False] = ..., chat_template: str | None = ..., add_generation_prompt: bool = ...,
+        continue_final_message: bool = ..., **more: Any) -> list[list[int]]: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[_Message], *, tokenize: Literal[True] = ..., return_dict: Literal[True],
+        chat_template: str | None = ..., add_generation_prompt: bool = ..., continue_final_message: bool = ...,
+        **more: Any) -> Encoding: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[Sequence[_Message]], *, tokenize: Literal[True] = ...,
+        return_dict: Literal[True], chat_template: str | None = ..., add_generation_prompt: bool = ...,
+        continue_final_message: bool = ..., **more: Any) -> list[Encoding]: ...
+    @overload
+    def apply_chat_template(
+        self, conversation: Sequence[_Message] | Sequence[Sequence[_Message]], *, tokenize: bool = ...,
+        return_dict: bool = ..., chat_template: str | None = ..., add_generation_prompt: bool = ...,
+        continue_final_message: bool = ..., **more: Any,
+    ) -> str | list[int] | Encoding | list[str] | list[list[int]] | list[Encoding]: ...
     def apply_chat_template(
         self, conversation: Sequence[Any], *, chat_template: str | None = None, tokenize: bool = True,
         add_generation_prompt: bool = False, continue_final_message: bool = False, tools: Any = None,

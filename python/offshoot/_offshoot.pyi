@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, final
+from typing import final
 
-from offshoot._facts import EngineFacts, NodeFacts
+from offshoot._facts import EngineFacts, FinishReason, NodeFacts
 
 __version__: str
 
@@ -74,7 +74,7 @@ class Engine:
     def score(self, contexts: list[Context], tops: int) -> list[list[Finish]]: ...
 
 @final
-class ScoredToken:
+class SampledToken:
     """A token with its log-probability and the likeliest ones in its place."""
 
     @property
@@ -89,7 +89,7 @@ class Finish:
     """What was sampled or scored, whole. ``stop_token``, which ended it, is among neither the tokens nor the text."""
 
     @property
-    def finish_reason(self) -> Literal["stop", "length", "abort", "error"]: ...
+    def finish_reason(self) -> FinishReason: ...
     @property
     def stop_reason(self) -> int | str | None: ...
     @property
@@ -103,7 +103,7 @@ class Finish:
     @property
     def tops(self) -> list[list[tuple[int, float]]]: ...
     @property
-    def stop_token(self) -> ScoredToken | None: ...
+    def stop_token(self) -> SampledToken | None: ...
 
 @final
 class SampleTokens:

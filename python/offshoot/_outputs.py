@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from offshoot._facts import FinishReason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,16 +24,17 @@ class Logprob:
 
 @dataclasses.dataclass(slots=True)
 class CompletionOutput:
-    """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM."""
+    """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM.
+    ``lora_request``, which vLLM fills, is always None."""
 
     index: int
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
     logprobs: list[dict[int, Logprob]] | None
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    lora_request: Any = None
+    lora_request: None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -39,7 +42,8 @@ class CompletionOutput:
 
 @dataclasses.dataclass(slots=True)
 class RequestOutput:
-    """The samples of one prompt, by index."""
+    """The samples of one prompt, by index. What only vLLM fills is always None: ``metrics``, ``lora_request``, the
+    encoder's prompt and ``num_cached_tokens``."""
 
     request_id: str
     prompt: str | None
@@ -47,8 +51,8 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     finished: bool
-    metrics: Any = None
-    lora_request: Any = None
+    metrics: None = None
+    lora_request: None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
@@ -66,7 +70,7 @@ class StreamOutput:
     output: CompletionOutput | None = None
 
     @property
-    def finish_reason(self) -> str | None:
+    def finish_reason(self) -> FinishReason | None:
         return self.output.finish_reason if self.output else None
 
 

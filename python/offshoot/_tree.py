@@ -7,7 +7,7 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from offshoot._facts import NodeFacts
+from offshoot._facts import FinishReason, NodeFacts
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
 
@@ -83,7 +83,7 @@ class Node:
         return self.facts["logprob"]
 
     @property
-    def finish_reason(self) -> Literal["stop", "length", "abort", "error"] | None:
+    def finish_reason(self) -> FinishReason | Literal["error"] | None:
         """stop, length, abort or error; None while it has not ended."""
         return self.facts["finish_reason"]
 

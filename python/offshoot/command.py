@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
+from offshoot._facts import AtK, Estimate, ItemLine, JobEstimate, RunSummary, SampleLine
 from offshoot._native import Records, use_helper
 
 if TYPE_CHECKING:
@@ -51,23 +52,35 @@ def demo_model() -> str:
 class Job:
     """A finished ``run``: its summary and the folder of its results."""
 
-    summary: dict[str, Any]
+    summary: RunSummary
     folder: str
 
+    @overload
+    def __getitem__(self, key: Literal["accuracy", "single", "weighted_vote"]) -> Estimate | None: ...
+    @overload
+    def __getitem__(self, key: Literal["pass_at", "maj_at", "best_at"]) -> list[AtK]: ...
+    @overload
+    def __getitem__(self, key: Literal["seconds", "seconds_loading"]) -> float: ...
+    @overload
+    def __getitem__(self, key: Literal["items", "samples", "samples_tokens", "cancelled", "without_answer"]) -> int: ...
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
     def __getitem__(self, key: str) -> Any:
-        return self.summary[key]
+        """``job[key]`` is ``job.summary[key]``, where the types of all keys are known; here those that are often asked
+        for."""
+        return cast(dict[str, Any], self.summary)[key]
 
     @property
-    def samples(self) -> list[dict[str, Any]]:
+    def samples(self) -> list[SampleLine]:
         """The lines of samples.jsonl."""
         return list(self._lines("samples.jsonl"))
 
     @property
-    def items(self) -> list[dict[str, Any]]:
+    def items(self) -> list[ItemLine]:
         """The lines of items.jsonl."""
         return list(self._lines("items.jsonl"))
 
-    def _lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def _lines(self, name: str) -> Iterator[Any]:
         with open(os.path.join(self.folder, name), encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)
@@ -84,15 +97,15 @@ def run(task: dict[str, Any] | str | os.PathLike[str], *, show: bool = True, **o
     ``options`` are those of ``offshoot run``: ``model=``, ``out=``, ``limit=``, ``resume=True``,
     ``set={"sampling.seed": 2}``. Progress is shown on stderr if ``show``. Ctrl-C ends it; ``resume=True`` goes on."""
     with _file_of(task) as path:
-        summary = _json(["run", path, "--json"], options, show)
+        summary = cast(RunSummary, _json(["run", path, "--json"], options, show))
     return Job(summary, summary["results"])
 
 
-def plan(task: dict[str, Any] | str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+def plan(task: dict[str, Any] | str | os.PathLike[str], **options: Any) -> JobEstimate:
     """What a task will cost, without running it: what its prompts share, memory, and its time on the device named by
-    ``gpu=``. ``options`` are those of ``offshoot plan``."""
+    ``device_profile=``. ``options`` are those of ``offshoot plan``."""
     with _file_of(task) as path:
-        return _json(["plan", path, "--json"], options, show=False)
+        return cast(JobEstimate, _json(["plan", path, "--json"], options, show=False))
 
 
 class _file_of:

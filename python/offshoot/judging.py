@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, overload
 
+from offshoot._facts import Verdict
 from offshoot._native import NativeJudge
 from offshoot.command import command
 
@@ -19,7 +20,7 @@ class TestVerdict:
 
     __test__ = False  # No test of pytest's, whatever its name begins with.
 
-    verdict: str
+    verdict: Verdict
     message: str | None = None
 
 
@@ -27,7 +28,7 @@ class TestVerdict:
 class Judgement:
     """The verdict on a program: AC (accepted), WA, TLE, MLE, OLE, RE, CE or SANDBOX."""
 
-    verdict: str
+    verdict: Verdict
     message: str | None
     tests: list[TestVerdict]
     wall_seconds: float

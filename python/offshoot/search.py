@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
 
+from offshoot._facts import Judged, SampleFinish
 from offshoot._llm import LLM, Interrupted, _is_one, _progress, _several
 from offshoot._native import Assessed, Records, SearchPrompt
 from offshoot._native import search as _native_search
@@ -57,16 +58,17 @@ def _search_of(function: Callable[Concatenate[LLM, Any, _P], Any]) -> _Search[_P
 
 @dataclasses.dataclass(slots=True)
 class Sample:
-    """A candidate with its assessment."""
+    """A candidate with its assessment. ``finish_reason`` is the word that samples.jsonl has for it; ``detail`` is what
+    a judge found, and None in searches whose texts Python's functions assess."""
 
     index: int
     text: str
     tokens: int
-    finish_reason: str
+    finish_reason: SampleFinish
     logprob: float
     answer: str | None = None
     correct: bool | None = None
-    detail: dict[str, Any] | None = None
+    detail: Judged | None = None
 
 
 @dataclasses.dataclass(slots=True)

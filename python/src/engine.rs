@@ -127,7 +127,7 @@ impl Engine {
         NativeTokenizer::of(self.tokenizer.clone())
     }
 
-    /// What never changes: context, vocab, bos, eos, device, exact, and so on.
+    /// What never changes: context, vocab, bos, eos, device, batch_invariant, and so on.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let handle = self.handle()?;
         let facts = handle.facts();

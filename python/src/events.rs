@@ -1,7 +1,7 @@
 //! What a generation or a tree tells Python, as frozen objects: finishes, tokens that were sampled, and how samples and
 //! nodes end.
 
-use offshoot::{Finish, FinishReason, SampledToken, TokenId};
+use offshoot::{Finish, FinishReason, TokenId};
 use offshoot_engine::Event;
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
@@ -51,7 +51,7 @@ fn tops<'t>(py: Python<'_>, tops: impl ExactSizeIterator<Item = &'t Vec<(TokenId
 
 /// A token with its log-probability and the likeliest ones in its place.
 #[pyclass(frozen, get_all, module = "offshoot._offshoot")]
-pub struct ScoredToken {
+pub struct SampledToken {
     id: u32,
     logprob: f32,
     top: Py<PyList>,
@@ -67,13 +67,13 @@ pub struct NativeFinish {
     logprob: f64,
     logprobs: Py<PyList>,
     tops: Py<PyList>,
-    stop_token: Option<Py<ScoredToken>>,
+    stop_token: Option<Py<SampledToken>>,
 }
 
 impl NativeFinish {
     pub fn new(py: Python<'_>, finish: &Finish) -> PyResult<Py<NativeFinish>> {
-        let scored = |stop: &SampledToken| {
-            Py::new(py, ScoredToken { id: stop.token.0, logprob: stop.logprob, top: top(py, &stop.top)? })
+        let sampled = |stop: &offshoot::SampledToken| {
+            Py::new(py, SampledToken { id: stop.token.0, logprob: stop.logprob, top: top(py, &stop.top)? })
         };
         let finish = NativeFinish {
             finish_reason: finish_reason(&finish.reason),
@@ -83,7 +83,7 @@ impl NativeFinish {
             logprob: finish.logprob,
             logprobs: floats(py, finish.logprobs.iter().copied())?,
             tops: tops(py, finish.top.iter())?,
-            stop_token: finish.stop_token.as_ref().map(scored).transpose()?,
+            stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
         };
         Py::new(py, finish)
     }

@@ -109,8 +109,8 @@ impl Generation {
         Ok(true)
     }
 
-    /// The same for samples that are kept in a table: appends what finished to `into`. Returns the numbers of the
-    /// prompts that they are of; None once every sample has ended. Raises what a sample failed of.
+    /// Waits as `next_events` does, for samples that are kept in a table: appends what finished to `into`. Returns the
+    /// numbers of the prompts that they are of; None once every sample has ended. Raises what a sample failed of.
     fn next_samples(&self, py: Python<'_>, wait: f64, into: &Samples) -> PyResult<Option<Vec<usize>>> {
         let Some(taken) = self.take(py, wait)? else { return Ok(None) };
         let mut prompts = Vec::new();

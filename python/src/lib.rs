@@ -31,6 +31,7 @@ fn use_helper(command: PathBuf) {
 /// What `LLM` calls a setting.
 fn keyword(setting: &str) -> String {
     let keyword = match setting {
+        "context" => "max_model_len",
         "gpu_memory" => "gpu_memory_utilization",
         "max_branches" => "max_num_seqs",
         "swap_memory" => "swap_space",
@@ -45,7 +46,7 @@ mod _offshoot {
     #[pymodule_export]
     use super::engine::{Context, Engine};
     #[pymodule_export]
-    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, ScoredToken};
+    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, SampledToken};
     #[pymodule_export]
     use super::generation::{Generation, Request};
     #[pymodule_export]

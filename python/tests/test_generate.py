@@ -11,8 +11,7 @@ import numpy
 import pytest
 
 import offshoot
-from offshoot import LLM, SamplingParams
-from offshoot._facts import EngineFacts, EngineMetrics, PageCounts
+from offshoot import LLM, EngineFacts, EngineMetrics, PageCounts, SamplingParams
 
 
 def texts(outputs):

@@ -2,6 +2,8 @@
 
 import collections
 import threading
+import types
+import typing
 
 import numpy
 import pytest
@@ -11,6 +13,24 @@ from offshoot import SamplingParams
 
 ANSWER = r"= (\d+)"
 PARAMS = SamplingParams(max_tokens=60, stop=["\n\n"])
+
+
+def fits(value, kind):
+    """Whether a value is of a type; a dict of named fields has those that are always there and no unknown ones."""
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if typing.is_typeddict(kind):
+        always, known = kind.__required_keys__, typing.get_type_hints(kind)
+        return isinstance(value, dict) and always <= value.keys() <= known.keys() and all(
+            fits(each, known[name]) for name, each in value.items())
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, each) for each in of)
+    if origin is list:
+        return isinstance(value, list) and all(fits(each, of[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(name, of[0]) and fits(each, of[1]) for name, each in value.items())
+    if origin is typing.Literal:
+        return value in of
+    return kind is typing.Any or isinstance(value, (int, float) if kind is float else kind)
 
 
 def test_a_vote_is_the_most_frequent_answer(llm, question):
@@ -240,7 +260,10 @@ def test_a_task_runs_from_a_dict(tmp_path, monkeypatch):
     assert len(job.samples) == 4 and len(job.items) == 1 and job.to_arrow().num_rows == 4
     assert job.to_arrow()["text"].to_pylist() == [sample["text"] for sample in job.samples]
     assert not list(tmp_path.glob(".offshoot-task-*"))
-    assert offshoot.plan(task)
+    assert fits(job.summary, offshoot.RunSummary) and job["samples"] == 4
+    assert fits(job.samples, list[offshoot.SampleLine]) and fits(job.items, list[offshoot.ItemLine])
+    assert fits(offshoot.plan(task), offshoot.JobEstimate)
+    assert fits(offshoot.plan(task, parts=2, explain=True), offshoot.JobEstimate)
     with pytest.raises(ValueError, match="self_consistensy|unknown|expected"):
         offshoot.run({**task, "method": {"self_consistensy": {}}}, show=False)
     with pytest.raises(TypeError, match="JSON"):

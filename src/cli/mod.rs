@@ -30,11 +30,14 @@ use offshoot_args::command::MachineArgs;
 use offshoot_core::error::Result;
 use offshoot_launch::Devices;
 
-/// Environment variables that change what is computed, below the options.
+/// Environment variables that change what is computed, below the options. clap indents no line that it breaks: they are
+/// short enough for a terminal of 80 columns.
 const ENVIRONMENT: &str = "\
 Environment:
-  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512, avx512bf16 or amx (`offshoot-lab check
-                --paths` lists those of this processor). Samples may differ between paths. Default: the fastest";
+  OFFSHOOT_CPU  The path of the CPU's arithmetic: portable, avx2, avx512,
+                avx512bf16 or amx (`offshoot-lab check --paths` lists those
+                of this processor). Samples may differ between paths.
+                Default: the fastest";
 
 #[derive(Debug, Parser)]
 #[command(

@@ -77,8 +77,8 @@ pub struct RunArgs {
     /// Also write every item's sampling tree to OUT/trees, for `offshoot tree OUT` and `offshoot tree OUT --attention`
     #[arg(long)]
     pub trees: bool,
-    /// Leave out the items whose prompts exceed the model's context, by name; the exit code is then 2. Without it such
-    /// an item ends the run before it begins
+    /// Leave out the items whose prompts exceed the context (the model's, or --context), by name; the exit code is then
+    /// 2. Without it such an item ends the run before it begins
     #[arg(long)]
     pub skip_too_long: bool,
     /// Show the first prompt, token counts by level and the memory needed; sample nothing

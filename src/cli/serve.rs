@@ -1,6 +1,6 @@
 //! The options of `offshoot serve`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use clap::Args;
 use super::words::REASONINGS;
 use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
+use offshoot_core::error::{Error, Result};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
@@ -20,10 +21,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Address to listen at; others than this machine's own reach the server only if it is changed
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, default_value = "127.0.0.1")]
     pub host: IpAddr,
     /// Port to listen at; 0: any free one
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    #[arg(long, value_name = "PORT", value_parser = port, default_value_t = 8000)]
     pub port: u16,
     /// Name by which requests call the model; may be given several times (default: the folder's name)
     #[arg(long = "name", value_name = "NAME")]
@@ -80,6 +81,18 @@ pub struct ServeArgs {
 
 /// Prompt tokens of all requests that have not ended.
 const MOST_PROMPT_TOKENS: usize = 1 << 28;
+
+/// Parses an IP address. `localhost` is the one that the server listens at by default.
+fn address(text: &str) -> Result<IpAddr> {
+    match text {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        _ => text.parse().map_err(|_| Error::value("address", "an IP address such as 127.0.0.1, or localhost", text)),
+    }
+}
+
+fn port(text: &str) -> Result<u16> {
+    text.parse().map_err(|_| Error::value("port", "a port from 0 to 65535", text))
+}
 
 impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {

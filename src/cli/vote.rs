@@ -24,7 +24,8 @@ pub struct VoteArgs {
     /// Field of the text, or of a list of texts (default: text, completion, response, output or samples)
     #[arg(long, value_name = "FIELD")]
     pub text: Option<String>,
-    /// File for the votes, Parquet if it ends in .parquet (default: SAMPLES_votes.jsonl)
+    /// File for the votes, Parquet if it ends in .parquet (default: SAMPLES_votes.jsonl). One that is there is kept as
+    /// OUT.before
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The k of pass@k and maj@k (default: powers of two)

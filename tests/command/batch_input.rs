@@ -116,7 +116,8 @@ fn refusals_name_the_field_and_the_end_counts_their_kinds() {
     let lines: Vec<Value> = cases.iter().map(|(line, ..)| line.clone()).chain(good).collect();
     write(folder.path(), &lines);
     let ran = batch(folder.path(), "in.jsonl", "out.jsonl", &[]);
-    let kinds = "(3 invalid_value, 3 unsupported_parameter, 1 context_length_exceeded, 1 unknown_parameter), the first";
+    let kinds = "(3 invalid_value, 3 unsupported_parameter, 1 context_length_exceeded, 1 unknown_parameter), the first \
+                 (\"tools\"): `tools`";
     assert_refused(&ran, 8, kinds);
     let answers = read(&folder.path().join("out.jsonl"));
     for (answer, (line, code, param, said)) in answers.iter().zip(&cases) {

@@ -134,7 +134,7 @@ fn a_run_leaves_samples_items_and_a_summary() {
     assert!(out.join("trees/0.json").is_file() && out.join("trees/1.json").is_file());
 
     let again = run_into(&task, &out, &[]);
-    fails(&again, &["out", "--out"]);
+    fails(&again, &["out", "--out", "`offshoot run --resume`"]);
     assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
 }
 
@@ -184,7 +184,7 @@ fn without_a_gpu_auto_is_the_cpu_and_says_why() {
 
 #[test]
 fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["run", "--limit", "x"], "--limit: expected a whole number from 1 up, found x"),
         (&["run", "--limit", "-1"], "--limit: expected a whole number from 1 up, found -1"),
         (&["run", "--limit="], "--limit: expected a whole number from 1 up, found nothing"),
@@ -198,6 +198,11 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
         (&["plan", "--policy", "theirs"], "--policy: expected fcfs, batchllm or ours, found theirs"),
         (&["judge", "--language", "cobol"], "--language: expected "),
         (
+            &["serve", "--host", "nowhere"],
+            "--host: expected an IP address such as 127.0.0.1, or localhost, found nowhere",
+        ),
+        (&["serve", "--port", "65536"], "--port: expected a port from 0 to 65535, found 65536"),
+        (
             &["run", "--limit", "18446744073709551616"],
             "--limit: expected a whole number of 64 bits, found 18446744073709551616",
         ),
@@ -207,6 +212,9 @@ fn a_value_that_an_option_does_not_take_is_one_sentence_with_what_it_takes() {
         fails(&ran, &[]);
         assert!(stderr(&ran).starts_with(&format!("offshoot: {expected}")), "{arguments:?}: {}", stderr(&ran));
     }
+    fails(&output(&["serve", "--host", "localhost", "--model", "no-model"]), &["no-model: no such folder"]);
+    let profile = "--device-profile: expected h200, cpu or a .json file, found a100";
+    fails(&output(&["plan", "tasks/words-vote.json", "--device-profile", "a100"]), &[profile]);
     // What clap alone can say, it says.
     let ran = output(&["run", "--limitt", "3"]);
     assert!(ran.status.code() == Some(2) && stderr(&ran).contains("--limit"), "{}", stderr(&ran));
@@ -228,8 +236,34 @@ fn what_a_command_would_have_to_ignore_it_refuses() {
         assert!(!help(command).contains("--device <") && !help(command).contains("--threads"), "{command}");
     }
     assert!(!help("plan").contains("--device <") && help("plan").contains("--threads"));
+    assert!(!help("plan").contains("--device and "), "{}", help("plan"));
     for command in ["run", "tree"] {
         assert!(help(command).contains("--device <") && help(command).contains("--threads"), "{command}");
+    }
+}
+
+#[test]
+fn what_the_laboratory_does_is_said_to_be_there() {
+    let demo = "tasks/models/demo";
+    let cases: [&[&str]; 8] = [
+        &["check"],
+        &["check", "--device", "cpu"],
+        &["check", "--quick"],
+        &["check", "--model", demo, "--goldens", "tests"],
+        &["check", "--paths"],
+        &["bench"],
+        &["bench", "decode", "--device", "cpu"],
+        &["sim"],
+    ];
+    for arguments in cases {
+        let parts = ["`offshoot-lab check`", "`offshoot-lab bench`", "`cargo build --release -p offshoot-lab`"];
+        fails(&output(arguments), &parts);
+    }
+    fails(&output(&["check"]), &["check: expected --model", "found no --model"]);
+    // Other mistakes are clap's to explain.
+    for arguments in [&["chekc"][..], &["check", "--model", demo, "--modle", demo], &["run", "--quick"]] {
+        let said = stderr(&output(arguments));
+        assert!(said.starts_with("error: ") && !said.contains("offshoot-lab"), "{said}");
     }
 }
 
@@ -835,25 +869,33 @@ fn items_hold_their_question_and_answer() {
     let (items, _) = run("vote", |_| {});
     assert!(items[0]["question"].as_str().expect("a text").starts_with("Tom has 12 pens."), "{}", items[0]);
     assert_eq!(items[0]["answer"], items[0]["prediction"]);
+    assert!(items[0]["samples_correct"].is_u64(), "{}", items[0]);
     let (items, samples) = run("one", |task| {
         task["method"] = json!({"sample": {"samples": 1}});
         task.as_object_mut().expect("an object").retain(|key, _| !["answer", "grade"].contains(&key.as_str()));
     });
     assert_eq!(items[0]["answer"], samples[0]["text"], "without rules the text is the answer");
+    assert_eq!((&items[0]["correct"], &items[0]["samples_correct"]), (&Value::Null, &Value::Null), "nothing grades");
 }
 
 #[test]
 fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let task = task_in(folder.path(), |_| {});
+    let out = folder.path().join("out");
+    let (short, advice) = (["--context", "100"], ["the prompt of item `", "; --context is 100 ", "--skip-too-long"]);
+    fails(&run_into(&task, &out, &short), &advice);
+    fails(&run_into(&task, &out, &[&short[..], &["--dry-run"]].concat()), &advice);
+    let dry = run_into(&task, &out, &["--context", "2000", "--dry-run"]);
+    assert!(stdout(&dry).contains("demo, 2,000 context"), "{}", stdout(&dry));
     let long = json!({"id": "long", "question": "word ".repeat(6000), "answer": "1"});
     let items = folder.path().join("items.jsonl");
     fs::write(&items, format!("{}{long}\n", fs::read_to_string(&items).expect("written"))).expect("writable");
-    let out = folder.path().join("out");
-    fails(&run_into(&task, &out, &[]), &["item `long`", "4096"]);
+    fails(&run_into(&task, &out, &[]), &["item `long`", "the model's context is 4096", "--skip-too-long"]);
     assert!(!out.exists());
     let ran = run_into(&task, &out, &["--skip-too-long"]);
     fails(&ran, &["1 of 3 items are left out", "item `long`", "4096"]);
+    assert!(!stderr(&ran).contains("tries again"), "{}", stderr(&ran));
     assert!(stdout(&ran).contains("items       2 of 3"), "{}", stdout(&ran));
     assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
     let dry = run_into(&task, &folder.path().join("dry"), &["--skip-too-long", "--dry-run"]);
@@ -882,6 +924,12 @@ fn samples_made_elsewhere_vote() {
     assert!(stdout(&voted).contains("accuracy    100.0 %") && stdout(&voted).contains("maj@k"), "{}", stdout(&voted));
     let votes = lines(&folder.path().join("made.jsonl_votes.jsonl"));
     assert_eq!(votes[0]["votes"], json!([["17", 2]]));
+    assert_eq!([&votes[0]["samples_correct"], &votes[1]["samples_correct"]], [&json!(2), &json!(2)]);
+    let again = offshoot_in(folder.path(), &["vote", "made.jsonl"]);
+    assert!(again.status.success(), "{}", stderr(&again));
+    assert_eq!(lines(&folder.path().join("made.jsonl_votes.jsonl.before")), votes, "what was there is kept");
+    let ungraded = lines(&folder.path().join("made.jsonl_votes.jsonl"));
+    assert_eq!((&ungraded[0]["correct"], &ungraded[0]["samples_correct"]), (&Value::Null, &Value::Null));
     assert_eq!(
         (&votes[1]["prediction"], &votes[1]["reference"], &votes[1]["samples"]),
         (&json!("7"), &json!("7"), &json!(3))
@@ -921,4 +969,13 @@ fn help_explains_commands_and_the_keys_of_a_task() {
     let schema: Value = serde_json::from_str(&help(&["task", "--schema"])).expect("JSON");
     assert_eq!(schema["type"], "object");
     fails(&output(&["help", "tusk"]), &["help", "task, or one of run", "tusk"]);
+    fails(&output(&["help", "task", "foo"]), &["help: expected nothing after `task`, found foo"]);
+    fails(&output(&["help", "run", "foo"]), &["help: expected nothing after `run`, found foo"]);
+    for columns in ["80", "110"] {
+        let page = stdout(&offshoot().arg("help").env("COLUMNS", columns).output().expect("the binary starts"));
+        let (_, environment) = page.split_once("OFFSHOOT_CPU  ").expect("it is explained");
+        let below = environment.trim_end().lines().skip(1);
+        assert!(below.clone().count() > 1, "{page}");
+        assert!(below.into_iter().all(|line| line.starts_with(&" ".repeat(16))), "broken in a line: {page}");
+    }
 }

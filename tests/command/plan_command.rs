@@ -329,7 +329,7 @@ fn batch_requests_are_planned_and_refused_ones_named() {
     assert_eq!(plan["job"]["drawn_tokens"], 3 * 9 + 2 * 5);
     assert_eq!(plan["job"]["nodes"], 1);
     let note = plan["notes"][0].as_str().unwrap();
-    assert!(note.contains("1 line") && note.contains("request \"c\"") && note.contains("`n`"), "{note}");
+    assert!(note.contains("1 line") && note.contains("(request \"c\")") && note.contains("the first: `n`"), "{note}");
     desk.put("rows.jsonl", format!("[\n{}\n", request("a", json!({"prompt": text}))));
     let plan = read_json(&desk.run(&["plan", "rows.jsonl", "--model", &demo(), "--json"]));
     assert_eq!(

@@ -167,6 +167,20 @@ fn a_cut_line_is_passed_over_and_a_broken_one_named() {
 }
 
 #[test]
+fn a_folder_without_results_is_told_from_a_run_without_ended_items() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let said = || view::read(folder.path(), None).map(|run| run.items.len()).expect_err("nothing to show").to_string();
+    assert!(said().contains("is no folder of results"), "{}", said());
+    fs::write(folder.path().join("manifest.json"), "{}").expect("writable");
+    let killed = "no item has ended yet; `offshoot run `resume`` continues the run";
+    assert!(said().ends_with(killed), "{}", said());
+    for name in ["items.jsonl", "samples.jsonl"] {
+        fs::write(folder.path().join(name), "").expect("writable");
+    }
+    assert!(said().ends_with(killed), "{}", said());
+}
+
+#[test]
 fn a_tree_file_that_is_no_tree_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let change = |at: usize, key: &str, value: Value| {

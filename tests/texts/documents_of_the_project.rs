@@ -24,6 +24,11 @@ fn read(path: impl AsRef<Path>) -> String {
 
 /// Every document for readers: beside the README's those of `docs`, `benches` and `kernels`.
 fn documents() -> Vec<PathBuf> {
+    files(&["md"])
+}
+
+/// The repository's files of these endings, but for what is hidden or was built.
+fn files(endings: &[&str]) -> Vec<PathBuf> {
     let mut found = vec![];
     let mut folders = vec![repository().to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -34,7 +39,7 @@ fn documents() -> Vec<PathBuf> {
                 name.starts_with('.') || folder == repository() && ["target", "runs", "out"].contains(&&*name);
             if path.is_dir() && !skipped {
                 folders.push(path);
-            } else if name.ends_with(".md") {
+            } else if path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known)) {
                 found.push(path);
             }
         }
@@ -104,31 +109,40 @@ fn links_of_the_documents_lead_somewhere() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
-/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, `crates/….rs`, from the repository's root.
+/// Paths of source files that a text names: `src/….rs`, `tests/….rs`, `crates/….rs`, `kernels/….cu`, from the
+/// repository's root.
 fn source_paths(text: &str) -> Vec<&str> {
+    const ROOTS: [&str; 4] = ["src/", "tests/", "crates/", "kernels/"];
     let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '/', '.', '-'].contains(&c);
-    let words = text.split(|c: char| !is_path(c));
-    words
-        .filter(|word| ["src/", "tests/", "crates/"].iter().any(|root| word.starts_with(root)) && word.ends_with(".rs"))
-        .collect()
+    let words = text.split(|c: char| !is_path(c)).map(|word| word.trim_end_matches('.'));
+    let is_source = |word: &&str| [".rs", ".cu", ".cuh"].iter().any(|ending| word.ends_with(ending));
+    words.filter(|word| ROOTS.iter().any(|root| word.starts_with(root))).filter(is_source).collect()
+}
+
+/// What a file says to its readers: a document all of it, a source file its lines of comments.
+fn said(path: &Path) -> String {
+    let text = fs::read_to_string(path).expect("documents and sources are text");
+    match path.extension().is_some_and(|ending| ending == "md") {
+        true => text,
+        false => text.lines().filter(|line| line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n"),
+    }
 }
 
 /// What is dated (`benches/runs`, the changelog) names the files of its day.
 #[test]
-fn source_files_that_the_documents_name_exist() {
+fn source_files_that_documents_and_comments_name_exist() {
     let dated = |path: &Path| path.starts_with(repository().join("benches")) || path.ends_with("CHANGELOG.md");
-    let named_anywhere = documents().into_iter().filter(|path| !dated(path)).chain([repository().join("src/lib.rs")]);
     let (mut checked, mut missing) = (0, vec![]);
-    for document in named_anywhere {
-        let text = fs::read_to_string(&document).expect("a document is text");
+    for file in files(&["md", "rs", "cu", "cuh"]).into_iter().filter(|path| !dated(path)) {
+        let text = said(&file);
         for path in source_paths(&text) {
             checked += 1;
             if !repository().join(path).exists() {
-                missing.push(format!("{}: {path}", document.display()));
+                missing.push(format!("{}: {path}", file.display()));
             }
         }
     }
-    assert!(checked > 5, "only {checked} paths were found: the scan no longer reads what it should");
+    assert!(checked > 30, "only {checked} paths were found: the scan no longer reads what it should");
     assert!(missing.is_empty(), "files that are not there:\n{}", missing.join("\n"));
 }
 

@@ -28,8 +28,8 @@ pub struct MachineArgs {
     #[arg(long, global = true, value_name = "DEVICES", conflicts_with = "device")]
     pub devices: Option<Devices>,
 
-    /// Divide one model among so many devices, 1, 2, 4 or 8: --devices lists them, else they are --device and those
-    /// after it. With --deterministic, samples do not depend on their number
+    /// Divide one model among so many devices, 1, 2, 4 or 8: those of --devices, else the chosen one and those after
+    /// it. With --deterministic, samples do not depend on their number
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
     pub tensor_parallel: Option<usize>,
 
@@ -145,18 +145,24 @@ pub fn described<C: CommandFactory>(ignored: IgnoredOptions) -> clap::Command {
     })
 }
 
+/// For an error of clap, a sentence that says more than its own, if there is one.
+pub type SayMore = fn(&clap::Error) -> Option<Error>;
+
 /// Reads the command line; its command's name is the second, or empty. Prints clap's own messages (help, version,
-/// unknown options) and ends the process.
+/// unknown options) and ends the process, unless `say_more` knows better.
 ///
 /// # Errors
 ///
-/// An option does not take its value.
-pub fn read<C: CommandFactory + FromArgMatches>(ignored: IgnoredOptions) -> Result<(C, String)> {
+/// An option does not take its value; what `say_more` says.
+pub fn read<C: CommandFactory + FromArgMatches>(ignored: IgnoredOptions, say_more: SayMore) -> Result<(C, String)> {
     let read = with_negative_numbers(described::<C>(ignored)).try_get_matches().and_then(|matches| {
         let name = matches.subcommand_name().unwrap_or_default().to_string();
         Ok((C::from_arg_matches(&matches)?, name))
     });
-    read.map_err(|error| value_error(&error).unwrap_or_else(|| error.format(&mut C::command()).exit()))
+    read.map_err(|error| {
+        let said = value_error(&error).or_else(|| say_more(&error));
+        said.unwrap_or_else(|| error.format(&mut C::command()).exit())
+    })
 }
 
 /// Parses `-1` as a value, which an option may refuse, instead of as an unknown option.

@@ -308,7 +308,7 @@ pub trait Backend: Send + 'static {
     fn idle(&self) -> Option<Duration> {
         None
     }
-    /// The same as `run`, but always calls `ops`, which may depend on more than the shape.
+    /// Like `run`, but always calls `ops`, which may depend on more than the shape.
     fn run_once(
         &mut self,
         step: &mut Self::Step,

@@ -32,7 +32,7 @@ impl<V> Scoring<'_, V> {
         self.softcap.map_or(score, |cap| cap * (score / cap).tanh())
     }
 
-    /// The same in f64.
+    /// The score of a product of a query and a key, in f64.
     pub fn score_exactly(&self, product: f64) -> f64 {
         let score = product * f64::from(self.scale);
         self.softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())

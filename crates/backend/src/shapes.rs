@@ -89,7 +89,7 @@ pub struct KvShape {
     /// The compute dtype. Keys and values have it too unless changed by `Backend::set_kv_dtype`.
     pub dtype: Dtype,
     pub pages: usize,
-    /// Of delta-rule layers, which have states instead of keys and values.
+    /// The states of delta-rule layers, which have them instead of keys and values.
     pub states: StateShape,
 }
 
@@ -105,7 +105,7 @@ impl KvShape {
         Self { heads, places, dtype, pages, states: StateShape::default() }
     }
 
-    /// The same with room for so many states.
+    /// This shape with room for `slots` states.
     #[must_use]
     pub fn with_states(mut self, slots: usize) -> Self {
         self.states.slots = slots;

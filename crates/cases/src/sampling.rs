@@ -72,7 +72,7 @@ impl SampleCases {
         Ok(drawn)
     }
 
-    /// The same cases with greedy sampling: without boundaries, every token must be the definition's.
+    /// These cases with greedy sampling: without boundaries, every token must be the definition's.
     fn greedy(&self) -> Self {
         let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
         Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }

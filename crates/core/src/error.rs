@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::figures::shortened;
-use crate::setting::{KV_MEMORY, MEMORY};
+use crate::setting::{CONTEXT, KV_MEMORY, MEMORY};
 
 /// The most characters of each part of a message; no sentence of ours is longer, a value may be.
 const MOST: usize = 600;
@@ -85,6 +85,17 @@ pub enum Error {
         /// Its length.
         tokens: usize,
         /// The longest that the model has.
+        context: usize,
+    },
+
+    /// A prompt does not fit the context that the user chose, which is less than the model's.
+    #[error("{what} has {tokens} tokens; {} is {context}", CONTEXT)]
+    BeyondChosenContext {
+        /// Which prompt.
+        what: String,
+        /// Its length.
+        tokens: usize,
+        /// The longest that was chosen.
         context: usize,
     },
 
@@ -200,12 +211,17 @@ impl Error {
         }
     }
 
+    /// Whether a prompt does not fit the context: the model's, or the one that the user chose.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self, Error::ContextTooLong { .. } | Error::BeyondChosenContext { .. })
+    }
+
     /// Whether memory was short: the request may succeed in smaller parts.
     pub fn is_shortage(&self) -> bool {
         matches!(self, Error::DeviceMemory { .. } | Error::LockedMemory { .. })
     }
 
-    /// The same shortage, for another branch that it ends.
+    /// A copy of this shortage, for another branch that it ends.
     pub fn same_shortage(&self) -> Error {
         match self {
             Error::DeviceMemory { device, asked, free, total } => {

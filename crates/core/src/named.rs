@@ -23,7 +23,7 @@ macro_rules! listed {
     };
 }
 
-/// The same as `listed`, and the enum displays as its name, padded as a text is.
+/// Does what `listed` does, and the enum displays as its name, padded as a text is.
 #[macro_export]
 macro_rules! named {
     ($type:ident { $($value:ident = $name:literal),+ $(,)? }) => {

@@ -99,10 +99,10 @@ pub struct KvStore {
     /// What elements are rounded to first.
     kv: KvDtype,
     pages: usize,
-    /// By stored layer.
+    /// The place of each stored layer.
     places: Vec<LayerPlace>,
     parts: Vec<PartStore>,
-    /// By delta-rule layer.
+    /// The states of each delta-rule layer.
     states: Vec<LayerStates>,
 }
 

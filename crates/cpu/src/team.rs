@@ -62,7 +62,7 @@ struct Shared {
     next: NextPart,
     /// Nanoseconds in parts of regions, of all members.
     parts_ns: MembersTime,
-    /// Of these, nanoseconds in which members waited for chunks.
+    /// Nanoseconds of `parts_ns` in which members waited for chunks.
     waited_ns: MembersTime,
     region: UnsafeCell<Option<Region>>,
     /// The first panic of a part.

@@ -40,7 +40,7 @@ impl Timed for Cpu {
         false
     }
 
-    /// Those of dense products, whatever the weights.
+    /// The rates of dense products, whatever the weights.
     fn rates(&mut self, dtype: Dtype, _: WeightFormat) -> Result<Rates> {
         let machine = MachineRates::measure(self.isa());
         Ok(Rates { bytes_per_s: machine.read_gb_per_s * 1e9, flops_per_s: machine.gflops(dtype) * 1e9 })

@@ -87,9 +87,9 @@ use offshoot_kv::plan::{AttentionPlan, CostModel, NewPage};
 pub struct Cuda {
     device: Device,
     loader: WeightLoader,
-    /// By dtype of operands; loaded with their first buffer, matrix or pages.
+    /// Kernels by dtype of operands; loaded with their first buffer, matrix or pages.
     ops: HashMap<Dtype, Ops>,
-    /// By weight format; loaded with the first matrix.
+    /// Products by weight format; loaded with the first matrix.
     gemms: HashMap<WeightFormat, Gemm>,
     /// Loaded with the first matrix of e4m3.
     fp8: Option<Fp8>,
@@ -97,7 +97,7 @@ pub struct Cuda {
     /// The most rows that any buffer had, and the most places that any routes had.
     most_rows: usize,
     most_places: usize,
-    /// By dtype of weights; loaded with the first experts.
+    /// Kernels of experts by dtype of weights; loaded with the first experts.
     experts: HashMap<Dtype, ExpertKernels>,
     /// One for each dtype, of activations and of states, and heads; loaded with the first states of them.
     delta_rule: Vec<DeltaRuleKernels>,
@@ -264,7 +264,7 @@ impl Cuda {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget());
     }
 
-    /// The same before an op that changes `out` and no other buffer of which a product may read rounded rows.
+    /// Forgets rounded rows before an op that changes `out` and no other buffer whose rows a product may read rounded.
     fn forget_before(&mut self, out: &Buffer) {
         self.fp8.iter_mut().for_each(|fp8| fp8.rounder.forget_before(out));
     }
@@ -424,7 +424,7 @@ impl Backend for Cuda {
         self.kv = kv;
     }
 
-    /// Of an H200: the copies that `staging` is made for, and bf16 products as measured (benches/runs/2026-11-21-h200).
+    /// Rates of an H200: copies as `staging` is made for, bf16 products as measured (benches/runs/2026-11-21-h200).
     fn swap_rates(&self) -> SwapRates {
         SwapRates { host_bytes: 50e9, flops: 700e12 }
     }

@@ -20,7 +20,7 @@ use offshoot_core::ids::LayerIx;
 /// Words that vary from step to step: memory and an offset in bytes.
 pub type Words<'a> = (&'a Memory, usize);
 
-/// Those that `prepare_heads` reads.
+/// The words that `prepare_heads` reads.
 pub struct HeadWords<'a> {
     /// One for each row.
     pub positions: Words<'a>,

@@ -41,7 +41,7 @@ pub struct RowRounder {
     experts: RowsOf,
 }
 
-/// Those of one dtype and scaling.
+/// The kernels of one dtype and scaling.
 struct RoundingKernels {
     round_rows: Function,
     rms_norm: Function,
@@ -148,8 +148,8 @@ impl RowRounder {
         self.unstored.clear();
     }
 
-    /// The same before an op that changes `out`, of all buffers whose rows may be rounded. Rows that were not stored
-    /// stay known as such.
+    /// Forgets what is rounded before an op that changes `out`, of all buffers whose rows may be rounded. Rows that
+    /// were not stored stay known as such.
     pub fn forget_before(&mut self, out: &Buffer) {
         self.held = None;
         if out.rows > 0 {
@@ -157,7 +157,7 @@ impl RowRounder {
         }
     }
 
-    /// The same, if they are those of `out`.
+    /// Forgets the rounded rows if they are those of `out`.
     pub fn forget_rows_of(&mut self, out: &Buffer) {
         if out.rows > 0 {
             let address = out.memory().address();

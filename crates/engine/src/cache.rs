@@ -147,7 +147,7 @@ impl KvCache {
         reserved
     }
 
-    /// The same without the slots of prompts in groups with a window.
+    /// Reserves what `reserve` does, without the slots of prompts in groups with a window.
     fn reserve_path(&mut self, branch: &mut Branch, need: NeededPositions) -> Result<(), OutOfPages> {
         let lease = match branch.hold {
             KvHold::Path(lease) if lease.used => lease,

@@ -35,7 +35,7 @@ pub struct Engine {
     /// Keys and values, and states, of swapped branches.
     pub(super) swapped: HashMap<BranchId, SwappedBytes>,
     pub(super) loaded: Option<LoadedStep>,
-    /// Of each step that was submitted and not collected, one request for each of its samples. Oldest first; at most
+    /// For each step that was submitted and not collected, one request for each of its samples. Oldest first; at most
     /// one between two calls of `step`.
     pub(super) submitted: VecDeque<Vec<LogitsRequest>>,
     /// The most rows of a step, below those of one that failed while it ran and changed states, since when there was
@@ -51,7 +51,7 @@ pub struct Engine {
     pub(super) live: LivePlace,
     /// Requests for prefixes that are being computed.
     pub(super) lends: Vec<PendingLend>,
-    /// Of models with states: prefixes of which more is to be lent.
+    /// Prefixes of which more is to be lent; only for models with states.
     pub(super) lent_prefixes: Vec<Arc<[TokenId]>>,
     /// Dropped before the channel closes, so that a client that finds it closed finds the reason.
     pub(super) end: ExitGuard,
@@ -125,7 +125,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The same without a thread: the engine works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
+    /// Makes an engine without a thread: it works when its owner calls [`Engine::turn`]. Whoever calls `turn` must not
     /// wait for events or metrics of the handle in between: nobody else makes them.
     pub fn build(
         mut model: Box<dyn StepRunner>,

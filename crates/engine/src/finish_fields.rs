@@ -34,7 +34,7 @@ pub fn of(record: &Map<String, Value>) -> serde_json::Result<FinishReason> {
     FinishFields::deserialize(&Value::Object(record.clone()))
 }
 
-/// The same for a record that may have no reason: its `finish` is null.
+/// The fields of a record that may have no reason: its `finish` is null.
 pub mod optional {
     use super::*;
 

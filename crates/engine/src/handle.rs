@@ -111,7 +111,7 @@ impl EngineHandle {
         Self::publishing(facts, LivePlace::default())
     }
 
-    /// The same, for an engine that publishes in `live`.
+    /// A handle for an engine that publishes in `live`.
     pub(crate) fn publishing(facts: EngineFacts, live: LivePlace) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
         let exit_reason = ExitReason::default();
@@ -151,7 +151,7 @@ impl EngineHandle {
         self.root_with(tokens, RootOptions::default())
     }
 
-    /// The same with a place of its own in the queue. Forks inherit it.
+    /// Makes a branch of these tokens with a place of its own in the queue. Forks inherit it.
     pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();

@@ -26,7 +26,7 @@ sums! {
         pub total: usize,
         /// Pages that branches and pins hold, each counted once.
         pub held: usize,
-        /// Of these, the ones that pins hold.
+        /// Pages of `held` that pins hold.
         pub pinned: usize,
         /// Pages that nobody holds, whose keys and values can still be found.
         pub cached: usize,

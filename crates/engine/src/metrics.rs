@@ -51,8 +51,8 @@ sums! {
     pub struct Metrics {
         /// Steps submitted.
         pub steps: u64,
-        /// Of these, the ones scheduled and planned anew; the others repeated the step before, every row one token
-        /// further.
+        /// Steps of `steps` that were scheduled and planned anew; the others repeated the step before, every row one
+        /// token further.
         pub steps_replanned: u64,
         /// Query tokens computed: prompt chunks, given tokens and decodes.
         pub rows: u64,
@@ -120,8 +120,8 @@ sums! {
         pub seconds_planning: f64,
         /// Submitting steps: loading their arrays and enqueueing their work; on the CPU, computing them.
         pub seconds_forward: f64,
-        /// Of these seconds, those in which the CPU's threads had no work while ops ran, in the mean of all threads:
-        /// they waited for each other, or for what one of them does alone. `None` where it is not counted.
+        /// Seconds of `seconds_forward` in which the CPU's threads had no work while ops ran, in the mean of all
+        /// threads: they waited for each other, or for what one of them does alone. `None` where it is not counted.
         #[serde(default)]
         pub seconds_idle: Option<f64>,
         /// Waiting for the samples of submitted steps.

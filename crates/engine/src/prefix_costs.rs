@@ -3,17 +3,17 @@
 /// Estimated seconds that a prefix costs an engine: computed, or copied from another engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrefixCosts {
-    /// Of computing a token of a prompt.
+    /// Seconds to compute a token of a prompt.
     pub computed_token: f64,
-    /// Of copying a token's keys and values to host memory and from there into another engine's pool.
+    /// Seconds to copy a token's keys and values to host memory and from there into another engine's pool.
     pub copied_token: f64,
-    /// Of each prefix that is copied, however short: both engines stop for it between two steps; and of a state.
+    /// Seconds of each copied prefix, however short, in which both engines stop between two steps; and of its state.
     pub copied_prefix: f64,
 }
 
 /// The delay of a copy, in seconds: a step is awaited on each of two devices.
 const ASYNC_DELAY: f64 = 2e-3;
-/// The same where a step ends before the next one is prepared.
+/// The delay of a copy, in seconds, where a step ends before the next one is prepared.
 const SYNC_DELAY: f64 = 2e-4;
 
 impl PrefixCosts {
@@ -35,7 +35,7 @@ impl PrefixCosts {
         }
     }
 
-    /// Those of an engine that copies wherever it can: for checks.
+    /// The costs of an engine that copies wherever it can: for checks.
     pub fn copying_at_any_cost(self) -> Self {
         PrefixCosts { copied_token: 0.0, copied_prefix: 0.0, ..self }
     }

@@ -91,7 +91,7 @@ impl EventReceiver {
         self.start_hearing(extends, self.hear)
     }
 
-    /// The same, with these events of theirs.
+    /// Starts to extend branches; `hear` says which of their events arrive here.
     pub fn start_hearing(&mut self, extends: Vec<Extend>, hear: Hear) -> Result<()> {
         self.handle.check_extends(&extends)?;
         let branches: BTreeSet<BranchId> = extends.iter().map(|extend| extend.branch).collect();

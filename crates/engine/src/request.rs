@@ -336,7 +336,7 @@ impl<Id: Copy, End, Why> Event<Id, End, Why> {
         }
     }
 
-    /// The same event under another id.
+    /// This event under another id.
     pub fn with_id<Other>(self, id: Other) -> Event<Other, End, Why> {
         match self {
             Event::Tokens { tokens, text, .. } => Event::Tokens { id, tokens, text },

@@ -44,11 +44,11 @@ pub(super) struct Schedule {
     pub requests: Vec<LogitsRequest>,
     /// `ScheduledRow::taken` of the row in each slot.
     taken: IdMap<(PageId, u32), u32>,
-    /// By segment: the position up to which its path is taken.
+    /// The position up to which each segment's path is taken.
     taken_upto: IdMap<SegmentId, u32>,
     /// Tokens that are being scored.
     pub scoring: ScoreClaims,
-    /// By page: the first position at which a scoring branch of this step goes on later.
+    /// For each page, the first position at which a scoring branch of this step goes on later.
     unscored_from: IdMap<PageId, u32>,
 }
 

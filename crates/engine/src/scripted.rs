@@ -104,7 +104,7 @@ impl EngineHandle {
         Self::scripted_with(|facts| facts, script)
     }
 
-    /// The same, of an engine whose facts `change` has changed.
+    /// A handle as `scripted` makes it, of an engine whose facts `change` has changed.
     pub fn scripted_with(
         change: impl FnOnce(EngineFacts) -> EngineFacts,
         script: impl FnMut(&ScriptedCall<'_>) -> ScriptedReply + Send + 'static,

@@ -31,7 +31,7 @@ impl Engine {
     /// Submits the next step, then collects the one before it; also the submitted one if steps do not run ahead.
     pub(super) fn step(&mut self) -> Result<()> {
         let submitted = self.submit()?;
-        // Who hears of a sample finds what was computed for it counted.
+        // Counters are updated before the sample's event is sent.
         self.publish();
         let ahead = usize::from(submitted && self.config.run_ahead);
         while self.submitted.len() > ahead {

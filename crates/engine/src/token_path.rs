@@ -94,7 +94,7 @@ impl TokenPath {
         TokenPath { shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
     }
 
-    /// The same tokens for another branch. All forks share one copy, which the first of them makes.
+    /// A path of the same tokens for another branch. All forks share one copy, which the first of them makes.
     pub fn fork(&mut self) -> Self {
         self.share();
         TokenPath { shared: self.shared.clone(), own: TokenRun::default() }

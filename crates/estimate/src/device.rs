@@ -38,11 +38,11 @@ pub struct DescribedDevice {
     pub kv_bytes_per_token: usize,
     /// The model as the device holds it.
     pub held: ModelConfig,
-    /// Of each plan of a step, with the number of layers that go by it.
+    /// Hints for each plan of a step, with the number of layers that go by it.
     pub hints: Vec<(PlanHints, u64)>,
-    /// Of models with delta-rule layers.
+    /// Sizes of the states of models with delta-rule layers.
     pub states: Option<StateSizes>,
-    /// Of devices that compute the model together: how many, and the bytes of weights on each.
+    /// The devices that compute the model together: how many, and the bytes of weights on each.
     pub ranks: Option<RankSizes>,
     /// What replicas on such devices would copy.
     pub copying: Copying,
@@ -55,7 +55,7 @@ pub struct DescribedDevice {
 pub struct RankSizes {
     pub ranks: usize,
     pub weight_bytes: u64,
-    /// Of them, what every one has.
+    /// Bytes of weights that every device has.
     pub undivided_bytes: u64,
     pub pool_bytes: u64,
     pub kv_bytes_per_token: u64,

@@ -153,7 +153,7 @@ mod tests {
     use offshoot_core::ids::TokenId;
 
     proptest! {
-        /// Of few short prompts over two tokens many are equal, empty, or the beginnings of others.
+        /// Few short prompts over two tokens: many are equal, empty, or the beginnings of others.
         #[test]
         fn first_prompts_are_the_least_of_those_that_hold_a_node(
             prompts in prop::collection::vec(prop::collection::vec(0u32..2, 0..5), 0..12),

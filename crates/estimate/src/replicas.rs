@@ -47,7 +47,7 @@ impl Copying {
         Copying { costs: facts.prefix_costs, page_tokens: facts.page_tokens as u64 }
     }
 
-    /// Of so many tokens that two replicas need.
+    /// Tokens that are copied of `shared` tokens that two replicas need.
     fn copied(self, shared: u64) -> u64 {
         let whole = shared / self.page_tokens * self.page_tokens;
         let pays = usize::try_from(whole).is_ok_and(|whole| self.costs.copying_pays(whole));

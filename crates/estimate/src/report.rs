@@ -27,7 +27,7 @@ pub struct JobEstimate {
     /// Branches that grow at once.
     pub branches: usize,
     pub pool: Pool,
-    /// Of models with delta-rule layers.
+    /// Sizes of the states of models with delta-rule layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub states: Option<StateSizes>,
     /// With `--tensor-parallel`.
@@ -89,7 +89,7 @@ pub struct ModelSizes {
     pub weights: String,
     /// On the device, which may make quantised matrices dense.
     pub weight_bytes: u64,
-    /// Of the weights that one token uses: without the experts it does not choose.
+    /// Bytes of the weights that one token uses: without the experts it does not choose.
     pub active_weight_bytes: u64,
     pub kv_bytes_per_token: u64,
 }

@@ -13,7 +13,7 @@ pub struct TreeLevel {
     pub nodes: u64,
     /// Tokens of these nodes, each counted once.
     pub tokens: u64,
-    /// The same, counted once for each sample below them.
+    /// Tokens of these nodes, counted once for each sample below them.
     pub tokens_unshared: u64,
     /// Whether deeper levels are included.
     pub has_deeper: bool,

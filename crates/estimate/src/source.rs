@@ -94,13 +94,10 @@ fn of_requests(options: &PlanOptions, model: &PlanModel) -> Result<PlannedJob> {
     }
     let Some(first) = refused.first() else { return Ok(job) };
     if job.per_prompt.is_empty() {
-        return Err(Error::format(
-            &options.input,
-            format!("no request can be answered, the first because of {}", first.message),
-        ));
+        return Err(Error::format(&options.input, format!("no request can be answered, the first: {}", first.message)));
     }
     let lines = counted(refused.len() as u64, "line");
-    job.notes.push(format!("{lines} left out that cannot be answered, the first because of {}", first.message));
+    job.notes.push(format!("{lines} left out that cannot be answered, the first: {}", first.message));
     Ok(job)
 }
 

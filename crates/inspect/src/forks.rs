@@ -38,9 +38,9 @@ pub struct ForkReport {
     /// Forks of all scripts, and the log-probabilities of their tokens.
     pub forks: usize,
     pub values: usize,
-    /// Of these, those with another token or another bit.
+    /// Log-probabilities of `values` with another token or another bit.
     pub different: usize,
-    /// Says where the first is.
+    /// Position of the first difference between a fork and a fresh computation, or None.
     pub first: Option<String>,
     /// Branches that were preempted, came back from host memory, and tokens that were computed again.
     pub preempted: u64,

@@ -39,9 +39,9 @@ pub struct ModelCheck {
     pub deterministic: bool,
     /// Storage format of keys and values; if it is not the model's dtype, its effect is reported.
     pub kv: KvDtype,
-    /// The same of the states of delta-rule layers, if they are not f32.
+    /// Storage format of the states of delta-rule layers; if it is not f32, its effect is reported.
     pub states: StateDtype,
-    /// By how many scripts forks at every offset are compared with fresh computations.
+    /// Number of scripts by which forks at every offset are compared with fresh computations.
     pub forks: Option<u64>,
     /// What dense weights become, and whether activations are rounded.
     pub weights: WeightChoice,

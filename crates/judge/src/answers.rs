@@ -58,7 +58,7 @@ pub(super) fn places(interpreter: Option<&Interpreter>) -> Vec<PathBuf> {
     existing(places)
 }
 
-/// Those that exist, sorted, each once. A folder that holds the temporary files is left out: candidates live there.
+/// The existing places, sorted, each once. A folder that holds the temporary files is left out: candidates live there.
 pub(super) fn existing(places: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     let working = env::temp_dir().canonicalize().unwrap_or_else(|_| env::temp_dir());
     let real = places.into_iter().filter_map(|path| path.canonicalize().ok());

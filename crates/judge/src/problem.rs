@@ -192,7 +192,7 @@ pub enum Compare {
     Tokens,
     /// Like `Tokens`, with an absolute or relative tolerance for numbers.
     Floats {
-        /// Of numbers.
+        /// The tolerance of numbers.
         tolerance: f64,
     },
     /// A Python program of the task: it receives the paths of input, output and expected output and exits with 0 if the

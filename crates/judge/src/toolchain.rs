@@ -94,7 +94,7 @@ impl Interpreter {
         Ok(Interpreter { path, version, readable, packages, searched, library })
     }
 
-    /// Those of these modules that it does not have. Nothing is imported.
+    /// The modules of these that it does not have. Nothing is imported.
     pub fn lacks(&self, modules: &[&str]) -> Result<Vec<String>> {
         if modules.is_empty() {
             return Ok(Vec::new());

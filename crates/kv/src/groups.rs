@@ -58,7 +58,7 @@ impl Window {
 pub enum Reach {
     /// All: its layers have no window.
     All,
-    /// Those that the window of later rows still reaches.
+    /// The positions that the window of later rows still reaches.
     Window,
 }
 

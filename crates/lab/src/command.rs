@@ -34,10 +34,7 @@ impl Lab {
     ///
     /// An option does not take its value, or is one that the command would ignore.
     pub fn read() -> Result<Self> {
-        let (lab, _): (Self, _) = read(|command| match command {
-            "check" => &["devices", "tensor_parallel"],
-            _ => &[],
-        })?;
+        let (lab, _): (Self, _) = read(ignored_options, |_| None)?;
         match &lab.command {
             LabCommand::Bench(bench) if bench.uses_several() => {}
             LabCommand::Bench(_) | LabCommand::Check(_) => {
@@ -71,5 +68,13 @@ impl Lab {
             },
             LabCommand::Bench(bench) => bench.run(device, &self.machine.chosen_devices()?),
         }
+    }
+}
+
+/// Global options that the command of this name ignores.
+fn ignored_options(command: &str) -> &'static [&'static str] {
+    match command {
+        "check" => &["devices", "tensor_parallel"],
+        _ => &[],
     }
 }

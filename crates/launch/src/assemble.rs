@@ -2,17 +2,17 @@
 //! and of programs that use the library. No other module builds engines, except `inspect` and `lab::check`, which test
 //! them.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, WhyNotCuda};
+use super::{DeviceKind, Devices, EngineBudget, EngineOptions, ModelSource, OnBackend, PrefixFolder, WhyNotCuda};
 use offshoot_backend::Backend;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::STATE_DTYPE;
 use offshoot_engine::{Engine, EngineConfig, EngineFacts, EngineHandle, PoolParts, PrefixStoreOptions, useful_states};
 use offshoot_kv::PageCounts;
-use offshoot_model::{Decoder, ModelWeights, StepRunner};
+use offshoot_model::{Decoder, ModelFolder, ModelWeights, StepRunner};
 use offshoot_text::Tokenizer;
 
 /// Upper bounds on what a job can use.
@@ -44,11 +44,35 @@ pub struct Launch<'a> {
     pub options: EngineOptions,
 }
 
-/// The folder of a prefix store (`--prefix-store`), and the most bytes of all its files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PrefixFolder {
-    pub path: PathBuf,
-    pub most_bytes: u64,
+impl EngineOptions {
+    /// Opens a model folder for jobs that are not known in advance.
+    ///
+    /// # Errors
+    ///
+    /// A budget is out of its range, the folder is no model that is known, or no device has room for it.
+    pub fn open(&self, model: &Path) -> Result<(Launched, Arc<Tokenizer>)> {
+        self.budget.check()?;
+        let folder = ModelFolder::open(model)?.with(self.budget.weights)?;
+        let tokenizer = Arc::new(Tokenizer::load(model)?);
+        let launch = self.launch(ModelSource::folder(&folder)?, Some(&tokenizer), Demand::unbounded());
+        Ok((launch.start()?, tokenizer))
+    }
+
+    /// The inputs of an engine. Without a tokenizer it returns tokens without text.
+    pub fn launch<'a>(
+        &self,
+        model: ModelSource<'a>,
+        tokenizer: Option<&Arc<Tokenizer>>,
+        demand: Demand<'a>,
+    ) -> Launch<'a> {
+        Launch { model, tokenizer: tokenizer.cloned(), demand, options: self.clone() }
+    }
+}
+
+/// Opens a model folder for sampling, on the first device that can hold it and with the default budgets.
+pub fn open(model: &Path) -> Result<(EngineHandle, Arc<Tokenizer>)> {
+    let (launched, tokenizer) = EngineOptions::default().open(model)?;
+    Ok((launched.engine, tokenizer))
 }
 
 /// A model in memory, and the engine that runs it.

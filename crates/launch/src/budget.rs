@@ -26,7 +26,8 @@ pub struct EngineBudget {
     pub pool_bytes: Option<usize>,
     /// Share of the device's free memory for keys and values, in (0, 1]; used when `pool_bytes` is `None`.
     pub memory: Option<f64>,
-    /// The same for a GPU alone, whose memory no other program needs; used when `memory` is `None`, too.
+    /// Share of free memory for keys and values on a GPU alone, whose memory no other program needs; used when `memory`
+    /// is `None`, too.
     pub gpu_memory: Option<f64>,
     /// Bytes of host memory for keys, values and states of preempted branches.
     pub swap_bytes: Option<usize>,

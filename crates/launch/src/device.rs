@@ -135,8 +135,8 @@ impl DeviceChoice {
         self.open_as_one_of(1, model)
     }
 
-    /// The same for one of so many replicas: those on the CPU share its cores, and its memory must hold all of their
-    /// weights.
+    /// Opens the chosen device for one of so many replicas: those on the CPU share its cores, and its memory must hold
+    /// all of their weights.
     ///
     /// # Errors
     ///

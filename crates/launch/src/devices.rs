@@ -16,12 +16,12 @@ use offshoot_core::setting::{DEVICES, TENSOR_PARALLEL};
 pub enum Devices {
     /// One device.
     One(DeviceChoice),
-    /// Of one kind: the CPU, several replicas of which share its cores and its memory, or GPUs, each once. At least
-    /// one.
+    /// Devices of one kind: the CPU, several replicas of which share its cores and its memory, or GPUs, each once. At
+    /// least one.
     Each(Vec<DeviceChoice>),
     /// Every GPU that the driver shows.
     AllGpus,
-    /// Of one kind, each once: they compute one model together.
+    /// Devices of one kind, each once: they compute one model together.
     Ranks(Vec<DeviceChoice>),
 }
 
@@ -61,7 +61,7 @@ impl Devices {
         Ok(choices)
     }
 
-    /// The same devices as `ranks` ranks of one model. One device stands for itself and those after it.
+    /// These devices as `ranks` ranks of one model. One device stands for itself and those after it.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ mod source;
 mod work;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
-pub use assemble::{Demand, Launch, LaunchSizes, Launched, PrefixFolder, in_bytes};
+pub use assemble::{Demand, Launch, LaunchSizes, Launched, in_bytes, open};
 pub use budget::{EngineBudget, MoreTokens, check_path};
 pub use device::{DeviceChoice, Opened, WhyNotCuda};
 pub use devices::Devices;
@@ -31,7 +31,7 @@ pub use generate::{
     Release, SampleId, generate,
 };
 pub use model_on_device::{AttentionAlong, ModelOnDevice};
-pub use options::{EngineOptions, open};
+pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
 pub use source::ModelSource;
 pub use work::{DeviceBackend, DeviceKind, OnBackend, OnDevice};

@@ -67,7 +67,7 @@ pub struct PromptOrder {
 /// The prompts of one part.
 #[derive(Default)]
 struct PartOrder {
-    /// Those that have not started, the next one last.
+    /// Prompts that have not started, the next one last.
     ahead: Vec<u32>,
     /// The prompt that was started last.
     last: Option<u32>,
@@ -97,7 +97,7 @@ impl PromptOrder {
         Self::among(1, TokenCosts::default(), prompts, draws)
     }
 
-    /// The same for a job among `replicas`, where a token of `prompts` costs as much as `costs` says.
+    /// The order of a job among `replicas`, where a token of `prompts` costs as much as `costs` says.
     pub fn among<T: AsRef<[TokenId]> + Sync>(
         replicas: usize,
         costs: TokenCosts,

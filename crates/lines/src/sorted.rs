@@ -213,7 +213,7 @@ mod tests {
         assert!(error.to_string().contains("lines.jsonl: line 2: "), "{error}");
     }
 
-    /// Of what another program wrote, nothing is removed.
+    /// Nothing is removed of what another program wrote.
     #[test]
     fn another_file_stays_as_it_is() {
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -15,7 +15,7 @@ pub struct Activations<B: Backend> {
     pub all: StreamBuffers<B>,
     /// `[rows, qkv width]`, one for each kind of heads.
     pub qkv: Vec<B::Buffer>,
-    /// By kind of heads; `None` for those of attention.
+    /// The buffers of each kind of heads; `None` for those of attention.
     pub delta_rule: Vec<Option<DeltaRuleBuffers<B>>>,
     /// For the rows whose logits are computed, after the last attention.
     pub logit_rows: StreamBuffers<B>,
@@ -94,16 +94,16 @@ pub struct InnerBuffers<B: Backend> {
 /// Indices of the buffers that a layer uses.
 #[derive(Clone, Copy)]
 pub struct BufferIndices {
-    /// Of `Activations::qkv` and `delta_rule`, `StreamBuffers::attended` and `gates`.
+    /// Index in `Activations::qkv` and `delta_rule`, `StreamBuffers::attended` and `gates`.
     pub heads: usize,
-    /// Of `StreamBuffers::inner`; unused if the layer has no dense block.
+    /// Index in `StreamBuffers::inner`; unused if the layer has no dense block.
     pub inner: usize,
-    /// Of `StreamBuffers::mixtures`; unused if the layer has no experts.
+    /// Index in `StreamBuffers::mixtures`; unused if the layer has no experts.
     pub mixture: usize,
 }
 
 impl BufferIndices {
-    /// Those of each layer.
+    /// The indices of each layer.
     pub fn of(config: &ModelConfig) -> Vec<BufferIndices> {
         let (heads, inner, mixtures) = (head_kinds(config), inner_kinds(config), mixture_kinds(config));
         let of_layer = |layer: &LayerSpec| BufferIndices {
@@ -156,7 +156,7 @@ fn head_kinds(config: &ModelConfig) -> Vec<MixedHeads> {
     kinds(config.layers.iter().map(MixedHeads::of))
 }
 
-/// Whether what heads have read is gated.
+/// True if, in any layer, what attention or the delta rule gives is multiplied by a gate before the output projection.
 fn has_gates(config: &ModelConfig) -> bool {
     config.layers.iter().any(|layer| layer.attention().is_none_or(|attention| attention.gated))
 }

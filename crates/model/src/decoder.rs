@@ -44,7 +44,7 @@ pub struct Decoder<B: Backend> {
     /// For each kind of attention: its number of layers.
     layers_by_plan: Vec<usize>,
     kv_bytes_per_token: usize,
-    /// Of the states of delta-rule layers, if it has some.
+    /// The dtype of the states of delta-rule layers, if it has some.
     state_dtype: StateDtype,
     activations: Activations<B>,
 }
@@ -196,8 +196,8 @@ impl<B: Backend> Decoder<B> {
         self.enqueue(backend, kv, step, shape)
     }
 
-    /// The same, with `observe` called in each layer after its attention is enqueued; it may enqueue ops that read the
-    /// attention's operands.
+    /// Does what `forward` does, with `observe` called in each layer after its attention is enqueued; it may enqueue
+    /// ops that read the attention's operands.
     pub fn forward_observed(
         &mut self,
         backend: &mut B,

@@ -28,7 +28,7 @@ pub enum FeedForwardLayer<B: Backend> {
     },
 }
 
-/// The same matrices for all rows.
+/// A dense block: the same matrices for all rows.
 pub struct Dense<B: Backend> {
     activation: Activation,
     up: Linear<B>,

@@ -25,7 +25,7 @@ pub struct Layer<B: Backend> {
     out: Linear<B>,
     /// `None` if attention reads the residual stream itself.
     before_attention: Option<NormLayer<B>>,
-    /// Of what attention computes; `None` if that is added as it is.
+    /// The norm of what attention computes; `None` if that is added as it is.
     after_attention: Option<NormLayer<B>>,
     before_feed_forward: BlockInput<B>,
     after_feed_forward: Option<NormLayer<B>>,
@@ -253,7 +253,7 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Attention<B> {
-    /// Of layer `ix`, which is `layer` among those with attention.
+    /// Loads layer `ix`, which is `layer` among those with attention.
     fn load(
         backend: &mut B,
         source: &WeightSource,

@@ -38,7 +38,7 @@ pub struct ExpertTensors {
     pub up: ExpertMatrices,
     pub alternating: bool,
     pub down: ExpertMatrices,
-    /// Of gate and up (in turn where the outputs are), and of down: `[experts, out]` each.
+    /// Biases of gate and up (in turn where the outputs are), and of down: `[experts, out]` each.
     pub biases: Option<[TensorSpec; 2]>,
     /// The norms of a mixture beside a dense block: of the dense block's output, of the experts' input and output.
     pub norms: Option<[NormTensors; 3]>,

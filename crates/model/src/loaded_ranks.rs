@@ -26,7 +26,7 @@ trait RankRunner: StepRunner {
     /// The rank's number.
     fn number(&self) -> usize;
 
-    /// Of the slots of a page of all ranks, those that the rank has in its own page.
+    /// The slots that the rank has in its own page, of `slots` of a page of all ranks.
     fn own_slots(&self, slots: Range<u32>) -> Range<u32>;
 }
 

@@ -17,7 +17,7 @@ pub struct ModelWeights {
 }
 
 impl ModelWeights {
-    /// Those of a folder, by memory map. All tensors are checked against config.json.
+    /// The weights of a folder, by memory map. All tensors are checked against config.json.
     pub fn open(folder: &ModelFolder) -> Result<Self> {
         let (checkpoint, config, layout, dtype) = weights::open_verified(folder)?;
         checkpoint.note_left_out(&layout);

@@ -17,7 +17,7 @@ pub enum Turning {
 }
 
 impl Turning {
-    /// Those of a layer, in the order in which they are applied.
+    /// The turnings of a layer, in the order in which they are applied.
     pub fn of(attention: &AttentionSpec) -> [Option<Self>; MOST_ROPES] {
         let growth = attention.growth.map(|growth| Self::Growth(growth, attention.heads.head_dim));
         [attention.rope.clone().map(Self::Rope), growth]

@@ -1,5 +1,5 @@
 //! What an engine asks of a model in memory ([`StepRunner`]): one object-safe trait at the grain of a step, below which
-//! devices differ and above which nothing has a type parameter. A model on one backend implements it
+//! devices differ and above which an engine has no type parameter. A model on one backend implements it
 //! ([`super::Loaded`]). Which rows a step has, which pages they use and what becomes of samples is left to the engine.
 
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub trait StepRunner: Send {
     /// Bytes of the device's memory that can still be allocated.
     fn free_bytes(&self) -> Result<usize>;
 
-    /// Of the free bytes, those that pages and states can have: without what `allocate` takes beside them.
+    /// Free bytes that pages and states can have: without what `allocate` takes beside them.
     fn kv_room(&self) -> Result<usize>;
 
     /// Allocates what steps within `limits` need, so that no step allocates it later.

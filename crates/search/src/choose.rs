@@ -23,7 +23,7 @@ pub struct OfferedChoice {
     pub neutral: Option<Neutral>,
 }
 
-/// The same answer after a prompt without information about the item.
+/// The answer of a choice after a prompt without information about the item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neutral {
     /// Tokens of the prompt.

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use crate::assess::{Assess, Assessment, Assessor, PATIENCE};
-use crate::outcome::{Sample, TokenLogprob};
+use crate::outcome::Sample;
 use crate::tree::{Extension, SamplingTree, ThoughtNode, TreeEvent};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::NodeId;
 use offshoot_core::sorting::sort_by_number;
-use offshoot_engine::{FinishReason, First, ForkKind, SamplingParams, Stop};
+use offshoot_engine::{FinishReason, First, ForkKind, SampledToken, SamplingParams, Stop};
 
 /// How a search on one problem samples candidates, assesses their texts and hands over finished samples.
 pub struct SearchJob<'a> {
@@ -197,7 +197,7 @@ fn check_interrupted(interrupted: &AtomicBool) -> Result<()> {
 }
 
 /// Log-probabilities and alternatives of every token of a sampled thought.
-pub(crate) fn token_logprobs(thought: &ThoughtNode) -> Vec<TokenLogprob> {
+pub(crate) fn token_logprobs(thought: &ThoughtNode) -> Vec<SampledToken> {
     let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
-    drawn.map(|((&token, &logprob), top)| TokenLogprob { token, logprob, top: top.clone() }).collect()
+    drawn.map(|((&token, &logprob), top)| SampledToken { token, logprob, top: top.clone() }).collect()
 }

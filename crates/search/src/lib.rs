@@ -30,7 +30,7 @@ pub use choose::choose;
 pub use dvts::dvts;
 pub use job::{Record, SearchJob};
 pub use mcts::mcts;
-pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, TokenLogprob, tally, verdict_on};
+pub use outcome::{ChoiceScore, Details, FailedBranches, Outcome, Sample, tally, verdict_on};
 pub use scorer::Scorer;
 pub use self_consistency::self_consistency;
 pub use step_beam::step_beam;

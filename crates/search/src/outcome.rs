@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use crate::assess::Assessment;
 use crate::vote::VoteTally;
-use offshoot_core::ids::TokenId;
-use offshoot_engine::{FinishReason, finish_fields};
+use offshoot_engine::{FinishReason, SampledToken, finish_fields};
 
 /// One finished candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,7 +31,7 @@ pub struct Sample {
     pub detail: Option<Value>,
     /// One for each token, where `SamplingParams::top_logprobs` asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<Vec<TokenLogprob>>,
+    pub logprobs: Option<Vec<SampledToken>>,
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -45,17 +44,6 @@ impl Sample {
         let (tokens, logprob, logprobs, error) = (0, 0.0, None, None);
         Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, error }
     }
-}
-
-/// A token of a sample and its most likely alternatives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TokenLogprob {
-    /// The token.
-    pub token: TokenId,
-    /// Natural-log probability.
-    pub logprob: f32,
-    /// The most likely tokens with their log-probabilities, most likely first.
-    pub top: Vec<(TokenId, f32)>,
 }
 
 /// The result of a search on one problem.

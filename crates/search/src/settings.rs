@@ -118,9 +118,9 @@ impl Mcts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RolloutScoring {
-    /// By the [`Stepper`](super::steps::Stepper)'s scorer.
+    /// Valued by the [`Stepper`](super::steps::Stepper)'s scorer.
     Scorer,
-    /// By the share of the simulations so far that gave the same answer.
+    /// Valued by the share of the simulations so far that gave the same answer.
     Agreement,
 }
 

@@ -45,7 +45,7 @@ pub struct BatchEngine {
     /// The names that requests may call the model; the first is that of requests without one.
     pub names: Vec<String>,
     pub limits: ProtocolLimits,
-    /// Of the answers. Its seed is that of requests without one.
+    /// The origin of the answers. Its seed is that of requests without one.
     pub origin: AnswerOrigin,
 }
 
@@ -61,7 +61,7 @@ impl BatchEngine {
 pub struct Batches {
     pub store: Arc<Store>,
     queue: Option<Sender<(String, String)>>,
-    /// Of the batch that runs and those that wait: whether it shall end.
+    /// Whether the batch that runs, and each of those that wait, shall end.
     ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -324,7 +324,7 @@ struct Written<'a> {
     record: &'a mut Record<BatchObject>,
     /// When it was written to disk, in seconds since 1970.
     at: u64,
-    /// Of the file of answers.
+    /// Bytes of the file of answers.
     bytes: u64,
 }
 

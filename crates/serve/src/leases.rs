@@ -20,7 +20,7 @@ use super::random::random_hex;
 /// How many branches may be kept.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseLimits {
-    /// Of each client.
+    /// Most branches of each client.
     pub each: usize,
     /// Time to live of branches whose request does not say.
     pub time_to_live: Duration,

@@ -23,7 +23,7 @@ impl Counter {
 const BOUNDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Times, by size.
+/// A histogram of durations: counts by upper bound, in seconds.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BOUNDS.len() + 1],

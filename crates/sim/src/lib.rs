@@ -48,7 +48,7 @@ pub struct Sim {
     kv: KvDtype,
     /// Bytes of weights, activations, keys and values.
     used: usize,
-    /// Of these, those of delta-rule layers beside their states.
+    /// Bytes of `used` that delta-rule layers take beside their states.
     of_delta_rule: usize,
     /// Nanoseconds of the ops enqueued in the current step so far.
     spent: f64,

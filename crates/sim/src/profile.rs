@@ -11,6 +11,7 @@ use offshoot_backend::WeightFormat;
 use offshoot_backend::ranks::Ranked;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::input;
+use offshoot_core::setting::DEVICE_PROFILE;
 use offshoot_cpu as cpu;
 use offshoot_cuda as cuda;
 use offshoot_cuda::compile::elements::Fp8Scaling;
@@ -114,7 +115,7 @@ pub struct CallTimes {
     pub bytes_per_s: f64,
 }
 
-/// Of a profile as it is read.
+/// The value of `devices` and `sharing` in a profile as it is read.
 fn one() -> usize {
     1
 }
@@ -153,7 +154,7 @@ pub struct AttentionTimes {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProductTimes {
     FlopsPerS(f64),
-    /// By tiles, for each key head. Items of up to `narrow_rows` packed rows take no time beyond their reads.
+    /// Timed by tiles, for each key head. Items of up to `narrow_rows` packed rows take no time beyond their reads.
     Tiles(Tiles),
 }
 
@@ -172,7 +173,7 @@ impl DeviceProfile {
             }
             None => {
                 let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-                Err(Error::value("device profile", format!("{} or a .json file", known.join(", ")), name))
+                Err(Error::value(DEVICE_PROFILE, format!("{} or a .json file", known.join(", ")), name))
             }
         }
     }
@@ -209,13 +210,13 @@ impl DeviceProfile {
         self.exchange_ns(2.0 * self.of_others() * bytes as f64)
     }
 
-    /// The same of a buffer of `bytes` bytes of which each device has a share, until all have all.
+    /// The time until all devices have all of a buffer of `bytes` bytes of which each has a share.
     pub fn all_gather_ns(&self, bytes: usize) -> f64 {
         self.exchange_ns(self.of_others() * bytes as f64)
     }
 
-    /// The same of partial results of attention, `bytes` bytes of all devices' heads over all positions, where those
-    /// that share key heads merge them.
+    /// The time in which devices that share key heads merge partial results of attention, `bytes` bytes of all devices'
+    /// heads over all positions.
     pub fn merge_members_ns(&self, bytes: usize) -> f64 {
         if self.sharing > 1 {
             self.exchange_ns((self.sharing - 1) as f64 * bytes as f64 / self.devices as f64)
@@ -326,7 +327,7 @@ impl DeviceProfile {
         self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || self.scales(format)
     }
 
-    /// The same of experts.
+    /// Whether the device multiplies experts of this format; it makes others dense.
     pub fn multiplies_experts(&self, format: WeightFormat) -> bool {
         let is_fp8 = self.is_hopper() && Fp8Scaling::of_experts(format, HOPPER).is_some();
         self.backend == BackendKind::Cpu || format.dense().is_some() || is_four_bit(format) || is_fp8
@@ -405,6 +406,6 @@ mod tests {
         assert!(said(&good.replace("host_row_ns", "host_rows_ns")).contains("host_rows_ns"));
         assert!(said("").contains("slow.json"));
         let unknown = DeviceProfile::named("h300").expect_err("there is none").to_string();
-        assert!(unknown.contains("h200, cpu") && unknown.contains("h300"), "{unknown}");
+        assert_eq!(unknown, "`device_profile`: expected h200, cpu or a .json file, found h300");
     }
 }

@@ -112,8 +112,7 @@ impl ChatTemplates {
             let names: Vec<&str> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
             return Err(fault(match names.is_empty() {
                 true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
-                         tokenizer_config.json); give it plain prompts (a task by `prompt.item`, a batch by \
-                         /v1/completions)"
+                         tokenizer_config.json); give it plain prompts instead of messages"
                     .to_string(),
                 false => format!(
                     "{}: no chat template is called `{}`; there are {}",

@@ -31,7 +31,7 @@ fn described(part: Option<&impl Serialize>) -> Value {
     serde_json::to_value(part).unwrap_or_default()
 }
 
-/// By how much a part lengthens a text at most, other than by a constant.
+/// The factor by which a part lengthens a text at most, other than by a constant.
 fn growth(part: &Value) -> f64 {
     let length = |value: &Value| value.as_str().map_or(0, str::len) as f64;
     match part["type"].as_str().unwrap_or_default() {

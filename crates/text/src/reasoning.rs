@@ -14,7 +14,7 @@ struct Marks {
     close: &'static str,
 }
 
-/// Those of most models, and those of Gemma 4.
+/// The marks of most models, and those of Gemma 4.
 const MARKS: [Marks; 2] =
     [Marks { open: "<think>", close: "</think>" }, Marks { open: "<|channel>thought\n", close: "<channel|>" }];
 

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub enum Rounding {
     /// Not rounded: weight-only arithmetic.
     Exact,
-    /// By a scale for each row, or for each `group` inputs of a row.
+    /// Rounded by a scale for each row, or for each `group` inputs of a row.
     Dynamic { to: RoundingKind, group: Option<u32> },
-    /// By one scale that comes with the weights.
+    /// Rounded by one scale that comes with the weights.
     Static { to: RoundingKind },
 }
 

@@ -132,7 +132,7 @@ impl<B: Ranked> Backend for Rank<B> {
         small(self.place().sharing) * self.0.page_tokens()
     }
 
-    /// Of several ranks some may have begun what another one could not.
+    /// Always true of several ranks: some may have begun what another one could not.
     fn has_begun(&self) -> bool {
         self.devices() > 1 || self.0.has_begun()
     }

@@ -22,7 +22,7 @@ pub struct Members<T> {
 /// The threads of all ranks.
 struct Crew {
     fabric: Arc<dyn Fabric>,
-    /// Of all ranks but the first.
+    /// The threads of all ranks but the first.
     workers: Vec<Worker>,
 }
 

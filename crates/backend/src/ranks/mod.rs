@@ -195,12 +195,12 @@ pub struct Rank<B: Ranked>(B);
 /// A rank's buffer, as `share` says.
 pub struct RankBuffer<B: Backend> {
     share: Share,
-    /// Of [`Share::Parts`], the first part.
+    /// The rank's buffer; the first part if `share` is [`Share::Parts`].
     own: B::Buffer,
-    /// Of [`Share::Summed`], as many as parts of a sum; of [`Share::Gathered`], the rank's columns alone; of
+    /// For [`Share::Summed`], as many buffers as parts of a sum; for [`Share::Gathered`], the rank's columns alone; for
     /// [`Share::Parts`], all but the first.
     parts: Vec<B::Buffer>,
-    /// Of [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
+    /// For [`Share::Columns`], if a rank computes several parts of a sum: the columns of one of them.
     columns: Option<RefCell<B::Buffer>>,
     /// Columns of one of them.
     part_width: usize,
@@ -327,7 +327,7 @@ impl<B: Ranked> Rank<B> {
         if exact { PARTS / count } else { 1 }
     }
 
-    /// Those of a page's slots that it stores, as its own pages have them.
+    /// The slots that it stores among `slots` of a page, as its own pages have them.
     pub fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
         self.place().member(self.0.page_tokens()).slots(slots)
     }
@@ -342,7 +342,7 @@ impl<B: Ranked> Rank<B> {
         own.unwrap_or_else(|| panic!("{heads} heads on {count} ranks, which `ModelConfig::check_ranks` refuses"))
     }
 
-    /// The same of a delta-rule layer.
+    /// Its heads of a delta-rule layer.
     fn delta_heads(&self, heads: DeltaHeads) -> DeltaHeads {
         let count = self.place().count;
         let divides = heads.key_heads.is_multiple_of(count) && heads.value_heads.is_multiple_of(count);

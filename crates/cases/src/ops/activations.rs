@@ -94,9 +94,9 @@ fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
 }
 
-/// Of a gate's result `y` before it is stored. The exponential of a gate g, computed as a power of two, has an error
-/// of |g| roundings (`SLOPE` times as many where it is clamped) and a few more, plus those of a few other operations;
-/// on both sides. e^-g of a very negative gate is limited to e^88, which leaves an error below |g| e^-87.
+/// The tolerance of a gate's result `y` before it is stored. The exponential of a gate g, computed as a power of two,
+/// has an error of |g| roundings (`SLOPE` times as many where it is clamped) and a few more, plus those of a few other
+/// operations; on both sides. e^-g of a very negative gate is limited to e^88, which leaves an error below |g| e^-87.
 pub fn gate_tolerance(kind: Gate, gate: f32, up: f32, y: f64) -> f64 {
     let size = f64::from(up).abs();
     match kind {
@@ -158,7 +158,7 @@ impl GeluCase {
     }
 }
 
-/// Of `gelu(x)` before it is stored.
+/// The tolerance of `gelu(x)` before it is stored.
 fn gelu_tolerance(x: f32) -> f64 {
     let x = f64::from(x);
     let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));

@@ -304,8 +304,8 @@ struct DeltaRuleCase<'a> {
     allowed: Vec<f64>,
 }
 
-/// Of one head's state, bounds of the length of its columns, of their error by sums in f32, and the sum of the squares
-/// of the errors by roundings in chunks.
+/// Bounds for one head's state: of the length of its columns, of their error by sums in f32, and of the sum of the
+/// squares of the errors by roundings in chunks.
 #[derive(Clone, Copy, Default)]
 struct ColumnBounds {
     length: f64,

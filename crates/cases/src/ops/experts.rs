@@ -311,8 +311,8 @@ impl OpCase for GroupedCase {
         backend.read(&out, places)
     }
 
-    /// Of a sum, as for `linear`. A gate passes on the errors of its halves, which may have been stored: a slope of at
-    /// most 1.2 times the other half (and 1, where that is added), and `|gate| <= |g|` times that of the other half.
+    /// A sum has the tolerance of `linear`. A gate passes on the errors of its halves, which may be stored: a slope of
+    /// at most 1.2 times the other half (and 1, where that is added), and `|gate| <= |g|` times that of the other half.
     fn tolerance(&self, at: usize, y: f64) -> f64 {
         let GroupedOutput::Gated(gate) = self.into else {
             let bias = self.bias.as_ref().map_or(0.0, |_| 1.0);

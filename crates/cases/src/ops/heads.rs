@@ -192,7 +192,7 @@ struct PrepareHeadsCase {
     table: RopeTable,
 }
 
-/// Of row `row`.
+/// The position of row `row`.
 fn position(row: usize) -> u32 {
     (row * 5 % POSITIONS) as u32
 }

@@ -222,7 +222,7 @@ pub struct TestLayer {
     bias: Vec<f32>,
     /// `[rows, outputs]`: what a result is added to.
     before: Vec<f32>,
-    /// Of the rows of `x` and of `weights`.
+    /// Sizes of the rows of `x` and of `weights`.
     sizes: [Vec<RowSize>; 2],
 }
 

@@ -39,9 +39,9 @@ struct NormCase {
     width: usize,
     x: Vec<f32>,
     weight: Vec<f32>,
-    /// Of a layer norm; an RMS norm has none.
+    /// The bias of a layer norm; an RMS norm has none.
     bias: Option<Vec<f32>>,
-    /// Of each row.
+    /// The spread of each row.
     spreads: Vec<RowSpread>,
 }
 

@@ -53,7 +53,7 @@ struct PagesCase {
     kv: KvDtype,
     layers: [HeadLayout; 3],
     rows: usize,
-    /// Of each layer.
+    /// Queries, keys and values of each layer.
     qkv: Vec<Vec<f32>>,
 }
 

@@ -100,7 +100,8 @@ impl Drop for FolderClaim {
 /// makes of `>(command)`.
 const STREAMS: [&str; 5] = ["/dev/stdout", "/dev/stderr", "/dev/null", "/dev/fd", "/proc/self/fd"];
 
-fn is_stream(path: &Path) -> bool {
+/// Whether `path` is a stream of this process.
+pub fn is_stream(path: &Path) -> bool {
     STREAMS.iter().any(|stream| path.starts_with(stream))
 }
 

@@ -253,9 +253,9 @@ pub struct Sums<'a> {
     pub geometry: &'a Geometry,
     pub rows: &'a RowStates<u32>,
     pub shrinks: &'a [f32; MOST_ROWS],
-    /// Of each page.
+    /// The values of each page.
     pub values: &'a [*const u32],
-    /// Of the first page.
+    /// The numerators of the first page.
     pub numerators: *const u32,
     pub prefetch: &'a [Prefetch],
 }

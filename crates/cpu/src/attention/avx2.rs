@@ -18,26 +18,28 @@ macro_rules! by_instructions {
     ($($method:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
         #[inline(always)]
         unsafe fn $method(self, $($arg: Self),*) -> Self {
+            // SAFETY: the processor has the instructions, as the caller promises.
             unsafe { Avx2Lanes($instruction(self.0, $($arg.0),*), $instruction(self.1, $($arg.1),*)) }
         }
     )*};
 }
 
-// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
-// caller promises to be valid for sixteen elements.
 impl FloatLanes for Avx2Lanes {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe { Avx2Lanes(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { Avx2Lanes(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe {
             _mm256_storeu_ps(to, self.0);
             _mm256_storeu_ps(to.add(8), self.1);
@@ -55,6 +57,7 @@ impl FloatLanes for Avx2Lanes {
 
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe {
             let eight = _mm256_max_ps(self.0, self.1);
             let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
@@ -65,6 +68,7 @@ impl FloatLanes for Avx2Lanes {
 
     #[inline(always)]
     unsafe fn hide_unset(self, bits: u16) -> Self {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe {
             let hidden = _mm256_set1_ps(f32::NEG_INFINITY);
             let bits = _mm256_set1_epi32(i32::from(bits));
@@ -83,12 +87,14 @@ impl FloatLanes for Avx2Lanes {
     unsafe fn times_power_of_two(self, shifted: Self, x: Self, lowest: Self) -> Self {
         #[inline(always)]
         unsafe fn eight(y: __m256, shifted: __m256, x: __m256, lowest: __m256) -> __m256 {
+            // SAFETY: the processor has the instructions, as the caller promises.
             unsafe {
                 let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
                 let y = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), power));
                 _mm256_and_ps(y, _mm256_cmp_ps::<_CMP_NLT_UQ>(x, lowest))
             }
         }
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe { Avx2Lanes(eight(self.0, shifted.0, x.0, lowest.0), eight(self.1, shifted.1, x.1, lowest.1)) }
     }
 }
@@ -106,11 +112,13 @@ widening_paths! {
 
 #[inline(always)]
 unsafe fn load_f32(words: *const u32) -> Avx2Lanes {
+    // SAFETY: as the caller promises, of the processor and of what the pointers point to.
     unsafe { Avx2Lanes::load(words.cast()) }
 }
 
 #[inline(always)]
 unsafe fn load_f16(words: *const u16) -> Avx2Lanes {
+    // SAFETY: as the caller promises, of the processor and of what the pointers point to.
     unsafe {
         let low = _mm_loadu_si128(words.cast());
         let high = _mm_loadu_si128(words.add(8).cast());
@@ -123,6 +131,7 @@ unsafe fn load_f16(words: *const u16) -> Avx2Lanes {
 unsafe fn load_bf16_pairs(words: *const u32) -> (Avx2Lanes, Avx2Lanes) {
     #[inline(always)]
     unsafe fn eight(words: *const u32) -> (__m256, __m256) {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe {
             let words = _mm256_loadu_si256(words.cast());
             let first = _mm256_slli_epi32::<16>(words);
@@ -130,6 +139,7 @@ unsafe fn load_bf16_pairs(words: *const u32) -> (Avx2Lanes, Avx2Lanes) {
             (_mm256_castsi256_ps(first), _mm256_castsi256_ps(second))
         }
     }
+    // SAFETY: the processor has the instructions, as the caller promises.
     unsafe {
         let (low, high) = (eight(words), eight(words.add(8)));
         (Avx2Lanes(low.0, high.0), Avx2Lanes(low.1, high.1))

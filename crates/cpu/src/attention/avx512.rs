@@ -16,26 +16,28 @@ macro_rules! by_instructions {
     ($($method:ident($($arg:ident),*) = $instruction:ident;)*) => {$(
         #[inline(always)]
         unsafe fn $method(self, $($arg: Self),*) -> Self {
+            // SAFETY: the processor has the instructions, as the caller promises.
             unsafe { $instruction(self, $($arg),*) }
         }
     )*};
 }
 
-// SAFETY of all methods: each is one or a few instructions of the set that the caller promises, on pointers that the
-// caller promises to be valid for sixteen elements.
 impl FloatLanes for __m512 {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe { _mm512_set1_ps(x) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { _mm512_loadu_ps(from) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { _mm512_storeu_ps(to, self) }
     }
 
@@ -50,16 +52,19 @@ impl FloatLanes for __m512 {
 
     #[inline(always)]
     unsafe fn load_first<const R: usize>(from: *const f32) -> Self {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { _mm512_maskz_loadu_ps((1 << R) - 1, from) }
     }
 
     #[inline(always)]
     unsafe fn store_first<const R: usize>(self, to: *mut f32) {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { _mm512_mask_storeu_ps(to, (1 << R) - 1, self) }
     }
 
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe { _mm512_reduce_max_ps(self) }
     }
 
@@ -70,11 +75,13 @@ impl FloatLanes for __m512 {
         /// In each quarter the largest of the quarters of `a`, of `b`, of `a`, of `b`, each of two elements.
         #[inline(always)]
         unsafe fn pair(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the processor has the instructions, as the caller promises.
             unsafe { _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)) }
         }
         /// In each quarter the largest elements of the quarters of four vectors, from two pairs.
         #[inline(always)]
         unsafe fn four(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the processor has the instructions, as the caller promises.
             unsafe {
                 let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
                 let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
@@ -82,6 +89,7 @@ impl FloatLanes for __m512 {
             }
         }
         let row = |r: usize| rows[r.min(R - 1)];
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe {
             let low = four(pair(row(0), row(1)), pair(row(2), row(3)));
             let high = four(pair(row(4), row(5)), pair(row(6), row(7)));
@@ -97,11 +105,13 @@ impl FloatLanes for __m512 {
 
     #[inline(always)]
     unsafe fn hide_unset(self, bits: u16) -> Self {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe { _mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), bits, self) }
     }
 
     #[inline(always)]
     unsafe fn times_power_of_two(self, shifted: Self, x: Self, lowest: Self) -> Self {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe {
             let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, lowest);
             let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
@@ -123,17 +133,20 @@ widening_paths! {
 
 #[inline(always)]
 unsafe fn load_f32(words: *const u32) -> __m512 {
+    // SAFETY: as the caller promises, of the processor and of what the pointers point to.
     unsafe { _mm512_loadu_ps(words.cast()) }
 }
 
 #[inline(always)]
 unsafe fn load_f16(words: *const u16) -> __m512 {
+    // SAFETY: as the caller promises, of the processor and of what the pointers point to.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(words.cast())) }
 }
 
 /// The first and the second elements of sixteen pairs.
 #[inline(always)]
 unsafe fn load_bf16_pairs(words: *const u32) -> (__m512, __m512) {
+    // SAFETY: as the caller promises, of the processor and of what the pointers point to.
     unsafe {
         let words = _mm512_loadu_si512(words.cast());
         let first = _mm512_slli_epi32::<16>(words);
@@ -165,6 +178,7 @@ impl KernelPath for Avx512Bf16Dot {
 
     #[inline(always)]
     unsafe fn madd(acc: __m512, factor: *const u32, words: __m512bh) -> __m512 {
+        // SAFETY: the processor has the instructions, as the caller promises.
         unsafe {
             _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(*factor as i32)), words)
         }
@@ -172,6 +186,7 @@ impl KernelPath for Avx512Bf16Dot {
 
     #[inline(always)]
     unsafe fn store_factors(x: __m512, to: *mut u32) {
+        // SAFETY: as the caller promises, of the processor and of what the pointers point to.
         unsafe { _mm256_storeu_si256(to.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x))) }
     }
 

@@ -82,7 +82,7 @@ pub fn operand(kv: &KvStore, x: f32) -> f32 {
 }
 
 impl SoftmaxState {
-    /// Of no positions. A sink is a score of its own: it counts in the sum and adds no value.
+    /// The state of no positions. A sink is a score of its own: it counts in the sum and adds no value.
     fn new(head_dim: usize, sink: Option<f32>) -> Self {
         let l = if sink.is_some() { 1.0 } else { 0.0 };
         SoftmaxState { o: vec![0.0; head_dim], m: sink.unwrap_or(f32::NEG_INFINITY), l }

@@ -58,7 +58,7 @@ impl LinesAhead {
         }
     }
 
-    /// The same where it is known that they go to this cache.
+    /// Like `prefetch`, where it is known that the lines go to the cache `into`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn prefetch_into<const PANELS: usize>(&mut self, panel_bytes: usize, into: CacheLevel) {

@@ -83,7 +83,7 @@ pub struct Strip {
 #[derive(Clone, Copy)]
 pub struct ActivationPacking {
     pub operand: OperandFormat,
-    /// Of a row.
+    /// Inputs of a row.
     pub inputs: usize,
     pub rows: usize,
 }

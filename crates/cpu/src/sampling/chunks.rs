@@ -110,7 +110,7 @@ impl<'a> Scores<'a> {
         self.weight_of(self.scores[token], temperature)
     }
 
-    /// The same of a score.
+    /// The weight of a score, computed in f64.
     pub fn weight_of(&self, score: f32, temperature: f32) -> f64 {
         let exponent = (f64::from(score) - f64::from(self.best)) / f64::from(temperature);
         if exponent >= f64::from(LOWEST) { exponent.exp() } else { 0.0 }

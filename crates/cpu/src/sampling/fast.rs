@@ -18,7 +18,7 @@ pub struct RowScratch {
     model_maxima: Vec<f32>,
     /// Chunk maxima of the adjusted scores.
     maxima: Vec<f32>,
-    /// By token, see `Scores::exponentials`.
+    /// The weight of each token, see `Scores::exponentials`.
     weights: Vec<f32>,
     /// Sum of weights by chunk.
     sums: Vec<f64>,
@@ -71,7 +71,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
 /// The weights of all tokens, see `Scores::exponentials`.
 struct Weights<'a> {
     weights: &'a mut Vec<f32>,
-    /// By chunk.
+    /// Sum of weights by chunk.
     sums: &'a mut Vec<f64>,
     /// Their sum, once the sums are computed.
     total: Option<f64>,
@@ -111,7 +111,7 @@ impl Weights<'_> {
 enum Kept {
     /// All tokens; their weights may not be stored.
     All,
-    /// By rising id, with their weights in f64.
+    /// The tokens that passed, by rising id, with their weights in f64.
     Few(Vec<(usize, f64)>),
     /// The tokens whose weight is not zero now.
     Many,
@@ -251,7 +251,7 @@ fn inverse_cdf(sums: &[f64], uniform: f64, mut weights: impl FnMut(usize, &mut [
     last.map_or(0, last_of)
 }
 
-/// The same among tokens that passed the filters.
+/// What `inverse_cdf` finds, among tokens that passed the filters.
 fn inverse_cdf_of_kept(kept: &[(usize, f64)], uniform: f64) -> usize {
     let target = uniform * kept.iter().map(|(_, weight)| weight).sum::<f64>();
     let mut running = 0.0;

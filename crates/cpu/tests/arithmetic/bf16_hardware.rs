@@ -9,6 +9,7 @@ use offshoot_cpu::{Cpu, CpuBuffer, Isa};
 
 use crate::bf16_dot::{dot, flushed, high, low, round, tile_dot};
 use crate::skip::skipped;
+use offshoot_core::dice::Dice;
 
 /// # Safety
 /// The processor has AVX-512 BF16.
@@ -31,15 +32,17 @@ unsafe fn rounds(x: &[f32; 16]) -> [u16; 16] {
     unsafe { std::mem::transmute::<__m256bh, [u16; 16]>(_mm512_cvtneps_pbh(_mm512_loadu_ps(x.as_ptr()))) }
 }
 
-/// A xorshift generator of words.
-struct RandomBits(u64);
+/// Random words and operands of products.
+struct RandomBits(Dice);
 
 impl RandomBits {
+    fn new(seed: u64) -> Self {
+        Self(Dice::new(seed))
+    }
+
+    /// The upper half of a random number.
     fn next(&mut self) -> u32 {
-        for shift in [13, -7, 17] {
-            self.0 ^= if shift > 0 { self.0 << shift } else { self.0 >> -shift };
-        }
-        self.0 as u32
+        (self.0.next() >> 32) as u32
     }
 
     /// A pair of bf16 with exponents in `exponent .. exponent + 16`; a quarter are powers of two.
@@ -95,7 +98,7 @@ fn the_emulation_computes_what_products_of_tiles_compute() {
     if !Isa::available().contains(&Isa::Amx) {
         return skipped("this processor has no AMX");
     }
-    let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
+    let mut bits = RandomBits::new(0x9e37_79b9_7f4a_7c15);
     for (kind, operands_of) in OPERAND_SOURCES {
         for _ in 0..200 {
             let operands: Tile<(f32, u32, u32)> =
@@ -143,7 +146,7 @@ fn products_of_one_row_are_those_of_tiles() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
         return skipped("this processor has no bf16 dot products");
     }
-    let mut bits = RandomBits(0x2545_f491_4f6c_dd1d);
+    let mut bits = RandomBits::new(0x2545_f491_4f6c_dd1d);
     for (kind, operands_of) in OPERAND_SOURCES {
         let mut finite = || loop {
             let (sum, a, b) = operands_of(&mut bits);
@@ -179,7 +182,7 @@ fn linear_layers_have_the_bits_of_chains_of_dot_products() {
         numbers.chunks(2).map(pair).collect()
     };
     for (rows, outputs, inputs) in [(1, 1, 1), (3, 47, 31), (14, 33, 577), (45, 16, 64)] {
-        let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
+        let mut bits = RandomBits::new(0x9e37_79b9_7f4a_7c15);
         let mut random =
             |n: usize| -> Vec<f32> { (0..n).map(|_| f32::from_bits(bits.pair(119) & 0xffff_0000)).collect() };
         let (x, w) = (random(rows * inputs), random(outputs * inputs));
@@ -205,7 +208,7 @@ fn the_emulation_computes_what_the_instructions_compute() {
     if !Isa::available().contains(&Isa::Avx512Bf16) {
         return skipped("this processor has no bf16 dot products");
     }
-    let mut bits = RandomBits(0x9e37_79b9_7f4a_7c15);
+    let mut bits = RandomBits::new(0x9e37_79b9_7f4a_7c15);
     for (kind, operands_of) in OPERAND_SOURCES {
         for _ in 0..20_000 {
             let operands: [(f32, u32, u32); 16] = std::array::from_fn(|_| operands_of(&mut bits));

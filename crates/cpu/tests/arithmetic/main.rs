@@ -31,7 +31,6 @@ mod gemm {
 }
 mod isa;
 mod kv;
-mod machine;
 mod ops;
 mod quantised_products;
 mod rows;

@@ -49,8 +49,8 @@ const TEAM_WARPS: usize = 8;
 /// Positions per tile of plans for deterministic kernels: a multiple of the page and of a step of tree_attention_wgmma
 /// (64). A row has a state for each tile; they merge in the order of positions.
 const TILE: u32 = 512;
-/// The same where rows that share a part of a tile compute it once (`openings`), so that tiles may be longer: fewer
-/// states are written and merged. With 2,048, few rows would have too few tiles for all multiprocessors.
+/// Positions per tile where rows that share a part of a tile compute it once (`openings`), so that tiles may be longer:
+/// fewer states are written and merged. With 2,048, few rows would have too few tiles for all multiprocessors.
 const OPENED_TILE: u32 = 1024;
 
 /// Distinguishes the order of a row's sums in deterministic attention from that of earlier versions.
@@ -269,7 +269,7 @@ impl AttentionKernels {
 
 /// How the kernels take a product of a query and a key to a score in log2 units.
 pub(super) struct ScoreFactors {
-    /// Of products, or of capped ones, times log2 e.
+    /// Factor of products, or of capped ones, times log2 e.
     pub scale: f32,
     /// 0, or the rate of `capped` in kernels/attention/state.cuh.
     pub cap_rate: f32,
@@ -323,10 +323,10 @@ fn shared_bytes(facts: &DeviceFacts, head_dim: usize) -> usize {
     kilobytes * 1024
 }
 
-/// The same for tree_attention_wgmma.cu: queries, three slots each for keys and values of 64 tokens, the rings of four
-/// warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values take half the bytes in the
-/// warps' rings, and three more slots each for the raw bytes. Kernels that prefer short tiles have further slots in
-/// place of the warps' rings.
+/// Dynamic shared memory of a block of tree_attention_wgmma.cu: queries, three slots each for keys and values of 64
+/// tokens, the rings of four warps (with slots of 32 tokens), and padding to a multiple of 1024. fp8 keys and values
+/// take half the bytes in the warps' rings, and three more slots each for the raw bytes. Kernels that prefer short
+/// tiles have further slots in place of the warps' rings.
 fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     let is_fp8 = kv_element == KvElement::Fp8;
     let slots = if head_dim == 128 { 3 } else { 4 };
@@ -336,10 +336,10 @@ fn shared_bytes_wgmma(head_dim: usize, kv_element: KvElement) -> usize {
     2 * widened + (raw + element * DECODE_WARPS * slots * 32) * head_dim + 1008
 }
 
-/// The same for tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, and padding to a multiple of 1024.
+/// Shared bytes of tree_attention_large.cu: queries of 64 KiB, five slots of 32 KiB, padding to a multiple of 1024.
 pub const SHARED_BYTES_LARGE: usize = (64 + 5 * 32) * 1024 + 1008;
 
-/// The same for tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256,
+/// Shared bytes of tree_attention_any.cu: keys and values of a KV block, which take turns in heads of more than 256,
 /// padded by an element per row, and the queries of a tile.
 fn shared_bytes_any(head_dim: usize) -> usize {
     let both = if head_dim > 256 { 1 } else { 2 };

@@ -8,13 +8,13 @@ use super::layout::{DECODE_WARPS, NARROW_WARPS, Workers};
 /// Fixed cost of a tile, in KV blocks: looking it up, loading queries and first keys, writing states and reading them
 /// again.
 const TILE_COST: usize = 8;
-/// The same for a narrow tile, whose states are an eighth as large: computed by a block, and by a decode warp.
+/// Fixed cost of a narrow tile, whose states are an eighth as large: computed by a block, and by a decode warp.
 const NARROW_TILE_COST: usize = 2;
 const WARP_TILE_COST: usize = 4;
 /// Minimum KV blocks per tile: below it, merging more states costs more than is gained.
 const LEAST_WIDE_KV_BLOCKS: usize = 6;
 const LEAST_NARROW_KV_BLOCKS: usize = 4;
-/// The same for tiles of decode warps.
+/// Minimum KV blocks per tile of decode warps.
 const LEAST_WARP_KV_BLOCKS: usize = 5;
 /// KV blocks of a wide tile that a block computes while a team computes one of a narrow tile.
 const TEAM_PACE: usize = 2;
@@ -59,7 +59,7 @@ impl TileLengths {
         self.0[kv_blocks] += tiles;
     }
 
-    /// By rising KV blocks.
+    /// The number of tiles of each length, by rising KV blocks.
     fn classes(&self) -> Vec<LengthClass> {
         let classes = self.0.iter().enumerate().map(|(kv_blocks, &tiles)| LengthClass { kv_blocks, tiles });
         classes.filter(|class| class.kv_blocks > 0 && class.tiles > 0).collect()

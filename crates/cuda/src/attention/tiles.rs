@@ -41,7 +41,7 @@ pub enum TilePart {
     Whole,
     /// The first ones, for all rows that see the same keys there. A rest goes on from each of its states.
     Opening,
-    /// Those behind an opening. Only the first tile of an item can be a rest; its others are whole.
+    /// The steps behind an opening. Only the first tile of an item can be a rest; its others are whole.
     Rest,
 }
 
@@ -132,7 +132,7 @@ pub fn for_each_tile<'a>(row_tiles: &'a [RowTile], limit: SplitLimit, mut emit: 
 /// The first steps of the tiles with which some neighbouring items begin.
 pub(super) struct Opening {
     pub items: Range<usize>,
-    /// Of all the items.
+    /// The rows of all the items.
     pub rows: Range<u32>,
     /// Number of KV blocks, in whole steps.
     pub kv_blocks: u32,
@@ -141,7 +141,7 @@ pub(super) struct Opening {
 /// Memory for building a plan, reused by the next one.
 #[derive(Default)]
 pub(super) struct TilingScratch {
-    /// By item, then row.
+    /// Row tiles by item, then row.
     pub row_tiles: Vec<RowTile>,
     /// For each row the difference of its number of tiles to the row before it (wrapping); later the offset of its list
     /// of states, and the end of the last list.

@@ -30,7 +30,7 @@ impl DevicePlan {
         output
     }
 
-    /// The same, reusing the memory of an earlier plan.
+    /// Does what `build` does, reusing the memory of an earlier plan.
     pub fn rebuild(&mut self, plan: &AttentionPlan, heads: HeadLayout, rows_padded: usize, tiling: &Tiling) {
         assert_eq!(plan.page_tokens, self.member.of * KV_BLOCK_TOKENS, "pages of a device plan");
         assert!(plan.tile == 1 || !self.is_of_member(), "where members divide a tile, bits would depend on them");

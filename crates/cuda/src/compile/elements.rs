@@ -115,7 +115,7 @@ pub struct ExpertTiles {
 pub enum Fp8Scaling {
     /// An output, a row.
     Rows,
-    /// The same with each 128 inputs.
+    /// Each 128 inputs of an output, of a row.
     Blocks,
 }
 
@@ -138,7 +138,7 @@ pub struct Fp8Tiles {
 }
 
 impl Fp8Tiles {
-    /// By falling time of a panel.
+    /// All tiles, by falling time of a panel.
     pub const ALL: [Self; 6] = [
         Self { groups: 2, columns: 128 },
         Self { groups: 1, columns: 128 },
@@ -148,7 +148,7 @@ impl Fp8Tiles {
         Self { groups: 2, columns: 8 },
     ];
 
-    /// Those of experts, by rising columns.
+    /// The tiles of experts, by rising columns.
     pub const OF_EXPERTS: [Self; 4] = [
         Self { groups: 2, columns: 8 },
         Self { groups: 2, columns: 16 },
@@ -235,7 +235,7 @@ pub enum ExpertKernel {
 }
 
 impl ExpertTiles {
-    /// Those of GPUs of compute capability `major`, rising.
+    /// The tiles of GPUs of compute capability `major`, rising.
     pub const fn of(major: u32) -> &'static [ExpertTiles] {
         if major == 9 { &Self::WGMMA } else { &Self::MMA }
     }

@@ -127,7 +127,7 @@ impl FourBitTiles {
         Self { kernel: FourBitKernel::Wgmma, cap, groups, splits }
     }
 
-    /// Those of GPUs of compute capability `major`, by rising `cap`.
+    /// The tiles of GPUs of compute capability `major`, by rising `cap`.
     pub const fn of(major: u32) -> &'static [Self] {
         if major == 9 { &Self::WGMMA } else { &Self::MMA }
     }
@@ -184,13 +184,13 @@ impl FourBitTiles {
         rows.div_ceil(self.cap) * outputs.div_ceil(self.outputs())
     }
 
-    /// Those of a layer before Hopper.
+    /// The tiles of a layer before Hopper.
     pub const fn of_layer() -> Self {
         Self::MMA[0]
     }
 
-    /// Those of GPUs of compute capability `major` for so many places of experts, of which each has at most `most`, on
-    /// `multiprocessors`. If `batch_invariant`, a place's sums are the same for any number of rows.
+    /// The tiles of GPUs of compute capability `major` for so many places of experts, of which each has at most `most`,
+    /// on `multiprocessors`. If `batch_invariant`, a place's sums are the same for any number of rows.
     pub fn of_experts(major: u32, places: ExpertLoad, multiprocessors: usize, batch_invariant: bool) -> Self {
         if major != 9 {
             return Self::MMA[0];

@@ -34,13 +34,14 @@ impl LayerTiles {
         Self { has_one_sum: true, ..Self::new(256, 2, 1) },
     ];
 
-    /// Those of few rows, whose splits all numbers of rows have where results must not depend on it.
+    /// The tiles of few rows, whose splits all numbers of rows have where results must not depend on it.
     const BATCH_INVARIANT: Self = Self::ALL[3];
 
     /// How many of `ALL` have two sums: a row's results are the same by each of them.
     const WITH_TWO_SUMS: usize = 5;
 
-    /// Those of which one is the fastest for more rows than 64, depending on how many of them fill the multiprocessors.
+    /// Index in `ALL` of the first of the tiles of which one is the fastest for more rows than 64, depending on how
+    /// many of them fill the multiprocessors.
     const OF_MANY_ROWS: usize = 3;
 
     /// Bytes of shared memory that a multiprocessor has for blocks.
@@ -152,6 +153,6 @@ impl LayerPlan {
 
     const MOST_SPLITS: usize = 6;
 
-    /// Of a split: fewer are multiplied in less time than their sums take to be added.
+    /// Fewest panels of a split: fewer are multiplied in less time than their sums take to be added.
     const LEAST_PANELS: usize = 3;
 }

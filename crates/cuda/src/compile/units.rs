@@ -222,7 +222,7 @@ pub fn all() -> Vec<Unit> {
     all
 }
 
-/// Of `all`, units of every source that together have every value of each of its defines: for checks in which all
+/// The units of `all` that together have, for every source, every value of each of its defines: for checks in which all
 /// combinations would take minutes.
 pub fn of_every_define() -> Vec<Unit> {
     let mut seen = HashSet::new();
@@ -417,9 +417,9 @@ pub fn round_trip(ranks: usize) -> Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemberStates {
     pub ranks: usize,
-    /// Of a group.
+    /// Ranks of a group.
     pub members: usize,
-    /// Of results.
+    /// The dtype of results.
     pub element: Dtype,
     pub head_dim: usize,
     /// Whether they are ordered as the kernels for Hopper do.
@@ -531,7 +531,7 @@ pub fn delta_rule(element: Dtype, state: StateDtype, key_dim: usize, value_dim: 
     unit.define("KEY_DIM", key_dim).define("VALUE_DIM", value_dim)
 }
 
-/// The same of the chunked delta rule.
+/// Dimensions of keys and values of the chunked delta rule.
 const CHUNK_DIMS: [(usize, usize); 2] = [(128, 128), (64, 32)];
 
 /// The unit that multiplies the chunks of the chunked delta rule.

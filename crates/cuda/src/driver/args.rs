@@ -41,7 +41,7 @@ impl Args {
         self.push(&[memory.address() + offset as u64], 8)
     }
 
-    /// The same, or a null pointer.
+    /// A pointer to the memory's first byte, or a null pointer.
     #[must_use]
     pub fn memory_or_null(self, memory: Option<&Memory>) -> Self {
         match memory {

@@ -119,7 +119,8 @@ impl Device {
         self.call("wait for the stream", || unsafe { result::stream::synchronize(self.0.stream) })
     }
 
-    /// The same also where an error is kept, before memory is given back that other devices write; errors are logged.
+    /// Waits until all that was enqueued is done, also where an error is kept, before memory is given back that other
+    /// devices write; errors are logged.
     pub fn settle(&self) {
         if let Err(error) = self.check() {
             log::warn!("{error}");

@@ -36,10 +36,10 @@ impl Device {
         }
     }
 
-    /// The same for `grid[0]` blocks in clusters of `grid[1]`. The kernel may begin before the one in front of it has
-    /// ended: it waits for that one itself before it reads what others write (kernels/overlap.cuh). What it reads
-    /// before was written before that one began. GPUs before Hopper, which have no clusters, begin it behind that one.
-    /// Panics if the clusters do not divide the blocks.
+    /// Enqueues a kernel as `launch` does: `grid[0]` blocks in clusters of `grid[1]`. The kernel may begin before the
+    /// one in front of it has ended: it waits for that one itself before it reads what others write
+    /// (kernels/overlap.cuh). What it reads before was written before that one began. GPUs before Hopper, which have no
+    /// clusters, begin it behind that one. Panics if the clusters do not divide the blocks.
     pub fn launch_early(&self, function: &Function, grid: [u32; 2], block: u32, shared: usize, args: &Args) {
         let [blocks, cluster] = grid;
         if self.facts().major < HOPPER {

@@ -21,7 +21,7 @@ pub struct Memory {
     device: Device,
     address: CUdeviceptr,
     bytes: usize,
-    /// Of which it is a part: freed with the last of them.
+    /// The memory of which it is a part: freed with the last of its parts.
     whole: Option<Arc<Memory>>,
 }
 
@@ -140,7 +140,7 @@ impl Device {
         self.locked(bytes, 0)
     }
 
-    /// The same, which kernels of every GPU may read too, at its address.
+    /// Allocates page-locked host memory, all zero, which kernels of every GPU may read too, at its address.
     pub fn pinned_for_all(&self, bytes: usize) -> Result<Pinned> {
         self.locked(bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP)
     }

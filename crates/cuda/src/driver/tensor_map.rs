@@ -39,7 +39,7 @@ pub struct TensorMap([u64; TensorMap::WORDS]);
 impl TensorMap {
     pub(super) const WORDS: usize = 16;
 
-    /// Of the matrix that begins at byte `at` of `memory`, a multiple of 16. Panics if it does not lie in the memory.
+    /// The map of the matrix that begins at byte `at` of `memory`, a multiple of 16. Panics if it does not lie there.
     pub fn new(device: &Device, memory: &Memory, at: usize, boxes: MatrixBoxes) -> Result<Self> {
         let MatrixBoxes { element, rows, width, apart, box_rows, box_width } = boxes;
         let (data_type, bytes, swizzle) = match element {

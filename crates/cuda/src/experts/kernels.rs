@@ -16,7 +16,7 @@ pub struct ExpertKernels {
     element: Dtype,
     any: Function,
     any_to_sums: Function,
-    /// Of 16-bit weights.
+    /// The kernels for 16-bit weights.
     products: Option<Products>,
 }
 

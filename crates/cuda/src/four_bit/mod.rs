@@ -25,17 +25,17 @@ pub struct FourBitKernels {
     formats: HashMap<FourBit, Kernels>,
     /// Whether a row's results must not depend on the number of rows.
     batch_invariant: bool,
-    /// By outputs and inner of a share: the outputs of the whole matrix.
+    /// The outputs of the whole matrix, by outputs and inner of a share.
     wholes: HashMap<(usize, usize), usize>,
 }
 
-/// Those of one format.
+/// The kernels of one format.
 struct Kernels {
-    /// By dtype of the inputs.
+    /// Kernels of tiles, by dtype of the inputs.
     tiles: HashMap<(Dtype, FourBitTiles), Function>,
-    /// The same of layers on Hopper.
+    /// Kernels of layers on Hopper, by dtype of the inputs.
     layers: HashMap<(Dtype, LayerTiles), Function>,
-    /// By dtypes of inputs and results.
+    /// Kernels for any shape, by dtypes of inputs and results.
     any: HashMap<(Dtype, Dtype), Function>,
 }
 

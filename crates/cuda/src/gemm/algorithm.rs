@@ -39,7 +39,7 @@ impl Algorithm {
         sys::cublasLtMatmulAlgo_t { data: self.0 }
     }
 
-    /// The same with the sum split into `parts`; `None` if it cannot be split, or not with parts kept in f32.
+    /// This algorithm with the sum split into `parts`; `None` if it cannot be split, or not with parts kept in f32.
     pub(super) fn split(self, parts: u32) -> Option<Self> {
         let splits = self.capability::<i32>(Capability::CUBLASLT_ALGO_CAP_SPLITK_SUPPORT)? != 0;
         let schemes = self.capability::<u32>(Capability::CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK)?;
@@ -51,7 +51,7 @@ impl Algorithm {
             .with(Setting::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, reduction as u32)
     }
 
-    /// The same with its sum in one part.
+    /// This algorithm with its sum in one part.
     pub(super) fn undivided(self) -> Option<Self> {
         if self.split_k() == 1 { Some(self) } else { self.split(1) }
     }
@@ -117,7 +117,7 @@ impl Algorithm {
         (status == Status::CUBLAS_STATUS_SUCCESS).then_some(value)
     }
 
-    /// Of a capability that is a list.
+    /// The values of a capability that is a list.
     fn capabilities(&self, capability: Capability) -> Vec<u32> {
         let raw = self.raw();
         let get = |to: &mut [u32]| {

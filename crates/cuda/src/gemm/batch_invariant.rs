@@ -31,8 +31,8 @@ const NUMBERS: Uniform = Uniform { stream: 11 << 40, centre: 0.0, reach: 1.0 };
 /// there may be: each output has the same bits, whatever their number.
 const SHARES: [usize; 4] = [1, 2, 4, PARTS];
 
-/// By shapes of [`USUAL_ROWS`], and the outputs of the whole matrix of shares; `None` where the library has none that
-/// serves all numbers of rows.
+/// Kinds of products by shapes of [`USUAL_ROWS`], and the outputs of the whole matrix of shares; `None` where the
+/// library has no algorithm that serves all numbers of rows.
 #[derive(Default)]
 pub(super) struct BatchInvariant(HashMap<(GemmShape, Option<usize>), Option<ProductKind>>);
 
@@ -42,7 +42,7 @@ struct ProductKind {
     one: Algorithm,
     /// Whether other algorithms give the same bits.
     others: HashMap<Algorithm, bool>,
-    /// The same of algorithms of so many products as one.
+    /// Whether algorithms of so many products as one give the same bits.
     of_parts: HashMap<(Algorithm, usize), bool>,
 }
 
@@ -86,7 +86,7 @@ impl BatchInvariant {
         Ok(kind.as_mut())
     }
 
-    /// Of several products as one: the first on the library's list that gives each the bits of the one algorithm.
+    /// The algorithm of several products as one: the first on the library's list that gives each the bits of `one`.
     pub fn algorithm_of_parts(
         &mut self,
         library: &Library,

@@ -98,8 +98,8 @@ impl Chooser {
         Ok(listed.first().map(|candidate| candidate.algorithm))
     }
 
-    /// Of several products of one shape as one, which lie as `layout` says: one that gives each the bits of its own
-    /// algorithm. `None` if there is none, or algorithms are not batch-invariant, so that none is compared.
+    /// An algorithm of several products of one shape as one, which lie as `layout` says: it gives each the bits of its
+    /// own algorithm. `None` if there is none, or algorithms are not batch-invariant, so that none is compared.
     pub fn algorithm_of_parts(
         &mut self,
         library: &Library,

@@ -44,7 +44,7 @@ impl GemmShape {
         self.weights.bytes(self.outputs, self.inner)
     }
 
-    /// Of an operand that is not e4m3.
+    /// Bytes of `x`, unless it is e4m3.
     pub fn x_bytes(&self) -> usize {
         self.rows * self.inner * self.compute.bytes()
     }
@@ -62,7 +62,7 @@ enum Elements {
 }
 
 impl Elements {
-    /// Of weights, which are of a format that the library multiplies.
+    /// The elements of weights, which are of a format that the library multiplies.
     fn of(weights: WeightFormat) -> Self {
         match weights.dense() {
             Some(element) => Elements::Dense(element),
@@ -80,8 +80,8 @@ const HOPPER: u32 = 9;
 /// The first version that has scales for rows and blocks of e4m3.
 const SCALES_FROM: usize = 120_900;
 
-/// Of operands of e4m3: f32, one for each output and row; or by blocks, those of the weights for each 128 x 128 of them
-/// (`Fp8Scales::compact`), those of rows `[ceil(inner / 128), rows]`.
+/// Scales of operands of e4m3: f32, one for each output and row; or by blocks, those of the weights for each 128 x 128
+/// of them (`Fp8Scales::compact`), those of rows `[ceil(inner / 128), rows]`.
 #[derive(Clone, Copy)]
 pub(super) struct GemmScales<'a> {
     pub w: &'a Memory,

@@ -82,12 +82,12 @@ impl TuneMachine {
 }
 
 impl TuneCache {
-    /// Those of this machine in the user's cache.
+    /// The choices of this machine in the user's cache.
     pub fn of_user(machine: TuneMachine) -> Self {
         Self::in_folder(machine, cache::user_folder().map(|folder| folder.join("products")))
     }
 
-    /// Those of this machine in `folder`, which is created when something is stored.
+    /// The choices of this machine in `folder`, which is created when something is stored.
     pub fn in_folder(machine: TuneMachine, folder: Option<PathBuf>) -> Self {
         let path = folder.map(|folder| folder.join(machine.file_name()));
         let known = path.as_deref().map(|path| read(path, &machine)).unwrap_or_default();

@@ -35,8 +35,8 @@ impl Buffer {
         Ok(grows)
     }
 
-    /// The same of several buffers of one width and dtype, whose memory then is that of neighbours: each as far behind
-    /// the one before as the second behind the first.
+    /// Does what `resize` does for several buffers of one width and dtype, whose memory then is that of neighbours:
+    /// each as far behind the one before as the second behind the first.
     pub fn resize_beside(buffers: &mut [&mut Buffer], device: &Device, rows: usize) -> Result<bool> {
         let Some(share) = buffers.first().map(|first| rows.saturating_mul(first.row_bytes())) else { return Ok(false) };
         let grows = buffers.iter().any(|buffer| buffer.memory.as_ref().map_or(0, Memory::bytes) < share);

@@ -12,8 +12,8 @@ use offshoot_backend::{CodeFormat, QuantFormat, QuantRow, QuantView, Rounding, R
 use offshoot_core::error::Result;
 
 impl Fp8Scaling {
-    /// Those of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to e4m3,
-    /// by rows or by 128 inputs of a row, or by a scale that comes with the weights.
+    /// The scaling of a format that GPUs of compute capability `major` multiply as it is: e4m3, activations rounded to
+    /// e4m3, by rows or by 128 inputs of a row, or by a scale that comes with the weights.
     pub fn of(format: WeightFormat, major: u32) -> Option<Self> {
         let WeightFormat::Quantised(QuantFormat { codes: CodeFormat::Fp8, group, zeros: false, rounding }) = format
         else {
@@ -29,7 +29,7 @@ impl Fp8Scaling {
         (major == 9).then_some(scaling)
     }
 
-    /// The same of experts, whose places are rounded together: by scales that follow from them.
+    /// The scaling of experts, whose places are rounded together: by scales that follow from them.
     pub fn of_experts(format: WeightFormat, major: u32) -> Option<Self> {
         match format {
             WeightFormat::Quantised(QuantFormat { rounding: Rounding::Static { .. }, .. }) => None,

@@ -38,7 +38,7 @@ pub struct Kv {
     memory: Memory,
     shape: KvShape,
     parts: Vec<PartPages>,
-    /// Of delta-rule layers.
+    /// The states of delta-rule layers.
     states: States,
     kv_save: Function,
     kv_restore: Function,
@@ -153,7 +153,7 @@ impl Kv {
         &self.shape
     }
 
-    /// Of the layer with that number among those that store keys and values.
+    /// The heads of the layer with that number among those that store keys and values.
     pub fn heads(&self, layer: LayerIx) -> HeadLayout {
         self.part(layer).heads
     }

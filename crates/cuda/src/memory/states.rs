@@ -75,7 +75,7 @@ impl<'a> LayerStates<'a> {
         self.places.heads
     }
 
-    /// Of the matrices.
+    /// The dtype of the matrices.
     pub fn dtype(&self) -> StateDtype {
         self.places.dtype
     }
@@ -85,7 +85,7 @@ impl<'a> LayerStates<'a> {
         (self.memory, self.places.matrices)
     }
 
-    /// The same of the last inputs.
+    /// Memory, and the byte of it at which the last inputs begin.
     pub fn tails(&self) -> (&'a Memory, usize) {
         (self.memory, self.places.tails)
     }

@@ -20,7 +20,7 @@ pub struct Matrix {
     pub outputs: usize,
     pub inner: usize,
     pub format: WeightFormat,
-    /// Those of a matrix of e4m3, whose rows of codes are a multiple of 16 bytes apart.
+    /// The scales of a matrix of e4m3, whose rows of codes are a multiple of 16 bytes apart.
     pub fp8: Option<Fp8Scales>,
 }
 
@@ -29,8 +29,8 @@ pub struct Fp8Scales {
     pub scaling: Fp8Scaling,
     /// f32 `[outputs]`, or by blocks `[ceil(inner / 128), outputs]`.
     pub memory: Memory,
-    /// By blocks, where all of each 128 outputs have the same: f32 `[ceil(outputs / 128)]` rows of `ceil(inner / 128)`,
-    /// rounded up to 4. So cuBLASLt reads them.
+    /// Scales by blocks, where all of each 128 outputs have the same: f32 `[ceil(outputs / 128)]` rows of `ceil(inner /
+    /// 128)`, rounded up to 4. So cuBLASLt reads them.
     pub compact: Option<Memory>,
     /// In the order of the outputs.
     pub parts: Vec<Fp8Part>,

@@ -35,7 +35,7 @@ pub enum Exchange {
     Own(Way),
     /// In place, in the dtype that is sent.
     Nccl,
-    /// The same, and then added as `Own` adds.
+    /// In place as `Nccl`, and then added as `Own` adds.
     NcclAdded,
 }
 

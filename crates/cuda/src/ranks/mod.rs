@@ -146,7 +146,7 @@ impl Ranked for Cuda {
         self.note_rows(rows)
     }
 
-    /// Of dense parts, which are copied to neighbouring memory.
+    /// Joins dense parts, which are copied to neighbouring memory.
     fn join_parts(&mut self, parts: &mut [Matrix]) -> Result<()> {
         let bytes = parts[0].memory.bytes();
         let is_joined = parts.iter().all(|part| part.format.dense().is_some() && part.memory.bytes() == bytes);
@@ -165,7 +165,7 @@ impl Ranked for Cuda {
         Ok(())
     }
 
-    /// Of dense weights, by one call of cuBLASLt.
+    /// Multiplies dense weights, by one call of cuBLASLt.
     fn linear_of_parts(&mut self, outs: &mut [&mut Buffer], x: &Buffer, w: &[Matrix]) -> bool {
         if w[0].format.dense().is_none() {
             return false;

@@ -147,7 +147,7 @@ impl Nccl {
         self.check("gather", status)
     }
 
-    /// The same on all ranks, by one thread.
+    /// Enqueues `gather` on all ranks, by one thread.
     pub fn gather_on_all(&self, devices: &[Device], memories: &[Memory], share: usize) -> Result<()> {
         let group = |name: &[u8]| -> Result<()> {
             // SAFETY: NCCL's functions that begin and end a group of calls of one thread have this signature.

@@ -38,12 +38,12 @@ struct RankExchange {
     last: Memory,
 }
 
-/// Those of sums are loaded with the first buffers that are summed so, before a step needs them.
+/// A rank's kernels. Those of sums are loaded with the first buffers that are summed so, before a step needs them.
 struct Kernels {
     sums: Mutex<HashMap<ExchangedSums, Arc<SumKernels>>>,
     /// Loaded with the first step that is a member's.
     merges: Mutex<HashMap<MemberStates, Arc<Function>>>,
-    /// Of two ranks and more.
+    /// The kernel that gathers, of two ranks and more.
     gather: Option<Function>,
     round_trip: Option<Function>,
 }

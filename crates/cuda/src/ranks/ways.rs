@@ -25,12 +25,12 @@ pub(super) struct SumBuffers<'a> {
 /// A member's partial states, and where the results of its heads go.
 pub(super) struct MergedStates<'a> {
     pub out: &'a Buffer,
-    /// Of the plan, and what it says the places of.
+    /// The words of the plan, and what it says the places of.
     pub words: &'a Memory,
     pub partials: &'a Memory,
-    /// Of the first member.
+    /// The sinks of the first member.
     pub sinks: Option<&'a Memory>,
-    /// Of the states.
+    /// Query heads of the states.
     pub q_heads: usize,
 }
 
@@ -53,7 +53,8 @@ const CHUNKED_BLOCKS: usize = 128;
 /// Lines of sums that all ranks together would have in one half of a rank's memory, if it had a place of its own too.
 const LINES: usize = 384 << 10;
 
-/// The same of floats, which gathers and merges send.
+/// Floats of gathers and merges that all ranks together would have in one half of a rank's memory, if it had a place of
+/// its own too.
 const FLOATS: usize = 8 << 20;
 
 /// Floats of a chunk: a multiple of what a block of 512 threads moves at once, eight each.
@@ -122,7 +123,7 @@ pub fn pieces(sums: ExchangedSums, count: usize) -> impl Iterator<Item = SumPiec
     pieces_by(way(sums, count), sums, count)
 }
 
-/// The same by one way. Of a buffer that is too small for two shots, one shot.
+/// The pieces in which `count` elements are added up by one way: by one shot if the buffer is too small for two.
 pub fn pieces_by(way: Way, sums: ExchangedSums, count: usize) -> impl Iterator<Item = SumPiece> {
     let ExchangedSums { ranks, wire, exact, .. } = sums;
     let of_warp = WARP_WORDS * 8 / wire.bytes();

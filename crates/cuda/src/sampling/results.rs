@@ -17,7 +17,7 @@ pub struct ResultLayout {
 const PAIR: usize = 8;
 
 impl ResultLayout {
-    /// Of `requests` padded to `padded`, over `vocab` tokens.
+    /// The layout of `requests` padded to `padded`, over `vocab` tokens.
     pub fn new(requests: &[SampleRequest], padded: usize, vocab: usize) -> Self {
         let wanted = || requests.iter().map(|request| request.top_logprobs);
         let tops = wanted().map(|top| top.min(vocab)).collect();

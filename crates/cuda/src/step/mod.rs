@@ -425,7 +425,7 @@ impl Step {
         (self.plans[plan].memory(), &self.partials)
     }
 
-    /// Of which kind they are, for a merge of `ranks` ranks.
+    /// The kind of the partial states of plan number `plan`, for a merge of `ranks` ranks.
     pub fn states_of(&self, plan: usize, ranks: usize) -> MemberStates {
         self.kernels(plan).states_of(ranks, self.member.of as usize)
     }

@@ -13,7 +13,7 @@ use super::prefix::Prefix;
 pub struct Task {
     pub key: QueueKey,
     pub extend: Extend,
-    /// Of its client.
+    /// The sender to its client.
     pub events: EventSender,
     /// The branch's tokens, with those that are given to it.
     pub prefix: Prefix,

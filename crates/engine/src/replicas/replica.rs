@@ -15,7 +15,7 @@ pub struct Replica {
     pub events: EventReader,
     /// What it has computed, or will: of its queue, too.
     pub known: KnownPrefixes,
-    /// The same of what its engine has been given, or another one has lent it.
+    /// Prefixes that its engine has been given, or another one has lent it.
     pub begun: KnownPrefixes,
     pub queue: Queue,
     /// Extends that it was given and that have not ended, by priority, and their work.
@@ -27,7 +27,7 @@ pub struct Replica {
     pub lost: Option<String>,
 }
 
-/// Of the branches that an engine runs at once, the part that may wait in it: it is never short of work while the
+/// The part of the branches that an engine runs at once which may wait in it: it is never short of work while the
 /// router sleeps, and what waits in the router can still go elsewhere.
 const AHEAD_PART: usize = 8;
 

@@ -494,37 +494,78 @@ mod tests {
     use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
     use super::*;
 
-    #[test]
-    fn a_branch_rests_for_the_command_after_its_cancel() {
-        let ((first, of_first, _first_lives), (second, _of_second, _second_lives)) =
-            (engine_by_hand(), engine_by_hand());
+    const BRANCH: BranchId = BranchId(1);
+    const CHILD: BranchId = BranchId(2);
+
+    /// What an engine was sent since it was looked at last.
+    fn sent(engine: &Receiver<Command>) -> Vec<Command> {
+        engine.try_iter().collect()
+    }
+
+    /// One turn of the router, which begins within a minute.
+    fn turn(router: &mut Router) {
+        router.wait(Some(Instant::now() + Duration::from_secs(60)));
+        router.take_commands();
+        router.take_events();
+        router.share_out();
+        router.batcher.flush();
+    }
+
+    /// How a branch comes to rest.
+    enum End {
+        /// Its engine says that it is cancelled.
+        Cancelled,
+        /// Its engine ends.
+        Lost,
+    }
+
+    /// A branch of the first of two engines is cancelled, and at once forked and extended. What each engine is sent once
+    /// the branch rests.
+    fn restarted(end: End) -> [Vec<Command>; 2] {
+        let ((first, mut of_first, exit_reason), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
         let (commands, of_router) = crossbeam_channel::unbounded();
         let mut router = Router::new(vec![first, second], of_router, LivePlace::default());
-        let (branch, child) = (BranchId(1), BranchId(2));
         let ((mut before, events_before), (mut after, events_after)) = (client(), client());
         let send = |command| commands.send(command).expect("the router lives");
-        send(root(branch, 0));
-        send(Command::Start { extends: vec![sampled(branch)], events: events_before });
+        send(root(BRANCH, 0));
+        send(Command::Start { extends: vec![sampled(BRANCH)], events: events_before });
         router.take_commands();
         router.give(0, None);
-        let given: Vec<Command> = of_first.try_iter().collect();
+        let given = sent(&of_first);
 
-        send(Command::Cancel { branches: vec![branch] });
-        send(Command::Fork { at: branch, children: vec![child] });
-        send(Command::Start { extends: vec![sampled(branch), sampled(child)], events: events_after });
-        router.take_commands();
-        let sent: Vec<Command> = of_first.try_iter().collect();
-        assert!(matches!(&sent[..], [Command::Cancel { .. }]), "the engine has not said that the branch rests");
-        finish(given.last(), branch, FinishReason::Cancelled);
-        router.wait(None);
-        router.take_events();
-        router.wait(None);
-        router.take_commands();
-        router.batcher.flush();
-        let sent: Vec<Command> = of_first.try_iter().collect();
-        let [Command::Fork { .. }, Command::Start { extends, .. }] = &sent[..] else { panic!("it goes on there") };
-        assert_eq!(extends.len(), 2, "the branch and its fork");
+        send(Command::Cancel { branches: vec![BRANCH] });
+        send(Command::Fork { at: BRANCH, children: vec![CHILD] });
+        send(Command::Start { extends: vec![sampled(BRANCH), sampled(CHILD)], events: events_after });
+        turn(&mut router);
+        assert!(matches!(&sent(&of_first)[..], [Command::Cancel { .. }]), "it has not said that the branch rests");
+        match end {
+            End::Cancelled => finish(given.last(), BRANCH, FinishReason::Cancelled),
+            End::Lost => {
+                exit_reason.set("pulled out".to_owned()).expect("nobody else says why");
+                drop((given, std::mem::replace(&mut of_first, crossbeam_channel::never())));
+            }
+        }
+        turn(&mut router);
+        turn(&mut router);
         assert!(matches!(before.next(), Some(Event::Finished { .. })), "the first client has heard the end");
         assert!(after.next().is_none(), "nothing failed");
+        [sent(&of_first), sent(&of_second)]
+    }
+
+    #[test]
+    fn a_branch_rests_for_the_command_after_its_cancel() {
+        let [of_first, _] = restarted(End::Cancelled);
+        let [Command::Fork { .. }, Command::Start { extends, .. }] = &of_first[..] else { panic!("it goes on there") };
+        assert_eq!(extends.len(), 2, "the branch and its fork");
+    }
+
+    #[test]
+    fn a_branch_whose_engine_is_lost_rests_too() {
+        let [_, of_second] = restarted(End::Lost);
+        let begun = |command: &Command| match command {
+            Command::Start { extends, .. } => extends.len(),
+            _ => 0,
+        };
+        assert_eq!(of_second.iter().map(begun).sum::<usize>(), 2, "the branch and its fork begin on the other engine");
     }
 }

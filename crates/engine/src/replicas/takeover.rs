@@ -35,7 +35,7 @@ pub struct Between<'a> {
 /// Tasks at the end of a queue that are looked at.
 const MOST_TASKS: usize = 1 << 14;
 
-/// Of what the best cut saves, the part that may be given up for fewer tokens computed twice; and the least part of the
+/// The part of what the best cut saves that may be given up for fewer tokens computed twice; and the least part of the
 /// time that a cut must save if it computes any twice.
 const TOLERANCE: u64 = 8;
 

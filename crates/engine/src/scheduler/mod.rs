@@ -75,7 +75,7 @@ pub(super) struct Scheduler {
     preempted: BTreeSet<QueueKey>,
     /// Never admitted, or gave way to more urgent ones.
     waiting: BTreeSet<QueueKey>,
-    /// Those of `waiting` that may hold a path; some may have given it up since.
+    /// Branches of `waiting` that may hold a path; some may have given it up since.
     waiting_keep: BTreeSet<QueueKey>,
     /// Resting branches that may hold a path; some may have given it up since.
     resting_keep: BTreeSet<BranchId>,

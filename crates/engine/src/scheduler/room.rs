@@ -119,7 +119,7 @@ impl Scheduler {
         self.commitment_without(priority, branches, cache, |_| false)
     }
 
-    /// The same as if admitted branches at the places `without` had given way.
+    /// The commitment as if admitted branches at the places `without` had given way.
     pub(super) fn commitment_without(
         &self,
         priority: Priority,

@@ -27,7 +27,7 @@ impl ReplayJob {
         Self { requests }
     }
 
-    /// The same requests with the times of `arrivals`.
+    /// This job's requests with the times of `arrivals`.
     #[must_use]
     pub fn arriving(mut self, arrivals: impl Iterator<Item = Duration>) -> Self {
         for (request, arrival) in self.requests.iter_mut().zip(arrivals) {

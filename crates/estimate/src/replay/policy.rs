@@ -59,7 +59,7 @@ impl Policy {
 
     const WORDS: [(&str, Policy); 3] = [("fcfs", Policy::FCFS), ("batchllm", Policy::BATCHLLM), ("ours", Policy::OURS)];
 
-    /// The same policy with at most `most` branches at once.
+    /// This policy with at most `most` branches at once.
     pub fn capped(self, most: usize) -> Policy {
         let branches = match self.branches {
             BranchLimit::AtMost(few) => few.min(most),

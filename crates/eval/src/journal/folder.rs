@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::out::files::{FolderClaim, write_whole};
+use offshoot_core::out::files::{FolderClaim, is_stream, with_ending, write_whole};
 
 /// Writes the file `name` in `folder` atomically.
 pub fn write(folder: &Path, name: &str, contents: &str) -> Result<()> {
@@ -16,13 +16,13 @@ pub fn write(folder: &Path, name: &str, contents: &str) -> Result<()> {
     write_whole(&path, |file| file.write_all(contents.as_bytes()))
 }
 
-/// Copies `name` to `NAME.before`, unless that exists.
-pub fn keep(folder: &Path, name: &str) -> Result<()> {
-    let (path, before) = (folder.join(name), folder.join(format!("{name}.before")));
-    if !path.exists() || before.exists() {
+/// Copies the file at `path` to `PATH.before`, unless that exists. Streams of this process have nothing to keep.
+pub fn keep(path: &Path) -> Result<()> {
+    let before = with_ending(path, ".before");
+    if is_stream(path) || !path.exists() || before.exists() {
         return Ok(());
     }
-    let mut now = File::open(&path).map_err(Error::io(&path, "open"))?;
+    let mut now = File::open(path).map_err(Error::io(path, "open"))?;
     write_whole(&before, |file| std::io::copy(&mut now, file).map(drop))
 }
 

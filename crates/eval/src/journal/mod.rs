@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::task::Item;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
-use offshoot_core::setting::OUT;
+use offshoot_core::setting::{OUT, RESUME};
 use offshoot_lines::{LineKey, SortedLines};
 use offshoot_search::{Outcome, Sample};
 
@@ -127,10 +127,10 @@ impl Journal {
     pub fn check_free(folder: &Path) -> Result<()> {
         settle(folder)?;
         match folder.join("samples.jsonl").exists() {
-            true => Err(Error::format(
-                folder,
-                format!("holds the results of a run already; choose another folder by {OUT}"),
-            )),
+            true => {
+                let ways = format!("choose another folder by {OUT}, or continue that run by `offshoot run {RESUME}`");
+                Err(Error::format(folder, format!("holds the results of a run already; {ways}")))
+            }
             false => Ok(()),
         }
     }

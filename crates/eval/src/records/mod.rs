@@ -145,7 +145,7 @@ pub(crate) fn lines_and_texts(path: &Path, lines: RecordLines) -> impl Iterator<
 
 struct JsonLines {
     lines: Lines,
-    /// Of the line with this number.
+    /// Gives the place of the line with a number.
     place: fn(usize) -> RecordPlace,
 }
 

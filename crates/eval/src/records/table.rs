@@ -16,11 +16,11 @@ use offshoot_lines::Lines;
 /// The records of a file of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// Of `samples.jsonl`.
+    /// A record of `samples.jsonl`.
     Sample,
-    /// Of `items.jsonl`.
+    /// A record of `items.jsonl`.
     Item,
-    /// Of what `offshoot vote` writes.
+    /// A record of what `offshoot vote` writes.
     Vote,
 }
 

@@ -62,7 +62,7 @@ pub struct LevelUse {
 /// Numbers of samples that were cut short, by their `finish`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CutShort {
-    /// By `max_tokens`.
+    /// Samples cut by `max_tokens`.
     pub length: usize,
     /// The model's context was full.
     pub context_full: usize,

@@ -108,6 +108,12 @@ pub fn answer_of(task: &Task, outcome: &Outcome) -> Option<String> {
     outcome.prediction.clone().or_else(|| chosen.or_else(only).and_then(of_sample))
 }
 
+/// How many of an item's samples are right, for its results; `None`: nothing grades them.
+pub fn samples_correct(item: &Item, samples: &[Sample]) -> Option<usize> {
+    let is_right = |sample: &&Sample| sample.correct == Some(true);
+    item.is_graded().then(|| samples.iter().filter(is_right).count())
+}
+
 /// A sample in the format of HumanEval's and EvalPlus's scorers.
 #[derive(Serialize)]
 struct Completion<'a> {

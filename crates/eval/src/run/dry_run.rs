@@ -17,7 +17,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let tree = PromptTree::new(prompts.as_slice());
     let distinct = tree.distinct_tokens();
     let first = &prompts[0];
-    let config = &prepared.folder.config;
+    let context = prepared.context.tokens;
     let samples = prepared.task.method.samples() as usize;
     let each = prepared.launch(options).sizes()?;
     let LaunchSizes { kv_bytes_per_token, state_bytes, weights, active_weights: active, .. } = each[0];
@@ -31,7 +31,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let end = |prompt: &ItemPrompt<'_>| position(prompt.tokens().len());
     // The last token has no keys and values.
     let last = |prompt: &ItemPrompt<'_>| {
-        end(prompt) + position(prepared.more_tokens(config.context, prompt).count().saturating_sub(1))
+        end(prompt) + position(prepared.more_tokens(context, prompt).count().saturating_sub(1))
     };
     // What one sample of a prompt adds.
     let own = |prompt: &ItemPrompt<'_>| pages.of_sample(end(prompt), last(prompt));
@@ -46,7 +46,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         writeln!(page, "{name:<11} {value}").expect("writing to a string cannot fail");
     };
     line("task", format!("{}, {}", prepared.task.name, prepared.task.method.described()));
-    line("model", format!("{}, {} context", prepared.model.display(), count(config.context as u64)));
+    line("model", format!("{}, {} context", prepared.model.display(), count(context as u64)));
     for LaunchSizes { device, ranks, weights, pool, .. } in &each {
         let (of, on_each) = (*ranks, if *ranks > 1 { " on each" } else { "" });
         let memory = match (each.len(), ranks) {

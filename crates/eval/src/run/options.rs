@@ -23,7 +23,7 @@ pub struct RunOptions {
     pub resume: bool,
     /// Also write each item's sampling tree.
     pub trees: bool,
-    /// Whether items that exceed the model's context are left out; otherwise they are an error before the run begins.
+    /// Whether items that exceed the context are left out; otherwise they are an error before the run begins.
     pub skip_too_long: bool,
     pub dry_run: bool,
     /// Whether the summary is printed as JSON.

@@ -37,13 +37,15 @@ pub struct Failed {
 impl RunOutcome {
     /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, items: &[Item], options: &RunOptions, folder: &Path) -> Result<()> {
-        if let Some(Failed { id, error, .. }) = self.failed.first() {
-            let how = match error {
-                Error::ContextTooLong { .. } if options.skip_too_long => "are left out",
-                _ => "failed",
-            };
-            let (failed, items) = (self.failed.len(), self.summary.items_asked);
-            let what = format!("{failed} of {items} items {how}, first `{id}`: {error} ({RESUME} tries again)");
+        let (left_out, failed): (Vec<&Failed>, Vec<&Failed>) =
+            self.failed.iter().partition(|item| options.skip_too_long && item.error.is_too_long());
+        let (of_a_kind, how, then) = match failed.is_empty() {
+            true => (left_out, "are left out", String::new()),
+            false => (failed, "failed", format!(" ({RESUME} tries again)")),
+        };
+        if let Some(Failed { id, error, .. }) = of_a_kind.first() {
+            let (some, items) = (of_a_kind.len(), self.summary.items_asked);
+            let what = format!("{some} of {items} items {how}, first `{id}`: {error}{then}");
             return Err(Error::format(folder.join("items.jsonl"), what));
         }
         let mut failed = self.finished.iter().filter_map(|item| Some((item.index, item.outcome.failed.as_ref()?)));

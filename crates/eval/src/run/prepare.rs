@@ -20,7 +20,7 @@ use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
 use super::options::RunOptions;
-use super::prompts::{ItemPrompt, PromptEncoder, PromptText, in_token_order};
+use super::prompts::{ContextLimit, ItemPrompt, PromptEncoder, PromptText, in_token_order};
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
 
@@ -46,7 +46,9 @@ pub struct PreparedRun {
     pub items: Vec<Item>,
     /// By `Item::index`.
     pub texts: HashMap<usize, PromptText>,
-    /// Whether items that exceed the model's context fail alone, when they are encoded.
+    /// The longest sequence of its engine.
+    pub context: ContextLimit,
+    /// Whether items that exceed the context fail alone, when they are encoded.
     pub skip_too_long: bool,
 }
 
@@ -95,7 +97,8 @@ impl RenderedTask {
 
     /// Encodes all prompts, in the order of the items.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
-        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer);
+        let context = ContextLimit::new(&self.folder, None);
+        let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context);
         let stage = Stage::new("prompts in tokens", self.items.len());
         self.items.iter().map(|item| encoder.encode(item).inspect(|_| stage.step())).collect()
     }
@@ -110,21 +113,22 @@ impl PreparedRun {
         let facts = facts(&folder)?;
         let RenderedTask { task, model, folder, tokenizer, params, stop, items, texts } =
             RenderedTask::of(task, model, folder, options.limit)?;
-        PromptEncoder::new(&task, &folder, &tokenizer).check(&items, &texts, options.skip_too_long)?;
+        let context = ContextLimit::new(&folder, options.engine.budget.context);
+        let skip_too_long = options.skip_too_long;
+        PromptEncoder::new(&task, &folder, &tokenizer, context).check(&items, &texts, skip_too_long)?;
         let judging = match options.dry_run {
             true => None,
             false => RunJudge::open(&task, &items, &options.judge, options.out.as_slice(), options.judges)?,
         };
-        let skip_too_long = options.skip_too_long;
         let prepared =
-            Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, skip_too_long };
+            Self { judging, task, model, folder, facts, tokenizer, params, stop, items, texts, context, skip_too_long };
         let all: usize = prepared.texts.values().map(|text| text.bytes).sum();
         log::info!("prepared {} prompts: {} of text", prepared.items.len(), bytes(all as u64));
         Ok(prepared)
     }
 
     pub fn encoder(&self) -> PromptEncoder<'_> {
-        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer)
+        PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, self.context)
     }
 
     /// Encodes all prompts; those that share a prefix follow each other. Also returns the errors of items that are left
@@ -137,7 +141,7 @@ impl PreparedRun {
             stage.step();
             match encoder.encode(item) {
                 Ok(prompt) => prompts.push(prompt),
-                Err(error @ Error::ContextTooLong { .. }) if self.skip_too_long => left_out.push(error),
+                Err(error) if error.is_too_long() && self.skip_too_long => left_out.push(error),
                 Err(error) => return Err(error),
             }
         }
@@ -152,7 +156,7 @@ impl PreparedRun {
     fn most_kv_tokens(&self, in_flight: usize, page_tokens: usize) -> usize {
         let longest = self.own_tokens() + 2 * page_tokens;
         let samples = in_flight * self.task.method.samples() as usize * longest;
-        let context = self.folder.config.context;
+        let context = self.context.tokens;
         let prompts: usize = self.texts.values().map(|text| text.most_tokens().min(context)).sum();
         prompts + 2 * page_tokens * self.items.len() + samples
     }
@@ -191,7 +195,7 @@ impl PreparedRun {
             return Ok(());
         }
         match self.encoder().encode(longest) {
-            Err(Error::ContextTooLong { .. }) if self.skip_too_long => Ok(()),
+            Err(error) if error.is_too_long() && self.skip_too_long => Ok(()),
             encoded => self.check_path(facts, &encoded?),
         }
     }
@@ -220,7 +224,7 @@ impl PreparedRun {
 
     /// Maximum tokens that one sample adds to its prompt.
     pub fn own_tokens(&self) -> usize {
-        (self.task.sampling.max_tokens as usize).min(self.folder.config.context)
+        (self.task.sampling.max_tokens as usize).min(self.context.tokens)
     }
 }
 

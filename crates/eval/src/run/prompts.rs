@@ -8,6 +8,7 @@ use crate::task::choose::OfferedAnswer;
 use crate::task::{Choose, Item, Method, Task, TaskPrompt, Verdicts};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+use offshoot_core::setting::SKIP_TOO_LONG;
 use offshoot_core::sorting::sort_by_number;
 use offshoot_kv::PromptTree;
 use offshoot_launch::TextKey;
@@ -21,6 +22,32 @@ use offshoot_text::{AddSpecial, LevelTokens, LongBeginning, SharedEncoder, Token
 const CHECKED_BYTES: usize = 1 << 18;
 /// Most special tokens around a text.
 const SPECIAL_TOKENS: usize = 8;
+
+/// The longest sequence of a run: the model's context, or less if the user chose so.
+#[derive(Clone, Copy, Debug)]
+pub struct ContextLimit {
+    pub tokens: usize,
+    is_chosen: bool,
+}
+
+impl ContextLimit {
+    pub fn new(model: &ModelFolder, chosen: Option<usize>) -> Self {
+        let of_model = model.config.context;
+        match chosen.filter(|&chosen| chosen < of_model) {
+            Some(tokens) => Self { tokens, is_chosen: true },
+            None => Self { tokens: of_model, is_chosen: false },
+        }
+    }
+
+    /// The error of `what`, whose tokens do not fit.
+    fn exceeded_by(self, what: String, tokens: usize) -> Error {
+        let context = self.tokens;
+        match self.is_chosen {
+            true => Error::BeyondChosenContext { what, tokens, context },
+            false => Error::ContextTooLong { what, tokens, context },
+        }
+    }
+}
 
 /// Facts about an item's prompt before it is encoded.
 pub struct PromptText {
@@ -85,13 +112,15 @@ impl AsRef<[TokenId]> for ItemPrompt<'_> {
 pub struct PromptEncoder<'a> {
     task: &'a Task,
     model: &'a ModelFolder,
+    context: ContextLimit,
     prompts: SharedEncoder<'a>,
     questions: SharedEncoder<'a>,
 }
 
 impl<'a> PromptEncoder<'a> {
-    pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer) -> Self {
-        Self { task, model, prompts: SharedEncoder::new(tokenizer), questions: SharedEncoder::new(tokenizer) }
+    pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer, context: ContextLimit) -> Self {
+        let (prompts, questions) = (SharedEncoder::new(tokenizer), SharedEncoder::new(tokenizer));
+        Self { task, model, context, prompts, questions }
     }
 
     /// # Errors
@@ -108,18 +137,17 @@ impl<'a> PromptEncoder<'a> {
         };
         let (levels, choices) = encoded.map_err(|error| of_item(self.task, item, error))?;
         let longest = choices.iter().map(|choice| choice.tokens.len()).max();
-        check_fits(self.model, || about("the prompt", self.task, item), &levels.tokens, longest)?;
+        self.check_fits(|| about("the prompt", self.task, item), &levels.tokens, longest)?;
         Ok(ItemPrompt { item, text, levels, choices })
     }
 
     /// Refuses a text that is far too long before all of it is encoded.
     fn check_beginning(&self, item: &Item, text: &str) -> Result<()> {
-        let context = self.model.config.context;
-        match self.prompts.tokenizer().beginning_beyond(text, context)? {
+        match self.prompts.tokenizer().beginning_beyond(text, self.context.tokens)? {
             None => Ok(()),
             Some(LongBeginning { bytes, tokens }) => {
                 let what = about(&format!("the beginning ({bytes} bytes) of the prompt"), self.task, item);
-                Err(Error::ContextTooLong { what, tokens, context })
+                Err(self.context.exceeded_by(what, tokens))
             }
         }
     }
@@ -130,7 +158,20 @@ impl<'a> PromptEncoder<'a> {
         let Some(verdicts) = self.task.method.verdicts() else { return Ok(()) };
         let question = question_of(verdicts, item, "", &mut self.questions)?;
         let longest = question.words.iter().map(Vec::len).max();
-        check_fits(self.model, || about("the scorer's prompt", self.task, item), &question.prompt, longest)
+        self.check_fits(|| about("the scorer's prompt", self.task, item), &question.prompt, longest)
+    }
+
+    /// Checks that a prompt fits into the context with what follows it: a sample's first token, or continuations of at
+    /// most `longest` tokens; and that its tokens are in the vocabulary.
+    fn check_fits(&self, what: impl Fn() -> String, tokens: &[TokenId], longest: Option<usize>) -> Result<()> {
+        let needed = tokens.len() + longest.unwrap_or(1);
+        if needed > self.context.tokens {
+            return Err(self.context.exceeded_by(what(), longest.map_or(tokens.len(), |_| needed)));
+        }
+        let vocab = self.model.config.vocab;
+        let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) else { return Ok(()) };
+        let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
+        Err(Error::field(&self.model.path, "tokenizer", expected, format!("token {token} in {}", what())))
     }
 
     /// Encodes the prompts of `items` that are most likely to be refused: those that may be too long, longest first and
@@ -138,7 +179,7 @@ impl<'a> PromptEncoder<'a> {
     ///
     /// `skip_too_long`: prompts that are too long are no error, unless all are.
     pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>, skip_too_long: bool) -> Result<()> {
-        let (context, text) = (self.model.config.context, |item: &Item| &texts[&item.index]);
+        let (context, text) = (self.context.tokens, |item: &Item| &texts[&item.index]);
         let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
         sort_by_number(&mut doubtful, |item| u64::MAX - text(item).bytes as u64);
         let mut encoded = 0;
@@ -153,9 +194,12 @@ impl<'a> PromptEncoder<'a> {
         }
         let mut too_long = 0;
         doubtful.into_iter().try_for_each(|item| match self.encode(item) {
-            Err(error @ Error::ContextTooLong { .. }) if skip_too_long => {
+            Err(error) if error.is_too_long() && skip_too_long => {
                 too_long += 1;
                 if too_long == items.len() { Err(error) } else { Ok(()) }
+            }
+            Err(error) if error.is_too_long() => {
+                Err(Error::format(&self.task.path, format!("{error} ({SKIP_TOO_LONG} leaves such items out)")))
             }
             encoded => encoded.map(drop),
         })
@@ -188,24 +232,6 @@ fn of_item(task: &Task, item: &Item, error: Error) -> Error {
 
 fn about(what: &str, task: &Task, item: &Item) -> String {
     format!("{what} of item `{}` of {}", item.id, task.items_path().display())
-}
-
-/// Checks that a prompt fits into the model's context with what follows it: a sample's first token, or continuations of
-/// at most `longest` tokens; and that its tokens are in the vocabulary.
-fn check_fits(
-    model: &ModelFolder,
-    what: impl Fn() -> String,
-    tokens: &[TokenId],
-    longest: Option<usize>,
-) -> Result<()> {
-    let (context, vocab) = (model.config.context, model.config.vocab);
-    let needed = tokens.len() + longest.unwrap_or(1);
-    if needed > context {
-        return Err(Error::ContextTooLong { what: what(), tokens: longest.map_or(tokens.len(), |_| needed), context });
-    }
-    let Some(token) = tokens.iter().find(|token| token.ix() >= vocab) else { return Ok(()) };
-    let expected = format!("tokens below the model's vocabulary of {vocab} (config.json)");
-    Err(Error::field(&model.path, "tokenizer", expected, format!("token {token} in {}", what())))
 }
 
 /// The offered answers of an item, in tokens, and the tokens of the prompt before them.

@@ -108,13 +108,12 @@ impl Graded {
             }
             None => settle(grading, item, before, samples),
         };
-        let right = outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count();
         line.insert("answer".to_string(), json!(assess::answer_of(grading.task, &outcome)));
         line.insert("prediction".to_string(), json!(outcome.prediction));
         line.insert("correct".to_string(), json!(outcome.correct));
         line.insert("chosen".to_string(), json!(outcome.chosen));
         line.insert("votes".to_string(), json!(outcome.votes));
-        line.insert("samples_correct".to_string(), json!(right));
+        line.insert("samples_correct".to_string(), json!(assess::samples_correct(item, &outcome.samples)));
         let (index, id) = (item.index, item.id.clone());
         match error {
             Some(error) => self.unjudged.push(Failed { index, id, error }),

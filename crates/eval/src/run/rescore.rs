@@ -117,7 +117,7 @@ pub fn rescore(options: &RescoreOptions) -> Result<()> {
         }
     }
     // The run's original files stay as `*.before`, also after a second rescore.
-    files.iter().try_for_each(|(name, _)| keep(folder, name))?;
+    files.iter().try_for_each(|(name, _)| keep(&folder.join(name)))?;
     replace(folder, &files)?;
     out::text(format_args!("{scores}{:<11} {}\n", "results", folder.display()))?;
     if graded.unjudged.is_empty() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use crate::journal::folder::keep;
 use crate::records::table::RecordKind;
 use crate::records::write::write_parquet;
 use crate::records::{FileRecord, Format, records};
@@ -21,7 +22,7 @@ use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
 use offshoot_search::self_consistency::vote;
 
-use super::assess::{grade, question_of};
+use super::assess::{grade, question_of, samples_correct};
 use super::json_of;
 use super::outcome::Finished;
 use super::summary::scores;
@@ -38,7 +39,7 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// `None`: beside the samples.
+    /// `None`: beside the samples. A file that is there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
@@ -72,7 +73,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         };
         let samples: Vec<Sample> =
             texts.into_iter().enumerate().map(|(ix, text)| sample(&task, item, ix, text)).collect();
-        let (n, right) = (samples.len(), samples.iter().filter(|sample| sample.correct == Some(true)).count());
+        let (n, right) = (samples.len(), samples_correct(item, &samples));
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let outcome = vote(samples, n, no_answer);
         let line = json!({
@@ -86,6 +87,7 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let mut scores = scores(&task, &finished, options.k.as_deref());
     // These need the samples' tokens and log-probabilities, which texts do not have.
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
+    keep(&path)?;
     write(&path, lines)?;
     match options.json {
         true => json_of("the scores", &scores, &path).and_then(out::line),

@@ -23,7 +23,7 @@ use offshoot_launch::{Launched, PromptOrder, TextKey, guarded, in_bytes, work_ah
 use offshoot_search::tree::{Prompt, SamplingTree, Trace};
 use offshoot_search::{FailedBranches, Outcome, Sample, SearchJob};
 
-use super::assess::{answer_of, assessor, grade, question_of};
+use super::assess::{answer_of, assessor, grade, question_of, samples_correct};
 use super::drive::drive;
 use super::levels::LevelCounts;
 use super::options::RunOptions;
@@ -346,7 +346,7 @@ fn item_line(task: &Task, prompt: &ItemPrompt<'_>, outcome: &Outcome) -> Result<
         "chosen": outcome.chosen,
         "votes": outcome.votes,
         "samples": outcome.samples.len(),
-        "samples_correct": outcome.samples.iter().filter(|sample| sample.correct == Some(true)).count(),
+        "samples_correct": samples_correct(prompt.item, &outcome.samples),
         "cancelled": outcome.cancelled,
         "cancelled_tokens": outcome.cancelled_tokens,
         "prompt_tokens": prompt.tokens().len(),

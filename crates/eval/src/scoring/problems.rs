@@ -36,7 +36,7 @@ pub struct Problems {
     pub format: BenchmarkFormat,
     pub list: Vec<ListedProblem>,
     by_id: HashMap<String, usize>,
-    /// By the number at the end of the id; `None` if several ids end in it.
+    /// Indices by the number at the end of the id; `None` if several ids end in it.
     by_number: HashMap<String, Option<usize>>,
     /// Prompts, by the head of their last function.
     by_head: HashMap<String, Vec<(String, usize)>>,

@@ -22,7 +22,7 @@ const MOST_NAMED: usize = 10;
 
 /// Counts of verdicts, updated with each sample.
 pub struct VerdictTally {
-    /// By problem.
+    /// Samples of each problem.
     pub samples: Vec<u32>,
     pub right: Vec<u32>,
     /// Samples right on the original benchmark's tests, without those that EvalPlus adds.

@@ -140,9 +140,9 @@ pub(crate) enum ExpectedAnswer {
 /// How samples are graded.
 #[derive(Debug)]
 pub(crate) enum TaskGrading {
-    /// By the text.
+    /// Graded by the text.
     Text(Grader),
-    /// By running it as a program.
+    /// Graded by running it as a program.
     Judge(JudgeGrade),
 }
 

@@ -38,6 +38,11 @@ pub struct Item {
 }
 
 impl Item {
+    /// Whether its samples are graded, by a reference or by tests.
+    pub fn is_graded(&self) -> bool {
+        self.standard.is_some()
+    }
+
     /// The right answer, for the results. `None`: the task has no grader.
     pub fn reference(&self) -> Option<String> {
         match &self.standard {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::shown::{ShownItem, ShownRun};
 use crate::journal::{AttentionFile, settle};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::setting::{ITEM, TREES};
+use offshoot_core::setting::{ITEM, RESUME, TREES};
 use offshoot_core::sorting::sort_by_number;
 use offshoot_engine::{ForkKind, finish_fields};
 use offshoot_search::tree::{NodeState, Trace, TraceNode};
@@ -48,8 +48,21 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
 }
 
 /// All items of a run, or the item `wanted`, sorted by index.
+///
+/// # Errors
+///
+/// The folder holds no results; no sample of the run is there yet; `wanted` is none of its items.
 pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>> {
     settle(folder)?;
+    let lacks = |name: &str| matches!(folder.join(name).try_exists(), Ok(false));
+    let none_ended =
+        || Error::format(folder, format!("no item has ended yet; `offshoot run {RESUME}` continues the run"));
+    if lacks("items.jsonl") && lacks("samples.jsonl") {
+        return Err(match lacks("manifest.json") {
+            true => Error::format(folder, "is no folder of results: it has no items.jsonl"),
+            false => none_ended(),
+        });
+    }
     let mut items = lines(&folder.join("items.jsonl"))?;
     let mut samples: HashMap<String, JsonObjects> = HashMap::new();
     let mut unfinished = Vec::new();
@@ -64,6 +77,9 @@ pub fn recorded(folder: &Path, wanted: Option<&str>) -> Result<Vec<RecordedItem>
     let finished: HashSet<String> = items.iter().map(id_of).collect();
     unfinished.retain(|id| !finished.contains(id));
     items.extend(unfinished.into_iter().map(|id| Map::from_iter([("id".to_string(), Value::String(id))])));
+    if items.is_empty() {
+        return Err(none_ended());
+    }
     if let Some(wanted) = wanted {
         keep(&mut items, wanted, folder)?;
     }

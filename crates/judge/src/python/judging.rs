@@ -178,7 +178,7 @@ struct Conversation<'a> {
 /// Counts the time in which a candidate is waited for.
 struct CandidateClock {
     whole: Deadline,
-    /// Of the program's loading, or of the running test, where each test has its own limit.
+    /// The deadline of the program's loading, or of the running test, where each test has its own limit.
     test: Option<Deadline>,
 }
 

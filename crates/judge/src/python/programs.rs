@@ -21,7 +21,7 @@ const STARTED_RUNNER: &[&str] = &[WIRE, RUNNER, include_str!("started.py")];
 const WARMED_RUNNER: &[&str] = &[WIRE, RUNNER, include_str!("warmed.py")];
 const CHECKER: &[&str] = &[WIRE, include_str!("checker.py"), include_str!("eval_plus.py"), include_str!("serve.py")];
 
-/// Of the interpreter, for each program: nothing of the user's settings, no `site` module, no files written.
+/// Options of the interpreter, for each program: nothing of the user's settings, no `site` module, no files written.
 const OPTIONS: [&str; 3] = ["-I", "-S", "-B"];
 
 /// Longest time until the first runner is ready.

@@ -17,7 +17,7 @@ pub(super) struct Balanced<'a> {
 /// Costs of the two ways to read a segment's tokens, in nanoseconds of the whole device, for one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weighed {
-    /// By an item of its own, including its fixed cost and partial states.
+    /// Read by an item of its own, including its fixed cost and partial states.
     pub shared_ns: f64,
     /// Folded into the items beneath it.
     pub folded_ns: f64,

@@ -105,7 +105,7 @@ impl CostModel {
         }),
     };
 
-    /// The same model for a device on which items of few rows are cut to tiles too.
+    /// This model for a device on which items of few rows are cut to tiles too.
     pub fn wide_only(self) -> Self {
         Self { tiles: self.tiles.map(|tiles| Tiles { narrow_rows: 0, ..tiles }), ..self }
     }

@@ -42,9 +42,9 @@ const MEMORY_SHARE: f64 = 0.9;
 const PRODUCT_SHARE: f64 = 0.5;
 
 impl Sheet {
-    /// By the tiles of `tree_attention.cu`: up to 16 packed rows are narrow, up to 128 fill a tile, of which a token
-    /// takes four operations a row and element of heads of 128. A half full tile takes 0.6 of that, and a tile 3 us to
-    /// begin and to end, as on the H200.
+    /// The cost model by the tiles of `tree_attention.cu`: up to 16 packed rows are narrow, up to 128 fill a tile, of
+    /// which a token takes four operations a row and element of heads of 128. A half full tile takes 0.6 of that, and a
+    /// tile 3 us to begin and to end, as on the H200.
     const fn cost(&self) -> CostModel {
         let byte = 1.0 / (MEMORY_SHARE * self.bytes);
         // TFLOP/s are 1000 operations a nanosecond.

@@ -36,9 +36,9 @@ impl PrefixTree {
         self.admit_behind(pool, None, tokens, u32::MAX)
     }
 
-    /// The same for the tokens of `path` followed by `rest`. The caller has a lease on `path`, or it comes from
-    /// `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though others
-    /// have computed them, the match ends before what their windows lack.
+    /// Registers the tokens of `path` followed by `rest` as `admit` does. The caller has a lease on `path`, or it comes
+    /// from `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though
+    /// others have computed them, the match ends before what their windows lack.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,

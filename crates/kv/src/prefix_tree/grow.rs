@@ -15,8 +15,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// The same for a segment without tokens, in new pages only: for callers that copy whole pages into it. The groups
-    /// with a window get pages from position `passed` on.
+    /// Appends `tokens` to a segment without tokens, in new pages only: for callers that copy whole pages into it. The
+    /// groups with a window get pages from position `passed` on.
     pub fn append_apart(
         &mut self,
         pool: &mut PagePool,

@@ -57,8 +57,8 @@ impl PrefixTree {
         self.depth_first_by(rows, |&row| row);
     }
 
-    /// The same for values that contain a row. Only checks the order if it is right already, as it is for most steps
-    /// that continue the one before.
+    /// Sorts values that contain a row as `depth_first` does. Only checks the order if it is right already, as it is
+    /// for most steps that continue the one before.
     pub fn depth_first_by<T: Copy>(&self, rows: &mut [T], row: impl Fn(&T) -> StepRow) {
         if !self.is_depth_first(rows.iter().map(&row)) {
             self.sort_depth_first(rows, row);

@@ -158,7 +158,7 @@ pub struct TreeStats {
     pub segments: usize,
     /// Tokens that have slots in some group; a shared token counts once.
     pub tokens: usize,
-    /// Of all groups; a shared page counts once.
+    /// Pages of all groups; a shared page counts once.
     pub pages: usize,
     pub leases: usize,
 }

@@ -91,7 +91,7 @@ impl PrefixTree {
         }
     }
 
-    /// The same for all tokens below position `upto`.
+    /// Gives the prompts of the path of `segment` slots as `lay_ahead` does, for all tokens below position `upto`.
     pub fn lay_upto(&mut self, pool: &mut PagePool, segment: SegmentId, upto: u32) -> Result<(), OutOfPages> {
         let mut unlaid = Vec::new();
         for id in self.ancestry(segment) {

@@ -109,7 +109,7 @@ impl PrefixTree {
         laid
     }
 
-    /// The same as `parts` by the pages of the first group; positions without a slot there are left out.
+    /// What `parts` returns, divided by the pages of the first group; positions without a slot there are left out.
     pub fn page_parts(
         &self,
         segment: SegmentId,
@@ -138,7 +138,7 @@ impl PrefixTree {
         self.slot_in(GroupIx(0), segment, position)
     }
 
-    /// The same in any group.
+    /// The slot of the token at `position` of the path of `segment` in any group. Panics as `slot` does.
     pub fn slot_in(&self, group: GroupIx, segment: SegmentId, position: u32) -> KvSlot {
         let owner = self.at(self.owner(segment, position));
         let (reach, number) = self.groups.place(group);

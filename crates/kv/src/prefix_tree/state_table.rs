@@ -34,10 +34,10 @@ pub(super) struct Held {
 /// All slots for states.
 #[derive(Debug, Default)]
 pub(super) struct StateTable {
-    /// By slot; `None` if it is free.
+    /// What each slot holds; `None` if it is free.
     pub slots: Vec<Option<Held>>,
     pub free: Vec<StateId>,
-    /// Those that hold states, in the order in which they go.
+    /// The slots that hold states, in the order in which they go.
     pub by_use: BTreeSet<(Need, u64, StateId)>,
     /// The number of states of each need.
     pub cached: usize,

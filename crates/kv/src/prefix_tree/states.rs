@@ -18,7 +18,7 @@ const CHECKPOINT_PART: usize = 40;
 const FEWEST_CHECKPOINTS: usize = 8;
 
 impl PrefixTree {
-    /// The same tree for a model with delta-rule layers: it keeps up to `slots` states.
+    /// This tree for a model with delta-rule layers: it keeps up to `slots` states.
     pub fn keeping_states(mut self, slots: usize) -> Self {
         self.states = Some(StateTable::new(slots));
         self
@@ -109,7 +109,7 @@ impl PrefixTree {
         Some(slot)
     }
 
-    /// The same for a state that comes from host memory while a step is scheduled: rows that are scheduled already
+    /// Gives a slot to a state that comes from host memory while a step is scheduled: rows that are scheduled already
     /// count on the states of paths that somebody uses, so it takes a free slot, or that of a state on another path.
     /// `None` if there is none, or nobody keeps states.
     pub fn keep_spare_state(&mut self, place: StatePlace) -> Option<StateId> {

@@ -128,7 +128,7 @@ impl PrefixTree {
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end)
     }
 
-    /// The same for a branch that continues the path of `segment`.
+    /// The number of pages that `gain` counts, for a branch that continues the path of `segment`.
     pub fn gain_after(&self, usage: &Usage, segment: SegmentId, end: u32) -> usize {
         let at = self.end(segment);
         self.unused_upto(usage, segment, at) + self.pages_between(at, end)

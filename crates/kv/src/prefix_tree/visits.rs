@@ -8,7 +8,7 @@ use offshoot_core::ids::SegmentId;
 #[derive(Debug, Default)]
 pub(super) struct Visits {
     round: Cell<u64>,
-    /// By segment: round of the last visit, and the number given then.
+    /// For each segment, the round of the last visit, and the number given then.
     notes: Vec<Cell<(u64, u32)>>,
 }
 

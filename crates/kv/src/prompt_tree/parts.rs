@@ -45,7 +45,7 @@ impl PromptParts {
         self.parts.iter().map(|part| part.prompt_tokens).sum()
     }
 
-    /// Those that another part computes too.
+    /// Prompt tokens that another part computes too.
     pub fn tokens_twice(&self) -> u64 {
         self.prompt_tokens() - self.distinct_tokens
     }

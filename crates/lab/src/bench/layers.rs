@@ -30,7 +30,7 @@ pub enum LayerForm {
 }
 
 impl LayerForm {
-    /// Of the layers, and of the output layer; `None`: it is dense.
+    /// Formats of the layers, and of the output layer; `None`: it is dense.
     fn formats(self) -> (QuantFormat, Option<QuantFormat>) {
         let made = |format: MadeFormat| (format.of_layers(), format.of_head(false));
         let published =
@@ -83,13 +83,13 @@ pub struct ProductOptions {
 }
 
 impl ProductOptions {
-    /// Of the layers' weights.
+    /// The format of the layers' weights.
     pub fn layer_format(&self) -> WeightFormat {
         let made = self.weights.map(|form| form.formats().0);
         made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)
     }
 
-    /// Of the output layer's.
+    /// The format of the output layer's weights.
     pub fn head_format(&self) -> WeightFormat {
         let made = self.weights.and_then(|form| form.formats().1);
         made.map_or(WeightFormat::Dense(self.dtype), WeightFormat::Quantised)

@@ -54,7 +54,7 @@ struct TimedMixture {
     spec: ExpertsSpec,
     hidden: usize,
     rates: Rates,
-    /// Of an activation.
+    /// Bytes of an activation.
     bytes: usize,
     weights: WeightFormat,
 }

@@ -107,7 +107,7 @@ struct MeasuredWorkload<'a> {
     wait_ms: f64,
     preemptions: u64,
     tokens_recomputed: u64,
-    /// Of the measured run, all devices together.
+    /// Prompt tokens of the measured run, all devices together.
     prompt_tokens_computed: u64,
     /// Copied from the device that had computed them to another one.
     #[serde(skip_serializing_if = "is_zero")]

@@ -117,7 +117,7 @@ impl Generator {
         self.begin_with(prompt, request, BeginOptions::default())
     }
 
-    /// The same, with options.
+    /// Does what `begin` does, with options.
     pub fn begin_with(&mut self, prompt: usize, request: &PromptRequest<'_>, options: BeginOptions) -> Result<()> {
         self.check(request)?;
         // Its root is made first, so that it is served first and the samples find the prompt computed.

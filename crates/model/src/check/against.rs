@@ -21,7 +21,7 @@ const CHUNK: usize = 64;
 /// What a model says of one token of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Prediction {
-    /// Of the token that follows in the text.
+    /// The log-probability of the token that follows in the text.
     pub logprob: f32,
     pub likeliest: TokenId,
 }

@@ -39,9 +39,9 @@ pub fn kv_rounding<B: Backend>(
     rounding(backend, model, tokens, set, all_logits)
 }
 
-/// The same with the states of delta-rule layers. Sets those of `model` to `StateDtype::F32` at the end. Both are
-/// computed token by token, each in a step of its own, so that devices round what long runs leave as they do in decode
-/// steps.
+/// Compares as `kv_rounding` does, with rounded states of delta-rule layers. Sets those of `model` to `StateDtype::F32`
+/// at the end. Both sides are computed token by token, each in a step of its own, so that devices round what long runs
+/// leave as they do in decode steps.
 pub fn state_rounding<B: Backend>(
     backend: &mut B,
     model: &mut Decoder<B>,
@@ -117,7 +117,7 @@ fn all_logits<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[Token
     Sequence::new(backend, model, given.len())?.extend(given, 0..rows)
 }
 
-/// The same, each in a step of its own.
+/// The logits after every token of `text` but the last, each computed in a step of its own.
 fn logits_in_turn<B: Backend>(backend: &mut B, model: &mut Decoder<B>, text: &[TokenId]) -> Result<Vec<f32>> {
     let given = &text[..text.len() - 1];
     let mut sequence = Sequence::new(backend, model, given.len())?;

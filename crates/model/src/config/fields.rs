@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         self.object(name)?.ok_or_else(|| self.error(name, format!("an object ({what})"), "nothing"))
     }
 
-    /// The same file and place with the fields of another object.
+    /// This file and place with the fields of another object.
     pub fn over<'b>(&self, object: &'b Map<String, Value>) -> Fields<'b>
     where
         'a: 'b,

@@ -18,6 +18,9 @@ use super::{families, gguf};
 use crate::layout::Layout;
 use crate::weights::GgufModel;
 
+/// What a model's path may be.
+const EXPECTED: &str = "a model folder (config.json, *.safetensors, tokenizer.json) or a .gguf file";
+
 /// A folder in Hugging Face layout whose config.json has been read, or a GGUF model whose metadata has.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
@@ -43,20 +46,22 @@ impl ModelFolder {
             let formats = model.formats(&Layout::of(&config)).unwrap_or_default();
             return Ok(Self { path, config: ModelConfig { formats: Arc::new(formats), ..config }, dtype: None });
         }
+        let found = |what| Err(Error::format(&path, format!("expected {EXPECTED}, found {what}")));
         if path.is_file() {
-            return Err(Error::format(
-                &path,
-                "expected a model folder in Hugging Face layout or a .gguf file, found another file",
-            ));
+            return found("another file");
         }
         if !path.exists() {
             return Err(Error::format(&path, hub::no_folder(&path)));
         }
-        let config = ModelConfig::from_file(path.join("config.json"))?;
+        let file = path.join("config.json");
+        if matches!(file.try_exists(), Ok(false)) {
+            return found("no config.json");
+        }
+        let config = ModelConfig::from_file(file)?;
         Ok(Self { path, config, dtype: None })
     }
 
-    /// The same with the weights that the user asks for. Errors: the checkpoint is quantised already, or a GGUF model.
+    /// The folder with the weights that the user asks for. Errors: the checkpoint is quantised already or a GGUF model.
     pub fn with(mut self, choice: WeightChoice) -> Result<Self> {
         if !choice.is_as_stored() && offshoot_gguf::files(&self.path)?.is_some() {
             let option = if choice.weights.is_some() { WEIGHTS } else { ACTIVATIONS };

@@ -19,7 +19,7 @@ pub struct LayerPages {
     windowed: usize,
     /// The longest window of the latter.
     window: Option<u32>,
-    /// Of each layer that stores keys and values, in order.
+    /// The place of each layer that stores keys and values, in order.
     pub places: Vec<LayerPlace>,
 }
 
@@ -65,7 +65,7 @@ impl ModelConfig {
         of_layers + unused * self.stored_heads().next().map_or(0, bytes)
     }
 
-    /// The same on devices that compute together, all of theirs.
+    /// Bytes of keys and values of a token on all devices that compute together.
     pub fn kv_bytes_per_token_on<B: Backend>(&self, backend: &B, dtype: Dtype) -> usize {
         self.kv_bytes_per_token(|heads| backend.kv_copies(heads) * backend.kv_element_bytes(heads, dtype))
     }

@@ -27,7 +27,7 @@ pub enum Mixer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRuleSpec {
     pub heads: DeltaHeads,
-    /// Of the gated norm of each value head.
+    /// Epsilon of the gated norm of each value head.
     pub eps: f32,
 }
 
@@ -111,7 +111,7 @@ pub enum FeedForward {
     },
 }
 
-/// The same matrices for all rows; `width`: the intermediate size.
+/// A dense block, the same matrices for all rows; `width`: the intermediate size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseSpec {
     pub activation: Activation,

@@ -62,7 +62,7 @@ pub struct PerLayerInputs {
 }
 
 impl ModelConfig {
-    /// The same with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised
+    /// This config with the weights that the user asks for. Errors, which name `path`: the checkpoint is quantised
     /// already.
     pub fn with(mut self, choice: WeightChoice, path: &Path) -> Result<Self> {
         let exact = choice.activations == ActivationChoice::Bf16;
@@ -139,7 +139,7 @@ impl ModelConfig {
         self.layers.iter().any(|layer| layer.feed_forward.experts().is_some())
     }
 
-    /// The same model as a device holds it that makes matrices dense unless it `multiplies` their format; see
+    /// This model as a device holds it that makes matrices dense unless it `multiplies` their format; see
     /// [`Quantisation::held_where`].
     #[must_use]
     pub fn held_where(&self, multiplies: impl Fn(WeightFormat) -> bool) -> Self {

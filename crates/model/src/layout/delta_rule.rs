@@ -18,7 +18,7 @@ pub struct DeltaRuleTensors {
     /// Logarithms of the decay rates, and what is added to a.
     pub a_log: TensorSpec,
     pub dt_bias: TensorSpec,
-    /// Of the gated norm, `[value_dim]`.
+    /// The weights of the gated norm, `[value_dim]`.
     pub norm: TensorSpec,
 }
 

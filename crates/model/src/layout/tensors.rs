@@ -84,7 +84,7 @@ impl TensorSpec {
 }
 
 impl LinearTensors {
-    /// The same, divided so.
+    /// These tensors, divided by `split`.
     pub fn split(self, split: Split) -> Self {
         Self { split, ..self }
     }

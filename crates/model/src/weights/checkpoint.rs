@@ -235,9 +235,9 @@ impl ModelFiles for Checkpoint {
 
 /// The names of tensors that a layout does not read.
 struct UnreadNames<'a> {
-    /// Those in a layer, and a bias of the output layer, in order: ignoring them would silently change the arithmetic.
+    /// Names in a layer, and a bias of the output layer, in order: ignoring them would silently change the arithmetic.
     refused: Vec<&'a str>,
-    /// Those outside the text model, in order. Precomputed tables, a copy of the tied embedding, other heads, and keys
+    /// Names outside the text model, in order. Precomputed tables, a copy of the tied embedding, other heads, and keys
     /// and values of layers that read those of others are not among them.
     left_out: Vec<&'a str>,
 }
@@ -283,7 +283,7 @@ fn nothing_of_this_name(layout: &Layout) -> String {
 /// What an index lists, whose files may be missing.
 pub struct IndexFacts {
     pub tensors: usize,
-    /// Of these, the ones outside the text model.
+    /// Tensors of these that are outside the text model.
     pub left_out: usize,
     /// `metadata.total_size`, if the index has it.
     pub bytes: Option<u64>,

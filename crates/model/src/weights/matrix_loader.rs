@@ -39,7 +39,7 @@ impl<'a, B: Backend> Matrices<'a, B> {
         Self { backend, split, expert_width: None, loaded: Vec::new() }
     }
 
-    /// Those of experts of this inner width.
+    /// The matrices of experts of this inner width.
     pub fn of_experts(backend: &'a mut B, split: &'a Split, width: usize) -> Self {
         Self { expert_width: Some(width), ..Self::new(backend, split) }
     }

@@ -76,7 +76,7 @@ impl WeightSource {
         Ok(loading.only())
     }
 
-    /// The same with these rows of the stack only, in this order. What is stored in codes becomes dense.
+    /// These rows of the matrices of `specs`, in this order, stacked into one. What is stored in codes becomes dense.
     pub fn matrix_rows<B: Backend>(
         &self,
         backend: &mut B,
@@ -141,7 +141,7 @@ impl WeightSource {
         self.split_vector(backend, specs, &Split::Whole)
     }
 
-    /// The same, divided as the matrix beside it.
+    /// The vectors of `specs`, concatenated and divided as the matrix beside them.
     pub fn split_vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Vector> {
         let mut vector = None;
         self.with_views(specs, &mut |views| {
@@ -228,7 +228,7 @@ pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vecto
     split_vector_of(backend, values, &Split::Whole)
 }
 
-/// The same, divided as the matrix beside it.
+/// A vector of these numbers, divided as the matrix beside it.
 pub fn split_vector_of<B: Backend>(backend: &mut B, values: &[f32], split: &Split) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
     backend.split_vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }], split)

@@ -40,7 +40,7 @@ pub struct Naming {
 }
 
 impl Naming {
-    /// Of a checkpoint with these names.
+    /// The naming of a checkpoint with these names.
     pub fn of<'a>(names: impl Iterator<Item = &'a String> + Clone) -> Self {
         let has = |name: String| names.clone().any(|other| *other == name);
         let found = PREFIXES.into_iter().find(|prefix| has(format!("{prefix}{EMBED}")));

@@ -309,10 +309,12 @@ fn folders_that_are_no_model_say_what_is_missing() {
     let missing = Path::new("/no/such/model");
     said(ModelFolder::open(missing).unwrap_err(), &["/no/such/model", "no such folder"]);
     let folder = tempfile::tempdir().unwrap();
-    said(ModelFolder::open(folder.path()).unwrap_err(), &["config.json", "cannot read"]);
+    let kinds = "expected a model folder (config.json, *.safetensors, tokenizer.json) or a .gguf file";
+    let name = folder.path().to_str().unwrap();
+    said(ModelFolder::open(folder.path()).unwrap_err(), &[name, kinds, "found no config.json"]);
     let file = folder.path().join("model.pth");
     fs::write(&file, "GGUF").unwrap();
-    said(ModelFolder::open(&file).unwrap_err(), &["model.pth", "folder", "found another file"]);
+    said(ModelFolder::open(&file).unwrap_err(), &["model.pth", kinds, "found another file"]);
     fs::write(folder.path().join("config.json"), config().to_string()).unwrap();
     refused(&folder, &["model.safetensors", "model.pth, a format that is not read"]);
     fs::remove_file(&file).unwrap();

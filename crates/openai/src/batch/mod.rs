@@ -115,7 +115,7 @@ fn refusals(refused: &BTreeMap<usize, Refusal>, lines: &[InputLine]) -> Option<S
     let kinds: Vec<String> = kinds.into_iter().map(|(code, lines)| format!("{} {code}", count(lines))).collect();
     let id = lines[index].custom_id.as_ref().map_or_else(String::new, |id| format!(" ({})", describe(&json!(id))));
     let (all, kinds) = (count(refused.len() as u64), kinds.join(", "));
-    Some(format!("{all} refused ({kinds}), the first{id} because of {}", first.message))
+    Some(format!("{all} refused ({kinds}), the first{id}: {}", first.message))
 }
 
 /// The name of the model's folder.

@@ -30,7 +30,7 @@ pub fn read_prompts(
     for line in input::read(path, DEFAULT_MOST_OF_LINE)? {
         let read = |call: Call| {
             call.encoded(&reader).map_err(|refusal| {
-                let message = format!("request {:?}: {}", call.custom_id, refusal.message);
+                let message = format!("{} (request {:?})", refusal.message, call.custom_id);
                 Refusal { message, ..refusal }
             })
         };

@@ -156,19 +156,23 @@ impl Drop for Extension<'_> {
 
 impl SamplingTree {
     /// Samples from each of `nodes` until its stop, all in one batch; blocks until the last has finished or failed. A
-    /// failed node does not affect the others: see [`has_failed`](Self::has_failed). A node that is extended twice
-    /// continues where it ended.
+    /// failed node does not affect the others: see [`has_failed`](Self::has_failed). Without nodes nothing happens.
+    ///
+    /// Any open node can be extended, also again and however it ended: it goes on behind its `tokens`, as forks do (see
+    /// [`fork`](Self::fork)), and has the `finish` of the last time. Behind an end of text it goes on as if the model
+    /// had not ended there; where the context is full, it gets no token. A failed node is closed, and one that is being
+    /// extended already fails.
     ///
     /// # Errors
     ///
-    /// A parameter is out of range; a node is closed or pruned; all nodes fail (the first one's error); the engine has
-    /// stopped.
+    /// A parameter is out of range; a node is closed, pruned or named twice; all nodes fail (the first one's error);
+    /// the engine has stopped.
     pub fn extend(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<()> {
         self.start(nodes, how, stop)?.finish()?;
         self.unless_all_failed(nodes)
     }
 
-    /// Appends given tokens to each of `nodes`.
+    /// Appends given tokens to each of `nodes`. What may be extended, and where it goes on: [`extend`](Self::extend).
     ///
     /// # Errors
     ///
@@ -190,7 +194,7 @@ impl SamplingTree {
     ///
     /// # Errors
     ///
-    /// A parameter is out of range; a node is closed or pruned; the engine has stopped.
+    /// A parameter is out of range; a node is closed, pruned or named twice; the engine has stopped.
     pub fn start(&mut self, nodes: &[NodeId], how: &SamplingParams, stop: &Stop) -> Result<Extension<'_>> {
         self.start_until(nodes, how, |_, _| stop.clone())
     }

@@ -17,18 +17,20 @@ pub struct ThoughtNode {
     pub kind: ForkKind,
     /// Its index among its parent's children of the same kind.
     pub ordinal: u64,
-    /// The thought as text, cut at a stop string.
+    /// The thought as text, cut at a stop string unless `Stop::included` keeps it.
     pub text: String,
-    /// The thought's tokens; for the root, the prompt's.
+    /// The thought's tokens; for the root, the prompt's. Forks and later extends continue on them. Those that spelt a
+    /// stop string are among them; an end-of-text or stop token is only with `Stop::included`.
     pub tokens: Vec<TokenId>,
     /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always).
     pub logprobs: Vec<f32>,
     /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
     /// empty list if alternatives were not requested.
     pub top: Vec<Vec<(TokenId, f32)>>,
-    /// Natural-log probability of the thought: of `tokens` and of the stop token that ended it.
+    /// Natural-log probability of the thought: the sum over those of `tokens` that were sampled or scored, and over the
+    /// end-of-text or stop token that ended it, also where `tokens` does not have it.
     pub logprob: f64,
-    /// Why the thought ended; `None` while it runs, or if it was never extended.
+    /// Why the thought ended, at its last extend; `None` until one has ended.
     pub finish: Option<FinishReason>,
     /// The scorer's value.
     pub score: Option<f64>,
@@ -88,7 +90,8 @@ impl ThoughtNode {
         }
     }
 
-    /// Mean natural-log probability of the thought's tokens; 0 without tokens.
+    /// `logprob` divided by the number of `tokens`, or by 1 without tokens. An end-of-text or stop token that is not
+    /// among `tokens` is in the sum, and not counted.
     pub fn mean_logprob(&self) -> f64 {
         self.logprob / self.tokens.len().max(1) as f64
     }

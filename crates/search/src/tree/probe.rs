@@ -9,9 +9,9 @@ use offshoot_engine::Extend;
 /// The natural-log probability of a continuation, and of each of its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProb {
-    /// Of all tokens together.
+    /// The log-probability of all tokens together.
     pub sum: f64,
-    /// Of each token after those before it.
+    /// The log-probability of each token after those before it.
     pub tokens: Vec<f32>,
 }
 
@@ -34,7 +34,9 @@ pub enum After<'a> {
 }
 
 impl SamplingTree {
-    /// The log-probability of `continuation` after each of `nodes`, all in one batch. The tree does not change.
+    /// The log-probability of `continuation` after each of `nodes`, in their order and all in one batch. The tree does
+    /// not change. A continuation follows a node's `tokens`, however the node ended. One without tokens has 0; without
+    /// nodes nothing is scored.
     ///
     /// # Errors
     ///

@@ -165,6 +165,12 @@ impl SamplingTree {
 
     /// Adds `n` children of `at`, which continue it once they are extended. Nothing is computed yet.
     ///
+    /// Any open node can be forked, however it ended: whether a thought goes on is for the search to say, by its
+    /// `finish`. One with [`FinishReason::EndOfText`] is whole. Children continue on the node's `tokens`, not on its
+    /// `text`: what spelt a stop string is cut from the text alone. The end-of-text or stop token that ended the node
+    /// is not among its tokens, unless `Stop::included` keeps it. Children of a node that is being extended fail when
+    /// they are.
+    ///
     /// # Errors
     ///
     /// `n` is 0, or `at` is closed or pruned.
@@ -172,11 +178,11 @@ impl SamplingTree {
         self.fork_as(ForkKind::Sample, at, n)
     }
 
-    /// Adds `n` children of each of `nodes`: those of the first node come first.
+    /// Adds `n` children of each of `nodes`: those of the first node come first. Without nodes there are none.
     ///
     /// # Errors
     ///
-    /// Those of [`fork`](Self::fork), for the first node that has one.
+    /// Those of [`fork`](Self::fork), for the first node that has one. The nodes before it have their children.
     pub fn fork_all(&mut self, nodes: &[NodeId], n: usize) -> Result<Vec<NodeId>> {
         self.fork_all_as(ForkKind::Sample, nodes, n)
     }

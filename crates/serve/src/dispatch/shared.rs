@@ -26,7 +26,7 @@ pub struct Shared {
     pub limits: QueueLimits,
     /// Jobs that were submitted and have not ended.
     pub open: AtomicUsize,
-    /// Those of them that the thread has not taken yet, and those with samples that have not begun.
+    /// Open jobs that the thread has not taken yet, and those with samples that have not begun.
     pub untaken: AtomicUsize,
     pub queued: AtomicUsize,
     pub prompt_tokens: AtomicUsize,

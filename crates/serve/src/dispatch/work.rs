@@ -62,7 +62,7 @@ pub struct DispatchLoop {
     jobs: HashMap<JobId, OpenJob>,
     parts: HashMap<usize, OpenPart>,
     next_part: usize,
-    /// By client: how much of a prompt another one has sent is not told.
+    /// Recent prompts by client: no client is told how much of a prompt another one has sent.
     recent: HashMap<ClientId, RecentPrompts>,
     /// Distinct tokens that are remembered of a client: as many as the engine has room for.
     most_recent: usize,

@@ -509,6 +509,8 @@ fn where_templates_come_from_and_what_they_may_say() {
 
     std::fs::write(folder.path().join("chat_template.jinja"), "{% for %}").unwrap();
     assert!(load().chat(&question).unwrap_err().to_string().contains("the chat template is broken"));
-    assert!(tiny_tokenizer().chat(&question).unwrap_err().to_string().contains("the model has no chat template"));
+    let refused = tiny_tokenizer().chat(&question).unwrap_err().to_string();
+    assert!(refused.contains("the model has no chat template"), "{refused}");
+    assert!(refused.ends_with("give it plain prompts instead of messages"), "{refused}");
     assert_eq!(tiny_tokenizer().chat_template(), None);
 }

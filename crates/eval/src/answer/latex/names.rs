@@ -47,7 +47,7 @@ pub(crate) const KEPT_WORDS: &str = "\
     forward backward forwards backwards positive negative more less fewer greater than most least not none never no \
     is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for \
     when where unless except mod modulo base remainder times plus minus divided infinity undefined true false and or";
-/// Those of them that are also texts outside `\text`.
+/// Words of `KEPT_WORDS` that are also texts outside `\text`.
 pub(crate) const DATE_WORDS: &str = "\
     january february march april june july august september october november december";
 

@@ -150,6 +150,7 @@ mod tests {
     use super::*;
     use crate::records::table::Kind;
     use crate::records::write::write_records;
+    use offshoot_core::dice::Dice;
 
     const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..", "/tests/data/parquet");
 
@@ -201,18 +202,15 @@ mod tests {
     fn damaged_files_are_refused_or_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.parquet");
-        let mut state = 1u64;
-        let mut random = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % below
-        };
+        let mut dice = Dice::new(1);
         for (file, _) in fixtures() {
             let whole = std::fs::read(file).unwrap();
             for _ in 0..100 {
                 let mut bytes = whole.clone();
-                for _ in 0..1 + random(4) {
-                    let at = random(bytes.len());
-                    bytes[at] = [0, 1, 0x7F, 0x80, 0xFF, random(256) as u8][random(6)];
+                for _ in 0..=dice.below(4) {
+                    let at = dice.below(bytes.len());
+                    let any = dice.below(256) as u8;
+                    bytes[at] = dice.pick(&[0, 1, 0x7F, 0x80, 0xFF, any]);
                 }
                 std::fs::write(&path, bytes).unwrap();
                 let read = |mut rows: RowLines| io::copy(&mut rows, &mut io::sink()).map_err(|error| error.to_string());

@@ -34,9 +34,9 @@ pub(super) enum Among {
 /// What the processes of a candidate use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProcessUsage {
-    /// Of all living processes together.
+    /// Memory of all living processes together.
     pub memory_bytes: u64,
-    /// Of all processes, ended ones included.
+    /// CPU time of all processes, ended ones included.
     pub cpu: Duration,
     pub threads: u32,
 }
@@ -49,7 +49,7 @@ const EXITING: u64 = 0x4;
 struct Stat {
     parent: i32,
     own_ticks: u64,
-    /// Of the children that it has waited for.
+    /// Ticks of the children that it has waited for.
     children_ticks: u64,
     pages: u64,
     /// How often a page was not there or had to be copied.
@@ -71,11 +71,11 @@ pub(super) struct ProcessMeter {
     looked: Instant,
     /// CPU time of those that lived at the last look, with that of their children that they had waited for.
     known: HashMap<i32, KnownProcess>,
-    /// By parent, if that is known: CPU time of children that have gone and that it has not waited for.
+    /// CPU time, by parent if that is known, of children that have gone and that it has not waited for.
     owed: HashMap<Option<i32>, Owed>,
     /// CPU time of all processes that the supervisor has waited for.
     ended: Duration,
-    /// By process: its start, and its memory when that was last divided.
+    /// The start of each process, and its memory when that was last divided.
     divided: HashMap<i32, (u64, DividedMemory)>,
     /// The part of each shared anonymous memory, by its inode, that was ever seen mapped.
     shared: HashMap<u64, (u64, u64)>,
@@ -389,7 +389,7 @@ fn descendants() -> Vec<(i32, Stat)> {
     found
 }
 
-/// The same, computed from the parent of every process.
+/// All descendants of this process, computed from the parent of every process.
 fn scanned_descendants(own: i32) -> Vec<(i32, Stat)> {
     let mut rest: Vec<_> = numbers_in("/proc").filter_map(with_stat).collect();
     let (mut found, mut parents) = (Vec::new(), vec![own]);

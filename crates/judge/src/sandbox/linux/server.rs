@@ -147,7 +147,7 @@ struct Supervisors {
     start: ProgramStart,
     first: Identity,
     groups: Groups,
-    /// Of the next supervisor.
+    /// The number of the next supervisor.
     number: u32,
     /// They take their candidates from these streams; if a stream ends, they end.
     waiting: VecDeque<UnixStream>,

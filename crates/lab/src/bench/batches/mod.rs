@@ -45,7 +45,11 @@ impl OnDevice for &BatchesOptions {
 /// Runs the tables on the simulated device of this profile.
 pub fn simulated(profile: &str, options: &BatchesOptions) -> Result<()> {
     let (model, runs) = (read_shape(options.file.as_deref(), &options.shape)?, tables::runs(options)?);
-    let profile = Arc::new(DeviceProfile::named(profile)?);
+    let profile = DeviceProfile::named(profile).map_err(|error| match error {
+        Error::Value { expected, found, .. } => Error::value("--simulated", expected, found),
+        other => other,
+    });
+    let profile = Arc::new(profile?);
     let mut backend = Sim::new(profile.clone());
     let session = Session::new(options, pool_bytes(&mut backend, options, &model), backend.describe());
     let machine =

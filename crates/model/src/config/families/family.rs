@@ -70,7 +70,7 @@ impl Family {
         Self::named(name)
     }
 
-    /// By `model_type`, or else by the first of `architectures`.
+    /// Reads the family by `model_type`, or else by the first of `architectures`.
     pub fn read(fields: &Fields<'_>) -> Result<Self> {
         if let Some(name) = fields.text("model_type")? {
             return Self::by_model_type(name)

@@ -92,7 +92,7 @@ const MADE_GROUP: u32 = 32;
 named!(MadeFormat { Fp8 = "fp8", Int8 = "int8", Int4 = "int4" });
 
 impl MadeFormat {
-    /// Of the layers' matrices.
+    /// The format of the layers' matrices.
     pub fn of_layers(self) -> QuantFormat {
         let rounded = |codes, to| QuantFormat {
             codes,
@@ -112,7 +112,7 @@ impl MadeFormat {
         }
     }
 
-    /// Of the output layer, which is the embedding table too if it is `tied`; `None`: it stays dense.
+    /// The format of the output layer, which is the embedding table too if it is `tied`; `None`: it stays dense.
     pub fn of_head(self, tied: bool) -> Option<QuantFormat> {
         match self {
             // No GPU looks up rows of e4m3.
@@ -218,8 +218,9 @@ impl Quantisation {
         all.join(" and ")
     }
 
-    /// The same as a device holds it that makes matrices dense unless it `multiplies` their format; `None`: all dense.
-    /// If it does not multiply one of a checkpoint's formats, all are; an output layer made at load may be dense alone.
+    /// The quantisation held by a device that makes matrices dense unless it `multiplies` their format; `None`: all
+    /// dense. If it does not multiply one of a checkpoint's formats, all are; an output layer made at load may be dense
+    /// alone.
     #[must_use]
     pub fn held_where(self, multiplies: impl Fn(QuantFormat) -> bool) -> Option<Self> {
         match self {
@@ -235,7 +236,7 @@ impl Quantisation {
         }
     }
 
-    /// The same without rounding of activations.
+    /// This quantisation without rounding of activations.
     #[must_use]
     pub fn exact(self) -> Self {
         match self {

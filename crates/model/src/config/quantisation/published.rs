@@ -74,7 +74,7 @@ impl Published {
         if self.skipped.matches(module) { None } else { self.scheme_of(&[module]) }
     }
 
-    /// The same for a module that has codes, whatever config.json says of modules that stay dense. It may have several
+    /// The scheme of a module that has codes, whatever config.json says of modules that stay dense. It may have several
     /// names: the layout's, and the one in its file.
     pub fn scheme_of(&self, names: &[&str]) -> Option<&Scheme> {
         let mut schemes = self.schemes.iter();
