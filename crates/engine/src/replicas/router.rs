@@ -519,8 +519,8 @@ mod tests {
         Lost,
     }
 
-    /// A branch of the first of two engines is cancelled, and at once forked and extended. What each engine is sent once
-    /// the branch rests.
+    /// A branch of the first of two engines is cancelled, and at once forked and extended. What each engine is sent
+    /// once the branch rests.
     fn restarted(end: End) -> [Vec<Command>; 2] {
         let ((first, mut of_first, exit_reason), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
         let (commands, of_router) = crossbeam_channel::unbounded();

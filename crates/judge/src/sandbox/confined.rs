@@ -85,8 +85,9 @@ pub struct Confined {
     pub environment: Vec<(String, String)>,
     /// Absolute paths of files and folders that can be read in addition to the system's programs and libraries.
     pub readable: Vec<PathBuf>,
-    /// The working folder, the only place that can be written: a [`WorkFolder`](super::WorkFolder)'s path. If candidates
-    /// run as the caller's user they cannot change modes, so the caller may have to make a compiler's output executable.
+    /// The working folder, the only place that can be written: a [`WorkFolder`](super::WorkFolder)'s path. If
+    /// candidates run as the caller's user they cannot change modes, so the caller may have to make a compiler's output
+    /// executable.
     pub folder: PathBuf,
     /// Whether the program's files are wanted in `folder` afterwards. In a mount namespace the program works on a copy
     /// in memory, which is otherwise dropped.
@@ -95,8 +96,8 @@ pub struct Confined {
     pub wall: WallLimit,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,
-    /// A stream between the caller ([`Running::channel`](super::Running::channel)) and the program, which has it as file
-    /// descriptor 3.
+    /// A stream between the caller ([`Running::channel`](super::Running::channel)) and the program, which has it as
+    /// file descriptor 3.
     pub channel: bool,
 }
 
