@@ -2,6 +2,8 @@
 //! windows, sinks and dtypes, and so do branches that go on token by token. With fewer than two GPUs that write into
 //! each other's memory every test says so and passes.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use offshoot_backend::ranks::Ranks;
 use offshoot_backend::{Backend, Dtype, KvDtype};
 use offshoot_core::Error;
@@ -75,6 +77,13 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// All GPUs, for one test at a time. Two groups of ranks on the same GPUs can stand still for ever: a kernel of the one
+/// waits for its peer, which waits on its GPU behind a kernel of the other.
+fn gpus_alone() -> MutexGuard<'static, ()> {
+    static GPUS: Mutex<()> = Mutex::new(());
+    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// So many GPUs that divide positions of this model; `None`, and a word, where there are none.
 fn members(count: usize, config: &ModelConfig) -> Option<Ranks<Cuda>> {
     let gpus = match (0..count).map(Cuda::open).collect::<Result<Vec<_>, _>>() {
@@ -117,6 +126,7 @@ fn logits<B: Backend>(backend: &mut B, case: &Case) -> Vec<f32> {
 
 #[test]
 fn members_compute_what_one_gpu_computes() {
+    let _alone = gpus_alone();
     for case in cases() {
         let config = case.config();
         let mut alone = None;
@@ -190,6 +200,7 @@ fn drawn(engine: &EngineHandle) -> Vec<(Vec<TokenId>, Finish)> {
 /// What one GPU says of the tokens that members have drawn, which it computes in chunks.
 #[test]
 fn branches_of_members_go_on_as_on_one_gpu() {
+    let _alone = gpus_alone();
     let (mut preemptions, mut is_tried) = (0, false);
     for case in cases().into_iter().filter(|case| case.kv == KvDtype::Model) {
         let config = case.config();
