@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use offshoot::{Model, NodeId, SamplingParams, SamplingTree, Stop};
+use offshoot::{FinishReason, Model, NodeId, SamplingParams, SamplingTree, Stop};
 
 const QUESTION: &str =
     "Question: A baker buys 6 boxes with 48 eggs in each. The baker uses 97 eggs. How many eggs are left?\nAnswer:";
@@ -18,8 +18,10 @@ fn main() -> offshoot::Result<()> {
     // its memory back, and stays in the record.
     let mut starts = tree.fork(tree.root(), 8)?;
     tree.extend(&starts, &how, &Stop::max_tokens(60).at("\n").included())?;
+    // With some starts the model may end its text; these do not go on.
+    starts.retain(|&start| tree.node(start).finish != Some(FinishReason::EndOfText));
     starts.sort_by(|&a, &b| tree.node(b).mean_logprob().total_cmp(&tree.node(a).mean_logprob()));
-    starts.split_off(2).into_iter().for_each(|rejected| tree.prune(rejected));
+    starts.split_off(starts.len().min(2)).into_iter().for_each(|rejected| tree.prune(rejected));
 
     let ends = tree.fork_all(&starts, 8)?;
     tree.extend(&ends, &how, &end)?;

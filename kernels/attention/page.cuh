@@ -12,7 +12,7 @@ constexpr unsigned PART_DIM = HEAD_DIM / PARTS;
 constexpr unsigned PART_STEPS = PART_DIM / 16;
 static_assert(PARTS * PART_DIM == HEAD_DIM && PART_DIM % 16 == 0, "whole parts and steps");
 constexpr unsigned KV_ROW_BYTES = PARTS == 1 ? HEAD_DIM * sizeof(KvElement) : PANEL_ROW_BYTES;  // of rows or panels
-// Of a KV block's keys, or values, of a part.
+// Bytes of the keys, or the values, of one part of a KV block.
 constexpr unsigned SLOT_BYTES = KV_BLOCK_TOKENS * PART_DIM * sizeof(KvElement);
 static_assert(KV_BLOCK_TOKENS == PAGE_TOKENS, "a KV block lies in a page");
 

@@ -34,7 +34,7 @@ template <unsigned COLUMNS>
 __device__ __forceinline__ void store_staged(const Results& results, const Operands& operands, const Rows& rows,
                                              unsigned product, const float (&sum)[COLUMNS][4], unsigned char* buffers,
                                              unsigned& turn, unsigned id) {
-    // Of eight places, stored at a time.
+    // Chunks of 16 bytes in a staged row; a thread stores one at a time.
     constexpr unsigned CHUNKS = STAGED_ROW_BYTES / 16, COLUMNS_EACH = GATED ? 4 : 2;
     const unsigned thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32, width = width_of(operands);
     float bias[2];

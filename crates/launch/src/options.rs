@@ -17,7 +17,7 @@ pub struct EngineOptions {
     pub prefix_store: Option<PrefixFolder>,
 }
 
-/// The folder of a prefix store (`--prefix-store`), and the most bytes of all its files.
+/// The folder of a prefix store, and the most bytes of all its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixFolder {
     pub path: PathBuf,

@@ -196,8 +196,8 @@ impl PlanBuilder<'_> {
         let states = &mut words[layout.states_at - layout.merge_at..];
         last_tiles.clear();
         let (mut given, mut opening_rows) = (0, 0);
-        // Of the latest opening the slot of its first row less that row; its items come next, with no other opening
-        // between.
+        // The slot of the latest opening's first row, less that row. The opening's items come next, with no other
+        // opening between.
         let mut opened_slots = 0u32;
         for_each_tile(row_tiles, limit, |tile| {
             let (opens, continues) = (tile.is_opening(), tile.continues());

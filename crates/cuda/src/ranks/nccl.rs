@@ -188,7 +188,7 @@ impl Nccl {
             while is_called() && Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
             }
-            let ended = Ended { library: self.library.clone(), device: device.clone(), comm: *comm };
+            let ended = EndingCommunicator { library: self.library.clone(), device: device.clone(), comm: *comm };
             match thread::Builder::new().name("end of NCCL".to_owned()).spawn(move || ended.abort()) {
                 Ok(end) => self.ending.lock().unwrap_or_else(PoisonError::into_inner).push(end),
                 Err(error) => log::warn!("NCCL cannot end: {error}"),
@@ -224,7 +224,7 @@ fn function<'a, F>(library: &'a Library, name: &[u8]) -> Result<libloading::Symb
 
 /// A communicator with what it needs to end. Nobody calls it any more, but for a call that waits for a rank which has
 /// failed.
-struct Ended {
+struct EndingCommunicator {
     library: Arc<Library>,
     device: Device,
     comm: Comm,
@@ -232,9 +232,9 @@ struct Ended {
 
 // SAFETY: the last thread that uses the communicator has it; beside a call that still waits NCCL lets another thread
 // end it.
-unsafe impl Send for Ended {}
+unsafe impl Send for EndingCommunicator {}
 
-impl Ended {
+impl EndingCommunicator {
     fn abort(self) {
         let abort = function::<CommAbort>(&self.library, b"ncclCommAbort\0");
         // SAFETY: a communicator that lives: it ends once.

@@ -1,5 +1,5 @@
 //! Carries the engines' events to the clients, and notes what they say of branches: their tokens, and that they rest.
-//! Of an extend that began again on a second replica, what its client has heard already is dropped.
+//! Where an extend began again on a second replica, the router drops what its client has heard already.
 
 use crate::{Command, Continuation, Event, Finish, SampledToken};
 use offshoot_core::error::Error;

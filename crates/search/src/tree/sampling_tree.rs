@@ -182,7 +182,7 @@ impl SamplingTree {
     ///
     /// # Errors
     ///
-    /// Those of [`fork`](Self::fork), for the first node that has one. The nodes before it have their children.
+    /// As [`fork`](Self::fork) of the first node that cannot be forked. The nodes before it have their children.
     pub fn fork_all(&mut self, nodes: &[NodeId], n: usize) -> Result<Vec<NodeId>> {
         self.fork_all_as(ForkKind::Sample, nodes, n)
     }
@@ -207,7 +207,7 @@ impl SamplingTree {
     ///
     /// # Errors
     ///
-    /// Those of [`fork`](Self::fork), for the first node that has one.
+    /// As [`fork`](Self::fork) of the first node that cannot be forked.
     pub fn fork_each(&mut self, kind: ForkKind, nodes: &[NodeId]) -> Result<Vec<NodeId>> {
         self.fork_all_as(kind, nodes, 1)
     }
