@@ -366,8 +366,8 @@ __device__ __forceinline__ void two_shot(const Exchange& at, unsigned number, co
 // Blocks of a multiprocessor: sums of more ranks need more registers.
 constexpr unsigned BESIDE = RANKS <= 2 ? 4 : RANKS == 4 ? 3 : 2;
 
-// Blocks beside each other of the two-shot kernel: before Hopper its exact sums of eight ranks, which come in 16 bits and
-// are sent on in f32, take 181 registers, and spill 488 bytes if they have 128 (NVRTC 13.0).
+// Blocks beside each other of the two-shot kernel: before Hopper its exact sums of eight ranks, which come in 16 bits
+// and are sent on in f32, take 181 registers, and spill 488 bytes if they have 128 (NVRTC 13.0).
 #if __CUDA_ARCH__ < 900
 constexpr unsigned BESIDE_TWO_SHOT = EXACT && RANKS == 8 && sizeof(WIRE) == 2 ? 1 : BESIDE;
 #else
