@@ -29,8 +29,8 @@ pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out
     writer.finish().map_err(failed)
 }
 
-/// Writes `records` as CSV (RFC 4180) with a header: a value that is missing or null is an empty field, an empty text is
-/// a quoted one, and lists and structs are JSON.
+/// Writes `records` as CSV (RFC 4180) with a header. A value that is missing or null is an empty field, an empty text a
+/// quoted one; lists and structs are JSON.
 pub fn write_csv(kind: RecordKind, records: &[Value], out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let names: Vec<&str> = kind.fields().into_iter().map(|(name, _)| name).collect();
     writeln!(out, "{}", names.join(","))?;

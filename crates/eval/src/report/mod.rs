@@ -146,8 +146,8 @@ pub struct RunScores {
     /// Unbiased, over the items that have at least k samples.
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
-    /// Best of k samples, each of those with equal scores being as likely: by the scorer's value or the sample's log-probability if the method chooses by it, else by
-    /// the log-probability per token. Also empty if the scorer's values are unknown.
+    /// Best of k samples: by the scorer's value or the sample's log-probability if the method chooses by it, else by
+    /// the log-probability per token; of equal ones, each is as likely. Also empty if the scorer's values are unknown.
     pub best_at: Vec<AtK>,
     /// `None`: every requested k is in a row.
     pub k_left_out: Option<OmittedKs>,

@@ -110,8 +110,8 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
     RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
 }
 
-/// Default values of k for pass@k and the like, if items have so many `samples`: 1, 2, 4, ..., or 1, 10 and 100 if there
-/// are many, up to the largest number; and the smallest, which is the largest k that covers all items.
+/// Default values of k for pass@k and the like; `samples`: the number of each item. They are 1, 2, 4, ..., or 1, 10 and
+/// 100 if there are many samples, up to the largest number; and the smallest number, for that k covers all items.
 fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
     let counts = samples.map(|samples| u32::try_from(samples).unwrap_or(u32::MAX)).filter(|&samples| samples > 0);
     let (Some(most), Some(fewest)) = (counts.clone().max(), counts.min()) else { return Vec::new() };

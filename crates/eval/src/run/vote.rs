@@ -39,8 +39,8 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// JSON lines, a JSON list, CSV or Parquet, by its name. `None`: JSON lines beside the samples. A file that is there
-    /// already is kept as `*.before`.
+    /// JSON lines, a JSON list, CSV or Parquet, by its name. `None`: JSON lines beside the samples. A file that is
+    /// there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
@@ -69,8 +69,8 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
     if is_without_rules(&task) {
         out::aside(format_args!(
-            "note: whole texts vote, because nothing says where in them the answers are ({SET} answer.regex='#### (.*)' \
-             does, or a task file)"
+            "note: whole texts vote, because nothing says where in them the answers are ({SET} \
+             answer.regex='#### (.*)' does, or a task file)"
         ));
     }
     let (mut finished, mut lines) = (Vec::new(), Vec::new());
