@@ -966,7 +966,7 @@ fn votes_are_written_as_the_files_name_says() {
     let csv = fs::read_to_string(folder.path().join("v.csv")).expect("written");
     let header = "id,question,reference,prediction,correct,chosen,tied,votes,samples,samples_correct";
     assert_eq!(csv.lines().next(), Some(header));
-    assert!(csv.lines().nth(1).is_some_and(|row| row.contains(",B,A,false,0,\"[0,1]\",")), "{csv}");
+    assert!(csv.lines().nth(1).is_some_and(|row| row.contains(",b,a,false,0,\"[0,1]\",")), "{csv}");
     assert_eq!(csv.lines().count(), 1 + 3);
 
     let ruled = vote(&["--set", "answer.regex=(.)", "--out", "v.json"]);
