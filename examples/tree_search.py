@@ -5,6 +5,7 @@
     python3 examples/tree_search.py "Question: Mia has 3 pens and buys 4 more. How many pens does Mia have now?"
 """
 
+import http.client
 import json
 import os
 import sys
@@ -56,8 +57,9 @@ if __name__ == "__main__":
         found = search(sys.argv[1] + "\nAnswer:")
     except urllib.error.HTTPError as error:
         sys.exit(f"the server at {SERVER} answered {error.code}: {error.read().decode(errors='replace')}")
-    except urllib.error.URLError as error:
-        sys.exit(f"no server at {SERVER} ({error.reason}): start one with `offshoot serve --model tasks/models/demo`, "
-                 "or set OFFSHOOT_SERVER to the address of another")
+    except (OSError, http.client.HTTPException, ValueError) as error:  # a URLError is an OSError
+        why = getattr(error, "reason", None) or error or type(error).__name__
+        sys.exit(f"no server at {SERVER} ({why}): start one with `offshoot serve --model tasks/models/demo`, or set "
+                 "OFFSHOOT_SERVER to the address of another")
     for score, text in found:
         print(f"{score:9.4f}  {text.strip()!r}")

@@ -196,6 +196,7 @@ class RunSummary(_RunSummary):
     cut_short: CutShort
     without_answer: int
     accuracy: Estimate | None
+    tied: int
     chosen_by_grader: bool
     single: Estimate | None
     pass_at: list[AtK]
@@ -276,6 +277,7 @@ class ChoiceLine(_ChoiceLine):
 
 
 class _ItemLine(TypedDict, total=False):
+    tied: list[int]
     failed: FailedBranches
     choices: list[ChoiceLine]
     completions: list[str]
@@ -284,7 +286,8 @@ class _ItemLine(TypedDict, total=False):
 
 
 class ItemLine(_ItemLine):
-    """A line of items.jsonl; ``votes``: pairs of an answer and its votes. ``choices``, ``completions``, ``scores`` and
+    """A line of items.jsonl; ``votes``: pairs of an answer and its votes; ``tied``: the samples on which the choice
+    could have fallen as well, if there are any. ``choices``, ``completions``, ``scores`` and
     ``pred`` are those of methods that have them."""
 
     id: str

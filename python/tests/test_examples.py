@@ -1,7 +1,9 @@
 """The examples run on the bundled model, and what they print is what they promise."""
 
+import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 
@@ -26,3 +28,15 @@ def test_an_example(name):
     assert ran.returncode == 0, ran.stderr
     found = re.search(pattern, ran.stdout)
     assert found and float(found[1]) >= least, ran.stdout
+
+
+def test_the_search_over_a_server_says_that_there_is_none():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Nothing listens there.
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        for address in (nobody, "127.0.0.1:8000", "http://"):
+            ran = subprocess.run([sys.executable, str(ROOT / "examples" / "tree_search.py"), "Question: why?"],
+                                 env={**os.environ, "OFFSHOOT_SERVER": address}, capture_output=True, text=True)
+            assert ran.returncode == 1 and ran.stdout == ""
+            (said,) = ran.stderr.splitlines()
+            assert said.startswith(f"no server at {address} (") and "offshoot serve --model" in said

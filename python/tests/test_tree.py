@@ -1,6 +1,7 @@
 """Sampling trees: fork, extend, score, prune, cancel, and what is recorded."""
 
 import math
+import re
 import threading
 import time
 
@@ -123,6 +124,8 @@ def test_a_tree_draws_itself(llm, question):
     tree.extend(tree.fork(tree.root, 2), SamplingParams(max_tokens=5))
     page = tree._repr_html_()
     assert page.startswith("<iframe") and "http://" not in tree.html() and "https://" not in tree.html()
+    (name,) = re.findall("<title>(.*?) – Offshoot</title>", tree.html())
+    assert name and f'"id":"{name}"' in tree.html(), "the list of items names it"
 
 
 def test_wrong_nodes(llm, question):

@@ -49,7 +49,7 @@ pub struct JudgeArgs {
     /// Continue after a candidate's first failed test
     #[arg(long)]
     pub all_tests: bool,
-    /// The ks of pass@k (default: 1, 10 and 100, up to the number of samples)
+    /// The ks of pass@k (default: 1, 10, 100 and the number of samples)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// How to find the program in a sample's text

@@ -45,9 +45,9 @@ pub struct PlanArgs {
     #[arg(long, value_name = "DIR_OR_JSON")]
     pub model: Option<PathBuf>,
     /// Device to estimate for: h200, cpu (two cores' rates, with the limits of a GPU), or a file with a device's
-    /// figures
-    #[arg(long, value_name = "NAME_OR_JSON", default_value = "h200")]
-    pub device_profile: String,
+    /// figures (default: h200, with a note unless this machine has one)
+    #[arg(long, value_name = "NAME_OR_JSON")]
+    pub device_profile: Option<String>,
     /// Dtype of weights, keys and values (default: the config's)
     #[arg(long, value_parser = one_of(DTYPES))]
     pub dtype: Option<Dtype>,

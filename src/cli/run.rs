@@ -66,7 +66,8 @@ pub struct RunArgs {
     /// Also write samples.parquet and items.parquet when the run ends
     #[arg(long, value_parser = one_of(RESULT_FORMATS), default_value = "jsonl", value_name = "FORMAT")]
     pub format: ResultFormat,
-    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    /// The k of pass@k, maj@k and best@k (default: powers of two, from 100 samples on 1, 10 and 100; and the number of
+    /// samples)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// Continue an interrupted run, or add samples or items to a run: the one in --out, or the task's latest that fits;
@@ -126,7 +127,8 @@ pub struct RescoreArgs {
     /// stays)
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// The k of pass@k, maj@k and best@k (default: powers of two)
+    /// The k of pass@k, maj@k and best@k (default: powers of two, from 100 samples on 1, 10 and 100; and the number of
+    /// samples)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// Folder for results, instead of the run's

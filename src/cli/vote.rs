@@ -15,7 +15,8 @@ pub struct VoteArgs {
     /// Task file whose items, answer and grade are used (default: the lines' own fields)
     #[arg(long, value_name = "FILE")]
     pub task: Option<PathBuf>,
-    /// How answers are found and graded, as in a task file: answer.regex='#### (.*)', grade.exact.field=answer
+    /// How answers are found and graded, as in a task file: answer.regex='#### (.*)', grade.exact.field=answer. Without
+    /// a rule for answers, whole texts vote
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Field of the item's id (default: id, task_id, question_id or custom_id)
@@ -24,11 +25,11 @@ pub struct VoteArgs {
     /// Field of the text, or of a list of texts (default: text, completion, response, output or samples)
     #[arg(long, value_name = "FIELD")]
     pub text: Option<String>,
-    /// File for the votes, Parquet if it ends in .parquet (default: SAMPLES_votes.jsonl). One that is there is kept as
-    /// OUT.before
+    /// File for the votes: JSON lines, or by its name a JSON list (.json), CSV (.csv) or Parquet (.parquet) (default:
+    /// SAMPLES_votes.jsonl). One that is there is kept as OUT.before
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// The k of pass@k and maj@k (default: powers of two)
+    /// The k of pass@k and maj@k (default: powers of two, from 100 samples on 1, 10 and 100; and the number of samples)
     #[arg(long, value_name = "K", value_delimiter = ',', value_parser = whole::<u32>(1..))]
     pub k: Option<Vec<u32>>,
     /// One JSON object instead of text

@@ -950,6 +950,51 @@ fn samples_made_elsewhere_vote() {
 }
 
 #[test]
+fn votes_are_written_as_the_files_name_says() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let tied =
+        |id: u32| format!("{}\n{}\n", json!({"id": id, "text": "A", "gold": "B"}), json!({"id": id, "text": "B"}));
+    fs::write(folder.path().join("tie.jsonl"), (0..3).map(tied).collect::<String>()).expect("writable");
+    let vote = |more: &[&str]| offshoot_in(folder.path(), &[&["vote", "tie.jsonl"], more].concat());
+    let graded = ["--set", "grade.exact.field=gold", "--out", "v.csv"];
+    let voted = vote(&graded);
+    assert!(voted.status.success(), "{}", stderr(&voted));
+    assert!(stderr(&voted).contains("whole texts vote") && stderr(&voted).contains("--set answer.regex"));
+    let said = stdout(&voted);
+    assert!(said.contains("accuracy    50.0 %") && said.contains("2: 50.0 %"), "one rule for ties: {said}");
+    assert!(said.contains("tied        3 items"), "{said}");
+    let csv = fs::read_to_string(folder.path().join("v.csv")).expect("written");
+    let header = "id,question,reference,prediction,correct,chosen,tied,votes,samples,samples_correct";
+    assert_eq!(csv.lines().next(), Some(header));
+    assert!(csv.lines().nth(1).is_some_and(|row| row.contains(",b,a,false,0,\"[0,1]\",")), "{csv}");
+    assert_eq!(csv.lines().count(), 1 + 3);
+
+    let ruled = vote(&["--set", "answer.regex=(.)", "--out", "v.json"]);
+    assert!(!stderr(&ruled).contains("whole texts vote"), "{}", stderr(&ruled));
+    let list: Value = serde_json::from_slice(&fs::read(folder.path().join("v.json")).expect("written")).expect("JSON");
+    assert_eq!((list.as_array().map(Vec::len), &list[2]["tied"]), (Some(3), &json!([0, 1])));
+    fails(&vote(&["--out", "v.csv.gz"]), &["--out", "without .gz", "v.csv.gz"]);
+}
+
+#[test]
+fn a_vote_that_stopped_early_says_how_to_see_what_it_leaves_out() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stopping = json!({"self_consistency": {"samples": 3, "stop_when_decided": true}});
+    let task = task_in(folder.path(), |task| {
+        task["method"] = stopping.clone();
+        task["sampling"]["temperature"] = json!(0);
+    });
+    let all = "method.self_consistency.stop_when_decided=false";
+    let said = |name: &str, more: &[&str]| stdout(&run_into(&task, &folder.path().join(name), more));
+    let stopped = said("stopped", &[]);
+    assert!(stopped.contains("left out, like pass@k and maj@k") && stopped.contains(all), "{stopped}");
+    assert!(said("all", &["--set", all]).contains("maj@k"));
+    let new = offshoot_in(folder.path(), &["new", "mine"]);
+    assert!(new.status.success(), "{}", stderr(&new));
+    assert!(fs::read_to_string(folder.path().join("mine.json")).expect("written").contains(all));
+}
+
+#[test]
 fn a_name_on_the_hub_says_how_to_have_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let task = task_in(folder.path(), |_| {});

@@ -57,3 +57,19 @@ fn a_long_prompt_takes_few_pages_of_layers_with_a_window() {
         run(path, &["run", "task.json", "--out", "short", "--device", "cpu", "--kv-memory", "1", "--limit", "2"]);
     refuses(&refused, &["--kv-memory", &format!("at least {needed} for the prompt of item")]);
 }
+
+#[test]
+fn the_first_prompt_is_that_of_the_first_item_of_the_file() {
+    let folder = task_folder(|_| {});
+    let items = fs::read_to_string(folder.path().join("items.jsonl")).expect("written");
+    let mut lines: Vec<&str> = items.lines().collect();
+    for _ in 0..2 {
+        lines.reverse();
+        fs::write(folder.path().join("items.jsonl"), lines.join("\n")).expect("writable");
+        let first: Value = serde_json::from_str(lines[0]).expect("JSON");
+        let page = succeeds(run(folder.path(), &["run", "task.json", "--dry-run", "--device", "cpu"]));
+        let (_, prompt) = page.split_once("\nfirst prompt (item `").expect("it is shown");
+        assert!(prompt.starts_with(&format!("{}`", first["id"].as_str().expect("a text"))), "{prompt}");
+        assert!(prompt.contains(first["question"].as_str().expect("a text")), "{prompt}");
+    }
+}

@@ -496,6 +496,22 @@ fn the_drawing_is_a_well_formed_picture_of_the_job() {
 }
 
 #[test]
+fn a_device_that_nobody_named_is_not_taken_for_this_machines() {
+    let desk = Desk::new();
+    desk.rows(&problems(2));
+    desk.put("lengths.csv", "300,20\n");
+    let plan = ["plan", "rows.jsonl", "--model", "config.json", "--predict", "never"];
+    let replay = ["plan", "--replay", "lengths.csv", "--model", "config.json", "--policy", "ours"];
+    let note = "estimated for the default profile h200, but this machine has no GPU; --device-profile names another";
+    for arguments in [&plan[..], &replay] {
+        let page = |more: &[&str]| String::from_utf8(desk.run(&[arguments, more].concat()).stdout).unwrap();
+        assert!(page(&[]).contains(note), "{}", page(&[]));
+        assert!(read_json(&desk.run(&[arguments, &["--json"]].concat()))["notes"].to_string().contains(note));
+        assert!(!page(&["--device-profile", "h200"]).contains("note"));
+    }
+}
+
+#[test]
 fn a_trace_is_replayed_by_each_policy() {
     let desk = Desk::new();
     desk.put("lengths.csv", "300,20\n500,10\n100,30\n");

@@ -7,7 +7,10 @@ use std::process::Command;
 
 use offshoot_eval::view;
 use offshoot_eval::view::ViewOptions;
+use offshoot_search::tree::Trace;
 use serde_json::{Value, json};
+
+use crate::runs;
 
 /// Texts that would like to be more than text.
 const HOSTILE: [&str; 8] = [
@@ -82,15 +85,19 @@ fn page_of(folder: &Path) -> String {
     fs::read_to_string(html).expect("written")
 }
 
+/// The block of data of this id.
+fn data(page: &str, id: &str) -> Value {
+    let scripts = scripts(page);
+    let (_, text) = scripts.iter().find(|(attributes, _)| attributes.contains(&format!("id=\"{id}\""))).expect(id);
+    serde_json::from_str(text).expect("a block of data is JSON")
+}
+
 #[test]
 fn data_come_out_of_the_page_as_they_went_in() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     a_run(folder.path());
-    let scripts = scripts(&page_of(folder.path()));
-    let data = |id: &str| -> Value {
-        let (_, text) = scripts.iter().find(|(attributes, _)| attributes.contains(&format!("id=\"{id}\""))).expect(id);
-        serde_json::from_str(text).expect("a block of data is JSON")
-    };
+    let page = page_of(folder.path());
+    let data = |id: &str| data(&page, id);
     let run = data("run");
     let ids: Vec<&str> =
         run["items"].as_array().expect("a list").iter().map(|i| i["id"].as_str().expect("id")).collect();
@@ -237,4 +244,69 @@ fn where_attention_fell_is_shown_where_it_was_recorded() {
     let text = String::from_utf8(shown.stdout).expect("text");
     let with: Vec<&str> = text.lines().filter(|line| line.contains("attention")).collect();
     assert!(matches!(with[..], [line] if line.contains(", right, attention 10 + 25 + 65 %] It is 6.")), "{text}");
+}
+
+#[test]
+fn every_view_gives_the_summarys_totals() {
+    // Six items below one text of examples: what they share is held once.
+    let folder = runs::task_folder(|task| task["method"]["sample"]["samples"] = json!(2));
+    runs::run_into(folder.path(), "out", &["--device", "cpu", "--trees", "--max-tokens", "6"]);
+    let out = folder.path().join("out");
+    let summary: Value = serde_json::from_slice(&fs::read(out.join("summary.json")).expect("written")).expect("JSON");
+    let sum = |key: &str| -> u64 {
+        summary["levels"].as_array().expect("a list").iter().map(|level| level[key].as_u64().expect("a number")).sum()
+    };
+    let totals =
+        json!({"tokens": sum("tokens"), "tokens_unshared": sum("tokens_unshared"), "kv_bytes": sum("kv_bytes")});
+    assert!(sum("tokens_unshared") > 6 * sum("tokens"), "the examples are most of every prompt: {totals}");
+
+    let (svg, json) = (out.join("out.svg"), out.join("out.json"));
+    let options =
+        ViewOptions { run: out.clone(), svg: Some(svg.clone()), json: Some(json.clone()), ..ViewOptions::default() };
+    view::show(&options).expect("the run is sound");
+    let trees: Value = serde_json::from_slice(&fs::read(json).expect("written")).expect("JSON");
+    assert_eq!(trees["totals"], totals);
+    let ratio = sum("tokens_unshared") as f64 / sum("tokens") as f64;
+    let svg = fs::read_to_string(svg).expect("written");
+    assert!(svg.contains(&format!(": {ratio:.1} times fewer.")), "{svg}");
+
+    let of_page = || data(&page_of(&out), "run");
+    let shown = |run: &Value, name: &str| -> String {
+        let facts = run["facts"].as_array().expect("a list").iter();
+        let text = facts.filter(|fact| fact[0] == name).map(|fact| fact[1].as_str().expect("a text").to_string());
+        text.collect()
+    };
+    assert_eq!(of_page()["totals"], totals);
+    assert!(shown(&of_page(), "without sharing").ends_with(&format!(" ({ratio:.1} ×)")), "{}", of_page());
+    let text = runs::succeeds(runs::run(folder.path(), &["tree", "out"]));
+    assert!(text.trim_end().ends_with(&format!(" without sharing ({ratio:.1} x)")), "{text}");
+
+    // A killed run has no summary: its trees say what the items share. A run without trees has the summary alone.
+    let (kept, aside) = (folder.path().join("summary.json"), folder.path().join("trees"));
+    fs::rename(out.join("summary.json"), &kept).expect("writable");
+    assert_eq!(of_page()["totals"], totals, "by the trees");
+    fs::rename(out.join("trees"), &aside).expect("writable");
+    assert_eq!(of_page()["totals"]["tokens"], Value::Null);
+    assert_eq!(of_page()["totals"]["tokens_unshared"], totals["tokens_unshared"]);
+    assert!(
+        shown(&of_page(), "tokens held").starts_with("not kept") && !shown(&of_page(), "without sharing").contains('×')
+    );
+    fs::rename(&kept, out.join("summary.json")).expect("writable");
+    assert_eq!(of_page()["totals"], totals, "by the summary");
+}
+
+#[test]
+fn a_tree_alone_has_a_name_and_leaves_the_page_around_it_alone() {
+    for (item, name) in [("", "Sampling tree"), ("mine", "mine")] {
+        let trace = json!({"item": item, "kv_bytes_per_token": 1024, "nodes": [node(0, None, 0, "Q")]});
+        let trace: Trace = serde_json::from_value(trace).expect("a trace");
+        let page = view::html_of(trace).expect("a page");
+        assert_eq!((&data(&page, "run")["items"][0]["id"], &data(&page, "item-0")["id"]), (&json!(name), &json!(name)));
+        assert!(page.contains(&format!("<title>{name} ")), "{page}");
+        assert_eq!(data(&page, "run")["totals"]["tokens"], 10);
+        // `scrollIntoView` scrolls what is around a frame, too, and a frame that takes the focus takes the keys.
+        assert!(!page.contains("scrollIntoView"));
+        let (before, _) = page.rsplit_once(".focus()").expect("the outline of a page of its own has the focus");
+        assert!(before.trim_end_matches(|c| c != '{').trim_end().ends_with("if (window.parent === window) {"));
+    }
 }

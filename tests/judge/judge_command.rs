@@ -134,6 +134,7 @@ fn candidates_of_every_kind_get_a_contest_judges_verdict() {
         "{said}"
     );
     assert!(said.contains(&format!("pass@1   {:.4}", 2.0 / 11.0)) && said.contains("pass@10"), "{said}");
+    assert!(said.contains("pass@11  1.0000"), "of all samples, too: {said}");
 }
 
 #[test]

@@ -29,6 +29,30 @@ pub fn saved(some: u64, all: u64) -> String {
     format!("{:.1} %", tenths as f64 / 10.0)
 }
 
+/// `61.3 %`: see [`percentage`].
+pub fn percent(share: f64) -> String {
+    format!("{} %", percentage(share))
+}
+
+/// `61.3`: a share in tenths of a percent, a half rounded up. Shares that differ by rounding alone, because they were
+/// summed in different orders, look the same.
+pub fn percentage(share: f64) -> String {
+    format!("{:.1}", tenths(100.0 * share))
+}
+
+/// `12.5`: how many times `some` fits into `all`, in tenths; a `some` of 0 counts as 1.
+pub fn times(some: u64, all: u64) -> String {
+    format!("{:.1}", tenths(all as f64 / some.max(1) as f64))
+}
+
+/// The nearest number with one decimal place; of two, the one farther from 0.
+fn tenths(value: f64) -> f64 {
+    const FINER: f64 = 1e6;
+    let without_noise = (10.0 * FINER * value).round() / FINER;
+    // Adding 0 makes -0 a 0.
+    without_noise.round() / 10.0 + 0.0
+}
+
 /// `12.3 MiB`: three figures and a binary unit.
 pub fn bytes(n: u64) -> String {
     let mut value = n as f64;
@@ -155,6 +179,17 @@ mod tests {
     }
 
     #[test]
+    fn one_share_looks_the_same_however_it_was_summed() {
+        for thousandths in 0..2000_u32 {
+            let share = f64::from(thousandths) / 2000.0;
+            let expected = format!("{}.{} %", thousandths.div_ceil(2) / 10, thousandths.div_ceil(2) % 10);
+            for share in [share, share.next_up(), share.next_down(), (share + 1.0) - 1.0] {
+                assert_eq!(percent(share), expected, "{share:?}");
+            }
+        }
+    }
+
+    #[test]
     fn numbers_for_people() {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
@@ -163,6 +198,11 @@ mod tests {
         assert_eq!((saved(1, 3000), saved(0, 3000)), ("99.9 %".into(), "100.0 %".into()));
         assert_eq!((saved(9, 10), saved(10, 10), saved(0, 0)), ("10.0 %".into(), "0.0 %".into(), "0.0 %".into()));
         assert_eq!(saved(11, 10), "-10.0 %");
+        assert_eq!(
+            (percent(0.0), percent(1.0), percent(2.0 / 3.0)),
+            ("0.0 %".into(), "100.0 %".into(), "66.7 %".into())
+        );
+        assert_eq!((times(2, 25), times(0, 3)), ("12.5".into(), "3.0".into()));
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(14 << 20), "14.0 MiB");

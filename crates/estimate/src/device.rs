@@ -15,13 +15,16 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
-use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource};
+use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
 use offshoot_sim::{DeviceProfile, Sim};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
 /// nothing about the simulated one.
 const SWAP_BYTES: usize = 32 << 30;
+
+/// The profile of a job for which the user names none.
+const DEFAULT_PROFILE: &str = "h200";
 
 /// Memory for the states of delta-rule layers.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -48,6 +51,18 @@ pub struct DescribedDevice {
     pub copying: Copying,
     /// Branches that run at once.
     pub branches: usize,
+    /// Says that it was not chosen, unless it is what this machine has.
+    pub note: Option<String>,
+}
+
+/// What to say of the default profile `of` on a machine with these GPUs.
+fn note_on_default(of: &str, gpus: &[String]) -> Option<String> {
+    let here = match gpus {
+        [] => "this machine has no GPU".to_owned(),
+        [first, ..] if first.to_ascii_lowercase().contains(of) => return None,
+        [first, ..] => format!("this machine has {first}"),
+    };
+    Some(format!("estimated for the default profile {of}, but {here}; {DEVICE_PROFILE} names another device"))
 }
 
 /// The memory of each of several devices that compute one model together.
@@ -78,12 +93,16 @@ impl fmt::Display for RankSizes {
 }
 
 impl DescribedDevice {
-    /// Opens the built-in `profile`, or the file of that name, with `model` on it. The engine is built as in a run.
-    /// `ranks`: how many of them compute the model together; `None`: one has all of it.
-    pub fn open(profile: &str, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
+    /// Opens the built-in `profile`, or the file of that name, or the default, with `model` on it. The engine is built
+    /// as in a run. `ranks`: how many of them compute the model together; `None`: one has all of it.
+    pub fn open(profile: Option<&str>, ranks: Option<usize>, budget: &EngineBudget, model: &PlanModel) -> Result<Self> {
         // The host memory of this machine is irrelevant.
         EngineBudget { swap_bytes: None, ..*budget }.check()?;
-        let one = DeviceProfile::named(profile)?;
+        let one = DeviceProfile::named(profile.unwrap_or(DEFAULT_PROFILE))?;
+        let note = match profile {
+            Some(_) => None,
+            None => note_on_default(&one.name, &gpu_names()),
+        };
         let together = ranks.unwrap_or(1);
         if ranks.is_some() {
             model.config.check_ranks(together, budget.deterministic)?;
@@ -161,6 +180,7 @@ impl DescribedDevice {
             }),
             copying: Copying::of(facts),
             branches: facts.max_branches,
+            note,
         })
     }
 }
@@ -175,6 +195,17 @@ mod tests {
     use offshoot_gguf::TensorType;
 
     #[test]
+    fn the_default_is_not_taken_for_the_device_of_this_machine() {
+        let note = |gpus: &[&str]| {
+            let gpus: Vec<String> = gpus.iter().map(|&name| name.to_owned()).collect();
+            note_on_default("h200", &gpus)
+        };
+        assert!(note(&[]).is_some_and(|note| note.contains("has no GPU")));
+        assert!(note(&["NVIDIA L4"]).is_some_and(|note| note.contains("h200") && note.contains("has NVIDIA L4")));
+        assert_eq!(note(&["NVIDIA H200 NVL"]), None);
+    }
+
+    #[test]
     fn what_ranks_make_dense_counts_as_dense() {
         let fields = serde_json::json!({
             "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -186,7 +217,7 @@ mod tests {
         let of_gguf = ModelConfig { formats: Arc::new(stored), ..dense.clone() };
         let sizes = |config: &ModelConfig, ranks: usize| {
             let model = PlanModel { path: PathBuf::from("a test"), config: config.clone(), dtype: Dtype::Bf16 };
-            let device = DescribedDevice::open("h200", Some(ranks), &EngineBudget::default(), &model).unwrap();
+            let device = DescribedDevice::open(Some("h200"), Some(ranks), &EngineBudget::default(), &model).unwrap();
             let sizes = device.ranks.expect("ranks were asked for");
             (sizes.weight_bytes, sizes.undivided_bytes)
         };

@@ -61,7 +61,8 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let expected = format!("at most {}", count(MOST_SAMPLES));
         return Err(Error::value("samples of the job", expected, count(job.samples())));
     }
-    let device = DescribedDevice::open(&options.device_profile, options.ranks, &options.budget, &model)?;
+    let profile = options.device_profile.as_deref();
+    let device = DescribedDevice::open(profile, options.ranks, &options.budget, &model)?;
     let tree = PromptTree::new(&job.prompts);
     let draws = job.draws();
     let need = PageDemand::new(&job, &tree, device.pool);
@@ -88,6 +89,7 @@ pub fn main(options: &PlanOptions) -> Result<()> {
         let sizes = format!("{} samples of {} tokens in all", count(job.samples()), count(drawn));
         job.notes.push(format!("time is not predicted for {sizes} unless {PREDICT} always requests it"));
     }
+    job.notes.extend(device.note.clone());
     let estimate = JobEstimate {
         job: JobSizes::of(&options.input, &job, &tree),
         model: report::ModelSizes::of(&model, &device),

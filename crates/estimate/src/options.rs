@@ -22,8 +22,8 @@ pub struct PlanOptions {
     pub set: Vec<String>,
     /// Upper limit of the expected tokens per sample.
     pub output_tokens: Option<u32>,
-    /// A built-in profile's name or a file.
-    pub device_profile: String,
+    /// A built-in profile's name or a file; `None`: the default, and the output says so.
+    pub device_profile: Option<String>,
     pub budget: EngineBudget,
     pub predict: Predict,
     /// Also cuts the job into so many parts for several processes.

@@ -16,7 +16,7 @@ use super::predict::Prediction;
 use super::replicas::JobReplicas;
 use super::sharing::{SharingCost, TreeLevel};
 use offshoot_backend::Dtype;
-use offshoot_core::figures::{bytes, count, counted, saved, seconds};
+use offshoot_core::figures::{bytes, count, counted, saved, seconds, times};
 use offshoot_kv::PromptTree;
 
 #[derive(Debug, Serialize)]
@@ -171,9 +171,9 @@ impl fmt::Display for JobEstimate {
             let saved = saved(sharing.tokens_computed, sharing.tokens_asked);
             line(name, format!("{:<13} {saved:>7}  {computed} of {asked} prompt tokens computed", sharing.policy))?;
         }
-        let ratio = self.kv_bytes_unshared as f64 / self.kv_bytes as f64;
+        let ratio = times(self.kv_bytes, self.kv_bytes_unshared);
         let unshared = bytes(self.kv_bytes_unshared);
-        line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio:.1} x", bytes(self.kv_bytes)))?;
+        line("kv held", format!("{} for all at once; {unshared} without sharing: {ratio} x", bytes(self.kv_bytes)))?;
         line("kv read", reads_text(self.decode_step.as_ref()))?;
         line("waves", waves_text(&self.waves, job.prompts))?;
         for (number, prediction) in self.predictions.iter().enumerate() {
@@ -219,12 +219,12 @@ fn reads_text(reads: Option<&KvReads>) -> String {
         return "there is no decode step: every sample ends with its first token".to_string();
     };
     format!(
-        "{} by a decode step of {} with the balanced plan; {} with one shared level; {} by a flat plan: {:.1} x",
+        "{} by a decode step of {} with the balanced plan; {} with one shared level; {} by a flat plan: {} x",
         bytes(reads.balanced),
         counted(reads.rows, "row"),
         bytes(reads.single),
         bytes(reads.flat),
-        reads.flat as f64 / reads.balanced as f64
+        times(reads.balanced, reads.flat)
     )
 }
 

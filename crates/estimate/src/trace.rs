@@ -24,7 +24,8 @@ pub struct TraceOptions {
     /// A model folder or a config.json.
     pub model: PathBuf,
     pub dtype: Option<Dtype>,
-    pub device_profile: String,
+    /// A built-in profile's name or a file; `None`: the default, and the output says so.
+    pub device_profile: Option<String>,
     pub budget: EngineBudget,
     pub policies: Vec<Policy>,
     pub json: bool,
@@ -37,6 +38,7 @@ struct Replayed {
     model: ModelSizes,
     device: String,
     policies: Vec<ByPolicy>,
+    notes: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -49,13 +51,15 @@ struct ByPolicy {
 /// Replays the trace and prints the result.
 pub fn main(options: &TraceOptions) -> Result<()> {
     let model = PlanModel::open(&options.model, options.dtype, options.budget.weights)?;
-    let device = DescribedDevice::open(&options.device_profile, None, &options.budget, &model)?;
+    let profile = options.device_profile.as_deref();
+    let device = DescribedDevice::open(profile, None, &options.budget, &model)?;
     let mut replayed = Replayed {
         trace: options.replay.trace.display().to_string(),
         requests: 0,
         model: ModelSizes::of(&model, &device),
         device: device.described.clone(),
         policies: Vec::new(),
+        notes: device.note.iter().cloned().collect(),
     };
     for &policy in &options.policies {
         let settings = ReplaySettings { policy: policy.capped(device.branches), ..device.settings };
@@ -88,6 +92,6 @@ impl fmt::Display for Replayed {
             let (peak, unshared) = (bytes(totals.kv_bytes_peak), bytes(totals.kv_bytes_peak_unshared));
             line("", format!("{peak} of keys and values at most, {unshared} without sharing"))?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| line("note", note.clone()))
     }
 }

@@ -11,6 +11,11 @@ pub(super) struct GpuKind {
     pub arch: String,
 }
 
+/// The names of the usable GPUs of this machine, such as "NVIDIA H200"; none without a driver.
+pub fn gpu_names() -> Vec<String> {
+    gpus().into_iter().flatten().flatten().map(|kind| kind.name).collect()
+}
+
 #[cfg(feature = "cuda")]
 mod with_feature {
     use super::GpuKind;

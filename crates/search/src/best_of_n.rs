@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::settings::{BestBy, BestOfN};
 use crate::job::{SearchJob, failed};
-use crate::outcome::{Details, Outcome, Sample};
+use crate::outcome::{Details, Outcome, Sample, tied};
 use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
@@ -26,6 +26,13 @@ pub fn best_of_n(tree: &mut SamplingTree, at: NodeId, how: &BestOfN, job: &mut S
 /// Chooses the best of the samples of `outcome`.
 pub fn choose_best(mut outcome: Outcome, by: BestBy) -> Outcome {
     if let Some(best) = outcome.samples.iter().reduce(|best, next| if better(by, next, best) { next } else { best }) {
+        let equal = |sample: &&Sample| match by {
+            BestBy::Logprob => sample.logprob == best.logprob,
+            BestBy::MeanLogprob => mean_logprob(sample) == mean_logprob(best),
+            // All that the grader accepts are right, and none is among those that it does not.
+            BestBy::Grade => sample.index == best.index,
+        };
+        outcome.tied = tied(outcome.samples.iter().filter(equal).map(|sample| sample.index));
         outcome.chosen = Some(best.index);
         outcome.prediction = best.answer.clone();
         outcome.correct = best.correct;
@@ -53,7 +60,10 @@ pub fn best_by_scorer(
         tree.set_score(node, value);
     }
     let best = (0..of.len()).reduce(|best, next| if found.values[next] > found.values[best] { next } else { best });
-    if let Some(best) = best.map(|ix| &outcome.samples[ix]) {
+    if let Some(ix) = best {
+        let equal = outcome.samples.iter().zip(&found.values).filter(|(_, value)| **value == found.values[ix]);
+        outcome.tied = tied(equal.map(|(sample, _)| sample.index));
+        let best = &outcome.samples[ix];
         (outcome.chosen, outcome.prediction, outcome.correct) = (Some(best.index), best.answer.clone(), best.correct);
     }
     outcome.search_prompt_tokens = found.prompt_tokens;
@@ -102,12 +112,16 @@ fn until(
 
 /// Whether `a` is strictly better. Samples are compared by rising index, so the first of equal ones stays.
 fn better(by: BestBy, a: &Sample, b: &Sample) -> bool {
-    let mean = |sample: &Sample| sample.logprob / sample.tokens.max(1) as f64;
     match by {
         BestBy::Logprob => a.logprob > b.logprob,
-        BestBy::MeanLogprob => mean(a) > mean(b),
-        BestBy::Grade => !right(b) && (right(a), mean(a)) > (false, mean(b)),
+        BestBy::MeanLogprob => mean_logprob(a) > mean_logprob(b),
+        BestBy::Grade => !right(b) && (right(a), mean_logprob(a)) > (false, mean_logprob(b)),
     }
+}
+
+/// Log-probability per token.
+fn mean_logprob(sample: &Sample) -> f64 {
+    sample.logprob / sample.tokens.max(1) as f64
 }
 
 fn right(sample: &Sample) -> bool {

@@ -1,12 +1,12 @@
 //! Ends a search that has several valued solutions: chooses a solution or an answer.
 
-use super::select::argmax;
+use super::select::largest;
 use super::settings::Decide;
 use super::steps::{Solution, Stepper, tokens_off_paths};
 use crate::job::SearchJob;
-use crate::outcome::{Details, Outcome, Sample, verdict_on};
+use crate::outcome::{Details, Outcome, Sample, first_with, tied, verdict_on};
 use crate::tree::SamplingTree;
-use crate::vote::{VoteTally, Votes};
+use crate::vote::VoteTally;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
 
@@ -45,24 +45,27 @@ pub fn decided(
     job: &SearchJob<'_>,
 ) -> Outcome {
     let tally = ballots(&valued, &samples);
-    let first_of_most = |of: fn(&Votes) -> f64| argmax(tally.votes().iter().map(of)).map(|ix| tally.votes()[ix].first);
-    let chosen = match by {
-        Decide::Best => argmax(valued.iter().map(|valued| valued.value)),
-        Decide::Vote => first_of_most(|votes| f64::from(votes.count)),
-        Decide::WeightedVote => first_of_most(|votes| votes.weight),
+    let best: Vec<usize> = match by {
+        Decide::Best => largest(&valued.iter().map(|valued| valued.value).collect::<Vec<_>>()),
+        Decide::Vote => tally.leaders().iter().map(|votes| votes.first).collect(),
+        Decide::WeightedVote => {
+            let weights: Vec<f64> = tally.votes().iter().map(|votes| votes.weight).collect();
+            largest(&weights).into_iter().map(|ix| tally.votes()[ix].first).collect()
+        }
     };
-    take(tree, valued, samples, chosen, stepper, job)
+    take(tree, valued, samples, &best, stepper, job)
 }
 
-/// The outcome if sample number `chosen` is chosen.
+/// The outcome if the first of the samples with the numbers `best`, which tie, is chosen; `best` may be empty.
 pub fn take(
     tree: &SamplingTree,
     valued: Vec<Valued>,
     samples: Vec<Sample>,
-    chosen: Option<usize>,
+    best: &[usize],
     stepper: &Stepper<'_>,
     job: &SearchJob<'_>,
 ) -> Outcome {
+    let chosen = best.first().copied();
     let ends: Vec<NodeId> = valued.iter().map(|valued| valued.solution.node).collect();
     let prediction = chosen.and_then(|ix| samples[ix].answer.clone());
     let correct = match (&prediction, chosen) {
@@ -73,6 +76,7 @@ pub fn take(
     Outcome {
         votes: ballots(&valued, &samples).most_first(),
         chosen: chosen.map(|ix| samples[ix].index),
+        tied: tied(best.iter().map(|&ix| counted(&samples[ix], &samples))),
         correct,
         search_tokens: tokens_off_paths(tree, &ends),
         search_prompt_tokens: stepper.asked,
@@ -85,6 +89,11 @@ pub fn take(
         samples,
         ..Outcome::default()
     }
+}
+
+/// The index of the sample whose verdict counts for `sample`: the first with its answer, as in [`verdict_on`].
+fn counted(sample: &Sample, samples: &[Sample]) -> u64 {
+    sample.answer.as_deref().and_then(|answer| first_with(answer, samples)).unwrap_or(sample).index
 }
 
 /// The votes of solutions on answers, weighted by their values.

@@ -306,15 +306,15 @@ impl MctsSearch<'_> {
             }
         }
         let most_visited = match self.nodes[self.most_visited()].own {
-            OwnSimulation::Done(number) => Some(number),
-            OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed => None,
+            OwnSimulation::Done(number) => vec![number],
+            OwnSimulation::NotStarted | OwnSimulation::UnderWay | OwnSimulation::Failed => Vec::new(),
         };
         let value =
             |(number, solution): (usize, &Solution)| Valued { value: self.value(number), solution: solution.clone() };
         let valued: Vec<Valued> = self.solutions.iter().enumerate().map(value).collect();
         match self.how.by {
             MctsDecide::Rollouts(by) => decided(tree, valued, self.samples, by, stepper, job),
-            MctsDecide::Visits => take(tree, valued, self.samples, most_visited, stepper, job),
+            MctsDecide::Visits => take(tree, valued, self.samples, &most_visited, stepper, job),
         }
     }
 }

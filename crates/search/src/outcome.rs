@@ -61,6 +61,10 @@ pub struct Outcome {
     pub votes: Vec<(String, u32)>,
     /// The sample chosen.
     pub chosen: Option<u64>,
+    /// The samples on which the choice could have fallen as well, `chosen` first: of a vote, the first sample of each
+    /// answer with the most votes; otherwise, each sample with the best score. Empty if there is only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tied: Vec<u64>,
     /// Candidates that the outcome does not use: never started, stopped, or finished after the decision.
     pub cancelled: usize,
     /// Tokens sampled by those candidates.
@@ -75,6 +79,35 @@ pub struct Outcome {
     /// Results that only this method has.
     #[serde(flatten)]
     pub details: Option<Details>,
+}
+
+impl Outcome {
+    /// How far the choice is right: 1 or 0, or, if samples tie, the share of right ones among them, which is the
+    /// expected value of a choice at random. `None`: it is not known whether the choice is right.
+    pub fn share_right(&self) -> Option<f64> {
+        let correct = self.correct?;
+        let verdicts: Vec<bool> = self.of_tied().filter_map(|sample| sample.correct).collect();
+        let right = verdicts.iter().filter(|&&right| right).count();
+        Some(if verdicts.is_empty() { f64::from(u8::from(correct)) } else { right as f64 / verdicts.len() as f64 })
+    }
+
+    /// Whether samples with different answers or verdicts tie.
+    pub fn is_tied(&self) -> bool {
+        let mut tied = self.of_tied().map(|sample| (sample.answer.as_deref(), sample.correct));
+        let first = tied.next();
+        tied.any(|other| Some(other) != first)
+    }
+
+    fn of_tied(&self) -> impl Iterator<Item = &Sample> {
+        let of_index = |index| self.samples.iter().find(move |sample| sample.index == index);
+        self.tied.iter().filter_map(move |&index| of_index(index))
+    }
+}
+
+/// The indices of samples that tie; none if there is only one.
+pub(crate) fn tied(indices: impl Iterator<Item = u64>) -> Vec<u64> {
+    let indices: Vec<u64> = indices.collect();
+    if indices.len() > 1 { indices } else { Vec::new() }
 }
 
 /// Branches that failed while others of the same search continued.

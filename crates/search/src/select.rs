@@ -7,6 +7,19 @@ pub fn argmax(values: impl Iterator<Item = f64>) -> Option<usize> {
     values.enumerate().reduce(better).map(|(ix, _)| ix)
 }
 
+/// The largest relative difference of two values that are equal but for rounding: sums in another order.
+const ROUNDING: f64 = 1e-12;
+
+/// The indices of the largest values, rising; several if they are equal but for rounding. NaN is the smallest value.
+pub fn largest(values: &[f64]) -> Vec<usize> {
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if values.iter().all(|value| value.is_nan()) {
+        return (0..values.len()).collect();
+    }
+    let is_most = |value: f64| value == most || most - value <= ROUNDING * most.abs();
+    (0..values.len()).filter(|&at| is_most(values[at])).collect()
+}
+
 /// The indices of the `n` largest values, largest first; of equal ones, the first.
 pub fn best(values: &[f64], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
@@ -45,6 +58,13 @@ mod tests {
         assert_eq!(best(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
         assert_eq!(best(&[0.0, 0.0, 0.0], 2), [0, 1]);
         assert_eq!(best(&[5.0], 4), [0]);
+    }
+
+    #[test]
+    fn what_rounding_alone_tells_apart_ties() {
+        assert_eq!(largest(&[0.1, 0.3, 0.1 + 0.2, f64::NAN]), [1, 2], "the sum is larger by its last bit");
+        assert_eq!(largest(&[f64::NEG_INFINITY, f64::NEG_INFINITY]), [0, 1]);
+        assert_eq!(largest(&[f64::NAN]), [0]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::vote::Decided;
 use crate::job::{SearchJob, failed};
-use crate::outcome::{Outcome, Sample, first_with, tally, verdict_on};
+use crate::outcome::{Outcome, Sample, first_with, tally, tied, verdict_on};
 use crate::tree::SamplingTree;
 use offshoot_core::error::Result;
 use offshoot_core::ids::NodeId;
@@ -47,16 +47,18 @@ pub fn self_consistency(
     Ok(vote(samples, n - failed(tree, &candidates), job.no_answer()))
 }
 
-/// The vote of `samples`, of at most `n` that did not fail; `no_answer`: the verdict if none of them has an answer.
+/// The vote of `samples`, of at most `n` that did not fail; of answers with equally many votes, the first is chosen.
+/// `no_answer`: the verdict if none of them has an answer.
 pub fn vote(samples: Vec<Sample>, n: usize, no_answer: Option<bool>) -> Outcome {
     let tally = tally(&samples);
-    let winner = tally.leader();
-    let winner = winner.map(|votes| votes.value.as_str());
+    let leaders = tally.leaders();
+    let winner = leaders.first().map(|votes| votes.value.as_str());
     Outcome {
         prediction: winner.map(str::to_owned),
         correct: winner.map_or(no_answer, |winner| verdict_on(winner, &samples)),
         chosen: winner.and_then(|winner| first_with(winner, &samples)).map(|sample| sample.index),
         votes: tally.most_first(),
+        tied: tied(leaders.iter().map(|votes| votes.first as u64)),
         cancelled: n - samples.len(),
         samples,
         ..Outcome::default()

@@ -90,6 +90,7 @@ impl RecordKind {
                 ("prediction", Text),
                 ("correct", Bool),
                 ("chosen", I64),
+                ("tied", list(I64)),
                 ("votes", list(Struct(vec![("answer", Text), ("votes", I64)]))),
                 ("samples", I64),
                 ("samples_correct", I64),
@@ -417,13 +418,13 @@ mod tests {
 
     #[test]
     fn items_of_all_methods_have_one_schema() {
-        let voted = json!({"id": "a", "index": 0, "question": "q", "votes": [["5", 3], ["6", 1]], "chosen": 2,
-            "correct": false, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
+        let voted = json!({"id": "a", "index": 0, "question": "q", "votes": [["5", 3], ["6", 3]], "chosen": 2,
+            "tied": [2, 4], "correct": false, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
         let searched = json!({"id": "b", "completions": ["x", "y"], "scores": [[0.5], [0.25, 1.0]], "pred": "x"});
         let chosen = json!({"id": "c", "choices": [{"choice": "A", "logprob": -1.5, "tokens": 1, "score": -1.5}]});
         let failed = json!({"id": "d", "index": 3, "error": "why"});
         let mut expected = [voted.clone(), searched.clone(), chosen.clone(), failed.clone()];
-        expected[0]["votes"] = json!([{"answer": "5", "votes": 3}, {"answer": "6", "votes": 1}]);
+        expected[0]["votes"] = json!([{"answer": "5", "votes": 3}, {"answer": "6", "votes": 3}]);
         expected[0]["scores"] = json!([[0.5], [1.0]]);
         expected[2]["choices"][0]["neutral"] = Value::Null;
         assert_eq!(again(RecordKind::Item, &[voted, searched, chosen, failed]), expected);

@@ -1,6 +1,6 @@
-//! Writes results as Parquet, a row group at a time. `table` has their columns, `parquet` the format.
+//! Writes results as Parquet, a row group at a time, or as CSV. `table` has their columns, `parquet` the format.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::path::Path;
 
 use serde_json::Value;
@@ -29,6 +29,30 @@ pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out
     writer.finish().map_err(failed)
 }
 
+/// Writes `records` as CSV (RFC 4180) with a header. A value that is missing or null is an empty field, an empty text a
+/// quoted one; lists and structs are JSON.
+pub fn write_csv(kind: RecordKind, records: &[Value], out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+    let names: Vec<&str> = kind.fields().into_iter().map(|(name, _)| name).collect();
+    writeln!(out, "{}", names.join(","))?;
+    for record in records {
+        let cells: Vec<String> = names.iter().map(|name| csv_field(&record[name])).collect();
+        writeln!(out, "{}", cells.join(","))?;
+    }
+    Ok(())
+}
+
+fn csv_field(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.is_empty() || text.contains(['"', ',', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
 /// Writes `records` as Parquet with columns of these kinds.
 pub fn write_records(fields: Fields, records: Vec<Value>, out: &mut dyn Write) -> Result<()> {
     let failed = |error| Error::io(Path::new("records"), "write as Parquet")(error);
@@ -39,4 +63,34 @@ pub fn write_records(fields: Fields, records: Vec<Value>, out: &mut dyn Write) -
     }
     let mut writer = Writer::new(out, fields).map_err(failed)?;
     writer.write(&Table { rows, columns }).and_then(|()| writer.finish()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::{Format, records};
+    use serde_json::json;
+
+    #[test]
+    fn votes_as_csv_are_read_back() {
+        let votes = [
+            json!({"id": "a,b", "question": "say \"7\"\nor 8", "reference": "7", "prediction": "7", "correct": true,
+                   "chosen": 0, "votes": [["7", 2], ["8", 1]], "samples": 3, "samples_correct": 2}),
+            json!({"id": "c", "question": "", "reference": null, "prediction": null, "correct": null, "chosen": null,
+                   "tied": [0, 2], "votes": [], "samples": 1, "samples_correct": null}),
+        ];
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("v.csv");
+        let mut bytes = Vec::new();
+        write_csv(RecordKind::Vote, &votes, &mut bytes).expect("memory takes any bytes");
+        assert!(bytes.ends_with(b"\nc,\"\",,,,,\"[0,2]\",[],1,\n"), "{}", String::from_utf8_lossy(&bytes));
+        std::fs::write(&path, &bytes).expect("the temporary folder is writable");
+        let read: Vec<_> =
+            records(&path, Format::Csv, None).expect("CSV").map(|record| record.expect("a row").1).collect();
+        assert_eq!(read.len(), 2);
+        for (name, text) in [("id", "a,b"), ("question", "say \"7\"\nor 8"), ("correct", "true"), ("chosen", "0")] {
+            assert_eq!(read[0][name], text);
+        }
+        assert_eq!(read[0]["votes"], "[[\"7\",2],[\"8\",1]]");
+    }
 }

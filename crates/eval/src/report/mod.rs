@@ -133,8 +133,11 @@ pub struct RunScores {
     pub cut_short: CutShort,
     /// Samples without an answer.
     pub without_answer: usize,
-    /// Share of items with a right chosen answer; `None` without a grader or a choice.
+    /// Mean over the items of how far the chosen answer is right: 1 or 0, or, if answers tie, the share of right ones
+    /// among them. `None` without a grader or a choice.
     pub accuracy: Option<Estimate>,
+    /// Items with a graded choice on which different answers tie. The first of these is the item's prediction.
+    pub tied: usize,
     /// Whether the grader chose the answers: `accuracy` is then an upper bound.
     pub chosen_by_grader: bool,
     /// Share of single samples that are right. This and the fields below are also `None` or empty if samples were
@@ -144,11 +147,11 @@ pub struct RunScores {
     pub pass_at: Vec<AtK>,
     pub maj_at: Vec<AtK>,
     /// Best of k samples: by the scorer's value or the sample's log-probability if the method chooses by it, else by
-    /// the log-probability per token. Also empty if the scorer's values are unknown.
+    /// the log-probability per token; of equal ones, each is as likely. Also empty if the scorer's values are unknown.
     pub best_at: Vec<AtK>,
     /// `None`: every requested k is in a row.
     pub k_left_out: Option<OmittedKs>,
-    /// The vote of all samples, each weighted by its probability per token.
+    /// The vote of all samples, each weighted by its probability per token; ties as in `accuracy`.
     pub weighted_vote: Option<Estimate>,
 }
 

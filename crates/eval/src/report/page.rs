@@ -5,8 +5,12 @@ use std::fmt::{self, Display, Write};
 use super::{AtK, CutShort, Estimate, Interval, LevelUse, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::task::EarlyStop;
 use offshoot_backend::KvDtype;
-use offshoot_core::figures::{bytes, count, counted, saved};
-use offshoot_core::setting::RESUME;
+use offshoot_core::figures::{bytes, count, counted, percent, percentage, saved, times};
+use offshoot_core::setting::{RESUME, SET};
+
+/// The keys of a task file that stop samples early.
+const DECIDED: &str = "method.self_consistency.stop_when_decided";
+const PASSED: &str = "method.best_of_n.stop_when_passed";
 
 impl Summary {
     /// Why fewer items were finished than requested.
@@ -144,14 +148,24 @@ impl Page<'_, '_> {
         }
         if let Some(accuracy) = scores.accuracy {
             let how = if scores.chosen_by_grader { " (chosen by the grader: an upper bound)" } else { "" };
-            self.line("accuracy", format!("{} of the chosen answers{how}", percent(accuracy)))?;
+            self.line("accuracy", format!("{} of the chosen answers{how}", in_percent(accuracy)))?;
+            if scores.tied > 0 {
+                let tied = counted(scores.tied as u64, "item");
+                let how = "of the answers that tie the first is shown, and accuracy counts the share of right ones";
+                self.line("tied", format!("{tied}: {how}"))?;
+            }
             if scores.cancelled > 0 {
                 let why = "left out, like pass@k and maj@k: samples were cancelled, which biases the others";
-                self.line("one sample", why)?;
+                let all = match scores.spares {
+                    Some(EarlyStop::Decided) => format!(" ({SET} {DECIDED}=false samples all)"),
+                    Some(EarlyStop::Passed) => format!(" ({SET} {PASSED}=false samples all)"),
+                    None => String::new(),
+                };
+                self.line("one sample", format!("{why}{all}"))?;
             }
         }
         if let Some(single) = scores.single {
-            self.line("one sample", percent(single))?;
+            self.line("one sample", in_percent(single))?;
         }
         self.at_k("pass@k", &scores.pass_at, scores.items)?;
         self.at_k("maj@k", &scores.maj_at, scores.items)?;
@@ -161,7 +175,7 @@ impl Page<'_, '_> {
             self.line("left out", format!("k = {}: {why}", k.join(", ")))?;
         }
         if let Some(vote) = scores.weighted_vote {
-            self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", percent(vote)))?;
+            self.line("weighted", format!("{} by a vote weighted by the samples' likelihood", in_percent(vote)))?;
         }
         if scores.cut_short != CutShort::default() {
             let CutShort { length, context_full } = scores.cut_short;
@@ -185,7 +199,7 @@ impl Page<'_, '_> {
         }
         let mut row = String::new();
         for AtK { k, items: covered, estimate } in estimates {
-            write!(row, "{}{k}: {:.1} %", if row.is_empty() { "" } else { "   " }, 100.0 * estimate.value)?;
+            write!(row, "{}{k}: {}", if row.is_empty() { "" } else { "   " }, percent(estimate.value))?;
             if *covered < items {
                 write!(row, " ({covered} items)")?;
             }
@@ -194,15 +208,15 @@ impl Page<'_, '_> {
     }
 }
 
-fn percent(estimate: Estimate) -> String {
-    match estimate.interval {
+fn in_percent(Estimate { value, interval }: Estimate) -> String {
+    match interval {
         Some(Interval { low, high }) => {
-            format!("{:.1} % (95 % interval {:.1} to {:.1})", 100.0 * estimate.value, 100.0 * low, 100.0 * high)
+            format!("{} (95 % interval {} to {})", percent(value), percentage(low), percentage(high))
         }
-        None => format!("{:.1} %", 100.0 * estimate.value),
+        None => percent(value),
     }
 }
 
 fn versus(ours: u64, theirs: u64, whose: &str) -> String {
-    format!("{}; {} {whose}: {:.1} x", bytes(ours), bytes(theirs), theirs as f64 / ours.max(1) as f64)
+    format!("{}; {} {whose}: {} x", bytes(ours), bytes(theirs), times(ours, theirs))
 }

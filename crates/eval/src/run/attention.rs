@@ -15,7 +15,7 @@ use crate::journal::{AttentionFile, SampleAttention};
 use crate::view::{RecordedItem, SampleEnd, ends, recorded};
 use offshoot_backend::{LevelBounds, LevelMass, MOST_LEVELS};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures::{count, counted};
+use offshoot_core::figures::{count, counted, percent, percentage};
 use offshoot_core::ids::TokenId;
 use offshoot_core::interrupt::Interrupt;
 use offshoot_core::out::{self, Progress};
@@ -268,10 +268,10 @@ fn table(found: &[SampleAttention], job: &AttentionJob, each: bool) -> String {
     let mut line = |what: &str, said: String| text += &format!("{:<11} {what}: {said}\n", "");
     for (level, share) in mean.iter().enumerate() {
         let name = if level + 1 == levels { "own text".to_string() } else { format!("prompt level {}", level + 1) };
-        line(&name, format!("{:.1} %", 100.0 * share));
+        line(&name, percent(*share));
     }
     for sample in found.iter().filter(|_| each) {
-        let shares: Vec<String> = sample.attention.iter().map(|share| format!("{:.1}", 100.0 * share)).collect();
+        let shares: Vec<String> = sample.attention.iter().map(|&share| percentage(share)).collect();
         let tokens = counted(sample.tokens as u64, "token");
         line(&format!("sample {}", sample.index), format!("{} % of {tokens}", shares.join(" + ")));
     }

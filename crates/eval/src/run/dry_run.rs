@@ -1,4 +1,4 @@
-//! `--dry-run`: describes a run without loading a model: the first prompt as rendered, tokens by level, memory.
+//! `--dry-run`: describes a run without loading a model: the first item's prompt as rendered, tokens by level, memory.
 
 use std::fmt::Write;
 
@@ -16,7 +16,8 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     let (prompts, left_out) = prepared.encode_all()?;
     let tree = PromptTree::new(prompts.as_slice());
     let distinct = tree.distinct_tokens();
-    let first = &prompts[0];
+    // The prompts are in the order in which they are computed.
+    let first = prompts.iter().min_by_key(|prompt| prompt.item.index).expect("a run without prompts is refused");
     let context = prepared.context.tokens;
     let samples = prepared.task.method.samples() as usize;
     let each = prepared.launch(options).sizes()?;

@@ -17,7 +17,7 @@ pub struct RunOptions {
     pub limit: Option<usize>,
     pub out: Option<PathBuf>,
     pub format: ResultFormat,
-    /// The k of pass@k and the like; `None`: powers of two.
+    /// The k of pass@k and the like; `None`: the usual ones for the number of samples.
     pub k: Option<Vec<u32>>,
     /// Continue a run of an earlier process.
     pub resume: bool,

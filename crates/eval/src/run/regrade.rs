@@ -104,7 +104,7 @@ impl Graded {
         let outcome = match &error {
             Some(error) => {
                 line.insert("error".to_string(), json!(error.to_string()));
-                Outcome { samples, chosen: before.chosen, votes: before.votes, ..Outcome::default() }
+                Outcome { samples, chosen: before.chosen, votes: before.votes, tied: before.tied, ..Outcome::default() }
             }
             None => settle(grading, item, before, samples),
         };
@@ -114,6 +114,10 @@ impl Graded {
         line.insert("chosen".to_string(), json!(outcome.chosen));
         line.insert("votes".to_string(), json!(outcome.votes));
         line.insert("samples_correct".to_string(), json!(assess::samples_correct(item, &outcome.samples)));
+        match outcome.tied.is_empty() {
+            true => drop(line.shift_remove("tied")),
+            false => drop(line.insert("tied".to_string(), json!(outcome.tied))),
+        }
         let (index, id) = (item.index, item.id.clone());
         match error {
             Some(error) => self.unjudged.push(Failed { index, id, error }),

@@ -35,7 +35,7 @@ pub struct RescoreOptions {
     pub task: Option<PathBuf>,
     /// `key=value` changes to the task.
     pub set: Vec<String>,
-    /// The k of pass@k and the like; `None`: powers of two.
+    /// The k of pass@k and the like; `None`: the usual ones for the number of samples.
     pub k: Option<Vec<u32>>,
     /// `None`: the run's folder, in which the old files are kept as `*.before`.
     pub out: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::report::{AtK, CutShort, Estimate, Interval, OmittedKs, PromptTokens, RunScores, Summary};
 use crate::statistics;
-use crate::statistics::ranked::{Ranked, best_of_k, weighted_leader};
+use crate::statistics::ranked::{Ranked, best_of_k, weighted_leaders};
 use crate::task::{Method, Task, ThoughtScoring};
 use offshoot_core::error::Result;
 use offshoot_core::figures::counted;
@@ -21,8 +21,9 @@ use super::outcome::Finished;
 use super::prepare::PreparedRun;
 use offshoot_launch::Launched;
 
-/// Default values of k for pass@k and maj@k, up to the number of samples.
-const KS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Number of samples from which the default values of k are powers of ten instead of two, up to this number: the time
+/// of maj@k grows with the square of k.
+const MANY_SAMPLES: u32 = 100;
 
 pub fn summarise(
     prepared: &PreparedRun,
@@ -61,10 +62,12 @@ pub fn summarise(
 
 /// The scores of `finished`, for each k in `asked`, or else for the default ks, up to the number of samples.
 pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunScores {
-    let ks = asked.unwrap_or(&KS);
     let samples: Vec<&[Sample]> = finished.iter().map(|item| item.outcome.samples.as_slice()).collect();
+    let usual = usual_ks(samples.iter().map(|samples| samples.len()));
+    let ks = asked.unwrap_or(&usual);
     let all = || samples.iter().flat_map(|samples| samples.iter());
-    let chosen: Vec<bool> = finished.iter().filter_map(|item| item.outcome.correct).collect();
+    let chosen: Vec<f64> = finished.iter().filter_map(|item| item.outcome.share_right()).collect();
+    let is_tied = |item: &&Finished| item.outcome.correct.is_some() && item.outcome.is_tied();
     let cancelled = finished.iter().map(|item| item.outcome.cancelled).sum();
     // If a vote was stopped when it was decided, its samples are biased towards the winner.
     let is_unbiased = cancelled == 0 && task.method.draws_all();
@@ -75,7 +78,7 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
         false => Vec::new(),
     };
     let ranked: Vec<&[Ranked]> = ranked.iter().map(Vec::as_slice).collect();
-    let votes: Vec<bool> = match voted.iter().any(|samples| samples.len() > 1) {
+    let votes: Vec<f64> = match voted.iter().any(|samples| samples.len() > 1) {
         true => voted.iter().filter_map(|samples| weighted_vote(samples)).collect(),
         false => Vec::new(),
     };
@@ -93,17 +96,33 @@ pub fn scores(task: &Task, finished: &[Finished], asked: Option<&[u32]>) -> RunS
             context_full: all().filter(|sample| sample.finish == FinishReason::ContextFull).count(),
         },
         without_answer: if task.has_answers() { all().filter(|sample| sample.answer.is_none()).count() } else { 0 },
-        accuracy: share(chosen.iter().filter(|&&right| right).count(), chosen.len()),
+        accuracy: mean_choice(&chosen),
+        tied: finished.iter().filter(is_tied).count(),
         chosen_by_grader: matches!(task.method, Method::BestOfN { by: BestBy::Grade, .. })
             || task.method.scoring() == Some(&ThoughtScoring::Grade),
         single: mean(unbiased, 1, single),
         pass_at: at_k(unbiased, ks, pass_at_k),
         maj_at: at_k(voted, ks, maj_at_k),
         best_at: at_k(&ranked, ks, |samples, k| best_of_k(samples, k as usize)),
-        weighted_vote: share(votes.iter().filter(|&&right| right).count(), votes.len()),
+        weighted_vote: mean_choice(&votes),
         k_left_out: None,
     };
     RunScores { k_left_out: left_out(task, &scores, finished, asked.unwrap_or_default()), ..scores }
+}
+
+/// Default values of k for pass@k and the like; `samples`: the number of each item. They are 1, 2, 4, ..., or 1, 10 and
+/// 100 if there are many samples, up to the largest number; and the smallest number, for that k covers all items.
+fn usual_ks(samples: impl Iterator<Item = usize> + Clone) -> Vec<u32> {
+    let counts = samples.map(|samples| u32::try_from(samples).unwrap_or(u32::MAX)).filter(|&samples| samples > 0);
+    let (Some(most), Some(fewest)) = (counts.clone().max(), counts.min()) else { return Vec::new() };
+    let base: u32 = if most < MANY_SAMPLES { 2 } else { 10 };
+    let powers = std::iter::successors(Some(1), |k| Some(k * base)).take_while(|&k| k <= most.min(MANY_SAMPLES));
+    // The vote of all samples takes no time, whatever their number.
+    let all = (fewest == most || fewest <= MANY_SAMPLES).then_some(fewest);
+    let mut ks: Vec<u32> = powers.chain(all).collect();
+    ks.sort_unstable();
+    ks.dedup();
+    ks
 }
 
 /// The ks in `asked` without a row in `scores`, and why.
@@ -148,6 +167,15 @@ fn share(right: usize, of: usize) -> Option<Estimate> {
     Some(Estimate { value: right as f64 / of as f64, interval: Some(Interval { low, high }) })
 }
 
+/// The mean of how far the items' choices are right: with Wilson's interval if no choice is tied, else a bootstrap's.
+fn mean_choice(values: &[f64]) -> Option<Estimate> {
+    if values.iter().all(|&value| value == 0.0 || value == 1.0) {
+        return share(values.iter().filter(|&&value| value == 1.0).count(), values.len());
+    }
+    let (value, interval) = statistics::mean(values)?;
+    Some(Estimate { value, interval: interval.map(|(low, high)| Interval { low, high }) })
+}
+
 /// The mean of `value` over the items for which it is defined. If each value is a verdict (the item has `drawn`
 /// samples, all of which count), the interval is Wilson's; otherwise it is from a bootstrap, which gives none if all
 /// values are equal.
@@ -184,6 +212,9 @@ fn at_k<T>(items: &[&[T]], ks: &[u32], value: fn(&[T], u32) -> Option<f64>) -> V
 fn pass_at_k(samples: &[Sample], k: u32) -> Option<f64> {
     let verdicts = samples.iter().map(|sample| sample.correct).collect::<Option<Vec<bool>>>()?;
     let right = verdicts.iter().filter(|&&right| right).count();
+    if k == 1 {
+        return single(samples); // The same number, without the rounding of a product.
+    }
     statistics::pass_at_k(verdicts.len() as u32, right as u32, k)
 }
 
@@ -212,16 +243,26 @@ fn ranked(method: &Method, outcome: &Outcome) -> Option<Vec<Ranked>> {
     samples.iter().zip(scores).map(ranked).collect()
 }
 
-/// Whether the vote weighted by likelihood is right; wrong without any answer. `None` without a grader.
-fn weighted_vote(samples: &[Sample]) -> Option<bool> {
+/// How far the vote weighted by likelihood is right: the share of right answers among those that tie, mostly one; 0
+/// without any answer. `None` without a grader.
+fn weighted_vote(samples: &[Sample]) -> Option<f64> {
     samples.first()?.correct?;
     let votes = samples.iter().filter_map(|sample| Some((sample.answer.as_deref()?, by_token(sample).exp())));
-    Some(weighted_leader(votes).is_some_and(|answer| verdict_on(answer, samples) == Some(true)))
+    let leaders = weighted_leaders(votes);
+    let right = leaders.iter().filter(|answer| verdict_on(answer, samples) == Some(true)).count();
+    Some(right as f64 / leaders.len().max(1) as f64)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::task::Overrides;
+    use offshoot_search::best_of_n::choose_best;
+    use offshoot_search::self_consistency::vote;
 
     fn samples(verdicts: &[bool]) -> Vec<Sample> {
         let sample = |(index, &right): (usize, &bool)| Sample {
@@ -256,7 +297,86 @@ mod tests {
     #[test]
     fn at_k_counts_the_items_that_it_covers() {
         let (two, four) = (samples(&[true, false]), samples(&[true, true, false, false]));
-        let covered: Vec<_> = at_k(&[&two, &four], &KS, pass_at_k).iter().map(|at| (at.k, at.items)).collect();
+        let covered: Vec<_> =
+            at_k(&[&two, &four], &[1, 2, 4, 8], pass_at_k).iter().map(|at| (at.k, at.items)).collect();
         assert_eq!(covered, [(1, 2), (2, 2), (4, 1)]);
+    }
+
+    fn answering(answers: &[&str], right: &str) -> Vec<Sample> {
+        let verdicts: Vec<bool> = answers.iter().map(|&answer| answer == right).collect();
+        let named = samples(&verdicts).into_iter().zip(answers);
+        named.map(|(sample, &answer)| Sample { answer: Some(answer.to_string()), ..sample }).collect()
+    }
+
+    fn task(method: Value) -> Task {
+        let task = json!({"name": "ties", "model": "m", "items": [{"id": "0", "gold": "B"}], "prompt": "", "answer": {},
+            "grade": {"exact": {"field": "gold"}}, "method": method});
+        Task::reload(Path::new("ties.json"), task, &Overrides::default()).expect("a task")
+    }
+
+    #[test]
+    fn the_vote_of_all_samples_is_right_as_often_as_maj_at_all_of_them() {
+        let task = task(json!({"self_consistency": {"samples": 2}}));
+        let finished = |items: &[(usize, &[&str])]| -> Vec<Finished> {
+            let of = |&(index, answers): &(usize, &[&str])| {
+                let outcome = vote(answering(answers, "B"), answers.len(), Some(false));
+                assert_eq!(outcome.prediction.as_deref(), answers.first().copied(), "the first of equals is shown");
+                Finished { index, outcome }
+            };
+            items.iter().map(of).collect()
+        };
+        let tied: Vec<(usize, &[&str])> = (0..10).map(|index| (index, &["A", "B"][..])).collect();
+        let all = scores(&task, &finished(&tied), None);
+        let (accuracy, vote) = (all.accuracy.expect("graded"), all.maj_at.last().expect("two samples").estimate);
+        assert_eq!((accuracy, accuracy.value, accuracy.interval), (vote, 0.5, None), "every item has the same value");
+        assert_eq!((all.tied, all.weighted_vote.map(|vote| vote.value)), (10, Some(0.5)));
+        let page = all.to_string();
+        assert!(page.contains("accuracy    50.0 %") && page.contains("2: 50.0 %"), "{page}");
+        assert!(page.contains("tied        10 items"), "{page}");
+
+        let mixed: [(usize, &[&str]); 3] = [(0, &["A", "B"]), (1, &["B", "B"]), (2, &["A", "C"])];
+        let all = scores(&task, &finished(&mixed), None);
+        assert_eq!(all.accuracy, Some(all.maj_at.last().expect("two samples").estimate));
+        assert_eq!((all.accuracy.map(|accuracy| accuracy.value), all.tied), (Some(0.5), 2));
+        let clear: [(usize, &[&str]); 2] = [(0, &["A", "A"]), (1, &["B", "B"])];
+        let all = scores(&task, &finished(&clear), None);
+        assert_eq!((all.accuracy, all.tied), (share(1, 2), 0), "without ties: Wilson's interval");
+    }
+
+    #[test]
+    fn the_best_of_equal_scores_is_any_of_them() {
+        let task = task(json!({"best_of_n": {"samples": 4, "by": "logprob"}}));
+        let outcome = Outcome { samples: answering(&["A", "B", "B", "A"], "B"), ..Outcome::default() };
+        let mut outcome = choose_best(outcome, BestBy::Logprob);
+        assert_eq!((outcome.chosen, &outcome.tied[..]), (Some(0), &[0, 1, 2, 3][..]));
+        let all = scores(&task, &[Finished { index: 0, outcome: outcome.clone() }], None);
+        let values = [all.accuracy.expect("graded"), all.best_at.last().expect("four samples").estimate];
+        assert_eq!(values.map(|estimate| estimate.value), [0.5, 0.5]);
+        outcome.samples[3].logprob = -0.5;
+        let outcome = choose_best(Outcome { tied: Vec::new(), ..outcome }, BestBy::Logprob);
+        assert_eq!((outcome.chosen, outcome.share_right(), outcome.is_tied()), (Some(3), Some(0.0), false));
+    }
+
+    #[test]
+    fn one_number_looks_the_same_in_every_row() {
+        // 49 of 80 samples are right: 61.25 %. A product of factors and a sum of shares round it to either side.
+        let verdicts: Vec<bool> = (0..80).map(|index| index < 49).collect();
+        let task = task(json!({"sample": {"samples": 80}}));
+        let outcome = Outcome { samples: samples(&verdicts), ..Outcome::default() };
+        let page = scores(&task, &[Finished { index: 0, outcome }], Some(&[1, 2])).to_string();
+        for row in ["one sample", "pass@k      1:", "maj@k       1:", "best@k      1:"] {
+            assert!(page.lines().any(|line| line.starts_with(row) && line.contains(" 61.3 %")), "{row}: {page}");
+        }
+    }
+
+    #[test]
+    fn the_usual_ks_end_with_all_samples() {
+        let ks = |samples: &[usize]| usual_ks(samples.iter().copied());
+        assert_eq!(ks(&[16]), [1, 2, 4, 8, 16]);
+        assert_eq!(ks(&[5, 12, 0]), [1, 2, 4, 5, 8]);
+        assert_eq!(ks(&[200, 200]), [1, 10, 100, 200]);
+        assert_eq!(ks(&[150, 3000]), [1, 10, 100], "the votes of 150 of 3,000 would take long");
+        assert_eq!(ks(&[1]), [1]);
+        assert_eq!(ks(&[]), [0_u32; 0]);
     }
 }

@@ -1,5 +1,5 @@
 //! `offshoot vote`: lets samples vote that were made elsewhere. Reads their texts by item, finds and grades the answers
-//! as a task defines it, and writes each item's vote; no model is loaded.
+//! as a task defines it, and writes each item's vote in the format that the file's name says; no model is loaded.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Write};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::journal::folder::keep;
 use crate::records::table::RecordKind;
-use crate::records::write::write_parquet;
+use crate::records::write::{write_csv, write_parquet};
 use crate::records::{FileRecord, Format, records};
 use crate::task::{Item, Overrides, Task};
 use offshoot_core::error::{Error, Result};
@@ -17,7 +17,7 @@ use offshoot_core::json;
 use offshoot_core::json::{describe, listed, names};
 use offshoot_core::out;
 use offshoot_core::out::files::{WholeFile, check_output, with_ending, write_whole};
-use offshoot_core::setting::{ID, SET, Setting, TEXT};
+use offshoot_core::setting::{ID, OUT, SET, Setting, TEXT};
 use offshoot_engine::FinishReason;
 use offshoot_search::Sample;
 use offshoot_search::self_consistency::vote;
@@ -39,7 +39,8 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// `None`: beside the samples. A file that is there already is kept as `*.before`.
+    /// JSON lines, a JSON list, CSV or Parquet, by its name. `None`: JSON lines beside the samples. A file that is
+    /// there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
@@ -60,12 +61,19 @@ struct VotingTexts {
 pub fn main(options: &VoteOptions) -> Result<()> {
     let path = options.out.clone().unwrap_or_else(|| with_ending(&options.samples, "_votes.jsonl"));
     check_output(&path)?;
+    let format = format_of(&path)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
     let task = task_of(options, &read, most)?;
     let items = task.items(None)?;
     let by_id: HashMap<&str, &Item> = items.iter().map(|item| (item.id.as_str(), item)).collect();
-    let (mut finished, mut lines) = (Vec::new(), String::new());
+    if is_without_rules(&task) {
+        out::aside(format_args!(
+            "note: whole texts vote, because nothing says where in them the answers are ({SET} \
+             answer.regex='#### (.*)' does, or a task file)"
+        ));
+    }
+    let (mut finished, mut lines) = (Vec::new(), Vec::new());
     for VotingTexts { id, texts, .. } in read {
         let Some(&item) = by_id.get(id.as_str()) else {
             let expected = format!("an item of {}", task.items_path().display());
@@ -76,33 +84,60 @@ pub fn main(options: &VoteOptions) -> Result<()> {
         let (n, right) = (samples.len(), samples_correct(item, &samples));
         let no_answer = grade(&task, item, "").correct.is_some().then_some(false);
         let outcome = vote(samples, n, no_answer);
-        let line = json!({
+        let mut line = json!({
             "id": item.id, "question": question_of(&task, item)?, "reference": item.reference(),
             "prediction": outcome.prediction, "correct": outcome.correct, "chosen": outcome.chosen,
             "votes": outcome.votes, "samples": n, "samples_correct": right,
         });
-        lines += &format!("{line}\n");
+        if let (Some(line), [_, ..]) = (line.as_object_mut(), &outcome.tied[..]) {
+            line.insert("tied".to_string(), json!(outcome.tied));
+        }
+        lines.push(line);
         finished.push(Finished { index: item.index, outcome });
     }
     let mut scores = scores(&task, &finished, options.k.as_deref());
     // These need the samples' tokens and log-probabilities, which texts do not have.
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
     keep(&path)?;
-    write(&path, lines)?;
+    write(&path, format, &lines)?;
     match options.json {
         true => json_of("the scores", &scores, &path).and_then(out::line),
         false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
     }
 }
 
-/// As JSON lines, or as Parquet if the name says so.
-fn write(path: &Path, lines: String) -> Result<()> {
-    if Format::of(path) != Some(Format::Parquet) {
-        return write_whole(path, |file| file.write_all(lines.as_bytes()));
+/// The format that the name of the file says, or else JSON lines.
+fn format_of(path: &Path) -> Result<Format> {
+    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
+    match Format::of(path) {
+        Some(_) if is_packed => {
+            Err(Error::value(OUT, "a name without .gz, because votes are not packed", path.display().to_string()))
+        }
+        format => Ok(format.unwrap_or(Format::JsonLines)),
     }
-    let mut out = WholeFile::create(path)?;
-    write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines)), out.writer())?;
-    out.finish()
+}
+
+fn write(path: &Path, format: Format, votes: &[Value]) -> Result<()> {
+    let lines = || votes.iter().map(|vote| format!("{vote}\n")).collect::<String>();
+    match format {
+        Format::JsonLines => write_whole(path, |file| file.write_all(lines().as_bytes())),
+        Format::JsonList => {
+            let list = json::pretty("the votes", votes)?;
+            write_whole(path, |file| writeln!(file, "{list}"))
+        }
+        Format::Csv => write_whole(path, |file| write_csv(RecordKind::Vote, votes, file)),
+        Format::Parquet => {
+            let mut out = WholeFile::create(path)?;
+            write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines())), out.writer())?;
+            out.finish()
+        }
+    }
+}
+
+/// Whether the task has no rule by which a text's answer would be a part of it.
+fn is_without_rules(task: &Task) -> bool {
+    let rules = task.source.get("answer").and_then(Value::as_object);
+    rules.is_none_or(|rules| !rules.keys().any(|key| ["regex", "boxed"].contains(&key.as_str())))
 }
 
 /// The task to vote by: the given one or one of the samples' own fields, with the vote as its method.

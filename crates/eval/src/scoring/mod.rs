@@ -39,7 +39,8 @@ use results::{CandidateOutcome, JudgeResult, Results};
 use samples::{Form, ImportedSample, ImportedSamples};
 use summary::{ScoringSummary, VerdictTally};
 
-/// Default values of k, up to the number of samples.
+/// Default values of k, up to the number of samples: those of the benchmarks' own scorers. The printed summary has the
+/// number of samples, too.
 const USUAL_KS: [u32; 3] = [1, 10, 100];
 
 impl ScoreOptions {
@@ -132,10 +133,11 @@ pub fn score(options: &ScoreOptions, interrupt: &Interrupt) -> Result<()> {
         return Err(Error::value(SAMPLES, "samples of problems that have tests", found));
     }
     let ks = options.ks.as_deref().unwrap_or(&USUAL_KS);
+    let with_all: Vec<u32> = USUAL_KS.into_iter().filter(|&k| k < tally.fewest()).chain([tally.fewest()]).collect();
     let mut summary = ScoringSummary {
         problems: &problems,
         tally: &tally,
-        ks,
+        ks: options.ks.as_deref().unwrap_or(&with_all),
         ks_asked: options.ks.is_some(),
         seconds: started.elapsed(),
         written: vec![&lines],

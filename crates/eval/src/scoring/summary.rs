@@ -113,9 +113,14 @@ impl VerdictTally {
         self.attempted() + self.left_out.values().filter(|left_out| left_out.samples > 0).count()
     }
 
+    /// The smallest number of samples of a problem that has any; 0 if none has.
+    pub fn fewest(&self) -> u32 {
+        self.samples.iter().copied().filter(|samples| *samples > 0).min().unwrap_or(0)
+    }
+
     /// pass@k for each k up to the smallest number of samples of a problem that has any.
     pub fn pass_at(&self, right: &[u32], ks: &[u32]) -> Vec<PassAt> {
-        let fewest = self.samples.iter().copied().filter(|samples| *samples > 0).min().unwrap_or(0);
+        let fewest = self.fewest();
         let of_k = |k: u32| {
             let values: Vec<f64> =
                 self.samples.iter().zip(right).filter_map(|(n, c)| statistics::pass_at_k(*n, *c, k)).collect();

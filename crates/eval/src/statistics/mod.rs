@@ -38,6 +38,14 @@ pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
     if k == 0 || k > drawn {
         return None;
     }
+    // The only subset, and single samples: their shares are known without rounding.
+    if k == drawn {
+        return Some(leaders_right(groups));
+    }
+    if k == 1 {
+        let right: u32 = groups.iter().filter(|(_, right)| *right).map(|(count, _)| count).sum();
+        return Some(f64::from(right) / f64::from(drawn));
+    }
     let draw = BinomialDraw::new(drawn as usize, k as usize);
     let counts: Vec<Vec<f64>> = groups.iter().map(|&(count, _)| draw.counts(count as usize)).collect();
     let silence = draw.counts(silent as usize);
@@ -49,6 +57,13 @@ pub fn maj_at_k(groups: &[(u32, bool)], silent: u32, k: u32) -> Option<f64> {
         }
     }
     Some((wins / draw.total()).clamp(0.0, 1.0))
+}
+
+/// The share of right answers among those with the most votes; 0 without votes. `groups` as in [`maj_at_k`].
+fn leaders_right(groups: &[(u32, bool)]) -> f64 {
+    let most = groups.iter().map(|(count, _)| *count).max().unwrap_or(0);
+    let leaders: Vec<bool> = groups.iter().filter(|(count, _)| *count == most).map(|(_, right)| *right).collect();
+    leaders.iter().filter(|&&right| right).count() as f64 / leaders.len().max(1) as f64
 }
 
 /// Choosing k of n samples, modelled as n independent coins of probability k/n that show exactly k heads: then the

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::shown::{ShownItem, ShownRun};
+use super::totals::SummaryTotals;
 use crate::journal::{AttentionFile, settle};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::{ITEM, RESUME, TREES};
@@ -44,7 +45,9 @@ pub fn read(folder: &Path, wanted: Option<&str>) -> Result<ShownRun> {
         name.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned());
     let items = recorded(folder, wanted)?;
     let attention = AttentionFile::read(folder)?;
-    Ok(ShownRun { name, items: items.into_iter().map(|item| show(item, &attention)).collect() })
+    let items = items.into_iter().map(|item| show(item, &attention)).collect();
+    let summary = if wanted.is_none() { SummaryTotals::read(folder) } else { None };
+    Ok(ShownRun::new(name, items, summary.as_ref()))
 }
 
 /// All items of a run, or the item `wanted`, sorted by index.

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::totals::RunTotals;
 use crate::report::LevelUse;
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures::{bytes, count, counted};
+use offshoot_core::figures::{bytes, count, counted, times};
 use offshoot_core::out::svg::{Anchor, Font, LINE, Svg, width_of};
 
 const WIDTH: f64 = 1000.0;
@@ -170,18 +171,17 @@ impl SummaryFile {
 
     fn draw_totals(&self, svg: &mut Svg, top: f64) {
         svg.line((MARGIN, top), (WIDTH - MARGIN, top), 1.0, LINE);
-        let sum = |of: fn(&LevelUse) -> u64| self.levels.iter().map(of).sum::<u64>();
-        let (tokens, unshared) = (sum(|level| level.tokens), sum(|level| level.tokens_unshared));
+        let RunTotals { tokens, tokens_unshared: unshared, .. } = RunTotals::of_levels(&self.levels);
+        let tokens = tokens.expect("levels count their tokens");
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
-        let times = |some: u64, all: u64| all as f64 / some.max(1) as f64;
         let computed = format!(
-            "All levels: {} tokens computed instead of {}: {:.1} times fewer.",
+            "All levels: {} tokens computed instead of {}: {} times fewer.",
             count(tokens),
             count(unshared),
             times(tokens, unshared)
         );
         let held = format!(
-            "Keys and values at most {} instead of {}: {:.1} times less.",
+            "Keys and values at most {} instead of {}: {} times less.",
             bytes(kv),
             bytes(kv_unshared),
             times(kv, kv_unshared)

@@ -8,6 +8,7 @@ mod levels;
 mod outline;
 mod page;
 mod shown;
+mod totals;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use offshoot_search::tree::Trace;
 pub use ends::{SampleEnd, ends};
 pub use folder::{RecordedItem, lines, read, recorded};
 pub use shown::{ShownItem, ShownNode, ShownRun};
+pub use totals::RunTotals;
 
 /// The options of `offshoot tree`.
 #[derive(Clone, Debug, Default)]
@@ -80,17 +82,22 @@ pub fn show(options: &ViewOptions) -> Result<()> {
     Ok(())
 }
 
+/// What a page calls a tree without a name.
+const NAMELESS: &str = "Sampling tree";
+
 /// One tree as a page that needs no other file.
 pub fn html_of(trace: Trace) -> Result<String> {
-    let name = trace.item.clone();
-    let item = ShownItem::new(Map::new(), Vec::new(), trace, Vec::new());
-    page::html(&ShownRun { name, items: vec![item] })
+    let name = if trace.item.is_empty() { NAMELESS.to_string() } else { trace.item.clone() };
+    let facts = Map::from_iter([("id".to_string(), json!(name))]);
+    let item = ShownItem::new(facts, Vec::new(), trace, Vec::new());
+    page::html(&ShownRun::new(name, vec![item], None))
 }
 
-/// `{"format": "offshoot-trees-1", "run", "items": [...]}`: an item is its line of `items.jsonl` with `notes` (about
+/// `{"format": "offshoot-trees-1", "run", "totals", "items": [...]}`: the totals of all items, which share prompts, as
+/// [`RunTotals`]; an item is its line of `items.jsonl` with `notes` (about
 /// missing data), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
 pub fn to_json(run: &ShownRun) -> Result<String> {
-    let trees = json!({ "format": "offshoot-trees-1", "run": run.name, "items": run.items });
+    let trees = json!({ "format": "offshoot-trees-1", "run": run.name, "totals": run.totals, "items": run.items });
     json::text("a tree", &trees).map(|text| text + "\n")
 }
 

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::shown::{ShownItem, ShownNode, ShownRun};
-use offshoot_core::figures::{bytes, count};
+use super::totals::RunTotals;
+use offshoot_core::figures::{bytes, count, times};
 use offshoot_core::setting::{HTML, ITEM};
 use offshoot_engine::ForkKind;
 use offshoot_search::tree::NodeState;
@@ -25,6 +26,10 @@ pub fn text(run: &ShownRun, whole: bool) -> String {
     let rest = run.items.len() - shown;
     if rest > 0 {
         text += &format!("{rest} more items: {ITEM} ID shows one of them, {HTML} FILE all in a page\n");
+    }
+    if let ([_, _, ..], RunTotals { tokens: Some(tokens), tokens_unshared, .. }) = (&run.items[..], run.totals) {
+        let (all, ratio) = (count(tokens_unshared), times(tokens, tokens_unshared));
+        text += &format!("all items: {} tokens held, {all} without sharing ({ratio} x)\n", count(tokens));
     }
     text
 }

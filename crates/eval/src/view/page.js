@@ -12,22 +12,7 @@ let found = [];
 
 function showRun() {
   part("run-name").textContent = run.run;
-  const graded = run.items.filter((item) => typeof item.correct === "boolean");
-  const sum = (of) => run.items.reduce((all, item) => all + of(item), 0);
-  const facts = [["items", count(run.items.length)], ["nodes", count(sum((item) => item.nodes))]];
-  if (graded.length > 0) {
-    const right = graded.filter((item) => item.correct).length;
-    facts.push(["right",
-      `${count(right)} of ${count(graded.length)} (${((100 * right) / graded.length).toFixed(1)}\u00a0%)`]);
-  }
-  const held = sum((item) => item.held);
-  const unshared = sum((item) => item.unshared);
-  facts.push(["tokens held", count(held)],
-    ["without sharing", `${count(unshared)} (${(unshared / Math.max(held, 1)).toFixed(1)} ×)`]);
-  if (run.items.every((item) => item.kv_bytes_per_token !== null) && run.items.length > 0) {
-    facts.push(["keys and values", bytes(sum((item) => item.held * item.kv_bytes_per_token))]);
-  }
-  facts.forEach(([name, value]) => part("run-facts").append(element("dt", "", name), element("dd", "", value)));
+  run.facts.forEach(([name, value]) => part("run-facts").append(element("dt", "", name), element("dd", "", value)));
   run.items.forEach((item, number) => {
     const row = element("li");
     row.id = `choice-${number}`;
@@ -43,6 +28,16 @@ function showRun() {
   });
 }
 
+/** Scrolls the list of items alone: a page around this one stays where it is. */
+function bringIntoSight(row) {
+  const [inner, outer] = [row.getBoundingClientRect(), list.getBoundingClientRect()];
+  if (inner.top < outer.top) {
+    list.scrollTop -= outer.top - inner.top;
+  } else if (inner.bottom > outer.bottom) {
+    list.scrollTop += inner.bottom - outer.bottom;
+  }
+}
+
 function showItem(number) {
   shown = number;
   for (const row of list.children) {
@@ -50,7 +45,7 @@ function showItem(number) {
     row.classList.toggle("selected", selected);
     row.setAttribute("aria-selected", selected);
   }
-  list.children[number].scrollIntoView({ block: "nearest" });
+  bringIntoSight(list.children[number]);
   list.setAttribute("aria-activedescendant", `choice-${number}`);
   const tree = treeOf(number);
   const { item, nodes, held } = tree;
@@ -70,6 +65,9 @@ function showItem(number) {
   const reference = item.reference;
   if (typeof reference === "string" || typeof reference === "number") {
     facts.splice(1, 0, `reference ${visible(String(reference).slice(0, 80))}`);
+  }
+  if (Array.isArray(item.tied)) {
+    facts.splice(1, 0, `first of ${count(item.tied.length)} that tie`);
   }
   part("item-facts").textContent = facts.join(" · ");
   part("notes").replaceChildren(...item.notes.map((note) => element("p", "", note)));
@@ -198,7 +196,10 @@ part("show-pruned").addEventListener("change", (event) => {
 showRun();
 if (run.items.length > 0) {
   showItem(0);
-  part("outline").focus();
+  // In a frame, as in a notebook, the keys belong to the page around it until somebody clicks here.
+  if (window.parent === window) {
+    part("outline").focus();
+  }
 } else {
   part("notes").append(element("p", "", "No item has finished and no sample is on disk."));
 }

@@ -6,8 +6,11 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::shown::{ShownItem, ShownRun};
+use super::totals::RunTotals;
 use offshoot_core::error::Result;
+use offshoot_core::figures::{bytes, count, counted, percent, times};
 use offshoot_core::json;
+use offshoot_core::setting::TREES;
 
 const FRAME: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -20,8 +23,9 @@ const LISTED: [&str; 4] = ["id", "index", "prediction", "correct"];
 /// The page. `{{NAME}}` in the frame is a placeholder for one of its parts; each is inserted once, so that no part can
 /// name another.
 pub fn html(run: &ShownRun) -> Result<String> {
+    let items: Vec<Value> = run.items.iter().map(listed).collect();
     let mut data =
-        block("run", &json!({ "run": run.name, "items": run.items.iter().map(listed).collect::<Vec<_>>() }))?;
+        block("run", &json!({ "run": run.name, "totals": run.totals, "facts": facts(run), "items": items }))?;
     for (number, item) in run.items.iter().enumerate() {
         data += &block(&format!("item-{number}"), item)?;
     }
@@ -47,6 +51,26 @@ pub fn html(run: &ShownRun) -> Result<String> {
         rest = after;
     }
     Ok(page + rest)
+}
+
+/// The facts of the run above the list of its items, with their names. Here, so that they look as in the summary.
+fn facts(run: &ShownRun) -> Vec<(&'static str, String)> {
+    let nodes: usize = run.items.iter().map(|item| item.trace.nodes.len()).sum();
+    let mut facts = vec![("items", count(run.items.len() as u64)), ("nodes", count(nodes as u64))];
+    let graded: Vec<bool> = run.items.iter().filter_map(|item| item.facts.get("correct")?.as_bool()).collect();
+    if !graded.is_empty() {
+        let (right, all) = (graded.iter().filter(|&&right| right).count() as u64, graded.len() as u64);
+        facts.push(("right", format!("{} of {} ({})", count(right), count(all), percent(right as f64 / all as f64))));
+    }
+    if let Some((accuracy, tied @ 1..)) = run.accuracy {
+        facts.push(("accuracy", format!("{}, {} tied", percent(accuracy), counted(tied as u64, "item"))));
+    }
+    let RunTotals { tokens, tokens_unshared, kv_bytes } = run.totals;
+    let ratio = tokens.map_or(String::new(), |tokens| format!(" ({} ×)", times(tokens, tokens_unshared)));
+    let held = tokens.map_or_else(|| format!("not kept: {TREES} records what items share"), count);
+    facts.extend([("tokens held", held), ("without sharing", format!("{}{ratio}", count(tokens_unshared)))]);
+    facts.extend(kv_bytes.map(|of_all| ("keys and values", bytes(of_all))));
+    facts
 }
 
 /// An item's entry in the list of items.

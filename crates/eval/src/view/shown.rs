@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::ends::{SampleEnd, ends};
+use super::totals::{RunTotals, SummaryTotals};
 use crate::report::is_zero;
 use offshoot_search::tree::{Trace, TraceNode};
 
@@ -14,6 +15,18 @@ pub struct ShownRun {
     /// The name of its folder.
     pub name: String,
     pub items: Vec<ShownItem>,
+    pub totals: RunTotals,
+    /// The run's accuracy and the number of items whose answers tie, if the summary has them.
+    pub accuracy: Option<(f64, usize)>,
+}
+
+impl ShownRun {
+    /// `summary`: of exactly these items; `None`: there is none.
+    pub(super) fn new(name: String, items: Vec<ShownItem>, summary: Option<&SummaryTotals>) -> Self {
+        let totals = summary.and_then(SummaryTotals::totals).unwrap_or_else(|| RunTotals::of_items(&items));
+        let accuracy = summary.and_then(|summary| Some((summary.accuracy()?, summary.tied)));
+        Self { name, items, totals, accuracy }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -57,7 +57,15 @@ impl VoteTally {
 
     /// The answer with the most votes; of equal ones, the one with the smallest sample index.
     pub fn leader(&self) -> Option<&Votes> {
-        self.votes.iter().max_by_key(|votes| (votes.count, std::cmp::Reverse(votes.first)))
+        self.leaders().first().copied()
+    }
+
+    /// The answers with the most votes, by their smallest sample index; several if they tie.
+    pub fn leaders(&self) -> Vec<&Votes> {
+        let most = self.first_two().0;
+        let mut leaders: Vec<&Votes> = self.votes.iter().filter(|votes| votes.count == most).collect();
+        leaders.sort_by_key(|votes| votes.first);
+        leaders
     }
 
     /// The votes of the first and of the second answer.
@@ -87,5 +95,6 @@ mod tests {
             tally.add(sample, Some(value));
         }
         assert_eq!(tally.leader().map(|v| (v.value.as_str(), v.count, v.first)), Some(("b", 2, 1)));
+        assert_eq!(tally.leaders().iter().map(|v| v.value.as_str()).collect::<Vec<_>>(), ["b", "a"]);
     }
 }

@@ -178,6 +178,11 @@ fn the_best_is_what_the_measure_says() {
     assert_eq!((graded.chosen, graded.correct), (Some(2), Some(true)), "the first that is right");
     let wrong = best(texts(&["1", "2"]), BestBy::Grade);
     assert_eq!((wrong.chosen, wrong.correct), (Some(0), Some(false)), "of equals the smallest index");
+    assert!(wrong.tied.is_empty() && graded.tied.is_empty(), "all that could be chosen have one verdict");
+    let equal = || ["6", "7", "8"].map(|text| ScriptedReply::text(text).logprob(-0.5)).to_vec();
+    let tied = best(equal(), BestBy::Logprob);
+    assert_eq!((tied.chosen, tied.correct, &tied.tied[..]), (Some(0), Some(false), &[0, 1, 2][..]));
+    assert_eq!((tied.share_right(), tied.is_tied()), (Some(1.0 / 3.0), true));
 }
 
 #[test]

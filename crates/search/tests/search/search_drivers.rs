@@ -248,6 +248,17 @@ fn equal_steps_are_one_and_count_as_many() {
 }
 
 #[test]
+fn equal_votes_tie_unless_values_weigh_them() {
+    for (by, tied) in [(Decide::Vote, vec![0, 1]), (Decide::WeightedVote, Vec::new())] {
+        let mut tree = model("bbaa", 1, last_letter);
+        let (root, how) = (tree.root(), beams(4, 1, by));
+        let outcome = search(by_question(), 40, false, |s, job| step_beam(&mut tree, root, &how, s, job)).unwrap();
+        assert_eq!(outcome.votes.iter().map(|(_, votes)| *votes).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!((outcome.prediction.as_deref(), &outcome.tied), (Some("a"), &tied), "{by:?}");
+    }
+}
+
+#[test]
 fn subtrees_know_nothing_of_each_other() {
     let mut tree = model("dcba", 3, last_letter);
     let (root, how) = (tree.root(), beams(4, 2, Decide::Vote));
