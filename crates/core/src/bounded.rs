@@ -45,8 +45,10 @@ pub enum Stopped {
     Depth,
     /// It panicked, with this message.
     Panic(String),
-    /// The helper, a process or a thread, does not start, or ends for another reason.
+    /// The helper does not start, or ends for another reason.
     NoHelper(io::Error),
+    /// Without a helper: the thread that would do it does not start.
+    NoThread(io::Error),
 }
 
 impl fmt::Display for Stopped {
@@ -56,7 +58,8 @@ impl fmt::Display for Stopped {
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
             Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),
-            Stopped::NoHelper(error) => write!(f, "its helper fails ({})", Refused(error)),
+            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({})", Refused(error)),
+            Stopped::NoThread(error) => write!(f, "no thread starts for it ({})", Refused(error)),
         }
     }
 }
@@ -82,7 +85,7 @@ impl Work {
     /// It exceeds a bound, or panics; the helper does not start.
     pub fn call(&self, bounds: Bounds, request: &[u8]) -> Result<Vec<u8>, Stopped> {
         let Some(executable) = EXECUTABLE.get() else {
-            let done = on_large_stack(|| caught(|| (self.run)(request))).map_err(Stopped::NoHelper)?;
+            let done = on_large_stack(|| caught(|| (self.run)(request))).map_err(Stopped::NoThread)?;
             return done.map_err(Stopped::Panic);
         };
         let rested = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -45,6 +45,10 @@ enum OpenBackend {
 }
 
 impl Opened {
+    pub(super) fn is_cpu(&self) -> bool {
+        matches!(self.backend, OpenBackend::Cpu(_))
+    }
+
     /// Runs `work` on the device. This is the only place that distinguishes devices.
     pub fn with<W: OnDevice>(self, work: W) -> Result<W::Output> {
         match self.backend {
