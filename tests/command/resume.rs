@@ -215,7 +215,8 @@ fn a_run_goes_on_where_its_files_were_moved() {
     fs::create_dir_all(old.join("parts")).expect("writable");
     fs::rename(folder.path().join("task.json"), old.join("task.json")).expect("writable");
     fs::rename(folder.path().join("items.jsonl"), old.join("parts/items.jsonl")).expect("writable");
-    let items = |folder: &Path| format!("items={{\"path\": {:?}}}", folder.join("parts/*.jsonl"));
+    let items =
+        |folder: &Path| format!("items={{\"path\": {:?}, \"matched\": \"part\"}}", folder.join("parts/*.jsonl"));
     let again = |at: &Path, more: &[&str]| {
         run(
             at,

@@ -20,7 +20,7 @@ pub struct FreeMemory {
 pub enum Limit {
     Machine,
     ControlGroup,
-    /// RLIMIT_AS: of all that is mapped, touched or not.
+    /// RLIMIT_AS: of all that is mapped, touched or not. Half of it counts as free.
     AddressSpace,
     /// RLIMIT_DATA.
     DataSegment,
@@ -37,6 +37,8 @@ pub fn free() -> FreeMemory {
     let machine = text(Path::new("/proc/meminfo")).and_then(|facts| available(&facts)).unwrap_or_else(physical_bytes);
     let group = text(Path::new("/proc/self/cgroup")).and_then(|groups| left_in_groups(&groups));
     let [address_space, data] = left_of_process();
+    // Stacks of threads and what allocators reserve count, too.
+    let address_space = address_space.map(|bytes| bytes / 2);
     let limits = [(group, Limit::ControlGroup), (address_space, Limit::AddressSpace), (data, Limit::DataSegment)];
     let mut free = FreeMemory { bytes: machine, limit: Limit::Machine };
     for (bytes, limit) in limits {
@@ -60,7 +62,7 @@ impl fmt::Display for FreeMemory {
         match self.limit {
             Limit::Machine => f.write_str(&bytes),
             Limit::ControlGroup => write!(f, "{bytes} (the limit of the control group leaves so much)"),
-            Limit::AddressSpace => write!(f, "{bytes} (`ulimit -v` leaves so much)"),
+            Limit::AddressSpace => write!(f, "{bytes} (half of what `ulimit -v` leaves)"),
             Limit::DataSegment => write!(f, "{bytes} (`ulimit -d` leaves so much)"),
         }
     }
@@ -260,6 +262,6 @@ mod tests {
     #[test]
     fn a_limit_of_the_process_is_named() {
         let free = FreeMemory { bytes: 1 << 20, limit: Limit::AddressSpace };
-        assert_eq!(free.to_string(), "1.00 MiB (`ulimit -v` leaves so much)");
+        assert_eq!(free.to_string(), "1.00 MiB (half of what `ulimit -v` leaves)");
     }
 }
