@@ -233,7 +233,7 @@ impl ModelBuilder {
 
     /// Keeps computed prompts in a folder, at most so many bytes, for models that are opened later.
     pub fn prefix_store(mut self, folder: impl AsRef<Path>, most_bytes: u64) -> Self {
-        self.options.prefix_store = Some(PrefixFolder { path: folder.as_ref().to_path_buf(), most_bytes });
+        self.options.prefix_store = Some(PrefixFolder::new(folder.as_ref().to_path_buf(), most_bytes));
         self
     }
 

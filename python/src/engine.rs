@@ -108,7 +108,7 @@ impl Engine {
             },
         };
         let most_bytes = (prefix_store_size * f64::from(1 << 30)) as u64;
-        let prefix_store = prefix_store.map(|path| PrefixFolder { path, most_bytes });
+        let prefix_store = prefix_store.map(|path| PrefixFolder::new(path, most_bytes));
         let launched = py.detach(|| -> Result<_> {
             set_threads(threads)?;
             EngineOptions { devices, budget, plan: Some(planner), prefix_store }.open(&model)

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::words::REASONINGS;
+use super::words::{REASONINGS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
+use offshoot_engine::StoredPrefixes;
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
@@ -77,6 +78,9 @@ pub struct ServeArgs {
     pub chunk_interval: u64,
     #[command(flatten)]
     pub engine: LaunchArgs,
+    /// Whose prefixes are written to --prefix-store
+    #[arg(long, value_parser = one_of(STORED_PREFIXES), default_value = "prompts", requires = "prefix_store")]
+    pub prefix_store_keeps: StoredPrefixes,
 }
 
 /// Prompt tokens of all requests that have not ended.
@@ -97,6 +101,10 @@ fn port(text: &str) -> Result<u16> {
 impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
+        let mut engine = args.engine.on(devices);
+        if let Some(store) = &mut engine.prefix_store {
+            store.keeps = args.prefix_store_keeps;
+        }
         ServeOptions {
             model: args.model,
             host: args.host,
@@ -106,7 +114,7 @@ impl ServeArgs {
             seed: args.seed,
             reasoning: args.reasoning,
             has_page: !args.no_page,
-            engine: args.engine.on(devices),
+            engine,
             data: args.data,
             prefixes: args.prefixes,
             limits: ServeLimits {

@@ -1,6 +1,7 @@
 //! The words of options that the command alone has.
 
 use offshoot_args::words::Word;
+use offshoot_engine::StoredPrefixes;
 use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
@@ -21,6 +22,12 @@ pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
 pub(super) const REASONINGS: &[Word<Reasoning>] = &[
     ("keep", Reasoning::Keep, "It stays in `content`"),
     ("split", Reasoning::Split, "It goes to `reasoning_content`"),
+];
+
+/// Whose prefixes a server writes to its prefix store.
+pub(super) const STORED_PREFIXES: &[Word<StoredPrefixes>] = &[
+    ("prompts", StoredPrefixes::Prompts, "Those of every client's prompts, whose texts keys and values tell"),
+    ("pinned", StoredPrefixes::Pinned, "Those of --prefix alone"),
 ];
 
 pub(super) const PREDICTIONS: &[Word<Predict>] = &[

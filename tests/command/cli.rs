@@ -601,6 +601,23 @@ fn a_full_disk_is_said_and_what_fitted_is_summed_up() {
     }
 }
 
+/// A limit that the shell set is named by whatever it ends, and before it ends anything.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_the_address_space_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    for kibibytes in [200_000, 1 << 20] {
+        let out = folder.path().join(kibibytes.to_string());
+        let ran = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
+            .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+            .output()
+            .expect("sh is there");
+        assert!(stderr(&ran).contains("ulimit -v"), "{kibibytes} KiB: {}", stderr(&ran));
+    }
+}
+
 #[test]
 fn a_verbose_run_says_each_step() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -207,6 +207,41 @@ fn another_model_task_or_file_is_refused_by_name() {
     refuses(&again(&[]), &["manifest.json", "files.items.jsonl"]);
 }
 
+/// What counts is what files hold: where they lie may change between the parts of a run.
+#[test]
+fn a_run_goes_on_where_its_files_were_moved() {
+    let folder = task_folder(|task| task["sampling"]["max_tokens"] = json!(4));
+    let (old, new) = (folder.path().join("old"), folder.path().join("new/deeper"));
+    fs::create_dir_all(old.join("parts")).expect("writable");
+    fs::rename(folder.path().join("task.json"), old.join("task.json")).expect("writable");
+    fs::rename(folder.path().join("items.jsonl"), old.join("parts/items.jsonl")).expect("writable");
+    let items =
+        |folder: &Path| format!("items={{\"path\": {:?}, \"matched\": \"part\"}}", folder.join("parts/*.jsonl"));
+    let again = |at: &Path, more: &[&str]| {
+        run(
+            at,
+            &[&["run", "task.json", "--out", "out", "--samples", "1", "--resume", "--set", &items(at)], more].concat(),
+        )
+    };
+    succeeds(again(&old, &["--limit", "1"]));
+    fs::create_dir_all(new.parent().expect("it is below one")).expect("writable");
+    fs::rename(&old, &new).expect("writable");
+    succeeds(again(&new, &["--limit", "2"]));
+    assert_eq!(whole_lines(&new, "out"), 2);
+    // What the results were made from is found from them, also where nothing names it.
+    fs::rename(&new, &old).expect("writable");
+    let fixed = format!("items.path={:?}", old.join("parts/*.jsonl"));
+    succeeds(run(folder.path(), &["rescore", "old/out", "--set", &fixed]));
+
+    let path = old.join("parts/items.jsonl");
+    let text = fs::read_to_string(&path).expect("readable");
+    fs::write(&path, text.replace("Tom", "Tim")).expect("writable");
+    refuses(&again(&old, &["--limit", "2"]), &["manifest.json", "items.jsonl"]);
+    fs::write(&path, text).expect("writable");
+    fs::rename(&path, old.join("parts/others.jsonl")).expect("writable");
+    refuses(&again(&old, &["--limit", "2"]), &["manifest.json"]);
+}
+
 /// Files that no string of the task names: those of a pattern, and the examples that each item has in a file of its
 /// own.
 #[test]

@@ -29,7 +29,8 @@ pub struct MachineArgs {
     pub devices: Option<Devices>,
 
     /// Divide one model among so many devices, 1, 2, 4 or 8: those of --devices, else the chosen one and those after
-    /// it. With --deterministic, samples do not depend on their number
+    /// it. With --deterministic, and always on the CPU, samples do not depend on their number; those of a CPU without
+    /// this option are others
     #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>(1..=8))]
     pub tensor_parallel: Option<usize>,
 

@@ -95,7 +95,7 @@ pub struct PrefixStoreArgs {
 impl From<PrefixStoreArgs> for Option<PrefixFolder> {
     fn from(args: PrefixStoreArgs) -> Self {
         let most_bytes = (args.prefix_store_size * f64::from(1 << 30)) as u64;
-        args.prefix_store.map(|path| PrefixFolder { path, most_bytes })
+        args.prefix_store.map(|path| PrefixFolder::new(path, most_bytes))
     }
 }
 

@@ -16,6 +16,8 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::memory::Refused;
+
 /// What one call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -45,6 +47,8 @@ pub enum Stopped {
     Panic(String),
     /// The helper does not start, or ends for another reason.
     NoHelper(io::Error),
+    /// Without a helper: the thread that would do it does not start.
+    NoThread(io::Error),
 }
 
 impl fmt::Display for Stopped {
@@ -54,7 +58,8 @@ impl fmt::Display for Stopped {
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
             Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),
-            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({error})"),
+            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({})", Refused(error)),
+            Stopped::NoThread(error) => write!(f, "no thread starts for it ({})", Refused(error)),
         }
     }
 }
@@ -80,7 +85,8 @@ impl Work {
     /// It exceeds a bound, or panics; the helper does not start.
     pub fn call(&self, bounds: Bounds, request: &[u8]) -> Result<Vec<u8>, Stopped> {
         let Some(executable) = EXECUTABLE.get() else {
-            return on_large_stack(|| caught(|| (self.run)(request)).map_err(Stopped::Panic));
+            let done = on_large_stack(|| caught(|| (self.run)(request))).map_err(Stopped::NoThread)?;
+            return done.map_err(Stopped::Panic);
         };
         let rested = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // A process forked from the one that started a helper has the same end of its stream.
@@ -93,12 +99,16 @@ impl Work {
 }
 
 /// Runs `work` where recursion ends by the library's own limits (minijinja's fuel) and not by that of the stack.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+///
+/// # Errors
+///
+/// The thread does not start.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     /// Address space, of which what is not touched takes no memory.
     const BYTES: usize = 512 << 20;
     thread::scope(|scope| {
         let started = thread::Builder::new().stack_size(BYTES).spawn_scoped(scope, work);
-        started.expect("a thread can be started").join().expect("panics are caught inside")
+        started.map(|started| started.join().expect("panics are caught inside"))
     })
 }
 

@@ -15,6 +15,7 @@ pub mod input;
 pub mod interrupt;
 pub mod json;
 pub mod mapped;
+pub mod memory;
 pub mod mix;
 mod named;
 pub mod out;

@@ -9,7 +9,7 @@ use super::gemm::CpuWeights;
 use super::kv::KvStore;
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
-use super::{activation, attention, delta_rule, gemm, kv, memory, norm, rope, sampling, sums};
+use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
     ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
@@ -18,6 +18,7 @@ use offshoot_backend::{
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_core::memory::free_bytes;
 use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, Member, NewPage};
 
@@ -164,7 +165,7 @@ impl Backend for Cpu {
     }
 
     fn free_bytes(&self) -> Result<usize> {
-        Ok(memory::free_bytes())
+        Ok(free_bytes())
     }
 
     fn multiplies(&self, _: WeightFormat) -> bool {

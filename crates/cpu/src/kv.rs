@@ -29,6 +29,7 @@ use super::{Cores, CpuBuffer, Isa};
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, e4m3};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
+use offshoot_core::memory::Refused;
 use offshoot_kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 16;
@@ -315,7 +316,11 @@ impl KvStore {
 
 fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
     let bytes = KvStore::page_bytes(shape) * shape.pages;
-    Error::value("memory for keys and values", "a size that the system can map", format!("{bytes} bytes: {source}"))
+    Error::value(
+        "memory for keys and values",
+        "a size that the system can map",
+        format!("{bytes} bytes: {}", Refused(source)),
+    )
 }
 
 /// A copy of `qkv` with keys and values rounded to e4m3, which every dtype represents exactly.

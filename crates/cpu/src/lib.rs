@@ -43,6 +43,5 @@ pub use gemm::CpuWeights;
 pub use isa::Isa;
 pub use kv::KvStore;
 pub use levels::CpuLevelRows;
-pub use memory::free_bytes;
 pub use step::CpuStep;
 pub use team::{Cores, Team};

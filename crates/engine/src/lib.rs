@@ -72,7 +72,7 @@ pub(crate) use place::QueueKey;
 pub use place::{Priority, RootOptions};
 pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_costs::PrefixCosts;
-pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions};
+pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions, StoredPrefixes};
 pub use receiver::{EventReceiver, First, wait};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
 pub use sampled_lengths::SampledLengths;

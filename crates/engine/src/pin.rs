@@ -59,7 +59,7 @@ impl EngineHandle {
 }
 
 impl Engine {
-    /// Counts the pages of all pins, if pins came or went.
+    /// Counts the pages of all pins, and has them stored, if pins came or went.
     pub(super) fn count_pins(&mut self) {
         if !std::mem::take(&mut self.scheduler.pins_changed) {
             return;
@@ -69,5 +69,6 @@ impl Engine {
             self.cache.prefix.add_path(&mut usage, segment);
         }
         self.cache.pinned_pages = usage.pages();
+        self.note_pins();
     }
 }

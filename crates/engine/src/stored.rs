@@ -240,14 +240,13 @@ impl Engine {
 
     /// The chunks of given tokens that `rows`, not marked as computed yet, complete.
     pub(super) fn completed_chunks(&self, rows: &[ScheduledRow]) -> Vec<(BranchId, usize, SegmentId)> {
-        if self.cache.store.is_none() {
-            return Vec::new();
-        }
+        let Some(store) = &self.cache.store else { return Vec::new() };
         let prefix = &self.cache.prefix;
         let ends = rows.iter().filter(|row| {
             let (position, segment) = (row.at.position as usize, row.at.segment);
             let branch = &self.branches[&row.branch];
             (position + 1).is_multiple_of(CHUNK_TOKENS)
+                && store.keeps(branch)
                 && branch.is_given(position)
                 && prefix.computed(segment) <= row.at.position
                 && !prefix.is_pending(segment)
@@ -265,6 +264,23 @@ impl Engine {
                 store.note(&self.branches[&branch], end, mark, with_state);
             }
         }
+    }
+
+    /// Notes what pins share with prompts that were computed before: those were not theirs then.
+    pub(super) fn note_pins(&mut self) {
+        if self.cache.store.is_none() {
+            return;
+        }
+        let prefix = &self.cache.prefix;
+        let mut chunks = Vec::new();
+        for id in self.scheduler.pins() {
+            let branch = &self.branches[&id];
+            let ends = (CHUNK_TOKENS..=branch.given()).step_by(CHUNK_TOKENS);
+            if let Some(path) = branch.kept() {
+                chunks.extend(ends.map(|end| (id, end, prefix.owner(path, position(end) - 1))));
+            }
+        }
+        self.note_chunks(chunks);
     }
 
     /// Copies one chunk to host memory and hands it to the writer, if that has room.

@@ -17,7 +17,7 @@ use offshoot_core::setting::{DEVICE_PROFILE, WEIGHTS};
 use offshoot_kv::plan::PlanHints;
 use offshoot_launch::{Demand, EngineBudget, EngineOptions, ModelSource, gpu_names};
 use offshoot_model::{ModelConfig, Quantisation, RunnerFacts, SharedKeys};
-use offshoot_sim::{DeviceProfile, Sim};
+use offshoot_sim::{BackendKind, DeviceProfile, Sim};
 
 /// Default host memory for preempted branches: the most that a run would take, because the memory of this machine says
 /// nothing about the simulated one.
@@ -104,12 +104,14 @@ impl DescribedDevice {
             None => note_on_default(&one.name, &gpu_names()),
         };
         let together = ranks.unwrap_or(1);
+        // As `launch` divides a model.
+        let exact = budget.deterministic || one.backend == BackendKind::Cpu;
         if ranks.is_some() {
-            model.config.check_ranks(together, budget.deterministic)?;
+            model.config.check_ranks(together, exact)?;
         }
         let of_experts = |format| !model.config.has_experts() || one.multiplies_experts(format);
         // On ranks the codes of GGUF files become dense, and those of experts whose inputs would be cut within groups.
-        let parts = if budget.deterministic { PARTS } else { together };
+        let parts = if exact { PARTS } else { together };
         let divides = |format| match format {
             WeightFormat::Dense(_) => true,
             WeightFormat::Quantised(_) => {
@@ -120,7 +122,7 @@ impl DescribedDevice {
         let is_divided = |format| together == 1 || divides(format);
         let multiplies = |format| is_divided(format) && one.multiplies(format) && of_experts(format);
         let held = model.config.held_where(multiplies);
-        let shared = model.config.shared_keys(together, budget.deterministic, one.backend.divides_positions());
+        let shared = model.config.shared_keys(together, exact, one.backend.divides_positions());
         let repeated = held.repeated_bytes(model.dtype, together, shared.members());
         let profile = Arc::new(if together > 1 { one.together(together, repeated, shared.members()) } else { one });
         let sim = Sim::new(profile.clone());

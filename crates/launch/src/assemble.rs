@@ -171,7 +171,7 @@ impl Launch<'_> {
 
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
         let EngineOptions { budget, prefix_store, .. } = &self.options;
-        let Some(PrefixFolder { path, most_bytes }) = prefix_store else { return Ok(None) };
+        let Some(PrefixFolder { path, most_bytes, keeps }) = prefix_store else { return Ok(None) };
         let mut identity = format!("{}, {} kv", self.model.identity()?, budget.kv);
         if !budget.weights.is_as_stored() {
             identity += &format!(", {}", budget.weights);
@@ -179,7 +179,7 @@ impl Launch<'_> {
         if let Some(context) = budget.context {
             identity += &format!(", context {context}");
         }
-        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity }))
+        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity, keeps: *keeps }))
     }
 
     /// The sizes of the engine of each device, without loading the model.

@@ -5,8 +5,8 @@ use std::fmt;
 use offshoot_backend::{KvDtype, StateDtype};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
+use offshoot_core::memory::{self, free_bytes};
 use offshoot_core::setting::{GPU_MEMORY, KV_MEMORY, MAX_BRANCHES, MEMORY, SWAP_MEMORY};
-use offshoot_cpu::free_bytes;
 use offshoot_engine::{EngineConfig, EngineFacts, PoolSize};
 use offshoot_kv::plan::Planner;
 use offshoot_model::{ModelConfig, WeightChoice};
@@ -71,8 +71,9 @@ impl EngineBudget {
                 return Err(Error::value(name, "a number above 0, at most 1", share.to_string()));
             }
         }
-        if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free_bytes()) {
-            let expected = format!("at most {}, the host's free memory", bytes(free_bytes() as u64));
+        let free = memory::free();
+        if let Some(swap) = self.swap_bytes.filter(|&swap| swap > free.bytes) {
+            let expected = format!("at most {free}, the host's free memory");
             let what = format!("host memory for preempted branches ({SWAP_MEMORY})");
             return Err(Error::value(what, expected, bytes(swap as u64)));
         }

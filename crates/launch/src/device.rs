@@ -9,6 +9,7 @@ use offshoot_backend::Backend;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
+use offshoot_core::memory;
 use offshoot_core::setting::TENSOR_PARALLEL;
 use offshoot_cpu::Cpu;
 use offshoot_model::{SharedKeys, WhyCopied};
@@ -44,6 +45,10 @@ enum OpenBackend {
 }
 
 impl Opened {
+    pub(super) fn is_cpu(&self) -> bool {
+        matches!(self.backend, OpenBackend::Cpu(_))
+    }
+
     /// Runs `work` on the device. This is the only place that distinguishes devices.
     pub fn with<W: OnDevice>(self, work: W) -> Result<W::Output> {
         match self.backend {
@@ -158,6 +163,10 @@ impl DeviceChoice {
 fn on_cpu(replicas: usize, model: Option<ModelSource<'_>>, not_cuda: Option<WhyNotCuda>) -> Result<Opened> {
     if let Some(WhyNotCuda::Unusable(why)) = &not_cuda {
         log::warn!("using the CPU instead: {why}");
+    }
+    let free = memory::free();
+    if free.is_limited_by_process() {
+        log::warn!("free memory: {free}");
     }
     let cpu = Cpu::open()?.on_a_share_of_cores(replicas);
     can_hold(&cpu, cpu.free_bytes()?, replicas, model)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Devices, EngineBudget};
+use offshoot_engine::StoredPrefixes;
 use offshoot_kv::plan::Planner;
 
 /// Devices, budgets, and what changes the speed alone.
@@ -17,9 +18,17 @@ pub struct EngineOptions {
     pub prefix_store: Option<PrefixFolder>,
 }
 
-/// The folder of a prefix store, and the most bytes of all its files.
+/// The folder of a prefix store, the most bytes of all its files, and whose prefixes are written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixFolder {
     pub path: PathBuf,
     pub most_bytes: u64,
+    pub keeps: StoredPrefixes,
+}
+
+impl PrefixFolder {
+    /// Those of all prompts are written.
+    pub fn new(path: PathBuf, most_bytes: u64) -> PrefixFolder {
+        PrefixFolder { path, most_bytes, keeps: StoredPrefixes::Prompts }
+    }
 }

@@ -28,11 +28,14 @@ impl Launch<'_> {
 
     /// The devices, connected, if they divide the model and have room for their shares of its weights.
     fn open_ranks(&self, choices: &[DeviceChoice]) -> Result<OpenRanks> {
-        // Sums do not depend on the number of ranks where results must not.
-        let exact = self.options.budget.deterministic;
-        self.model.config.check_ranks(choices.len(), exact)?;
-        let opened = choices.iter().map(|choice| choice.open_as_one_of(choices.len(), None));
-        Opened::join(opened.collect::<Result<_>>()?, exact, self.model)
+        let (ranks, config) = (choices.len(), self.model.config);
+        config.check_ranks(ranks, self.options.budget.deterministic)?;
+        let opened = choices.iter().map(|choice| choice.open_as_one_of(ranks, None));
+        let opened: Vec<Opened> = opened.collect::<Result<_>>()?;
+        // Sums do not depend on the number of ranks where results must not: on CPUs they never do.
+        let exact = self.options.budget.deterministic || opened.iter().all(Opened::is_cpu);
+        config.check_ranks(ranks, exact)?;
+        Opened::join(opened, exact, self.model)
     }
 
     fn start_on_ranks<B: Ranked>(&self, ranks: Ranks<B>) -> Result<Launched> {

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use crate::memory::CacheLine;
 use offshoot_backend::{Dtype, WeightView};
+use offshoot_core::memory::Refused;
 
 /// Outputs per panel: f32 lanes of the widest register.
 pub const PANEL: usize = 16;
@@ -129,7 +130,8 @@ fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
 /// cost a page-table walk every 4 KB.
 pub fn zeroed(lines: usize) -> MmapMut {
     let bytes = lines.max(1) * size_of::<CacheLine>();
-    let memory = MmapMut::map_anon(bytes).expect("memory for weights, without which no allocation would succeed");
+    // Whether there is room for weights is asked before they are loaded; an allocation in their place would fail, too.
+    let memory = MmapMut::map_anon(bytes).unwrap_or_else(|error| panic!("memory for weights: {}", Refused(&error)));
     #[cfg(target_os = "linux")]
     if let Err(err) = memory.advise(memmap2::Advice::HugePage) {
         log::debug!("no huge pages for weights: {err}");

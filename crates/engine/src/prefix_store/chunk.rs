@@ -8,8 +8,9 @@
 //! state, BLAKE3 of all that`, little endian. All but these bytes follows from what a reader looks for, so it is
 //! compared and never interpreted.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use offshoot_core::error::Result;
@@ -103,9 +104,23 @@ impl From<io::Error> for Unread {
     }
 }
 
+/// Whether a file lies there. What is no regular file (a FIFO, a folder, a link) is no chunk.
+pub(super) fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| there.is_file())
+}
+
+/// The file of a part. Nothing else is opened: to open a FIFO would wait for its writer.
+pub(super) fn open(path: &Path) -> Result<File, Unread> {
+    const NO_FILE: Unread = Unread::Damaged("it is no regular file");
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(NO_FILE);
+    }
+    Ok(OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?)
+}
+
 /// A part of the chunk `key`, `bytes` bytes in all.
 pub(super) fn read(path: &Path, key: &ChunkKey, part: ChunkPart, bytes: usize) -> Result<Vec<u8>, Unread> {
-    let mut file = File::open(path)?;
+    let mut file = open(path)?;
     let expected = key.header(part, bytes);
     if file.metadata()?.len() != (expected.len() + bytes + blake3::OUT_LEN) as u64 {
         return Err(Unread::Damaged("its length is wrong"));

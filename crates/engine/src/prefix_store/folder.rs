@@ -1,12 +1,12 @@
 //! The folder of a prefix store: keeps its files below a number of bytes, and notes their use in their modification
 //! times. Several processes may use one folder; none of them locks it.
 
-use std::fs::{self, DirBuilder, File, FileTimes};
+use std::fs::{self, DirBuilder, FileTimes};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::chunk::{ChunkKey, ChunkName, ChunkPart, file_bytes, path_of, write};
+use super::chunk::{ChunkKey, ChunkName, ChunkPart, file_bytes, is_there, open, path_of, write};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::out::files::remove_partials;
@@ -35,7 +35,7 @@ pub(super) fn touch(folder: &Path, chain: &[ChunkName]) {
     for path in state.into_iter().chain(pages) {
         let now = FileTimes::new().set_modified(SystemTime::now());
         // A file that another user made keeps its time.
-        let _ = File::open(path).and_then(|file| file.set_times(now));
+        let _ = open(&path).map(|file| file.set_times(now));
     }
 }
 
@@ -58,7 +58,7 @@ impl FolderWriter {
     pub fn write(&mut self, key: &ChunkKey, chain: &[ChunkName], part: ChunkPart, held: &[u8]) -> Result<()> {
         let path = path_of(&self.folder, chain.last().expect("a chain has chunks"), part);
         let new = file_bytes(held.len());
-        if !path.exists() && self.make_room(new) {
+        if !is_there(&path) && clear(&path) && self.make_room(new) {
             write(&path, key, part, held)?;
             self.held += new;
             self.since = self.since.map(|files| files + 1);
@@ -92,6 +92,17 @@ impl FolderWriter {
         }
         self.held + new <= self.most_bytes
     }
+}
+
+/// Removes what lies in the place of a file and is none, such as a FIFO. False if it stays: a folder that is not empty.
+fn clear(path: &Path) -> bool {
+    let Ok(there) = fs::symlink_metadata(path) else { return true };
+    let removed = if there.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+    match &removed {
+        Ok(()) => log::warn!("{}: it is no regular file; it is removed", path.display()),
+        Err(error) => log::warn!("{}: it is no regular file, and cannot be removed: {error}", path.display()),
+    }
+    removed.is_ok()
 }
 
 struct StoredFile {

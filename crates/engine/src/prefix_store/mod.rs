@@ -31,13 +31,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 pub use chunk::CHUNK_TOKENS;
 
-use chunk::{ChunkKey, ChunkName, ChunkPart, Identity, Unread, path_of};
+use chunk::{ChunkKey, ChunkName, ChunkPart, Identity, Unread, is_there, path_of};
 use folder::{FolderWriter, touch};
 
 use crate::branch::Branch;
 use crate::facts::EngineFacts;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, SegmentId};
+use offshoot_core::memory::Refused;
 use offshoot_kv::PathMark;
 
 /// Where computed prefixes are kept on disk.
@@ -49,6 +50,17 @@ pub struct PrefixStoreOptions {
     pub most_bytes: u64,
     /// Identifies the model's weights and the KV dtype: chunks of another identity are not read.
     pub identity: String,
+    pub keeps: StoredPrefixes,
+}
+
+/// Whose prefixes are written to a prefix store. All that it has is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoredPrefixes {
+    /// Those of all prompts. Keys and values tell what a prompt was.
+    #[default]
+    Prompts,
+    /// Pinned ones alone.
+    Pinned,
 }
 
 /// Chunks that wait for the reader's or the writer's thread: enough that neither waits for a step.
@@ -146,6 +158,7 @@ pub(super) struct PrefixStore {
     unreadable: Arc<AtomicBool>,
     unsaved: VecDeque<UnsavedChunk>,
     writer: Writer,
+    keeps: StoredPrefixes,
 }
 
 impl PrefixStore {
@@ -174,7 +187,13 @@ impl PrefixStore {
             unreadable: Arc::default(),
             unsaved: VecDeque::new(),
             writer: Writer::start(FolderWriter::new(options.folder.clone(), options.most_bytes))?,
+            keeps: options.keeps,
         })
+    }
+
+    /// Whether the prefixes of `branch` are written.
+    pub fn keeps(&self, branch: &Branch) -> bool {
+        branch.is_pin || self.keeps == StoredPrefixes::Prompts
     }
 
     /// The names of the first `chunks` chunks of the tokens of `branch`.
@@ -198,7 +217,7 @@ impl PrefixStore {
         }
         let (first, last) = (computed / CHUNK_TOKENS, upto / CHUNK_TOKENS);
         let mut chain = if first < last { self.chain(branch, last).to_vec() } else { return None };
-        let has = |name: &&ChunkName, part: ChunkPart| path_of(&self.folder, name, part).exists();
+        let has = |name: &&ChunkName, part: ChunkPart| is_there(&path_of(&self.folder, name, part));
         let there = chain[first..].iter().take_while(|name| has(name, ChunkPart::Pages)).count();
         let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, ChunkPart::State));
         let there = if self.state_bytes > 0 { of_states(there).map_or(0, |last| last + 1) } else { there };
@@ -292,12 +311,14 @@ impl PrefixStore {
     }
 
     /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored,
-    /// unless they are on disk. `mark`: a path with them.
+    /// unless they are noted or on disk. `mark`: a path with them.
     pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
         let chain = self.chain(branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");
-        let lacks = |part: ChunkPart| !path_of(&self.folder, last, part).exists();
-        if !self.writer.has_failed() && (lacks(ChunkPart::Pages) || with_state && lacks(ChunkPart::State)) {
+        let lacks = |part: ChunkPart| !is_there(&path_of(&self.folder, last, part));
+        let is_noted = self.unsaved.iter().any(|chunk| chunk.chain == chain && chunk.with_state >= with_state);
+        if !self.writer.has_failed() && !is_noted && (lacks(ChunkPart::Pages) || with_state && lacks(ChunkPart::State))
+        {
             let key = key_of(self.identity, branch, &chain, chain.len() - 1);
             self.unsaved.push_back(UnsavedChunk { mark, end, with_state, key, chain });
         }
@@ -369,8 +390,8 @@ impl Writer {
             }
         };
         let thread = std::thread::Builder::new().name("prefix writer".to_owned()).spawn(write);
-        let thread =
-            thread.map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {error}") })?;
+        let thread = thread
+            .map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {}", Refused(&error)) })?;
         Ok(Writer { jobs: Some(jobs), thread: Some(thread), failed })
     }
 

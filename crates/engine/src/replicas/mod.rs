@@ -22,6 +22,7 @@ mod takeover;
 
 use crate::{EngineHandle, LivePlace, run_to_the_end};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::memory::Refused;
 
 use router::Router;
 
@@ -49,7 +50,8 @@ pub fn join(engines: Vec<EngineHandle>) -> Result<EngineHandle> {
         });
     };
     let thread = std::thread::Builder::new().name("router".to_owned()).spawn(work);
-    let thread = thread.map_err(|error| Error::EngineStopped { why: format!("its router cannot start: {error}") })?;
+    let thread = thread
+        .map_err(|error| Error::EngineStopped { why: format!("its router cannot start: {}", Refused(&error)) })?;
     handle.set_thread(thread);
     Ok(handle)
 }

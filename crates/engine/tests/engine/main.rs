@@ -7,6 +7,8 @@
 mod bench;
 #[path = "../../../../tests/common/full.rs"]
 mod full;
+#[path = "../../../../tests/common/skip.rs"]
+mod skip;
 
 mod ahead;
 mod any;

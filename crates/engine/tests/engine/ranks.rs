@@ -7,7 +7,7 @@ use offshoot_backend::Dtype;
 use offshoot_backend::ranks::Ranks;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
-    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions,
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Finish, Metrics, PoolSize, PrefixStoreOptions, StoredPrefixes,
 };
 use offshoot_model::config::Mixer;
 use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights};
@@ -122,6 +122,7 @@ fn prefixes_of_members_are_kept_on_disk(mode: Mode) {
         folder: folder.path().to_owned(),
         most_bytes: 1 << 30,
         identity: "the model".to_owned(),
+        keeps: StoredPrefixes::Prompts,
     };
     let (expected, _) = parted_prompts(mode, true, None, 0);
     let (first, written) = parted_prompts(mode, true, Some(store()), 3);

@@ -2,6 +2,7 @@
 //! computed, so every engine tells the same; a file that is not what its name says is computed again.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,12 @@ use offshoot_core::ids::TokenId;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, Finish, Hear, Metrics, PoolSize, PrefixStoreOptions,
+    StoredPrefixes::{self, Prompts},
 };
 use offshoot_model::Decoder;
 
 use super::bench::{Mode, Shape, finishes, give, length, model, prompt, sample, score, tokenizer};
+use super::skip::skipped;
 
 const CHUNK: usize = CHUNK_TOKENS;
 
@@ -21,7 +24,12 @@ const CHUNK: usize = CHUNK_TOKENS;
 const PROMPT: usize = 2 * CHUNK + 77;
 
 fn store(folder: &Path) -> PrefixStoreOptions {
-    PrefixStoreOptions { folder: folder.to_owned(), most_bytes: 1 << 30, identity: "the model".to_owned() }
+    PrefixStoreOptions {
+        folder: folder.to_owned(),
+        most_bytes: 1 << 30,
+        identity: "the model".to_owned(),
+        keeps: Prompts,
+    }
 }
 
 fn engine_with(mode: Mode, shape: Shape, prefix_store: Option<PrefixStoreOptions>, pool: usize) -> EngineHandle {
@@ -234,6 +242,51 @@ fn damaged_files_are_removed_and_computed_again(mode: Mode) {
     }
 }
 
+fn what_is_no_regular_file_is_no_chunk(mode: Mode) {
+    type Place = fn(&Path);
+    let places: [(&str, Place, bool); 4] = [
+        // Opening it would wait for a writer for ever.
+        ("a FIFO", |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(), true),
+        ("a link", |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(), true),
+        ("an empty folder", |path| fs::create_dir(path).unwrap(), true),
+        (
+            "a folder with a file",
+            |path| fs::create_dir(path).and_then(|()| fs::write(path.join("a"), "")).unwrap(),
+            false,
+        ),
+    ];
+    let (expected, _) = run(mode, None, prompt(1, PROMPT));
+    for (what, place, is_replaced) in places {
+        let folder = tempfile::tempdir().unwrap();
+        run(mode, Some(store(folder.path())), prompt(1, PROMPT));
+        for path in files(folder.path()) {
+            fs::remove_file(&path).unwrap();
+            place(&path);
+        }
+        let (told, computed) = run(mode, Some(store(folder.path())), prompt(1, PROMPT));
+        assert_eq!((&told, tokens(&computed)), (&expected, counts(PROMPT, 0)), "{what}");
+        let (told, mended) = run(mode, Some(store(folder.path())), prompt(1, PROMPT));
+        let stored = if is_replaced { 2 * CHUNK } else { 0 };
+        assert_eq!((&told, mended.prompt_tokens_stored), (&expected, stored as u64), "{what}");
+    }
+}
+
+fn pinned_prefixes_can_be_all_that_is_written(mode: Mode) {
+    let folder = tempfile::tempdir().unwrap();
+    let pinned = PrefixStoreOptions { keeps: StoredPrefixes::Pinned, ..store(folder.path()) };
+    run(mode, Some(pinned.clone()), prompt(1, PROMPT));
+    assert_eq!(files(folder.path()).len(), 0, "a prompt");
+    // What a prompt has computed before is written when it is pinned; a prompt behind it is not.
+    let engine = engine(mode, Some(pinned.clone()));
+    sample(&engine, "item", prompt(1, PROMPT), 3, length(5));
+    let pins = [prompt(1, 2 * CHUNK), prompt(2, CHUNK)].map(|tokens| engine.pin(tokens).unwrap());
+    sample(&engine, "item", [prompt(2, CHUNK), prompt(3, CHUNK)].concat(), 3, length(5));
+    drop((pins, engine));
+    assert_eq!(files(folder.path()).len(), 3);
+    let (_, metrics) = run(mode, Some(pinned), prompt(1, PROMPT));
+    assert_eq!(tokens(&metrics), counts(PROMPT - 2 * CHUNK, 2 * CHUNK));
+}
+
 fn files_under_another_name_are_refused(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();
     run(mode, Some(store(folder.path())), prompt(1, PROMPT));
@@ -279,31 +332,27 @@ fn the_prefixes_used_longest_ago_go_first_from_their_ends(mode: Mode) {
     assert_eq!((tokens(&metrics), files(&none.folder).len()), (counts(PROMPT, 0), 0));
 }
 
-/// Replaces the file of the first chunk of `prompt(1, PROMPT)` by a pipe: the engine's reader blocks until a test
-/// writes.
-fn block(mode: Mode, folder: &Path) -> PathBuf {
-    run(mode, Some(store(folder)), prompt(1, PROMPT));
-    run(mode, Some(store(&folder.join("short"))), prompt(1, CHUNK));
-    let first = files(&folder.join("short")).remove(0).file_name().unwrap().to_owned();
-    fs::remove_dir_all(folder.join("short")).unwrap();
-    let pipe = folder.join(first);
-    fs::remove_file(&pipe).unwrap();
-    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    pipe
-}
+/// A lease on a file, for the time of which whoever opens it waits, as for a disk that is slow. The system ends it
+/// after 45 seconds.
+struct Held(fs::File);
 
-/// Lets everybody who opens the pipe read nothing, until it is gone. A chunk of its name may soon be there.
-fn unblock(pipe: &Path) {
-    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    while fs::metadata(pipe).is_ok_and(|there| there.file_type().is_fifo()) {
-        let _ = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
-        std::thread::sleep(Duration::from_millis(1));
+impl Held {
+    /// `None` where the file system knows no leases.
+    fn new(path: &Path) -> Option<Held> {
+        // SAFETY: ignoring a signal calls no code; the one that says that somebody opens the file would end the tests.
+        unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+        let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        // SAFETY: the descriptor is that of an open file, and the call takes a number.
+        let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        (leased == 0).then_some(Held(file))
     }
 }
 
 fn others_pass_a_branch_that_waits_for_the_disk(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();
-    let pipe = block(mode, folder.path());
+    run(mode, Some(store(folder.path())), prompt(1, PROMPT));
+    let held: Option<Vec<Held>> = files(folder.path()).iter().map(|path| Held::new(path)).collect();
+    let Some(held) = held else { return skipped("the file system knows no leases") };
     let engine = engine(mode, Some(store(folder.path())));
     let mut slow = engine.receiver(Hear::Finishes);
     let root = engine.root(prompt(1, PROMPT)).unwrap();
@@ -312,9 +361,9 @@ fn others_pass_a_branch_that_waits_for_the_disk(mode: Mode) {
     let quick = sample(&engine, "quick", prompt(2, 40), 3, length(5));
     assert!(slow.poll(Duration::ZERO).is_pending(), "its prefix cannot be read yet");
     assert_eq!(quick, sample(&self::engine(mode, None), "quick", prompt(2, 40), 3, length(5)));
-    unblock(&pipe);
+    drop(held);
     assert!(matches!(slow.next(), Some(Event::Finished { .. })));
-    assert_eq!(engine.metrics().unwrap().prompt_tokens_stored, 0, "the file was no chunk");
+    assert_eq!(engine.metrics().unwrap().prompt_tokens_stored, 2 * CHUNK as u64);
 }
 
 fn engines_at_once_share_a_folder(mode: Mode) {
@@ -469,6 +518,8 @@ in_modes! {
     many_prompts_at_once_are_read_as_they_are_admitted,
     scores_and_given_texts_are_stored_and_read,
     damaged_files_are_removed_and_computed_again,
+    what_is_no_regular_file_is_no_chunk,
+    pinned_prefixes_can_be_all_that_is_written,
     files_under_another_name_are_refused,
     other_models_and_formats_do_not_mix,
     the_prefixes_used_longest_ago_go_first_from_their_ends,

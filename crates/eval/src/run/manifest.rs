@@ -36,6 +36,9 @@ pub struct Manifest {
     /// See [`hash_of_folder`].
     pub model_hash: String,
     pub task_file: PathBuf,
+    /// The run's own folder, from which model and task file are found again where all were moved together.
+    #[serde(default)]
+    pub folder: Option<PathBuf>,
     /// The task file's JSON with the command line's changes.
     pub task: Value,
     /// BLAKE3 hashes of the files that the task names, by those names, and of the files matched by its patterns and
@@ -88,6 +91,7 @@ impl Process {
 }
 
 impl Manifest {
+    /// Of a run whose folder is not chosen yet.
     pub fn new(prepared: &PreparedRun, budget: &EngineBudget) -> Result<Self> {
         let config = &prepared.folder.config;
         let task = &prepared.task;
@@ -101,6 +105,7 @@ impl Manifest {
             model: absolute(&prepared.model)?,
             model_hash: hash_of_folder(&prepared.model)?,
             task_file: absolute(&task.path)?,
+            folder: None,
             task: task.source.clone(),
             files,
             seed: task.sampling.seed,
@@ -111,6 +116,11 @@ impl Manifest {
         })
     }
 
+    /// Of a run into `folder`.
+    pub fn of_run_into(self, folder: &Path) -> Result<Self> {
+        Ok(Self { folder: Some(absolute(folder)?), ..self })
+    }
+
     /// Reads the manifest in `folder`; `None` if there is none.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         settle(folder)?;
@@ -119,8 +129,15 @@ impl Manifest {
             return Ok(None);
         }
         let text = fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
-        let manifest = serde_json::from_str(&text);
-        manifest.map(Some).map_err(|error| Error::format(&path, format!("not a run's manifest: {error}")))
+        let manifest: Result<Manifest, _> = serde_json::from_str(&text);
+        let mut manifest = manifest.map_err(|error| Error::format(&path, format!("not a run's manifest: {error}")))?;
+        if let Some(before) = manifest.folder.replace(absolute(folder)?) {
+            for path in [&mut manifest.model, &mut manifest.task_file] {
+                let moved = moved_with(path, &before, folder);
+                *path = moved.filter(|moved| !path.exists() && moved.exists()).unwrap_or_else(|| path.clone());
+            }
+        }
+        Ok(Some(manifest))
     }
 
     /// Reads the manifest in the folder `run`, which `what` names in the error if there is none.
@@ -158,16 +175,19 @@ impl Manifest {
         if self.weights != now.weights {
             return differs("weights", self.weights.to_string(), now.weights.to_string());
         }
-        if let Some((field, expected, found)) = difference("", Some(&self.task), Some(&now.task), samples_may_rise) {
+        let moves = self.moves(now);
+        let is_moved = |before: &Value, now: &Value| moves.iter().any(|one| one.is(before, now));
+        let differences = Differences { samples_may_rise, is_same: &is_moved };
+        if let Some(Difference { field, expected, found }) = differences.first("", Some(&self.task), Some(&now.task)) {
             return differs(&format!("task.{field}"), expected, found);
         }
-        let mut names = self.files.keys().chain(now.files.keys());
-        if let Some(name) = names.find(|name| self.files.get(*name) != now.files.get(*name)) {
-            let hash = |of: &Manifest| of.files.get(name).map_or("no such file", String::as_str).to_string();
-            return differs(&format!("files.{name}"), hash(self), hash(now));
+        let (files, prompt_files) = (renamed(&self.files, &moves), renamed(&self.prompt_files, &moves));
+        let mut names = files.keys().chain(now.files.keys());
+        if let Some(name) = names.find(|name| files.get(*name) != now.files.get(*name)) {
+            let hash = |of: &BTreeMap<_, String>| of.get(name).map_or("no such file", String::as_str).to_string();
+            return differs(&format!("files.{name}"), hash(&files), hash(&now.files));
         }
-        let of_both =
-            self.prompt_files.iter().filter_map(|(name, hash)| Some((name, hash, now.prompt_files.get(name)?)));
+        let of_both = prompt_files.iter().filter_map(|(name, hash)| Some((name, hash, now.prompt_files.get(name)?)));
         if let Some((name, before, now)) = of_both.into_iter().find(|(_, before, now)| before != now) {
             return differs(&format!("prompt_files.{name}"), before.clone(), now.clone());
         }
@@ -180,6 +200,20 @@ impl Manifest {
             ));
         }
         Ok(())
+    }
+
+    /// The places that the task names by other paths now, and under which files lie as they lay before: what counts is
+    /// the bytes.
+    fn moves(&self, now: &Manifest) -> Vec<Move> {
+        let mut moves = Vec::new();
+        other_strings(&self.task, &now.task, &mut |before, path| moves.extend(Move::new(before, path)));
+        let is_confirmed = |one: &Move| {
+            let both = [(&self.files, &now.files), (&self.prompt_files, &now.prompt_files)];
+            let mut names = both.into_iter().flat_map(|(before, now)| before.keys().map(move |name| (name, now)));
+            names.any(|(name, now)| one.of(name).is_some_and(|name| now.contains_key(&name)))
+        };
+        moves.retain(is_confirmed);
+        moves
     }
 
     /// The first of the files with `task`'s items that the run did not use or that has changed since. Inline items
@@ -234,32 +268,120 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The first difference between two task files that affects samples or their grading: its dotted path and both values.
-fn difference(
-    at: &str,
-    before: Option<&Value>,
-    now: Option<&Value>,
+/// A path of a task that was one and is another.
+#[derive(Debug, PartialEq)]
+struct Move {
+    before: String,
+    now: String,
+    /// The parts of both before what their ends have in common: a folder, or the whole path of a file.
+    prefixes: [String; 2],
+}
+
+impl Move {
+    /// `None` if they end alike all the way, or one of them is no path.
+    fn new(before: &str, now: &str) -> Option<Move> {
+        let is_path = |text: &str| !text.is_empty() && text.len() <= 1024 && !text.contains(['\n', '\0']);
+        if before == now || !is_path(before) || !is_path(now) {
+            return None;
+        }
+        let [from, to] = [before, now].map(|path| path.split('/').collect::<Vec<_>>());
+        let alike = from.iter().rev().zip(to.iter().rev()).take_while(|(from, to)| from == to).count();
+        // A pattern is no name of a file: what it matches lies below what stands before it.
+        let pattern =
+            |parts: &[&str]| parts.iter().rposition(|part| !part.contains(['*', '{', '?'])).map_or(0, |ix| ix + 1);
+        let prefix = |parts: &[&str]| parts[..(parts.len() - alike).min(pattern(parts))].join("/");
+        Some(Move { before: before.to_owned(), now: now.to_owned(), prefixes: [prefix(&from), prefix(&to)] })
+    }
+
+    fn is(&self, before: &Value, now: &Value) -> bool {
+        before == &self.before && now == &self.now
+    }
+
+    /// The name now of the file `name`, if it is one that moved.
+    fn of(&self, name: &str) -> Option<String> {
+        let [before, now] = &self.prefixes;
+        let rest = name.strip_prefix(before.as_str())?;
+        let whole = rest.is_empty() || rest.starts_with('/') || before.is_empty();
+        let name = format!("{now}{}{rest}", if before.is_empty() && !now.is_empty() { "/" } else { "" });
+        whole.then(|| if now.is_empty() { name.trim_start_matches('/').to_owned() } else { name })
+    }
+}
+
+/// Files by the names that they have now.
+fn renamed(files: &BTreeMap<String, String>, moves: &[Move]) -> BTreeMap<String, String> {
+    let name = |name: &String| moves.iter().find_map(|one| one.of(name)).unwrap_or_else(|| name.clone());
+    files.iter().map(|(file, hash)| (name(file), hash.clone())).collect()
+}
+
+/// Tells of the strings of `before` that are others in `now`.
+fn other_strings(before: &Value, now: &Value, tell: &mut impl FnMut(&str, &str)) {
+    match (before, now) {
+        (Value::String(before), Value::String(now)) if before != now => tell(before, now),
+        (Value::Array(before), Value::Array(now)) => {
+            before.iter().zip(now).for_each(|(before, now)| other_strings(before, now, tell));
+        }
+        (Value::Object(before), Value::Object(now)) => {
+            let both = before.iter().filter_map(|(key, value)| Some((value, now.get(key)?)));
+            both.for_each(|(before, now)| other_strings(before, now, tell));
+        }
+        _ => {}
+    }
+}
+
+/// Where `path` is if it moved together with a folder that was `before` and is `now`; `None` if they have no folder in
+/// common.
+fn moved_with(path: &Path, before: &Path, now: &Path) -> Option<PathBuf> {
+    let common = before.ancestors().find(|ancestor| path.starts_with(ancestor) && ancestor.parent().is_some())?;
+    let ups = before.strip_prefix(common).ok()?.components().count();
+    let now = absolute(now).ok()?;
+    Some(now.ancestors().nth(ups)?.join(path.strip_prefix(common).ok()?))
+}
+
+/// A field of the task that is another now, by its dotted path.
+#[derive(Debug)]
+struct Difference {
+    field: String,
+    expected: String,
+    found: String,
+}
+
+/// What differences between two task files affect samples or their grading.
+struct Differences<'a> {
     samples_may_rise: bool,
-) -> Option<(String, String, String)> {
-    // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
-    let is_free = matches!(at, "name" | "model" | "items.limit");
-    let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
-    let rises = || Some(now?.as_u64()? >= before?.as_u64()?);
-    if is_free || before == now || (is_count && samples_may_rise && rises() == Some(true)) {
-        return None;
+    /// Whether two other values mean the same.
+    is_same: &'a dyn Fn(&Value, &Value) -> bool,
+}
+
+impl Differences<'_> {
+    /// The first one below the path `at`.
+    fn first(&self, at: &str, before: Option<&Value>, now: Option<&Value>) -> Option<Difference> {
+        // Names do not matter, the model is compared by its hash, and more items or samples do not change the others.
+        let is_free = matches!(at, "name" | "model" | "items.limit");
+        let is_count = at.starts_with("method.") && at.ends_with(".samples") && at.split('.').count() == 3;
+        let may_rise = is_count && self.samples_may_rise;
+        let rises = || Some(now?.as_u64()? >= before?.as_u64()?);
+        if is_free || before == now || (may_rise && rises() == Some(true)) {
+            return None;
+        }
+        if let (Some(before), Some(now)) = (before, now)
+            && (self.is_same)(before, now)
+        {
+            return None;
+        }
+        if let (Some(Value::Object(before)), Some(Value::Object(now))) = (before, now) {
+            let inside = |key: &String| {
+                let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+                self.first(&at, before.get(key), now.get(key))
+            };
+            return before.keys().chain(now.keys()).find_map(inside);
+        }
+        let show = |value: Option<&Value>| value.map_or("nothing".to_string(), Value::to_string);
+        let least = if may_rise { "at least " } else { "" };
+        let is_graded = at.starts_with("grade") || at.starts_with("answer");
+        let hint = if is_graded { " (to grade anew: `offshoot rescore`)" } else { "" };
+        let expected = format!("{least}{}{hint}", show(before));
+        Some(Difference { field: at.to_string(), expected, found: show(now) })
     }
-    if let (Some(Value::Object(before)), Some(Value::Object(now))) = (before, now) {
-        let inside = |key: &String| {
-            let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
-            difference(&at, before.get(key), now.get(key), samples_may_rise)
-        };
-        return before.keys().chain(now.keys()).find_map(inside);
-    }
-    let show = |value: Option<&Value>| value.map_or("nothing".to_string(), Value::to_string);
-    let least = if is_count && samples_may_rise { "at least " } else { "" };
-    let hint =
-        if at.starts_with("grade") || at.starts_with("answer") { " (to grade anew: `offshoot rescore`)" } else { "" };
-    Some((at.to_string(), format!("{least}{}{hint}", show(before)), show(now)))
 }
 
 #[cfg(test)]
@@ -274,7 +396,8 @@ mod tests {
         let with = |path: &str, value: Value| {
             let mut task = before.clone();
             *task.pointer_mut(path).expect("it is there") = value;
-            difference("", Some(&before), Some(&task), true).map(|(field, ..)| field)
+            let differences = Differences { samples_may_rise: true, is_same: &|_, _| false };
+            differences.first("", Some(&before), Some(&task)).map(|one| one.field)
         };
         assert_eq!(with("/name", json!("b")), None);
         assert_eq!(with("/model", json!("elsewhere/m")), None);
@@ -282,7 +405,28 @@ mod tests {
         assert_eq!(with("/method/sample/samples", json!(3)).as_deref(), Some("method.sample.samples"));
         assert_eq!(with("/sampling/seed", json!(2)).as_deref(), Some("sampling.seed"));
         assert_eq!(with("/sampling", json!({"seed": 1})).as_deref(), Some("sampling.top_p"));
-        let fixed = difference("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})), false);
-        assert_eq!(fixed.map(|(field, ..)| field).as_deref(), Some("method.sample.samples"));
+        let fixed = Differences { samples_may_rise: false, is_same: &|_, _| false };
+        let fixed = fixed.first("", Some(&before), Some(&json!({"method": {"sample": {"samples": 8}}})));
+        assert_eq!(fixed.map(|one| one.field).as_deref(), Some("method.sample.samples"));
+    }
+
+    #[test]
+    fn files_are_known_by_where_their_folder_went() {
+        let of = |before: &str, now: &str, name: &str| Move::new(before, now).and_then(|one| one.of(name));
+        assert_eq!(of("/a/d/x.jsonl", "/b/c/d/x.jsonl", "/a/d/x.jsonl").as_deref(), Some("/b/c/d/x.jsonl"));
+        assert_eq!(of("/a/d/x.jsonl", "/a/d/y.jsonl", "/a/d/x.jsonl").as_deref(), Some("/a/d/y.jsonl"));
+        assert_eq!(of("/a/parts/*.jsonl", "/b/parts/*.jsonl", "/a/parts/x.jsonl").as_deref(), Some("/b/parts/x.jsonl"));
+        assert_eq!(of("parts", "../data/parts", "parts/x.jsonl").as_deref(), Some("../data/parts/x.jsonl"));
+        assert_eq!(of("../data/parts", "parts", "../data/parts/x.jsonl").as_deref(), Some("parts/x.jsonl"));
+        assert_eq!(of("a/{{part}}.jsonl", "b/{{part}}.jsonl", "a/x.jsonl").as_deref(), Some("b/x.jsonl"));
+        assert_eq!(of("/a/parts", "/b/parts", "/about/x.jsonl"), None);
+    }
+
+    #[test]
+    fn what_moved_with_a_folder_is_found_from_it() {
+        let moved = |path: &str| moved_with(Path::new(path), Path::new("/a/b/runs/out"), Path::new("/c/runs/out"));
+        assert_eq!(moved("/a/b/task.json"), Some(PathBuf::from("/c/task.json")));
+        assert_eq!(moved("/a/b/runs/out/task.json"), Some(PathBuf::from("/c/runs/out/task.json")));
+        assert_eq!(moved("/other/task.json"), None);
     }
 }

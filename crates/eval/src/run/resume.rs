@@ -82,6 +82,7 @@ impl RunFolder {
             None => fresh_folder(base)?,
         };
         Journal::check_free(claim.path())?;
+        let manifest = manifest.of_run_into(claim.path())?;
         Ok(Self { claim, manifest, resumed: false })
     }
 
@@ -112,7 +113,8 @@ fn fitting(folder: &Path, now: &Manifest, prepared: &PreparedRun) -> Result<Opti
     before.check(folder, now, prepared.task.method.draws_alike())?;
     // The requested items may differ now.
     let prompt_files = before.prompt_files.into_iter().chain(now.prompt_files.clone()).collect();
-    Ok(Some(Manifest { processes: before.processes, prompt_files, ..now.clone() }))
+    let (folder, processes) = (before.folder, before.processes);
+    Ok(Some(Manifest { folder, processes, prompt_files, ..now.clone() }))
 }
 
 /// The recorded items, by remaining work.
