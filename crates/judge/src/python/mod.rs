@@ -31,8 +31,8 @@ use offshoot_core::json::RawJson;
 /// Number of problems whose reference results are kept.
 const KEPT_ANSWERS: usize = 16;
 
-/// A reference may take this many times a candidate's time limit per input, and a minute in any case.
-const REFERENCE_SLOWER: u32 = 10;
+/// A reference may take this many times a candidate's time limit per input.
+const REFERENCE_SLOWER: u32 = 30;
 
 /// EvalPlus's rules of time: a test may take so many times what the reference takes ...
 const TIMES_THE_REFERENCE: f64 = 4.0;
@@ -102,8 +102,7 @@ impl Python {
             "wall": limits.wall.as_secs_f64(), "cpu": limits.most_cpu().as_secs_f64(),
         });
         let runs = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
-        let whole =
-            Limits { cpu: limits.cpu.saturating_mul(runs), wall: limits.wall.saturating_mul(runs), ..limits };
+        let whole = Limits { cpu: limits.cpu.saturating_mul(runs), wall: limits.wall.saturating_mul(runs), ..limits };
         let (each, loading, patience) = (limits, limits.wall, PATIENCE);
         let tests = CheckedTests { order, answers: None, count, all, each, loading, whole, patience };
         self.run(sandbox, program, tests)
@@ -120,7 +119,7 @@ impl Python {
         limits: Limits,
         all: bool,
     ) -> Result<Judgement> {
-        let patience = limits.wall.saturating_mul(REFERENCE_SLOWER).max(PATIENCE);
+        let patience = limits.wall.saturating_mul(REFERENCE_SLOWER);
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
         // Both are needed before judging.
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
@@ -134,7 +133,7 @@ impl Python {
             });
             let ReferenceAnswers { written, took } = &answers.reference;
             let loading = reference_whole(took, limits);
-            let (each, whole) = (limits, limits.within(loading));
+            let (each, whole, patience) = (limits, limits.within(loading), patience.max(PATIENCE));
             let (answers, count) = (Some(&written[..]), inputs.len());
             let tests = CheckedTests { order, answers, count, all, each, loading, whole, patience };
             self.run(sandbox, program, tests)

@@ -790,8 +790,7 @@ fn a_compiler_runs_confined_and_what_it_builds_runs_elsewhere() {
         let (built, folder) = (sandbox(mode).folder().unwrap(), sandbox(mode).folder().unwrap());
         fs::write(built.path().join("a.cpp"), "#include <iostream>\nint main() { std::cout << \"built\\n\"; }\n")
             .unwrap();
-        let limits =
-            Limits { memory_bytes: 1 << 30, output_bytes: 64 << 20, ..LIMITS.within(Duration::from_secs(30)) };
+        let limits = Limits { memory_bytes: 1 << 30, output_bytes: 64 << 20, ..LIMITS.within(Duration::from_secs(30)) };
         let compile = Confined {
             limits,
             keep_files: true,

@@ -47,9 +47,11 @@ impl DelaySource {
             Some(DelaySource::Threads) => "schedstat of each of its threads",
             Some(DelaySource::Group) => "cpu.pressure of its control group",
             None => {
-                return Err("neither schedstat nor cpu.pressure tells how long a candidate waits for a core; real time \
+                return Err(
+                    "neither schedstat nor cpu.pressure tells how long a candidate waits for a core; real time \
                             counts in full, so judge on a machine that is not busy"
-                    .into());
+                        .into(),
+                );
             }
         };
         Ok(format!("what a candidate waits for a core is not charged, by {means}"))
@@ -108,9 +110,9 @@ impl DelayMeter {
             Some(DelaySource::Threads) => {
                 let known = &self.threads;
                 // A state costs as much as the counts and matters only where those stand still.
-                let seen = self.scope.threads(|thread, counts| {
-                    known.get(&thread).is_some_and(|known| known.counts == *counts)
-                });
+                let seen = self
+                    .scope
+                    .threads(|thread, counts| known.get(&thread).is_some_and(|known| known.counts == *counts));
                 let seen = seen.into_iter().map(|(thread, counts, state)| {
                     // Without a state it has had a core since the last look.
                     (thread, counts, state.is_none_or(|state| state == ThreadState::Runnable))

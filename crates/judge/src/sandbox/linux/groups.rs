@@ -470,7 +470,8 @@ mod tests {
 
     #[test]
     fn pressure_is_the_time_in_which_some_process_waited() {
-        let text = "some avg10=18.56 avg60=6.59 avg300=33.58 total=35454\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        let text =
+            "some avg10=18.56 avg60=6.59 avg300=33.58 total=35454\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(some_pressure(text), Some(Duration::from_micros(35_454)));
         assert_eq!(some_pressure(""), None);
     }

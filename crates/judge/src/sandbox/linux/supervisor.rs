@@ -261,7 +261,9 @@ impl CandidateWatch<'_> {
             _ if killed => How::Limit(Limit::Memory),
             _ if hides => How::Sandbox(HIDES.into()),
             _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
-            Some(How::Killed) if cpu <= self.order.limits.most_cpu() && self.peak_bytes <= self.order.limits.memory_bytes => {
+            Some(How::Killed)
+                if cpu <= self.order.limits.most_cpu() && self.peak_bytes <= self.order.limits.memory_bytes =>
+            {
                 How::Killed
             }
             _ => judge(self.order, self.status, cpu, self.peak_bytes),
