@@ -1,5 +1,5 @@
-//! How long a candidate waits for what is not its own doing: for a core of the machine, as the kernel counts it, and for
-//! the judge at the other end of its pipes. Its supervisor adds this up; `fair_clock` charges for the rest.
+//! How long a candidate waits for what is not its own doing: for a core of the machine, as the kernel counts it, and
+//! for the judge at the other end of its pipes. Its supervisor adds this up; `fair_clock` charges for the rest.
 
 use std::collections::HashMap;
 use std::fs::File;
