@@ -311,7 +311,8 @@ fn switches_of_quantised_checkpoints_are_true_or_false() {
     let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm", "zero_point": true});
     let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": false, "sym": true,
         "static_groups": false, "true_sequential": true, "lm_head": false});
-    let switches = [(&awq, &["zero_point"][..]), (&gptq, &["desc_act", "sym", "static_groups", "true_sequential", "lm_head"])];
+    let switches =
+        [(&awq, &["zero_point"][..]), (&gptq, &["desc_act", "sym", "static_groups", "true_sequential", "lm_head"])];
     for (config, names) in switches {
         for name in names {
             for wrong in [json!([]), json!("0"), json!(0), json!({}), json!("false")] {

@@ -161,6 +161,31 @@ fn beginning_of_text_as_transformers_adds_it() {
     assert_eq!(ids(&encode()), [1, 15043]);
 }
 
+/// Llama 2's own tokenizer.json counts, as transformers 4 reads it: its ids are those of sentencepiece and llama.cpp,
+/// whatever `legacy` says. transformers 5 lays another pre-tokenizer over it, which loses a text's first space and puts
+/// none behind special tokens.
+#[test]
+fn spaces_of_llama2_are_those_of_sentencepiece() {
+    let Some(llama2) = shared("data/tokenizers/llama2") else { return };
+    let tokenizer = Tokenizer::load(&llama2).unwrap();
+    let of = |text: &str| ids(&tokenizer.encode(text, AddSpecial::No).unwrap());
+    // As sentencepiece 0.2 encodes each text by itself.
+    let apart: [(&str, &[u32]); 6] = [
+        (" ", &[259]),
+        (" Hello", &[29871, 15043]),
+        ("  a", &[259, 263]),
+        ("b", &[289]),
+        ("y", &[343]),
+        ("[INST] x", &[518, 25580, 29962, 921]),
+    ];
+    for (text, expected) in apart {
+        assert_eq!(of(text), expected, "{text:?}");
+        assert_eq!(of(&format!("<s>{text}")), [&[1], expected].concat(), "{text:?} behind a special token");
+        assert_eq!(tokenizer.decode(&tokenizer.encode(text, AddSpecial::No).unwrap()), text);
+    }
+    assert_eq!(of("b</s><s>[INST] x"), [289, 2, 1, 518, 25580, 29962, 921]);
+}
+
 #[test]
 fn a_continuation_keeps_its_indent() {
     let Some(folder) = shared("data/tokenizers/codellama") else { return };
@@ -404,9 +429,8 @@ fn characters_that_normalisation_swallows_are_not_lost() {
 #[test]
 fn a_composed_letter_ends_behind_its_marks() {
     let tokenizer = of_characters(json!({"type": "NFC"}), " enfiéộ");
-    let ends = |levels: [&str; 2]| {
-        tokenizer.encode_levels(&levels.map(str::to_string), AddSpecial::No).unwrap().level_ends
-    };
+    let ends =
+        |levels: [&str; 2]| tokenizer.encode_levels(&levels.map(str::to_string), AddSpecial::No).unwrap().level_ends;
     assert_eq!(ends(["fine\u{301}", " n"]), [4, 6]);
     assert_eq!(ends(["fine", "\u{301} n"]), [3, 6]);
     assert_eq!(ends(["fino\u{323}", "\u{302}n"]), [3, 5]);
@@ -426,6 +450,27 @@ fn decomposed_text_has_the_tokens_of_composed_text() {
     ] {
         assert_eq!(tokens(decomposed), tokens(composed), "{composed}");
     }
+}
+
+/// Files that begin with a byte order mark, as some programs write them.
+#[test]
+fn byte_order_marks_are_passed_over() {
+    let plain = tiny(json!({"eos_token": "<end>"}));
+    std::fs::write(plain.path().join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    let folder = TempDir::new().unwrap();
+    for file in std::fs::read_dir(plain.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = format!("\u{feff}{}", text(&file));
+        std::fs::write(folder.path().join(file.file_name().unwrap()), text).unwrap();
+    }
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(ids(&tokenizer.encode("ab<end>", AddSpecial::No).unwrap()), [256, 257]);
+    assert_eq!((tokenizer.eos(), tokenizer.chat(&[say("user", "a")]).unwrap()), (Some(TokenId(257)), "a".to_string()));
+    let whole = json!({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        "decoder": {"type": "Fuse"}});
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), format!("\u{feff}{whole}")).unwrap();
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(ids(&tokenizer.encode("ba", AddSpecial::No).unwrap()), [1, 0]);
 }
 
 #[test]
