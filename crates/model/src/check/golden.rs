@@ -87,7 +87,8 @@ pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
 /// What is allowed besides where activations of quantised matrices are rounded and golden values come from unrounded
 /// ones. Each of a layer's four products has inputs that are off by at most 2^-4 of themselves (e4m3), or by half a
 /// unit, which is the 254th part of the largest input that shares its scale (int8): 2^-6 of a typical one, a quarter of
-/// the largest. They add up as in [`tolerance`]: `0.58 * sqrt(4 * (layers + 1))` of them, here `1.2 * sqrt(layers + 1)`.
+/// the largest. They add up as in [`tolerance`]: `0.58 * sqrt(4 * (layers + 1))` of them, here `1.2 * sqrt(layers +
+/// 1)`.
 fn rounding_tolerance(rounding: RoundingKind, layers: usize, scale: f32) -> f32 {
     let walk = 1.2 * (layers as f32 + 1.0).sqrt();
     match rounding {
