@@ -3,8 +3,8 @@
 //!
 //! A folder's tokenizer.json is taken as it is. transformers 4 does so too; version 5 builds the tokenizers of some
 //! classes anew: Llama 2's then loses the space at a text's start (" Hello" and "Hello" have the same tokens) and puts
-//! none behind special tokens. What is read here gives the tokens of sentencepiece, with which such models were trained,
-//! and of llama.cpp.
+//! none behind special tokens. What is read here gives the tokens of sentencepiece, with which such models were
+//! trained, and of llama.cpp.
 //!
 //! A prompt is always encoded *whole*: its levels are only positions in its tokens, and the prefix tree finds what
 //! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
