@@ -63,11 +63,10 @@ pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, m
         Assembly::After(prompt) if *language == Language::Python => Some(prompt.as_str()),
         _ => None,
     };
-    if let (CandidateText::Completion(text), Some(prompt)) = (text, prompt)
-        && mode != ExtractMode::Fence
+    if let Some(prompt) = prompt.filter(|_| mode != ExtractMode::Fence)
         && continues(prompt, text)
     {
-        return CandidateText::Completion(text.clone());
+        return CandidateText::Completion(text.as_str().to_owned());
     }
     let answer = answer_part(text.as_str());
     let found = match mode {
@@ -75,21 +74,24 @@ pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, m
         ExtractMode::Auto => fenced(problem, language, &answer).or_else(|| introduced(prompt, language, &answer)),
         ExtractMode::Fence => Some(fenced(problem, language, &answer).unwrap_or_default()),
     };
+    // A text without a statement, or with an indented one, continues the prompt whatever its field says.
+    let is_continuation = answer.trim().is_empty() || prompt.is_some() && is_body(&answer);
     match (found, text) {
         (Some(code), _) => assembled(problem, language, prompt, code),
-        (None, CandidateText::Program(_)) if !answer.trim().is_empty() && !(prompt.is_some() && is_body(&answer)) => {
+        (None, CandidateText::Program(_)) if !is_continuation => {
             CandidateText::Program(whole(problem, language, &answer))
         }
         (None, _) => unintroduced(prompt, answer.into_owned()),
     }
 }
 
-/// Whether a text is the continuation of a prompt rather than an answer to it: the prompt ends within a string, or the
-/// text begins with an indented statement.
-fn continues(prompt: &str, text: &str) -> bool {
-    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+/// Whether a text is the continuation of a prompt rather than an answer to it: it begins with an indented statement, or
+/// within a string of the prompt's.
+fn continues(prompt: &str, text: &CandidateText) -> bool {
+    let first = text.as_str().lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let is_indented = first.starts_with('\t') || first.starts_with("  ");
-    ends_in_string(prompt) || is_indented && !fences::is_fence(first) && !is_prose(first)
+    is_indented && !fences::is_fence(first) && !is_prose(first)
+        || matches!(text, CandidateText::Completion(_)) && ends_in_string(prompt)
 }
 
 /// Code that stands behind or before prose, in a text without fences.

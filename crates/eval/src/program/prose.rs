@@ -142,10 +142,10 @@ pub(super) fn is_prose(line: &str) -> bool {
     }
     let is_marked = line.starts_with(['>', '=', '|', '/', '<', '%', '&', ':']) || line.starts_with("**");
     let Some(parts) = parts(line).filter(|_| !is_marked && !line.starts_with("* ")) else { return true };
-    let is_apart = |pair: &[Part]| match pair {
-        [Part::Name | Part::Number | Part::Text, Part::Name | Part::Number] => false,
-        [Part::Name | Part::Number, Part::Text] => false,
-        _ => true,
+    let is_side_by_side = |pair: &[Part]| match pair {
+        [Part::Name | Part::Number, behind] => matches!(behind, Part::Name | Part::Number | Part::Text),
+        [Part::Text, behind] => matches!(behind, Part::Name | Part::Number),
+        _ => false,
     };
     let has_only_signs = parts.iter().all(|part| *part == Part::Sign);
     let is_closing = line.chars().all(|c| "()[]{},.: ".contains(c));
@@ -153,7 +153,7 @@ pub(super) fn is_prose(line: &str) -> bool {
     let is_sentence = line.ends_with('.') && !line.ends_with("..") && parts.last() == Some(&Part::Sign);
     let is_item =
         parts.first() == Some(&Part::Number) && line.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(')');
-    !parts.windows(2).all(is_apart)
+    parts.windows(2).any(is_side_by_side)
         || has_only_signs && !is_closing
         || is_heading
         || is_sentence

@@ -141,7 +141,7 @@ fn a_whole_program_is_what_its_field_says() {
     for text in [
         RIGHT.to_owned(),
         format!("\n\n# Halves.\n{RIGHT}"),
-        format!("def half(x):\n    \"\"\"\n```\n1\n```\n    \"\"\"\n    return x / 2\n"),
+        "def half(x):\n    \"\"\"\n```\n1\n```\n    \"\"\"\n    return x / 2\n".to_owned(),
         "print 'two'\n".to_owned(),
         format!("\"\"\"Halves it, as\nit was asked.\n\"\"\"\n{RIGHT}"),
     ] {
