@@ -100,16 +100,20 @@ pub(super) fn unfenced(text: &str, may_be_body: bool) -> Option<&str> {
         true => 0,
         false => first(is_statement).or_else(|| may_be_body.then(|| first(is_indented_statement)).flatten())?,
     };
-    let (mut string, mut goes_on) = (None, true);
+    let (mut string, mut goes_on, mut end) = (None, true, text.len());
     for (at, line) in lines().skip_while(|(at, _)| *at < begin) {
         let is_apart = string.is_none() && !goes_on && !line.starts_with([' ', '\t']);
         if is_apart && is_prose(line) {
-            return Some(&text[begin..at]);
+            end = at;
+            break;
         }
         string = open_string(string, line);
         goes_on = line.trim_end().ends_with('\\');
     }
-    Some(&text[begin..])
+    // What introduces code is not indented; what ends within a string has begun in one, that of a prompt.
+    let is_introduction = |line: &str| !line.starts_with([' ', '\t']) || line.trim().is_empty();
+    let is_introduced = begin == 0 || text[..begin].lines().all(is_introduction) && string.is_none();
+    is_introduced.then_some(&text[begin..end])
 }
 
 /// Whether a line without indentation is certainly a statement.
@@ -141,24 +145,25 @@ pub(super) fn is_prose(line: &str) -> bool {
         return false;
     }
     let is_marked = line.starts_with(['>', '=', '|', '/', '<', '%', '&', ':']) || line.starts_with("**");
-    let Some(parts) = parts(line).filter(|_| !is_marked && !line.starts_with("* ")) else { return true };
+    let Some((parts, code)) = parts(line).filter(|_| !is_marked && !line.starts_with("* ")) else { return true };
     let is_side_by_side = |pair: &[Part]| match pair {
         [Part::Name | Part::Number, behind] => matches!(behind, Part::Name | Part::Number | Part::Text),
         [Part::Text, behind] => matches!(behind, Part::Name | Part::Number),
         _ => false,
     };
-    let has_only_signs = parts.iter().all(|part| *part == Part::Sign);
-    let is_closing = line.chars().all(|c| "()[]{},.: ".contains(c));
-    let is_heading = line.ends_with(':') && parts.first() == Some(&Part::Name) && !line.contains(['(', '[', '{']);
-    let is_sentence = line.ends_with('.') && !line.ends_with("..") && parts.last() == Some(&Part::Sign);
+    let (first, last) = (parts.first(), parts.last());
+    let has_brackets = code.contains(['(', '[', '{', ')', ']', '}']);
+    let has_only_signs = parts.iter().all(|part| *part == Part::Sign) && !has_brackets && code != "...";
+    let is_heading = code.ends_with(':') && first == Some(&Part::Name) && last == Some(&Part::Sign) && !has_brackets;
+    let is_sentence = code.ends_with('.') && !code.ends_with("..") && last == Some(&Part::Sign);
     let is_item =
-        parts.first() == Some(&Part::Number) && line.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(')');
+        first == Some(&Part::Number) && code.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(')');
     parts.windows(2).any(is_side_by_side)
-        || has_only_signs && !is_closing
+        || has_only_signs
         || is_heading
         || is_sentence
         || is_item
-        || is_lone_word(line)
+        || is_lone_word(code)
 }
 
 /// Whether a line is one capitalised word, such as `Solution`.
@@ -168,8 +173,8 @@ fn is_lone_word(line: &str) -> bool {
     is_capital && line.len() > 1 && letters.all(|c| c.is_ascii_lowercase()) && !KEYWORDS.contains(&line)
 }
 
-/// The parts of a line; `None`: it has a sign that Python does not.
-fn parts(line: &str) -> Option<Vec<Part>> {
+/// The parts of a line, and what is before its comment; `None`: it has a sign that Python does not.
+fn parts(line: &str) -> Option<(Vec<Part>, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let (mut parts, mut rest) = (Vec::new(), line.trim_start());
     while let Some(first) = rest.chars().next() {
@@ -214,5 +219,5 @@ fn parts(line: &str) -> Option<Vec<Part>> {
         parts.push(part);
         rest = behind.trim_start();
     }
-    Some(parts)
+    Some((parts, line[..line.len() - rest.len()].trim_end()))
 }

@@ -1,5 +1,8 @@
 //! Which program a text holds: the ways in which models write one, and the texts that stay as they are.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -125,6 +128,8 @@ fn what_continues_a_prompt_stays_as_it_is() {
         (PROMPT, "\ndef half(x):\n    \"\"\"As in\n\n```\nhalf(4)\n```\n    \"\"\"\n    return x / 2\n"),
         (PROMPT, "x = '</think>'\n"),
         (PROMPT, ""),
+        (PROMPT, "of the number.\n    It is even.\n    \"\"\"\n    return x / 2\n"),
+        (PROMPT, ":\n    half(4) = 2\n    \"\"\"\n    return x / 2\n"),
         ("def half(x):\n    return ", "x / 2\n\ndef other(x):\n    return x\n"),
         (within, " the number.\n    \"\"\"\n    return x / 2\n\n\ndef other(x):\n    return x\n"),
     ];
@@ -279,4 +284,22 @@ fn many_fences_are_read_once() {
         let blocks = blocks(&line.repeat(20_000));
         assert!(blocks.len() <= 20_000, "{line}");
     }
+}
+
+/// No line of the project's own Python is taken for prose.
+#[test]
+fn programs_hold_no_prose() {
+    let root = Path::new(offshoot_fixtures::REPOSITORY);
+    let folders = ["python/offshoot", "python/tests", "tests/clients", "tests/forgers", "tests/hostile", "examples"];
+    let mut programs = 0;
+    for file in folders.iter().flat_map(|folder| fs::read_dir(root.join(folder)).expect("it is there")) {
+        let path = file.expect("readable").path();
+        if path.extension().is_some_and(|extension| extension == "py") {
+            let text = fs::read_to_string(&path).expect("text");
+            assert!(first_statement(&text).is_none_or(|line| !is_prose(line)), "{}", path.display());
+            assert_eq!(unfenced(&text, false).unwrap_or(&text), text, "{}", path.display());
+            programs += 1;
+        }
+    }
+    assert!(programs > 20, "{programs}");
 }
