@@ -1,5 +1,6 @@
 //! Splits the text of reasoning models into reasoning and content. The reasoning stands between `<think>` and
-//! `</think>`, or other such marks; where the template has already written the first mark, the text begins within it. Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
+//! `</think>`, or other such marks; where the template has written the first mark, the text begins within it.
+//! Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
 
 use std::borrow::Cow;
 

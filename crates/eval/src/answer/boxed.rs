@@ -3,9 +3,9 @@
 
 use crate::answer::latex::group;
 
-/// The contents of a text's boxes, in order. A nested box is part of the outer one; an unclosed box is ignored. Only in a
-/// text without any braced box, a box may lack its braces (`\boxed 5`, `\boxed5`): it ends at the end of the line, or
-/// before a `$`.
+/// The contents of a text's boxes, in order. A nested box is part of the outer one; an unclosed box is ignored. Only
+/// in a text without any braced box, a box may lack its braces (`\boxed 5`, `\boxed5`): it ends at the end of the
+/// line, or before a `$`.
 pub(crate) fn boxes(text: &str) -> Vec<&str> {
     let braced: Vec<&str> = found(text, group).collect();
     if braced.is_empty() { found(text, bare).collect() } else { braced }

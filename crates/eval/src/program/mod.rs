@@ -56,8 +56,8 @@ impl CandidateText {
     }
 }
 
-/// The candidate in a sample's text. Code without indentation is a program; it follows the prompt's definitions, so that
-/// it can use the prompt's imports. Indented code is the body of the prompt's function.
+/// The candidate in a sample's text. Code without indentation is a program; it follows the prompt's definitions, so
+/// that it can use the prompt's imports. Indented code is the body of the prompt's function.
 pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, mode: ExtractMode) -> CandidateText {
     let prompt = match &problem.assembly {
         Assembly::After(prompt) if *language == Language::Python => Some(prompt.as_str()),

@@ -65,7 +65,7 @@ fn each_way_to_write_a_program_gives_the_same() {
         format!("<think>a</think>\n<think>\n{draft}</think>\n{fenced}"),
         // Several blocks.
         format!("{draft}Better:\n{fenced}"),
-        format!("{draft}Better:\n{fenced}Run it:\n```bash\npython half.py --with many --options\n```\n"),
+        format!("{draft}Better:\n{fenced}Run it:\n```bash\npython half.py with many options and more of them\n```\n"),
         format!("{fenced}For example:\n```python\nprint(half(1), half(2), half(3), half(4), half(5))\n```\n"),
         format!("```python\n{DRAFT}``````python\n{RIGHT}```"),
         format!("{fenced}Or also:\n```python\n{DRAFT}"),

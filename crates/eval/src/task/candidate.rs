@@ -1,5 +1,5 @@
-//! The key `grade.judge`: converts an item's fields to a problem with tests. `program` finds the candidate in a sample's
-//! text, and the judge runs it.
+//! The key `grade.judge`: converts an item's fields to a problem with tests. `program` finds the candidate in a
+//! sample's text, and the judge runs it.
 
 use std::path::Path;
 use std::time::Duration;
