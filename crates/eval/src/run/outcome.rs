@@ -42,7 +42,7 @@ impl RunOutcome {
         let (of_a_kind, how, then) = match failed.first() {
             None => (left_out, "are left out", String::new()),
             Some(first) if first.error.is_too_long() => {
-                (failed, "failed", format!(" ({SKIP_TOO_LONG} leaves such items out)"))
+                (failed, "failed", format!(" ({RESUME} tries again, {SKIP_TOO_LONG} leaves such items out)"))
             }
             Some(_) => (failed, "failed", format!(" ({RESUME} tries again)")),
         };
