@@ -448,15 +448,16 @@ class LLM:
 
     def _score(self, prompts: list[Any], lists: list[Any], special: bool) -> list[ScoredChoices]:
         encoded = []
-        for prompt, choices in zip(prompts, lists):
+        for at, (prompt, choices) in enumerate(zip(prompts, lists)):
+            place = at if len(prompts) > 1 else None
             if not choices:
                 raise ValueError("choices: expected at least one, found none")
             if isinstance(prompt, dict) and prompt.get("prompt_token_ids") is None:
                 prompt = prompt.get("prompt")
             if isinstance(prompt, str) and not any(_is_ids(choice) for choice in choices):
-                encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special))
+                encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special, place))
             else:
-                ((_, ids),) = self._encoded([prompt])
+                ((_, ids),) = self._encoded([prompt], place)
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append(Context(ids, tails))
         scored = []
@@ -503,8 +504,9 @@ class LLM:
                 next(self._names)
         return range(first, first + count)
 
-    def _encoded(self, prompts: list[Any]) -> list[tuple[str | None, list[int]]]:
-        """The text, if there is one, and the tokens of each prompt."""
+    def _encoded(self, prompts: list[Any], place: int | None = None) -> list[tuple[str | None, list[int]]]:
+        """The text, if there is one, and the tokens of each prompt; ``place``: the number of the only one, for an
+        error."""
         texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
@@ -522,7 +524,8 @@ class LLM:
             elif not isinstance(prompt, str):
                 raise TypeError(f"prompt: expected a text, token ids or a dict, found {prompt!r}")
         missing = [at for at, tokens in enumerate(ids) if tokens is None]
-        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], True)):
+        places = missing if len(prompts) > 1 else None if place is None else [place]
+        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], True, places)):
             ids[at] = tokens
         return list(zip(texts, ids))
 

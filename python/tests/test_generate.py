@@ -4,6 +4,7 @@ import asyncio
 import gc
 import math
 import pickle
+import shutil
 import time
 import warnings
 
@@ -178,6 +179,24 @@ def test_tokens_and_texts(llm):
     assert len(tokenizer.convert_ids_to_tokens(ids)) == len(ids)
     with pytest.raises(ValueError, match="token ids"):
         tokenizer.decode([1 << 30])
+
+
+def test_the_error_of_a_prompt_names_its_number(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(offshoot.demo_model(), model)
+    tokens = model / "tokenizer.json"
+    tokens.write_text(tokens.read_text().replace('"7":', '"seven":'))
+    with LLM(str(model), device="cpu", kv_memory=64) as llm:
+        texts = ["one 1", {"prompt_token_ids": llm.encode("1")}, "seven 7"]
+        for call in (
+            lambda: llm.generate(texts), lambda: llm.get_tokenizer()(["1", "2", "7"]),
+            lambda: llm.score(["1", "2", "seven 7"], [["a"]] * 3),
+        ):
+            with pytest.raises(ValueError, match="prompt 2: the tokenizer has no token for '7'"):
+                call()
+        with pytest.raises(ValueError, match=": the tokenizer has no token for '7'"):
+            llm.encode("7")
+        assert llm.generate(texts[:2], SamplingParams(max_tokens=1))
 
 
 def test_a_tokenizer_refuses_what_it_would_have_to_ignore(llm):

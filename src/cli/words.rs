@@ -13,9 +13,13 @@ pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
 ];
 
 pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
-    ("auto", ExtractMode::Auto, "A fenced block if there is one and the text should be a complete program"),
-    ("none", ExtractMode::None, "The whole text"),
-    ("fence", ExtractMode::Fence, "A fenced block, even if samples continue a prompt"),
+    (
+        "auto",
+        ExtractMode::Auto,
+        "The program between fences or behind prose; a text that continues its prompt stays whole",
+    ),
+    ("none", ExtractMode::None, "The whole text, behind its reasoning"),
+    ("fence", ExtractMode::Fence, "The program between fences; a text without them has none"),
 ];
 
 /// What happens to the text of `<think>` in chats that do not say.

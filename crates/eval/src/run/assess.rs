@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::task::candidate::{CandidateText, ItemTests};
+use crate::task::candidate::ItemTests;
 use crate::task::{Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::json;
@@ -62,9 +62,8 @@ impl RunJudge {
     /// A queue that judges texts by `tests`; `grade` finds their answers.
     fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<ItemTests>) -> JudgeQueue<'a> {
         let (judge, tests) = (self.judge.clone(), tests.clone());
-        JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
-            CandidateText::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
-            CandidateText::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
+        JudgeQueue::new(grade, &self.pool, move |text| {
+            judge.judge_program(&tests.problem, &tests.language, &tests.program(text))
         })
     }
 }

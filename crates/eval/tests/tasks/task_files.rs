@@ -201,7 +201,11 @@ fn broken_patterns_and_templates_are_named() {
     refused(&with("grade", json!({"regex": {"pattern": "*"}})), &["`grade.regex.pattern`", "`*`"]);
     refused(&with("grade", json!({"regex": {"pattern": "a", "field": "b"}})), &["either `field` or `pattern`"]);
     refused(&with("answer", json!({"normalise": "numeric"})), &["`answer.normalise`", "`number`"]);
-    refused(&with("answer", json!({"take": "best"})), &["`answer.take`", "`last` or `first`"]);
+    refused(&with("answer", json!({"take": "best"})), &["`answer.take`", "`last`, `first`, `all`"]);
+    refused(
+        &with("answer", json!({"take": "all", "normalise": "number"})),
+        &["`answer.take`", "`last` or `first`", "`latex`", "found `all`"],
+    );
     refused(&with("prompt", json!({"item": "{{ q"})), &["`prompt.item`", "a template", "line 1 of the template"]);
     refused(&with("prompt", json!({"chat": {"system": "x"}})), &["`prompt.chat.user`", "user's turn"]);
     let error = Desk::new().load(&with("prompt", json!({"item": {"file": "none.txt"}}))).err().unwrap();
