@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use offshoot::{Result, TokenId};
-use offshoot_openai::protocol::chat_prompt;
+use offshoot_openai::protocol::{chat_prompt, chat_tokens};
 use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -65,12 +65,22 @@ impl NativeTokenizer {
         Ok(Self::of(Arc::new(py.detach(|| Tokenizer::load(&folder)).or_raise()?)))
     }
 
-    /// The tokens of texts.
-    fn encode(&self, py: Python<'_>, texts: Vec<String>, add_special_tokens: bool) -> PyResult<Vec<Vec<u32>>> {
+    /// The tokens of texts. `split_special_tokens`: the texts of special tokens in them are plain text.
+    #[pyo3(signature = (texts, add_special_tokens, split_special_tokens=false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        texts: Vec<String>,
+        add_special_tokens: bool,
+        split_special_tokens: bool,
+    ) -> PyResult<Vec<Vec<u32>>> {
         process::check()?;
         let special = special(add_special_tokens);
         let encode = |text: &String| {
-            let tokens = self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens;
+            let tokens = match split_special_tokens {
+                true => self.tokenizer.encode_plain(text, special)?,
+                false => self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens,
+            };
             Ok(tokens.into_iter().map(|token| token.0).collect())
         };
         // One text is not worth waking the pool's threads for, nor are a few short ones.
@@ -131,10 +141,22 @@ impl NativeTokenizer {
         self.tokenizer.vocab_size()
     }
 
-    /// The prompt of a chat. `body`: JSON of an object with `messages` and a request's other fields for chats.
+    /// The prompt of a chat as transformers makes it. `body`: JSON of an object with `messages` and a request's other
+    /// fields for chats.
     fn chat_prompt(&self, py: Python<'_>, body: &str) -> PyResult<String> {
-        let body: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))?;
+        let body = fields(body)?;
         py.detach(|| chat_prompt(&body, &self.tokenizer)).map_err(|refusal| PyValueError::new_err(refusal.message))
     }
+
+    /// The prompt of a chat as a server makes it, and its tokens; `body`: as `chat_prompt`'s.
+    fn chat_tokens(&self, py: Python<'_>, body: &str) -> PyResult<(String, Vec<u32>)> {
+        let body = fields(body)?;
+        let made = py.detach(|| chat_tokens(&body, &self.tokenizer));
+        let (text, tokens) = made.map_err(|refusal| PyValueError::new_err(refusal.message))?;
+        Ok((text, tokens.into_iter().map(|token| token.0).collect()))
+    }
+}
+
+fn fields(body: &str) -> PyResult<serde_json::Map<String, serde_json::Value>> {
+    serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))
 }

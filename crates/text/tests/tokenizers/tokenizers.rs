@@ -382,7 +382,7 @@ fn an_added_token_that_is_too_long_is_refused_before_it_costs_time() {
 }
 
 fn say(role: &str, content: &str) -> Message {
-    Message { role: role.into(), content: content.into() }
+    Message::new(role, content)
 }
 
 /// A tokenizer with the chat template, and the texts of the special tokens, of a real configuration.
