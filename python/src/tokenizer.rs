@@ -137,6 +137,11 @@ impl NativeTokenizer {
         self.tokenizer.chat_template()
     }
 
+    /// Texts that end the assistant's turn of a chat, where no token does.
+    fn chat_stops(&self) -> Vec<String> {
+        self.tokenizer.chat_stops().to_vec()
+    }
+
     fn vocab_size(&self) -> usize {
         self.tokenizer.vocab_size()
     }

@@ -5,6 +5,7 @@ use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
 use offshoot_openai::protocol::Reasoning;
+use offshoot_text::SpecialText;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
     ("jsonl", ResultFormat::Jsonl, "JSON lines alone"),
@@ -21,6 +22,13 @@ pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
 pub(super) const REASONINGS: &[Word<Reasoning>] = &[
     ("keep", Reasoning::Keep, "It stays in `content`"),
     ("split", Reasoning::Split, "It goes to `reasoning_content`"),
+];
+
+/// What becomes of special tokens' texts in what users write.
+pub(super) const SPECIAL_TEXTS: &[Word<SpecialText>] = &[
+    ("allow", SpecialText::Allow, "They become the tokens, as in transformers"),
+    ("escape", SpecialText::Escape, "They are plain text"),
+    ("refuse", SpecialText::Refuse, "The request is refused"),
 ];
 
 pub(super) const PREDICTIONS: &[Word<Predict>] = &[
