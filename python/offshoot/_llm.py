@@ -387,7 +387,24 @@ class LLM:
             text, ids = self._engine.tokenizer.chat_tokens(json.dumps(
                 {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
             prompts.append({"prompt": text, "prompt_token_ids": ids})
+        sampling_params = self._ending_turns(sampling_params)
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def _ending_turns(
+        self, sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> SamplingParams | list[SamplingParams]:
+        """The parameters with the texts that end the assistant's turn where the model has no token for it."""
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, (list, tuple)):
+            return [cast(SamplingParams, self._ending_turns(each)) for each in sampling_params]
+        own = self._engine.tokenizer.chat_stops()
+        if not own or not isinstance(sampling_params, SamplingParams) or sampling_params.ignore_eos:
+            return cast(SamplingParams, sampling_params)
+        params = sampling_params.clone()
+        stop = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])
+        params.stop = stop + [text for text in own if text not in stop]
+        return params
 
     def stream(
         self, prompts: PromptType | Sequence[PromptType],
