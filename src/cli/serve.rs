@@ -40,7 +40,8 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_parser = one_of(REASONINGS), default_value = "keep")]
     pub reasoning: Reasoning,
-    /// Lets a chat bring a template in `chat_template`, in place of the model's. Templates run bounded in memory and time
+    /// Lets a chat bring a template in `chat_template` in place of the model's. Templates run bounded in memory and
+    /// time
     #[arg(long)]
     pub trust_request_chat_template: bool,
     /// What becomes of the texts of special tokens in prompts, messages and tools, where users could end their turn by

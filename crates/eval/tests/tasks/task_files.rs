@@ -497,7 +497,8 @@ fn a_chat_prompt() {
     let chat = json!({
         "messages": [
             {"role": "user", "content": "{{q}}"},
-            {"role": "assistant", "reasoning_content": "{{q}} is easy", "tool_calls": [call], "fields": {"mood": "calm"}},
+            {"role": "assistant", "reasoning_content": "{{q}} is easy", "tool_calls": [call],
+             "fields": {"mood": "calm"}},
             {"role": "tool", "content": "2", "tool_call_id": "c1", "name": "add"},
         ],
         "tools": [tool],

@@ -155,7 +155,7 @@ impl MessageReader<'_> {
         }
     }
 
-    /// The calls, with their arguments as values: clients send them as JSON texts, which templates write out as objects.
+    /// The calls, with their arguments as values: clients send JSON texts, and templates write objects.
     fn tool_calls(&self, calls: &Value) -> Result<Value, Refusal> {
         let calls = calls.as_array().ok_or_else(|| self.wrong(".tool_calls", "a list of calls", &brief(calls)))?;
         let call = |(at, call): (usize, &Value)| {

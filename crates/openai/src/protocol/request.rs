@@ -26,7 +26,7 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
     /// continuations are scored (`choices`).
     pub best_of: usize,
-    /// Whether the prompts are only computed (`max_tokens` is 0, and nothing keeps them), so that they are in the cache.
+    /// Whether the prompts are only computed, for the cache: `max_tokens` is 0, and nothing keeps them.
     pub computes_prompts_alone: bool,
     pub seed: RequestSeed,
     /// Whether each choice's text (and its log-probabilities) starts with the prompt.
@@ -235,8 +235,8 @@ impl ChoiceContent {
 const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
-    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`, for
-    /// `prompt_logprobs`, or because nothing else would compute them; `None`: they are not.
+    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
+    /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not.
     pub fn scored_top(&self) -> Option<usize> {
         let alone = self.computes_prompts_alone.then_some(0);
         self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs).max(alone)
