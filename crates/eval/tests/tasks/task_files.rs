@@ -488,7 +488,7 @@ fn a_chat_prompt() {
     let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
         panic!("a chat")
     };
-    let say = Message::new::<&str, &str>;
+    let say = |role: &str, content: &str| Message::new(role, content);
     let expected = [say("system", "Be brief.\n"), say("user", "1+1?"), say("assistant", "2"), say("user", "2+2?")];
     assert_eq!(messages, expected);
     assert_eq!(options.variables["enable_thinking"], false);
