@@ -80,7 +80,7 @@ impl ChatReader<'_> {
         }
         let source = fields.text("chat_template")?;
         if source.is_some() && !self.takes_template {
-            let place = "here: a server takes one with `--trust-request-chat-template`";
+            let place = "here: this server was not started so that it trusts the templates of requests";
             return Err(Refusal::out_of_place("chat_template", place));
         }
         if let Some(documents) = fields.take("documents") {
