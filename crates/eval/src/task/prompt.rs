@@ -151,7 +151,7 @@ struct TurnSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptTemplate {
     Levels(Vec<PromptPart>),
-    Chat { turns: Vec<TurnTemplate>, options: ChatOptions },
+    Chat { turns: Vec<TurnTemplate>, options: Box<ChatOptions> },
 }
 
 /// A turn of a chat.
@@ -225,7 +225,7 @@ impl PromptTemplate {
             }
             PromptTemplate::Chat { turns, options } => {
                 let messages = turns.iter().map(|turn| turn.render(item)).collect::<Result<_>>()?;
-                Ok(TaskPrompt::Chat { messages, options: options.clone() })
+                Ok(TaskPrompt::Chat { messages, options: ChatOptions::clone(options) })
             }
         }
     }
@@ -326,5 +326,5 @@ fn chat_of(place: &Place<'_>, chat: ChatSettings) -> Result<PromptTemplate> {
     if let Some(name) = chat.template {
         options.template = name;
     }
-    Ok(PromptTemplate::Chat { turns, options })
+    Ok(PromptTemplate::Chat { turns, options: Box::new(options) })
 }
