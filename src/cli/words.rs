@@ -6,6 +6,7 @@ use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
 use offshoot_openai::protocol::Reasoning;
+use offshoot_text::SpecialText;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
     ("jsonl", ResultFormat::Jsonl, "JSON lines alone"),
@@ -32,6 +33,13 @@ pub(super) const REASONINGS: &[Word<Reasoning>] = &[
 pub(super) const STORED_PREFIXES: &[Word<StoredPrefixes>] = &[
     ("prompts", StoredPrefixes::Prompts, "Those of every client's prompts, whose texts keys and values tell"),
     ("pinned", StoredPrefixes::Pinned, "Those of --prefix alone"),
+];
+
+/// What becomes of special tokens' texts in what users write.
+pub(super) const SPECIAL_TEXTS: &[Word<SpecialText>] = &[
+    ("allow", SpecialText::Allow, "They become the tokens, as in transformers"),
+    ("escape", SpecialText::Escape, "They are plain text"),
+    ("refuse", SpecialText::Refuse, "The request is refused"),
 ];
 
 pub(super) const PREDICTIONS: &[Word<Predict>] = &[

@@ -16,6 +16,7 @@ use offshoot_judge::language::Language;
 use offshoot_judge::problem::TestSuite;
 use offshoot_judge::{Judge, JudgeSetup};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
+use offshoot_text::Message;
 
 use super::judging::{JudgePool, JudgeQueue};
 use super::outcome::Finished;
@@ -89,7 +90,9 @@ pub fn question_of(task: &Task, item: &Item) -> Result<String> {
         Some(Value::String(question)) => Ok(question.clone()),
         _ => Ok(match task.prompt(item)? {
             TaskPrompt::Levels(levels) => levels.last().cloned().unwrap_or_default(),
-            TaskPrompt::Chat { messages, .. } => messages.last().map(|turn| turn.content.clone()).unwrap_or_default(),
+            TaskPrompt::Chat { messages, .. } => {
+                messages.last().and_then(Message::last_text).unwrap_or_default().to_owned()
+            }
         }),
     }
 }
