@@ -162,7 +162,10 @@ fn what_messages_have_reaches_the_template() {
 
 #[test]
 fn what_no_template_shows_is_refused_by_name() {
-    let calls = |arguments: &str| json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]});
+    let calls = |arguments: &str| {
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        json!({"role": "assistant", "tool_calls": [call]})
+    };
     let cases = [
         (
             json!({"role": "assistant", "content": "7", "function_call": {"name": "f"}}),
