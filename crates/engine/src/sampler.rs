@@ -11,7 +11,7 @@ use offshoot_core::ids::TokenId;
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
         BranchWork::Sample(sampling) => sample_request(sampling, position + 1, eos),
-        BranchWork::Score(scoring) => SampleRequest { top_logprobs: scoring.tops, ..given(branch, position) },
+        BranchWork::Score(scoring) => SampleRequest { top_logprobs: Some(scoring.tops), ..given(branch, position) },
         BranchWork::Idle => given(branch, position),
     }
 }
@@ -44,7 +44,7 @@ fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) ->
             true => ends(sampling, eos),
             false => Vec::new(),
         },
-        top_logprobs: params.top_logprobs.unwrap_or(0),
+        top_logprobs: params.top_logprobs,
         ..SampleRequest::of(pick)
     }
 }

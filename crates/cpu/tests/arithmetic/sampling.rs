@@ -82,7 +82,7 @@ fn changes() -> impl Strategy<Value = SampleRequest> {
             presence_penalty: presence,
             logit_bias: bias.into_iter().map(|(t, b)| (token(t), b)).collect(),
             banned: banned.into_iter().map(token).collect(),
-            top_logprobs: 7,
+            top_logprobs: Some(7),
             ..request(Pick::Greedy)
         })
 }
@@ -231,7 +231,7 @@ fn edges() {
     // Ties go to the smaller id: in greedy choice, in top-k, in the list of the likeliest.
     assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(1));
     assert_eq!(sample_on_all(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
-    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
+    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: Some(3), ..request(Pick::Greedy) }).top;
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
     // A tiny top-p or a large min-p keeps the best token.
     assert_eq!(sample_on_all(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));

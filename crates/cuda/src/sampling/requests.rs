@@ -10,7 +10,7 @@ const GREEDY: u32 = 0;
 const RANDOM: u32 = 1;
 const GIVEN: u32 = 2;
 
-/// In place of an index.
+/// In place of an index or a count.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -43,7 +43,7 @@ struct RequestRecord {
     counted: u32,
 }
 
-/// A greedy request that reports no other tokens; padded rows have it too.
+/// A greedy request that reports no log-probabilities; padded rows have it too.
 const PLAIN: RequestRecord = RequestRecord {
     pick: GREEDY,
     given: 0,
@@ -55,7 +55,7 @@ const PLAIN: RequestRecord = RequestRecord {
     frequency: 0.0,
     presence: 0.0,
     unseen: NONE,
-    top: 0,
+    top: NONE,
     biases: 0,
     seens: 0,
     bans: 0,
@@ -95,7 +95,7 @@ pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 /// tokens.
 pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
     assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
-    let top_width = requests.iter().map(|request| request.top_logprobs).max().unwrap_or(0);
+    let top_width = requests.iter().map(SampleRequest::top).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
     block.clear();
     block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
@@ -110,7 +110,7 @@ pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
 
 /// The record of one request, whose lists are appended to `block`.
 fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
-    let mut record = RequestRecord { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
+    let mut record = RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
         Pick::Greedy => {}
         // A given token does not depend on scores, so it needs no lists.
@@ -169,7 +169,7 @@ mod tests {
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
             banned: vec![TokenId(9), TokenId(2)],
-            top_logprobs: 0,
+            top_logprobs: None,
         }
     }
 
@@ -191,7 +191,7 @@ mod tests {
             seen,
             frequency_penalty: 0.5,
             logit_bias: vec![(TokenId(1), -1.0)],
-            top_logprobs: 4,
+            top_logprobs: Some(4),
             ..request(Pick::Greedy)
         };
         let mut block = vec![1];

@@ -30,7 +30,7 @@ struct Kernels {
 
 impl Kernels {
     fn compile() -> Option<Self> {
-        let edit = SAMPLE.iter().find(|source| source.name.ends_with("sample_edit.cu")).expect("the third kernel");
+        let edit = SAMPLE.iter().find(|source| source.name.ends_with("sample_edit.cu")).expect("one of them");
         Some(Self {
             count: Emulated::compile(&Unit::new(&SAMPLE_COUNT), "sample_count")?,
             edit: Emulated::compile(&Unit::new(edit), "sample_edit")?,

@@ -289,6 +289,7 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         tokens: sampling.stop_token_ids.iter().map(|&id| TokenId(id)).collect(),
         ignore_eos: sampling.ignore_eos,
         include_stop: sampling.include_stop,
+        show_special: false,
     };
     (params, stop)
 }

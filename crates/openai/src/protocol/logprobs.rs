@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::request::{EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::Finish;
+use offshoot_engine::{Finish, TokenRecord};
 use offshoot_text::Tokenizer;
 
 /// A token of a returned text.
@@ -23,6 +23,14 @@ pub struct ShownToken<'a> {
     pub top: &'a [(TokenId, f32)],
     /// Number of characters before it.
     pub offset: usize,
+}
+
+impl<'a> ShownToken<'a> {
+    /// A sampled token with so many characters before it.
+    pub fn sampled(record: TokenRecord<'a>, offset: usize) -> Self {
+        let TokenRecord { token, logprob, top, .. } = record;
+        ShownToken { token, logprob: Some(logprob), top, offset }
+    }
 }
 
 /// The prompt's own tokens, of which `scored` has all but the first; each with at most `most` of the likeliest in its
@@ -39,7 +47,7 @@ fn echoed_tokens<'a>(
     let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
     let mut shown = Vec::with_capacity(prompt.tokens.len());
     for ((&token, logprob), top) in prompt.tokens.iter().zip(logprobs).zip(tops) {
-        let offset = all.min(placer.place(token).chars);
+        let offset = all.min(placer.place(token));
         shown.push(ShownToken { token, logprob, top: &top[..top.len().min(most)], offset });
     }
     shown

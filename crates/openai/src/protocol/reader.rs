@@ -75,7 +75,9 @@ impl RequestReader<'_> {
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         // Where the prompt itself is of use, nothing need be sampled.
         let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
+        let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(&mut fields, least)?;
+        let stop = Stop { show_special: !skips_special, ..stop };
         let choices = self.choices(endpoint, &mut fields)?;
         let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
         let request = ProtocolRequest {
@@ -96,7 +98,7 @@ impl RequestReader<'_> {
                 }
                 Endpoint::Completions => Reasoning::Keep,
             },
-            skips_special: fields.choice("skip_special_tokens")?.unwrap_or(true),
+            skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
@@ -263,6 +265,7 @@ impl RequestReader<'_> {
             tokens,
             ignore_eos: fields.flag("ignore_eos")?,
             include_stop: fields.flag("include_stop_str_in_output")?,
+            show_special: false,
         };
         Ok((most_tokens, stop))
     }

@@ -36,7 +36,7 @@ pub fn scored_choice<'a>(
     let most = request.params.top_logprobs.unwrap_or(0);
     let mut placer = TokenPlacer::new(&prompt.tokens, true, 0, tokenizer);
     let shown = |((&token, &logprob), top): ((&TokenId, &f32), &'a Vec<(TokenId, f32)>)| {
-        let (top, offset) = (&top[..top.len().min(most)], placer.place(token).chars);
+        let (top, offset) = (&top[..top.len().min(most)], placer.place(token));
         ShownToken { token, logprob: Some(logprob), top, offset }
     };
     let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown);
@@ -45,10 +45,10 @@ pub fn scored_choice<'a>(
         text: ChoiceText::Completion { text: EchoedText { echoed: "", own: choice.text.as_str().into() } },
         logprobs: Some(ChoiceLogprobs::new(request, prompt, None, shown, tokenizer)),
         finish_reason: Some("stop"),
-        stop_reason: Some(None),
+        stop_reason: None,
         score: Some(score),
         prompt: PromptFields::new(request, prompt, None, tokenizer),
-        token_ids: request.return_token_ids.then_some(&choice.tokens),
+        token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
         branch: None,
     }
 }

@@ -274,7 +274,7 @@ impl DispatchLoop {
             }
         };
         if is_sampled {
-            self.shared.metrics.tokens_sampled.add(finish.tokens.len() as u64);
+            self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
         job.outbox.put(Delivery::Finished { sample, finish, branch: kept });
