@@ -188,4 +188,4 @@ class SamplingParams:
             max_tokens=self.max_tokens if self.max_tokens is not None else max(1, room),
             min_tokens=self.min_tokens, stop=self._stop(),
             stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
-            include_stop=self.include_stop_str_in_output)
+            include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens)

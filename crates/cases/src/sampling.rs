@@ -237,7 +237,10 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
             uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
         },
     };
-    let mut request = SampleRequest { top_logprobs: dice.pick(&[None, Some(0), Some(1), Some(5), Some(20)]), ..SampleRequest::of(pick) };
+    let mut request = SampleRequest {
+        top_logprobs: dice.pick(&[None, Some(0), Some(1), Some(5), Some(20)]),
+        ..SampleRequest::of(pick)
+    };
     if dice.one_in(2) {
         request.repetition_penalty = dice.pick(&[1.0, 1.3, 0.8]);
         request.frequency_penalty = dice.pick(&[0.0, 0.4, -0.3]);

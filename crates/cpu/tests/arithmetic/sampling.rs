@@ -231,7 +231,8 @@ fn edges() {
     // Ties go to the smaller id: in greedy choice, in top-k, in the list of the likeliest.
     assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(1));
     assert_eq!(sample_on_all(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
-    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: Some(3), ..request(Pick::Greedy) }).top;
+    let top =
+        sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: Some(3), ..request(Pick::Greedy) }).top;
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
     // A tiny top-p or a large min-p keeps the best token.
     assert_eq!(sample_on_all(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));

@@ -110,7 +110,8 @@ pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
 
 /// The record of one request, whose lists are appended to `block`.
 fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
-    let mut record = RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
+    let mut record =
+        RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
         Pick::Greedy => {}
         // A given token does not depend on scores, so it needs no lists.

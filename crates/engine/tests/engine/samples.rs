@@ -1,14 +1,16 @@
 //! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
 
+use std::num::NonZeroU32;
+
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Finish, FinishReason, SampledToken, SamplingParams, Stop,
-    Turn,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, SampledToken,
+    SamplingParams, Stop, Turn,
 };
 use offshoot_kv::plan::Planner;
 
 use super::bench::{
-    Mode, Shape, decoder, draw, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
+    EOS, Mode, Shape, VOCAB, decoder, draw, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
 };
 
 /// Three items with a common header: prompts of 45, 53 and 70 tokens.
@@ -212,6 +214,34 @@ fn what_is_counted_on_the_way_is_what_a_new_request_would_say(mode: Mode) {
     }
 }
 
+fn ranks_are_places_among_the_likeliest(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let all = VOCAB as usize;
+    let hot = |top| SamplingParams { temperature: 3.0, top_logprobs: top, ..SamplingParams::default() };
+    let whole = finish(&engine, draw(root, key("item", 0), hot(Some(all)), length(30)));
+    assert_eq!(whole.ranks.len(), 30);
+    for record in whole.records() {
+        let place = record.top.iter().position(|&(token, _)| token == record.token).map(|place| place as u32 + 1);
+        assert_eq!(record.rank.map(NonZeroU32::get), place);
+    }
+    assert!(whole.ranks.iter().any(|rank| rank.is_some_and(|rank| rank.get() > 20)), "far from greedy");
+    let again = engine.root(prompt(3, 18)).unwrap();
+    let alone = finish(&engine, draw(again, key("item", 0), hot(Some(0)), length(30)));
+    assert_eq!((&alone.tokens, &alone.ranks), (&whole.tokens, &whole.ranks), "no list is needed");
+    let again = engine.root(prompt(3, 18)).unwrap();
+    let given = finish(&engine, Extend::given(again, whole.tokens.clone(), Some(1)));
+    assert_eq!(given.ranks, whole.ranks);
+    let unasked = finish(&engine, draw(root, key("item", 0), hot(None), length(3)));
+    assert!(unasked.ranks.is_empty());
+    let ending = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..hot(Some(all)) };
+    let ended = finish(&engine, draw(again, key("item", 1), ending, Stop::max_tokens(9)));
+    let stop = ended.stop_token.as_ref().expect("the end of text");
+    let place = stop.top.iter().position(|&(token, _)| token == EOS).map(|place| place as u32 + 1);
+    assert_eq!(stop.rank.map(NonZeroU32::get), place, "by the model's own logits");
+    assert_eq!((ended.sampled(), ended.records().count(), ended.sampled_ids().as_ref()), (1, 1, &[EOS][..]));
+}
+
 fn the_likeliest_are_reported(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
@@ -221,8 +251,8 @@ fn the_likeliest_are_reported(mode: Mode) {
     while let Some(event) = extension.next() {
         match event {
             Event::Tokens { tokens, .. } => {
-                for SampledToken { token, logprob, top } in tokens {
-                    assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+                for SampledToken { token, logprob, rank, top } in tokens {
+                    assert_eq!((top.len(), top[0], rank), (4, (token, logprob), NonZeroU32::new(1)));
                     assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
                     seen.push(top);
                 }
@@ -247,5 +277,6 @@ in_modes! {
     given_tokens_are_part_of_the_branch,
     penalties_count_every_token_of_the_path,
     what_is_counted_on_the_way_is_what_a_new_request_would_say,
+    ranks_are_places_among_the_likeliest,
     the_likeliest_are_reported,
 }

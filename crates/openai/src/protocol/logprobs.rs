@@ -153,7 +153,7 @@ pub struct PromptLogprobs<'a> {
 #[derive(Serialize)]
 struct RankedToken<'a> {
     logprob: f64,
-    /// From 1; `None`: below the likeliest tokens that were asked for.
+    /// From 1.
     rank: Option<usize>,
     decoded_token: Cow<'a, str>,
 }
@@ -169,7 +169,7 @@ impl Serialize for PromptLogprobs<'_> {
             let (own, logprob) = (self.prompt.tokens[at + 1], self.scored.logprobs[at]);
             let top = self.scored.top.get(at).map_or(&[][..], Vec::as_slice);
             Map(move || {
-                let rank = top.iter().position(|&(token, _)| token == own).map(|rank| rank + 1);
+                let rank = self.scored.ranks.get(at).copied().flatten().map(|rank| rank.get() as usize);
                 let rivals = top.iter().take(self.top).enumerate().filter(move |(_, (token, _))| *token != own);
                 let rivals =
                     rivals.map(move |(rank, &(token, logprob))| (token.0, ranked(token, logprob, Some(rank + 1))));

@@ -153,9 +153,9 @@ const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs` or
-    /// for `prompt_logprobs`; `None`: they are not.
+    /// for `prompt_logprobs`; `None`: they are not. At least one: a score that is kept with one has its rank, too.
     pub fn scored_top(&self) -> Option<usize> {
-        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
+        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs).map(|most| most.max(1))
     }
 
     /// The number of likeliest tokens in place of each token of a scored continuation: at least one, which tells

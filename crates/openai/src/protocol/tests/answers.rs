@@ -98,7 +98,10 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
                 };
                 assert_eq!(ids, logprobs.as_array().expect("a list").len(), "{end:?} {fields}");
                 // A stop string may end in the middle of the text.
-                assert!(ids <= most && (ids == most || fields.get("stop").is_some()), "{ids} of {most}: {end:?} {fields}");
+                assert!(
+                    ids <= most && (ids == most || fields.get("stop").is_some()),
+                    "{ids} of {most}: {end:?} {fields}"
+                );
                 assert_eq!(choice["stop_reason"], stop_reason, "{end:?} {fields}");
                 let found = if endpoint == Endpoint::Chat { &choice["message"]["content"] } else { &choice["text"] };
                 assert_eq!(found, shown, "{end:?} {fields}");
@@ -130,7 +133,8 @@ fn a_special_token_in_a_stop_string_cuts_the_text_where_special_tokens_show() {
     assert_eq!(choice["stop_reason"], "b<|end_of_text|>");
     let sampled = encode("ab<|end_of_text|>");
     assert_eq!(answer["usage"]["completion_tokens"], sampled.len(), "nothing is sampled behind the stop string");
-    let texts: Vec<Value> = sampled.iter().map(|&token| json!(super::super::logprobs::token_text(tokenizer(), token))).collect();
+    let texts: Vec<Value> =
+        sampled.iter().map(|&token| json!(super::super::logprobs::token_text(tokenizer(), token))).collect();
     assert_eq!(choice["logprobs"]["tokens"], json!(texts), "only the text is cut");
 }
 
