@@ -559,7 +559,7 @@ class LLM:
             # Most prompts of a call have the same parameters and room for all of their tokens.
             key = (id(each), room if each.max_tokens is None or each.max_tokens > room else None)
             if key not in made:
-                made[key] = _limited(each, room).sampling(room)
+                made[key] = _limited(each, room).sampling(room, self._engine.tokenizer)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
             requests.append(Request(ids, made[key], seed % (1 << 64), name))

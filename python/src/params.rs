@@ -22,7 +22,8 @@ impl Sampling {
     #[new]
     #[pyo3(signature = (
         *, n=1, temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, frequency_penalty=0.0,
-        presence_penalty=0.0, logit_bias=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
+        presence_penalty=0.0, logit_bias=Vec::new(),
+        allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
         stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -36,6 +37,8 @@ impl Sampling {
         frequency_penalty: f32,
         presence_penalty: f32,
         logit_bias: Vec<(u32, f32)>,
+        allowed_token_ids: Option<Vec<u32>>,
+        bad_words: Vec<Vec<u32>>,
         logprobs: Option<usize>,
         prompt_logprobs: Option<usize>,
         max_tokens: usize,
@@ -55,6 +58,8 @@ impl Sampling {
             frequency_penalty,
             presence_penalty,
             logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
+            allowed: allowed_token_ids.map(token_ids),
+            bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();

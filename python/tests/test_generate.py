@@ -296,7 +296,7 @@ def test_tables(llm, question):
     (dict(n=0), ValueError), (dict(n=1.5), TypeError), (dict(n=True), TypeError), (dict(temperature=-1), ValueError),
     (dict(temperature="hot"), TypeError), (dict(top_p=0), ValueError), (dict(max_tokens=0), ValueError),
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
-    (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=["x"]), NotImplementedError),
+    (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=[" "]), ValueError), (dict(allowed_token_ids=[]), ValueError),
     (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError),
     (dict(top_k=2 ** 40), OverflowError),
     (dict(use_beam_search=True), NotImplementedError), (dict(n=10 ** 9), ValueError), (dict(stop=5), TypeError),

@@ -1,6 +1,7 @@
 //! Sampling of a step's rows: the request of each row, and the token it gets.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ pub struct SampleRequest {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Tokens never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
+    /// The only tokens that are sampled, if they are not banned; `None`: all.
+    pub allowed: Option<Arc<[TokenId]>>,
     /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`], and its rank among all;
     /// `None`: neither.
     pub top_logprobs: Option<usize>,
@@ -47,6 +50,7 @@ impl SampleRequest {
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
             banned: Vec::new(),
+            allowed: None,
             top_logprobs: None,
         }
     }

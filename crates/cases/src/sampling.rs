@@ -258,6 +258,10 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
         biased.sort_unstable();
         biased.dedup();
         request.logit_bias = biased.into_iter().map(|token| (TokenId(token), bias(dice))).collect();
+        if dice.one_in(3) {
+            let allowed: Vec<TokenId> = (0..dice.within(1, 40)).map(|_| TokenId(dice.within(0, last))).collect();
+            request.allowed = Some(allowed.into());
+        }
         request.banned = (0..dice.within(0, 5)).map(|_| TokenId(dice.within(0, last))).collect();
     }
     request

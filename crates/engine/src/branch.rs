@@ -2,6 +2,7 @@
 //! everything that survives preemption; keys and values belong to the prefix tree.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
@@ -94,6 +95,8 @@ pub(super) enum BranchWork {
 
 pub(super) struct SamplingState {
     pub params: SamplingParams,
+    /// Those of `params`, shared by the requests.
+    pub allowed: Option<Arc<[TokenId]>>,
     pub stop: Stop,
     pub uniforms: UniformKey,
     pub events: EventSender,
@@ -252,11 +255,12 @@ impl Branch {
         }
     }
 
-    /// `None` if nothing is left to compute: it rests, or will once its requests are collected.
+    /// `None` if nothing can be computed before its requests are collected: it rests then, or must know its last token.
     pub fn need(&self) -> Option<NeededPositions> {
         let known = self.tokens.len();
         match &self.work {
             BranchWork::Idle => None,
+            BranchWork::Sample(sampling) if sampling.in_flight.tokens > 0 && sampling.params.looks_back() => None,
             BranchWork::Sample(sampling) => {
                 let end = known + sampling.in_flight.tokens;
                 (end < sampling.limit).then(|| NeededPositions { match_upto: known, logits_from: end - 1, end })

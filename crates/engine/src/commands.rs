@@ -1,6 +1,8 @@
 //! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
 //! delayed, and sleeps while nothing runs.
 
+use std::sync::Arc;
+
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
@@ -210,6 +212,7 @@ impl Engine {
                     top: Vec::new(),
                     stop_token: None,
                     text,
+                    allowed: params.allowed.as_deref().map(Arc::from),
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     uniforms,
                     events: events.clone(),

@@ -12,7 +12,7 @@ use offshoot_backend::{MOST_TOP, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
-/// How tokens are sampled: penalties, temperature, top-k, top-p, min-p, in this order, then the uniform.
+/// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this order, then the uniform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
@@ -32,6 +32,14 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
+    /// The only tokens that are sampled; `None`: all. Where it has none of the tokens that end a text, only its length
+    /// does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Vec<TokenId>>,
+    /// Runs of tokens that are never sampled: the last token of one is not, where those before it are the last that the
+    /// extend has sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_words: Vec<Vec<TokenId>>,
     /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`], and its rank among
     /// all; `None`: neither.
     pub top_logprobs: Option<usize>,
@@ -48,6 +56,8 @@ impl Default for SamplingParams {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
+            allowed: None,
+            bad_words: Vec::new(),
             top_logprobs: None,
         }
     }
@@ -100,6 +110,22 @@ impl SamplingParams {
         SamplingParams { top_logprobs: Some(top_logprobs), ..self }
     }
 
+    /// Samples from these tokens only.
+    pub fn allowed(self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        SamplingParams { allowed: Some(tokens.into_iter().collect()), ..self }
+    }
+
+    /// Never samples this run of tokens, either.
+    pub fn bad_word(mut self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        self.bad_words.push(tokens.into_iter().collect());
+        self
+    }
+
+    /// Whether the tokens that may be sampled depend on those sampled before, which the host must know.
+    pub(crate) fn looks_back(&self) -> bool {
+        self.bad_words.iter().any(|word| word.len() > 1)
+    }
+
     /// Whether a sample depends on the tokens before it.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
@@ -146,7 +172,16 @@ impl SamplingParams {
                 return Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN"));
             }
         }
-        Ok(())
+        if self.allowed.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::value("allowed tokens", "at least one token", "none"));
+        }
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return Err(Error::value("bad_words", "words of at least one token", "one of none"));
+        }
+        let check =
+            |what: &str, tokens: &[TokenId]| tokens.iter().try_for_each(|&token| check_token(what, token, vocab));
+        check("allowed tokens", self.allowed.as_deref().unwrap_or_default())?;
+        self.bad_words.iter().try_for_each(|word| check("bad_words", word))
     }
 }
 

@@ -26,7 +26,8 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> SampledToken {
 /// The first token from `ix` on that is not banned, wrapping around the vocabulary; `ix` itself if all are banned.
 fn allowed(request: &SampleRequest, ix: usize, vocab: usize) -> TokenId {
     let around = (0..vocab).map(|offset| TokenId::new((ix + offset) % vocab));
-    let mut allowed = around.filter(|token| !request.banned.contains(token));
+    let is_allowed = |token: &TokenId| request.allowed.as_ref().is_none_or(|allowed| allowed.contains(token));
+    let mut allowed = around.filter(|token| is_allowed(token) && !request.banned.contains(token));
     allowed.next().unwrap_or_else(|| TokenId::new(ix % vocab))
 }
 

@@ -61,7 +61,7 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
         let mut block = Vec::new();
-        pack(requests, requests.len(), &mut block);
+        pack(requests, requests.len(), VOCAB, &mut block);
         Self {
             kernels,
             requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -214,7 +214,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
 
     let mut block = Vec::new();
-    pack(&requests, ASKS, &mut block);
+    pack(&requests, ASKS, VOCAB, &mut block);
     let layout = ResultLayout::new(&requests, ASKS, VOCAB);
     let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
     let mut results = vec![0u32; layout.bytes() / 4];

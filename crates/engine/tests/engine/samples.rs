@@ -242,6 +242,42 @@ fn ranks_are_places_among_the_likeliest(mode: Mode) {
     assert_eq!((ended.sampled(), ended.records().count(), ended.sampled_ids().as_ref()), (1, 1, &[EOS][..]));
 }
 
+fn only_allowed_tokens_are_sampled(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let letters: Vec<TokenId> = (97..123).map(TokenId).collect();
+    let only = SamplingParams { temperature: 2.0, ..SamplingParams::default() }.allowed(letters.clone());
+    let sampled = finish(&engine, draw(root, key("item", 0), only, Stop::max_tokens(60)));
+    assert_eq!((sampled.reason, sampled.tokens.len()), (FinishReason::Length, 60), "no end of text is allowed");
+    assert!(sampled.tokens.iter().all(|token| letters.contains(token)), "{:?}", sampled.text);
+    let one = SamplingParams::greedy().allowed([TokenId(7)]);
+    let sampled = finish(&engine, draw(root, key("item", 0), one, length(3)));
+    assert_eq!(sampled.tokens, [TokenId(7); 3]);
+}
+
+fn bad_words_are_never_sampled_and_change_nothing_before(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let sampled = |params: SamplingParams| {
+        let root = engine.root(prompt(3, 18)).unwrap();
+        finish(&engine, draw(root, key("item", 0), params, length(80))).tokens
+    };
+    let few = |ids: std::ops::Range<u32>| SamplingParams::default().allowed(ids.map(TokenId));
+    // Of four tokens every pair comes soon.
+    let whole = sampled(few(97..101));
+    for len in 1..4 {
+        let word = whole[20..20 + len].to_vec();
+        let first = whole.windows(len).position(|run| run == word).expect("it is one of them");
+        let without = sampled(few(97..101).bad_word(word.clone()));
+        assert!(without.windows(len).all(|run| run != word), "{word:?} in {without:?}");
+        assert_eq!(without[..first + len - 1], whole[..first + len - 1], "only its last token is another");
+        assert_ne!(without[first + len - 1], whole[first + len - 1]);
+    }
+    // What the prompt holds begins no word.
+    let root = engine.root(vec![TokenId(97); 9]).unwrap();
+    let behind = few(97..98).bad_word([TokenId(97), TokenId(97)]);
+    assert_eq!(finish(&engine, draw(root, key("item", 0), behind, length(1))).tokens, [TokenId(97)]);
+}
+
 fn the_likeliest_are_reported(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
@@ -278,5 +314,7 @@ in_modes! {
     penalties_count_every_token_of_the_path,
     what_is_counted_on_the_way_is_what_a_new_request_would_say,
     ranks_are_places_among_the_likeliest,
+    only_allowed_tokens_are_sampled,
+    bad_words_are_never_sampled_and_change_nothing_before,
     the_likeliest_are_reported,
 }

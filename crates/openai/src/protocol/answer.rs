@@ -20,7 +20,7 @@ use offshoot_text::reasoning::ReasoningSplitter;
 pub struct PromptCandidates {
     /// By index.
     pub drawn: Vec<Finish>,
-    /// The ids of those candidates that are kept, by index; shorter if the last ones are not.
+    /// The ids of those candidates or continuations that are kept, by index; shorter if the last ones are not.
     pub kept: Vec<Option<String>>,
     /// The log-probabilities of its own tokens, without the first, if the request wants them.
     pub scored: Option<Finish>,
@@ -49,7 +49,7 @@ impl PromptResults {
         let (mut finishes, kept): (Vec<Finish>, _) =
             self.0.into_iter().map(|(_, finish, branch)| (finish, branch)).unzip();
         if !request.prompts[prompt].choices.is_empty() {
-            return PromptCandidates { choices: finishes, cached, ..PromptCandidates::default() };
+            return PromptCandidates { choices: finishes, kept, cached, ..PromptCandidates::default() };
         }
         let scored = finishes.pop_if(|last| last.reason == FinishReason::Given);
         // Where nothing is sampled, a prompt that is kept has ended, too.
@@ -151,8 +151,10 @@ pub fn response<'a>(
         match prompt.choices.is_empty() {
             true => sampled_choices(request, prompt, candidates, tokenizer, &mut choices),
             false => {
-                for (choice, scored) in prompt.choices.iter().zip(&candidates.choices) {
-                    choices.push(scored_choice(request, prompt, choice, scored, choices.len(), tokenizer));
+                for (at, (choice, scored)) in prompt.choices.iter().zip(&candidates.choices).enumerate() {
+                    let branch = candidates.kept.get(at).and_then(Option::as_deref);
+                    let scored = scored_choice(request, prompt, choice, scored, choices.len(), tokenizer);
+                    choices.push(Choice { branch, ..scored });
                 }
             }
         }

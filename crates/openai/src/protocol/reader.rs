@@ -71,14 +71,15 @@ impl RequestReader<'_> {
         let seed = fields.seed("seed")?.map_or(RequestSeed::Callers(self.seed), RequestSeed::Own);
         let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
-        let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
+        let bad_words = self.bad_words(&mut fields)?;
+        let params = SamplingParams { top_logprobs, bad_words, ..params(&mut fields)? };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         // Where the prompt itself is of use, nothing need be sampled.
         let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(&mut fields, least)?;
         let stop = Stop { show_special: !skips_special, ..stop };
-        let choices = self.choices(endpoint, &mut fields)?;
+        let choices = self.choices(&mut fields)?;
         let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
         let request = ProtocolRequest {
             endpoint,
@@ -100,6 +101,7 @@ impl RequestReader<'_> {
             },
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
+            ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
             keep,
@@ -120,7 +122,6 @@ impl RequestReader<'_> {
             (scores && request.echo, "echo", "beside `choices`"),
             (scores && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `choices`"),
             (scores && request.stream.is_some(), "stream", "beside `choices`"),
-            (scores && request.keep.is_some(), "keep", "beside `choices`"),
             (
                 request.stream.is_some() && request.best_of > request.n,
                 "best_of",
@@ -248,13 +249,24 @@ impl RequestReader<'_> {
         Ok((own, fields.count("prompt_logprobs", 0, most)?))
     }
 
+    /// `bad_words`, in tokens.
+    fn bad_words(&self, fields: &mut BodyFields) -> Result<Vec<Vec<TokenId>>, Refusal> {
+        let words = fields.words("bad_words")?;
+        ProtocolLimits::check("bad_words", self.limits.bad_words, words.len(), "words")?;
+        let longest = words.iter().map(String::len).max().unwrap_or(0);
+        ProtocolLimits::check("bad_words", self.limits.stop_bytes, longest, "bytes of a word")?;
+        let spelt = words.iter().map(|word| self.tokenizer.spellings(word));
+        let spelt = spelt.collect::<offshoot_core::error::Result<Vec<_>>>();
+        Ok(spelt.map_err(|error| Refusal::of(&error).about("bad_words"))?.concat())
+    }
+
     /// The limit of tokens, if any, which is at least `least`, and the other stop conditions.
     fn stop(&self, fields: &mut BodyFields, least: u64) -> Result<(Option<usize>, Stop), Refusal> {
         let limit = u64::from(u32::MAX);
         let older = fields.count("max_tokens", least, limit)?;
         let most_tokens = fields.count("max_completion_tokens", least, limit)?.or(older);
         let (strings, mut tokens) = fields.stops("stop")?;
-        tokens.extend(fields.token_ids("stop_token_ids")?);
+        tokens.extend(fields.token_ids("stop_token_ids")?.unwrap_or_default());
         ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         ProtocolLimits::check("stop", self.limits.stop_bytes, longest, "bytes of a string")?;
@@ -271,10 +283,7 @@ impl RequestReader<'_> {
     }
 
     /// `choices`: continuations to score, as strings or as lists of token ids.
-    fn choices(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
-        if endpoint != Endpoint::Completions {
-            return Ok(Vec::new());
-        }
+    fn choices(&self, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
         let Some(value) = fields.take("choices") else { return Ok(Vec::new()) };
         if self.limits.choices == 0 {
             return Err(Refusal::out_of_place("choices", "here: only a server scores continuations"));
@@ -367,6 +376,8 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         frequency_penalty: fields.real("frequency_penalty")?.unwrap_or(default.frequency_penalty),
         presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
         logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
+        allowed: fields.token_ids("allowed_token_ids")?,
+        bad_words: Vec::new(),
         top_logprobs: None,
     })
 }

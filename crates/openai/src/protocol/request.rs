@@ -36,6 +36,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Whether texts leave special tokens out.
     pub skips_special: bool,
     pub return_token_ids: bool,
+    /// Whether log-probabilities name each token by its id (`token_id:7`), which no two share, instead of its text.
+    pub ids_as_tokens: bool,
     pub reasoning: Reasoning,
     /// Requests with smaller numbers go first.
     pub priority: Priority,
@@ -194,6 +196,7 @@ impl<P> ProtocolRequest<P> {
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
+            ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,
             priority: self.priority,
             timeout: self.timeout,

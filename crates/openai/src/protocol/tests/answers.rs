@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{AnswerHead, PromptCandidates, response};
+use super::super::{AnswerHead, PromptCandidates, PromptResults, response};
 use super::*;
 use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
 
@@ -168,6 +168,70 @@ fn scored_continuations_have_their_sums() {
     let given = prompt.tokens.len() + prompt.choices.iter().map(|choice| choice.tokens.len()).sum::<usize>();
     assert_eq!(answer["usage"]["prompt_tokens"], given, "the prompt counts once");
     assert_eq!((&answer["usage"]["completion_tokens"], &answer["usage"]["total_tokens"]), (&json!(0), &json!(given)));
+}
+
+/// A chat's continuations are messages; kept ones name their branches.
+#[test]
+fn continuations_of_a_chat_are_scored_and_kept() {
+    let body = json!({"messages": messages("a"), "choices": [" c", " d e"], "keep": true, "return_token_ids": true,
+        "logprobs": true, "top_logprobs": 1});
+    let request = request(Endpoint::Chat, body);
+    let prompt = &request.prompts[0];
+    let scored = |at: usize| {
+        let tokens: Vec<_> = prompt.choices[at].tokens.iter().map(|&token| sampled(token, Some(1))).collect();
+        finish(tokens.iter(), FinishReason::Given, String::new())
+    };
+    let mut results = PromptResults::default();
+    for at in [1, 0] {
+        results.add(at, scored(at), Some(format!("br-{at}")));
+    }
+    let answer = answer(&request, &[results.candidates(&request, 0, 0)]);
+    assert_eq!(answer["prompt_token_ids"], json!(prompt.tokens), "beside the choices, once");
+    for (at, text) in [" c", " d e"].iter().enumerate() {
+        let choice = &answer["choices"][at];
+        assert_eq!((&choice["message"]["content"], &choice["message"]["role"]), (&json!(text), &json!("assistant")));
+        assert_eq!(choice["branch"], format!("br-{at}"));
+        assert_eq!(choice["token_ids"], json!(prompt.choices[at].tokens));
+        assert_eq!(choice["logprobs"]["content"].as_array().expect("a list").len(), prompt.choices[at].tokens.len());
+        assert_eq!(choice["score"]["is_greedy"], true);
+        assert!(choice.get("prompt_token_ids").is_none() && choice.get("text").is_none());
+    }
+}
+
+/// Tokens without a text of their own have names of their own.
+#[test]
+fn log_probabilities_name_tokens_by_id_where_asked() {
+    let fields = json!({"return_tokens_as_token_ids": true, "return_token_ids": true});
+    let text = " é€";
+    let names = |ids: &Value| -> Vec<Value> {
+        ids.as_array().expect("a list").iter().map(|id| json!(format!("token_id:{id}"))).collect()
+    };
+    let mut body = json!({"prompt": "a", "logprobs": 2});
+    body.as_object_mut().expect("an object").extend(object(fields.clone()));
+    let completion = request(Endpoint::Completions, body);
+    let found = answer(&completion, &[drawn(&completion, &[text], FinishReason::EndOfText)]);
+    let choice = &found["choices"][0];
+    assert_eq!(choice["logprobs"]["tokens"], json!(names(&choice["token_ids"])));
+    for (top, name) in
+        choice["logprobs"]["top_logprobs"].as_array().expect("a list").iter().zip(names(&choice["token_ids"]))
+    {
+        let top = top.as_object().expect("an object");
+        assert!(top.keys().all(|key| key.starts_with("token_id:")) && top.contains_key(name.as_str().expect("a text")));
+        assert_eq!(top.len(), 2, "no two tokens share a name");
+    }
+    let mut body = json!({"messages": messages("a"), "logprobs": true, "top_logprobs": 2});
+    body.as_object_mut().expect("an object").extend(object(fields));
+    let chat = request(Endpoint::Chat, body);
+    let found = answer(&chat, &[drawn(&chat, &[text], FinishReason::EndOfText)]);
+    let choice = &found["choices"][0];
+    let content = choice["logprobs"]["content"].as_array().expect("a list");
+    assert_eq!(content.iter().map(|token| token["token"].clone()).collect::<Vec<_>>(), names(&choice["token_ids"]));
+    let bytes: Vec<u8> = content
+        .iter()
+        .flat_map(|token| token["bytes"].as_array().expect("a list"))
+        .map(|byte| byte.as_u64().expect("a number") as u8)
+        .collect();
+    assert!(String::from_utf8_lossy(&bytes).starts_with(text), "the bytes are the text's");
 }
 
 #[test]
