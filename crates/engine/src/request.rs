@@ -173,14 +173,14 @@ impl SamplingParams {
             }
         }
         if self.allowed.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Error::value("allowed tokens", "at least one token", "none"));
+            return Err(Error::value("allowed_token_ids", "at least one token", "none"));
         }
         if self.bad_words.iter().any(Vec::is_empty) {
             return Err(Error::value("bad_words", "words of at least one token", "one of none"));
         }
         let check =
             |what: &str, tokens: &[TokenId]| tokens.iter().try_for_each(|&token| check_token(what, token, vocab));
-        check("allowed tokens", self.allowed.as_deref().unwrap_or_default())?;
+        check("allowed_token_ids", self.allowed.as_deref().unwrap_or_default())?;
         self.bad_words.iter().try_for_each(|word| check("bad_words", word))
     }
 }

@@ -109,7 +109,7 @@ fn what_does_not_go_together_is_refused_by_name() {
     for (fields, field) in completions {
         let refusal = refusal(Endpoint::Completions, with(fields.clone()));
         assert_eq!((refusal.param.as_deref(), refusal.status()), (Some(field), 400), "{fields}: {}", refusal.message);
-        assert!(refusal.message.contains(&format!("`{field}`")) || field == "logit_bias", "{}", refusal.message);
+        assert!(refusal.message.contains(field), "{}", refusal.message);
     }
     for field in ["tools", "functions", "audio", "response_format", "modalities"] {
         let mut body = json!({"messages": messages("a")});
