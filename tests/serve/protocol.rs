@@ -118,28 +118,33 @@ fn counted(choice: &Value) -> (usize, usize, Value) {
 #[test]
 fn ids_logprobs_usage_and_metrics_count_the_same_tokens() {
     let served = Served::start(&[]);
-    let end = served.complete(&json!({"prompt": QUESTION, "temperature": 0, "max_tokens": 200, "logprobs": 0,
-        "return_token_ids": true}));
+    // Its end of text as the thirteenth token.
+    let ends = json!({"logit_bias": {"1": 100}, "min_tokens": 12});
+    let ask = json!({"prompt": QUESTION, "temperature": 0, "seed": 2, "max_tokens": 200, "logprobs": 0,
+        "return_token_ids": true});
+    let end = served.complete(&crate::served::joined(&ask, ends.clone()));
     let choice = &end["choices"][0];
     let (ids, _, eos) = counted(choice);
     assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &json!(null)));
-    assert!(ids < 200, "it ends by itself");
+    assert_eq!((ids, &eos), (13, &json!(1)));
     let own: Vec<Value> = choice["token_ids"].as_array().expect("a list").clone();
     let stop = own[own.len() / 2].clone();
     let shown = served.post("/detokenize", &json!({"tokens": [eos]})).succeeds()["prompt"].clone();
     let rows = [
-        (json!({}), json!(null), Some(eos.clone())),
+        (ends, json!(null), Some(eos.clone())),
         (json!({"stop_token_ids": [stop]}), stop.clone(), Some(stop.clone())),
         (json!({"stop_token_ids": [stop], "include_stop_str_in_output": true}), stop.clone(), Some(stop.clone())),
         (json!({"stop": ["pens"]}), json!("pens"), None),
         (json!({"stop": ["pens"], "include_stop_str_in_output": true}), json!("pens"), None),
         (json!({"stop": ["pens"], "echo": true}), json!("pens"), None),
         (json!({"n": 3, "best_of": 5, "temperature": 1.5}), json!(null), None),
-        (json!({"ignore_eos": true, "skip_special_tokens": false, "stop": [shown]}), shown.clone(), Some(eos)),
+        (
+            json!({"ignore_eos": true, "skip_special_tokens": false, "stop": [shown], "logit_bias": {"1": 100}}),
+            shown.clone(),
+            Some(eos),
+        ),
     ];
     for (fields, stop_reason, last) in rows {
-        let ask = json!({"prompt": QUESTION, "temperature": 0, "seed": 2, "max_tokens": 200, "logprobs": 0,
-            "return_token_ids": true});
         let ask = crate::served::joined(&ask, fields.clone());
         let before = served.metric("offshoot_sampled_tokens_total");
         let answer = served.complete(&ask);
@@ -190,12 +195,11 @@ fn a_kept_branch_has_the_tokens_that_the_docs_say() {
         let prompt = answer["usage"]["prompt_tokens"].as_u64().expect("a number");
         (held - prompt, ids as u64)
     };
-    let (held, ids) = keep(json!({}));
-    assert_eq!(held + 1, ids);
+    let ends = json!({"logit_bias": {"1": 100}, "min_tokens": 12});
+    assert_eq!(keep(ends.clone()), (12, 13));
     let (held, ids) = keep(json!({"stop": ["pens"]}));
     assert_eq!(held, ids);
-    let (held, ids) = keep(json!({"include_stop_str_in_output": true}));
-    assert_eq!(held, ids);
+    assert_eq!(keep(crate::served::joined(&ends, json!({"include_stop_str_in_output": true}))), (13, 13));
 }
 
 fn sum(logprobs: &[Value]) -> f64 {
