@@ -18,7 +18,7 @@ constexpr u32 MOST_COUNTED = 128;
 constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
-// Replaces an index: there is no unseen token.
+// Replaces an index or a count: there is no unseen token, or neither a rank nor likely tokens are returned.
 constexpr u32 NONE = 0xffffffff;
 // Replaces a token id or a count of equal scores: no bound.
 constexpr u32 ALL = 0xffffffff;
@@ -40,7 +40,7 @@ struct Request {
     float frequency;
     float presence;
     u32 unseen;  // index into the tokens sampled by the previous step, or NONE; updated by sample_count
-    u32 top;  // how many of the most likely tokens to return, at most BINS of sampling/select.cuh
+    u32 top;  // how many of the most likely tokens to return, at most BINS of sampling/select.cuh, or NONE
     u32 biases;  // lengths of the three lists
     u32 seens;
     u32 bans;
@@ -67,7 +67,15 @@ struct Ban {
     float was;
 };
 
+// What a request returns of the token sampled for it.
 struct SampledToken {
+    u32 token;
+    float logprob;
+    u32 rank;  // from 1; 0 if the request wants none
+};
+
+// One of the most likely tokens of a request. Those of all requests follow their SampledTokens.
+struct LikelyToken {
     u32 token;
     float logprob;
 };

@@ -1,4 +1,4 @@
-// The third kernel of `sample`: applies bias, penalties and bans to the logits [requests, vocab] of requests that have
+// The second kernel of `sample`: applies bias, penalties and bans to the logits [requests, vocab] of requests that have
 // any, and recomputes the maxima and sums of the changed chunks. `sample_token` restores the model's logits. Order and
 // arithmetic follow `adjusted` of crates/cpu/src/sampling/scores.rs; nothing is contracted into fused operations.
 // Grid: one block of 256 to 1,024 threads per request; a block without edits returns at once.

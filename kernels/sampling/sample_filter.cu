@@ -1,4 +1,4 @@
-// The fourth kernel of `sample`: applies top-k, top-p and min-p to the requests that use any of them. Writes the cut
+// The third kernel of `sample`: applies top-k, top-p and min-p to the requests that use any of them. Writes the cut
 // between kept and excluded tokens, and sample_sum [requests, chunks] over the kept tokens only. Follows `weights` of
 // crates/cpu/src/sampling/clear.rs.
 // Grid: one block of 256 to 1,024 threads per request; a block without a filter returns at once.

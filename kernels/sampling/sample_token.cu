@@ -1,4 +1,4 @@
-// The last kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting the
+// The fourth kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting the
 // cumulative distribution in vocabulary order at the request's uniform) and returns its log-probability under the
 // model's own logits, which it first restores where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf`
 // of crates/cpu/src/sampling/clear.rs.
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
     }
     LogSoftmax logprob({logits, model_max + first_chunk, vocab, chunks}, model_sum + first_chunk);
     if (lane() == 0) {
-        results[index] = {token, logprob.of(safe(logits[token]))};
+        results[index] = {token, logprob.of(safe(logits[token])), 0};  // sample_top writes the rank
         sampled_tokens[index] = token;
     }
 }

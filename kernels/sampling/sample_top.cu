@@ -1,9 +1,28 @@
-// The second kernel of `sample`: the most likely tokens of each request that wants some, by falling score, then rising
-// id, with log-probabilities under the model's own logits. Follows `by_score` and `log_softmax` of
-// crates/cpu/src/sampling/clear.rs.
-// Grid: one block of 256 to 1,024 threads per request; a block that needs no tokens returns at once.
-// Limit: latency. Only chunks whose maximum is among the largest are read, up to 4 times.
+// The last kernel of `sample`, when tokens are sampled and the model's own logits restored: for each request that wants
+// them, the rank of its token among all, and the most likely tokens, by falling score, then rising id, with
+// log-probabilities. Follows `by_score` and `log_softmax` of crates/cpu/src/sampling/clear.rs.
+// Grid: one block of 256 to 1,024 threads per request; a block whose request wants neither returns at once.
+// Limit: latency. For the rank, only chunks whose maximum reaches the token's score are read, once; for the likely
+// tokens, only those whose maximum is among the largest, up to 4 times.
 #include "sampling/select.cuh"
+
+// Called by all threads: this thread's share of the tokens before `token` by falling score, then rising id.
+__device__ __forceinline__ u32 count_before(const Row& row, u32 token) {
+    u32 key = key_of(safe(row.logits[token]));
+    u32 before = 0;
+    for (u32 c = threadIdx.x / WARP; c < row.chunks; c += blockDim.x / WARP) {
+        if (key_of(row.maxima[c]) < key) {
+            continue;
+        }
+        Chunk chunk(row.logits, row.vocab, c);
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            u32 other = key_of(chunk.score[j]);
+            before += other > key || (other == key && c * CHUNK + j * WARP + lane() < token);
+        }
+    }
+    return before;
+}
 
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
@@ -13,9 +32,10 @@ extern "C" __global__ void __launch_bounds__(1024)
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ u32 listed;
+    __shared__ u32 rank;
     u32 index = blockIdx.x;
-    u32 wanted = min(reinterpret_cast<const Request*>(header + 1)[index].top, vocab);
-    if (wanted == 0) {
+    u32 asked = reinterpret_cast<const Request*>(header + 1)[index].top;
+    if (asked == NONE) {
         return;
     }
     u64 first_chunk = static_cast<u64>(index) * chunks;
@@ -24,9 +44,23 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     if (threadIdx.x == 0) {
         listed = 0;
+        rank = 1;
     }
     __syncthreads();
     Row row{logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks};
+
+    u32 before = count_before(row, results[index].token);
+    if (before > 0) {
+        atomicAdd(&rank, before);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        results[index].rank = rank;
+    }
+    u32 wanted = min(asked, vocab);
+    if (wanted == 0) {
+        return;
+    }
 
     u32 lowest = wanted <= chunks ? bound_by_maxima(row, h, wanted) : key_of(minus_infinity());
     u32 highest = key_of(largest_maximum(row));
@@ -51,12 +85,13 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     __syncthreads();
     LogSoftmax logprob(row, model_sum + first_chunk);
-    SampledToken* top = results + requests + static_cast<u64>(index) * header->top_width;
+    LikelyToken* all_likely = reinterpret_cast<LikelyToken*>(results + requests);
+    LikelyToken* likely = all_likely + static_cast<u64>(index) * header->top_width;
     for (u32 i = threadIdx.x; i < wanted; i += blockDim.x) {
-        u32 rank = 0;
+        u32 place = 0;
         for (u32 other = 0; other < wanted; ++other) {
-            rank += h.high[other] > h.high[i] || (h.high[other] == h.high[i] && h.low[other] < h.low[i]);
+            place += h.high[other] > h.high[i] || (h.high[other] == h.high[i] && h.low[other] < h.low[i]);
         }
-        top[rank] = {h.low[i], logprob.of(score_of(h.high[i]))};
+        likely[place] = {h.low[i], logprob.of(score_of(h.high[i]))};
     }
 }

@@ -335,8 +335,7 @@ class LLM:
         for prompt in job.prompts:
             params = prompt.params
             for name, used in (("prompt_logprobs", params.prompt_logprobs is not None),
-                               ("best_of", params.samples > params.n),
-                               ("skip_special_tokens=False", not params.skip_special_tokens)):
+                               ("best_of", params.samples > params.n)):
                 if used:
                     raise NotImplementedError(f"{name} is not supported for a table of samples: use generate")
         table, left = Samples(), [prompt.params.samples for prompt in job.prompts]
@@ -582,7 +581,7 @@ class LLM:
             # Most prompts of a call have the same parameters and room for all of their tokens.
             key = (id(each), room if each.max_tokens is None or each.max_tokens > room else None)
             if key not in made:
-                made[key] = _limited(each, room).sampling(room)
+                made[key] = _limited(each, room).sampling(room, self._engine.tokenizer)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
             requests.append(Request(ids, made[key], seed % (1 << 64), name))
@@ -598,6 +597,16 @@ def _limited(params: SamplingParams, room: int) -> SamplingParams:
     limited = params.clone()
     limited.max_tokens, limited.min_tokens = room, min(params.min_tokens, room)
     return limited
+
+
+def _sampled(finish: Finish) -> tuple[list[int], list[float], list[int | None], list[list[tuple[int, float]]]]:
+    """The tokens of a sample, their log-probabilities, ranks and likeliest tokens, as vLLM counts them: with the
+    end-of-text or stop token that ended it."""
+    ids, logprobs, ranks, tops = finish.token_ids, finish.logprobs, finish.ranks, finish.tops
+    if (stop := finish.stop_token) is not None:
+        ids, logprobs = [*ids, stop.id], [*logprobs, stop.logprob]
+        ranks, tops = [*ranks, stop.rank], [*tops, stop.top]
+    return ids, logprobs, ranks, tops
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -624,6 +633,8 @@ class _Job:
     def __init__(self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range):
         self.llm, self.generation, self.prompts, self.numbers = llm, generation, prompts, numbers
         self.samples: list[dict[int, Finish]] = [{} for _ in prompts]
+        #: Tokens and characters of each sample that were streamed, by prompt and index.
+        self.told: dict[tuple[int, int], tuple[int, int]] = {}
         self.arrived: list[_Event] = []
 
     def wait(self) -> bool:
@@ -668,6 +679,9 @@ class _Job:
 
     def streamed(self, event: _Event | None) -> Iterator[StreamOutput]:
         if isinstance(event, SampleTokens):
+            tokens, characters = self.told.get((event.prompt, event.sample), (0, 0))
+            told = tokens + len(event.token_ids), characters + len(event.text)
+            self.told[event.prompt, event.sample] = told
             yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, event.logprobs)
             return
         self.take(event)
@@ -675,25 +689,17 @@ class _Job:
             prompt = self.prompts[event.prompt]
             if event.sample < prompt.params.samples:
                 output = self.completion(event.sample, event.finish, prompt)
-                yield StreamOutput(event.prompt, event.sample, "", [], [], output)
+                tokens, characters = self.told.pop((event.prompt, event.sample), (0, 0))
+                ids, logprobs, _, _ = _sampled(event.finish)
+                yield StreamOutput(event.prompt, event.sample, event.finish.text[characters:], ids[tokens:],
+                                   logprobs[tokens:], output)
 
     def completion(self, index: int, finish: Finish, prompt: _JobPrompt) -> CompletionOutput:
-        ids, logprobs, tops, params = finish.token_ids, finish.logprobs, finish.tops, prompt.params
-        if (stop := finish.stop_token) is not None:
-            ids, logprobs, tops = [*ids, stop.id], [*logprobs, stop.logprob], [*tops, stop.top]
+        (ids, logprobs, ranks, tops), params = _sampled(finish), prompt.params
         text = finish.text if params.detokenize else ""
-        if params.detokenize and not params.skip_special_tokens:
-            text = self._with_special(finish, params, prompt.ids)
-        engine = self.llm._engine
-        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, tops, engine.tokenizer.token_texts)
+        texts = self.llm._engine.tokenizer.token_texts
+        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
         return CompletionOutput(index, text, ids, finish.logprob, rows, finish.finish_reason, finish.stop_reason)
-
-    def _with_special(self, finish: Finish, params: SamplingParams, prompt: list[int]) -> str:
-        text = self.llm._engine.tokenizer.decode(finish.token_ids, skip_special_tokens=False, after=prompt[-16:])
-        stop = finish.stop_reason
-        if isinstance(stop, str) and not params.include_stop_str_in_output and stop in text:
-            text = text[:text.index(stop)]
-        return text
 
     def outputs(self) -> list[RequestOutput]:
         return [self.output(prompt) for prompt in range(len(self.prompts))]
@@ -710,7 +716,9 @@ class _Job:
         prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         if scored is not None:
             texts = self.llm._engine.tokenizer.token_texts
-            prompt_logprobs = [None, *token_logprobs(prompt.ids[1:], scored.logprobs, scored.tops, texts)]
+            tops = [top[:params.prompt_logprobs] for top in scored.tops]
+            rows = token_logprobs(prompt.ids[1:], scored.logprobs, scored.ranks, tops, texts)
+            prompt_logprobs = [None, *rows]
         finished = len(samples) == prompt.results and all(output.finish_reason != "abort" for output in made)
         return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, prompt_logprobs, made, finished)
 

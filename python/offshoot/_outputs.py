@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class Logprob:
-    """The log-probability of a token; ``rank`` is 1 for the likeliest, None where it is not among those reported."""
+    """The log-probability of a token, and its place among all of them, from 1: the likeliest."""
 
     logprob: float
     rank: int | None = None
@@ -110,16 +110,16 @@ class ScoredChoices:
 
 
 def token_logprobs(
-    token_ids: Sequence[int], logprobs: Sequence[float], tops: Sequence[Sequence[tuple[int, float]]],
-    texts: Callable[[list[int]], list[str]],
+    token_ids: Sequence[int], logprobs: Sequence[float], ranks: Sequence[int | None],
+    tops: Sequence[Sequence[tuple[int, float]]], texts: Callable[[list[int]], list[str]],
 ) -> list[dict[int, Logprob]]:
     """vLLM's form: for each token a dict of itself, which comes first, and the likeliest, by id. ``texts``: a function
     of token ids."""
     rows = []
     for at, (token, logprob) in enumerate(zip(token_ids, logprobs)):
         top: Sequence[tuple[int, float]] = tops[at] if at < len(tops) else ()
-        row = {token: Logprob(logprob)}
-        row.update((other, Logprob(value, rank)) for rank, (other, value) in enumerate(top, 1))
+        row = {token: Logprob(logprob, ranks[at])}
+        row.update((other, Logprob(value, rank)) for rank, (other, value) in enumerate(top, 1) if other != token)
         rows.append(row)
     ids = [token for row in rows for token in row]
     decoded = iter(texts(ids))

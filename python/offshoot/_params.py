@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from offshoot._native import Sampling
+from offshoot._native import NativeTokenizer, Sampling
 
 _MOST_TOKENS = 1 << 30
 #: Most samples of a prompt, as in a task.
@@ -128,7 +128,8 @@ class SamplingParams:
             if count is not None and _whole(name, count) < 0:
                 raise NotImplementedError(f"{name}: expected a number from 0 up, found {count}: the log-probabilities "
                                           "of the whole vocabulary are not supported")
-        for name in ("bad_words", "allowed_token_ids", "logits_processors", "guided_decoding", "structured_outputs"):
+        self.bad_words = self._bad_words()
+        for name in ("logits_processors", "guided_decoding", "structured_outputs"):
             if getattr(self, name):
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
         if self.extra_args:
@@ -170,13 +171,32 @@ class SamplingParams:
                 raise ValueError(f"stop: expected texts that are not empty, found {text!r}")
         return stop
 
+    def _bad_words(self) -> list[str]:
+        words = _listed("bad_words", self.bad_words)
+        for word in words:
+            if not isinstance(word, str) or not word.strip():
+                raise ValueError(f"bad_words: expected words that are not empty, found {word!r}")
+        return words
+
+    def _allowed(self) -> list[int] | None:
+        if self.allowed_token_ids is None:
+            return None
+        allowed = [_whole("allowed_token_ids", token, 0)
+                   for token in _listed("allowed_token_ids", self.allowed_token_ids)]
+        if not allowed:
+            raise ValueError("allowed_token_ids: expected at least one token, found none")
+        return allowed
+
     def truncated(self, ids: list[int], context: int) -> list[int]:
         """The last tokens of a prompt, as many as ``truncate_prompt_tokens`` leaves of it; -1: the model's context."""
         kept = context if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
         return ids[-kept:] if kept else ids
 
-    def sampling(self, room: int) -> Sampling:
-        """The engine's parameters, for a prompt that leaves room for so many tokens. Fields may have been set since."""
+    def sampling(self, room: int, tokenizer: NativeTokenizer | None = None) -> Sampling:
+        """The engine's parameters, for a prompt that leaves room for so many tokens. Fields may have been set since.
+        ``tokenizer``: what spells ``bad_words``; without it they are only checked."""
+        words = self._bad_words()
+        spelt = [] if tokenizer is None else [run for word in words for run in tokenizer.spellings(word)]
         return Sampling(
             n=self.samples, temperature=self.temperature, top_p=self.top_p,
             top_k=self.top_k if self.top_k > 0 else None,
@@ -184,8 +204,9 @@ class SamplingParams:
             presence_penalty=self.presence_penalty,
             logit_bias=[(_token(token), _number("logit_bias", bias))
                         for token, bias in (self.logit_bias or {}).items()],
+            allowed_token_ids=self._allowed(), bad_words=spelt,
             logprobs=self.logprobs, prompt_logprobs=self.prompt_logprobs,
             max_tokens=self.max_tokens if self.max_tokens is not None else max(1, room),
             min_tokens=self.min_tokens, stop=self._stop(),
             stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
-            include_stop=self.include_stop_str_in_output)
+            include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens)

@@ -173,7 +173,7 @@ class Tree:
             raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
-        return Growth(self, self._native.extend(ids, params.sampling(room=1 << 30)))
+        return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._engine.tokenizer)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a

@@ -1,6 +1,8 @@
 //! What a generation or a tree tells Python, as frozen objects: finishes, tokens that were sampled, and how samples and
 //! nodes end.
 
+use std::num::NonZeroU32;
+
 use offshoot::{Finish, FinishReason, TokenId};
 use offshoot_engine::Event;
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
@@ -49,11 +51,12 @@ fn tops<'t>(py: Python<'_>, tops: impl ExactSizeIterator<Item = &'t Vec<(TokenId
     Ok(PyList::new(py, lists)?.unbind())
 }
 
-/// A token with its log-probability and the likeliest ones in its place.
+/// A token with its log-probability, its rank and the likeliest ones in its place.
 #[pyclass(frozen, get_all, module = "offshoot._offshoot")]
 pub struct SampledToken {
     id: u32,
     logprob: f32,
+    rank: Option<u32>,
     top: Py<PyList>,
 }
 
@@ -66,6 +69,7 @@ pub struct NativeFinish {
     text: String,
     logprob: f64,
     logprobs: Py<PyList>,
+    ranks: Py<PyList>,
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
 }
@@ -73,7 +77,8 @@ pub struct NativeFinish {
 impl NativeFinish {
     pub fn new(py: Python<'_>, finish: &Finish) -> PyResult<Py<NativeFinish>> {
         let sampled = |stop: &offshoot::SampledToken| {
-            Py::new(py, SampledToken { id: stop.token.0, logprob: stop.logprob, top: top(py, &stop.top)? })
+            let (id, logprob, rank) = (stop.token.0, stop.logprob, stop.rank.map(NonZeroU32::get));
+            Py::new(py, SampledToken { id, logprob, rank, top: top(py, &stop.top)? })
         };
         let finish = NativeFinish {
             finish_reason: finish_reason(&finish.reason),
@@ -82,6 +87,7 @@ impl NativeFinish {
             text: finish.text.clone(),
             logprob: finish.logprob,
             logprobs: floats(py, finish.logprobs.iter().copied())?,
+            ranks: PyList::new(py, finish.ranks.iter().map(|rank| rank.map(NonZeroU32::get)))?.unbind(),
             tops: tops(py, finish.top.iter())?,
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
         };

@@ -12,7 +12,8 @@ pub struct Sampling {
     pub stop: Stop,
     /// Samples of a prompt.
     pub n: usize,
-    /// How many of the likeliest tokens are reported in place of each of the prompt's; `None`: it is not scored.
+    /// How many of the likeliest tokens are reported in place of each of the prompt's, at least one: so that its rank is
+    /// known, too. `None`: it is not scored.
     pub prompt_logprobs: Option<usize>,
 }
 
@@ -21,8 +22,9 @@ impl Sampling {
     #[new]
     #[pyo3(signature = (
         *, n=1, temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, frequency_penalty=0.0,
-        presence_penalty=0.0, logit_bias=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
-        stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false,
+        presence_penalty=0.0, logit_bias=Vec::new(),
+        allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
+        stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -35,6 +37,8 @@ impl Sampling {
         frequency_penalty: f32,
         presence_penalty: f32,
         logit_bias: Vec<(u32, f32)>,
+        allowed_token_ids: Option<Vec<u32>>,
+        bad_words: Vec<Vec<u32>>,
         logprobs: Option<usize>,
         prompt_logprobs: Option<usize>,
         max_tokens: usize,
@@ -43,6 +47,7 @@ impl Sampling {
         stop_token_ids: Vec<u32>,
         ignore_eos: bool,
         include_stop: bool,
+        show_special: bool,
     ) -> Sampling {
         let params = SamplingParams {
             temperature,
@@ -53,10 +58,13 @@ impl Sampling {
             frequency_penalty,
             presence_penalty,
             logit_bias: logit_bias.into_iter().map(|(token, bias)| (TokenId(token), bias)).collect(),
+            allowed: allowed_token_ids.map(token_ids),
+            bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();
-        let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop };
+        let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop, show_special };
+        let prompt_logprobs = prompt_logprobs.map(|most| most.max(1));
         Sampling { params, stop, n, prompt_logprobs }
     }
 

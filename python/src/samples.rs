@@ -37,9 +37,8 @@ impl Samples {
             i32::try_from(of).map_err(|_| Error::Internal("samples have more tokens than a table's list".to_string()))
         };
         for (_, finish) in samples.iter() {
-            let stop = finish.stop_token.as_ref();
-            ids.extend(finish.tokens.iter().copied().chain(stop.map(|stop| stop.token)).map(|TokenId(token)| token));
-            logprobs.extend(finish.logprobs.iter().copied().chain(stop.map(|stop| stop.logprob)));
+            ids.extend(finish.sampled_ids().iter().map(|&TokenId(token)| token));
+            logprobs.extend(finish.records().map(|record| record.logprob));
             id_ends.push(end(ids.len())?);
             logprob_ends.push(end(logprobs.len())?);
         }

@@ -125,6 +125,12 @@ impl NativeTokenizer {
         Ok(Context { tokens: encoded.prompt.tokens, continuations: encoded.continuations })
     }
 
+    /// The runs of tokens that spell a word: where a text begins, and behind a space.
+    fn spellings(&self, word: &str) -> PyResult<Vec<Vec<u32>>> {
+        let spellings = self.tokenizer.spellings(word).or_raise()?;
+        Ok(spellings.into_iter().map(|run| run.into_iter().map(|token| token.0).collect()).collect())
+    }
+
     /// The text of tokens. `after`: tokens before them, of whose text theirs is the continuation.
     #[pyo3(signature = (tokens, *, skip_special_tokens=true, after=Vec::new()))]
     fn decode(&self, tokens: Vec<u32>, skip_special_tokens: bool, after: Vec<u32>) -> PyResult<String> {

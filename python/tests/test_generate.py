@@ -329,6 +329,67 @@ def test_a_chat_with_the_bundled_model_ends(llm):
     assert request.outputs[0].text.endswith("#### 7")
 
 
+def test_every_sampled_token_has_a_rank_and_the_last_one_is_counted(llm, question):
+    end = llm.get_tokenizer().eos_token_id
+    for fields in (dict(logit_bias={end: 100}, min_tokens=12), dict(stop_token_ids=[end], ignore_eos=True,
+                   logit_bias={end: 100}, min_tokens=12), dict(stop=["pens"], temperature=0), dict(temperature=3.0)):
+        params = SamplingParams(n=2, max_tokens=40, seed=1, logprobs=0, prompt_logprobs=0, **fields)
+        (request,) = llm.generate(question, params, use_tqdm=False)
+        assert all(isinstance(entry.rank, int) for row in request.prompt_logprobs[1:] for entry in row.values())
+        assert all(len(row) == 1 for row in request.prompt_logprobs[1:])
+        for output in request.outputs:
+            assert len(output.logprobs) == len(output.token_ids)
+            ranks = [row[token].rank for row, token in zip(output.logprobs, output.token_ids)]
+            assert all(isinstance(rank, int) and rank >= 1 for rank in ranks), ranks
+            assert sum(row[token].logprob for row, token in zip(output.logprobs, output.token_ids)) == pytest.approx(
+                output.cumulative_logprob)
+        if "logit_bias" in fields:
+            assert [(len(output.token_ids), output.token_ids[-1]) for output in request.outputs] == [(13, end)] * 2
+            assert request.outputs[0].stop_reason == (end if "stop_token_ids" in fields else None)
+
+
+def test_ranks_are_places_among_the_likeliest(llm, question):
+    (request,) = llm.generate(question, SamplingParams(max_tokens=30, temperature=2.0, seed=3, logprobs=50))
+    for row, token in zip(request.outputs[0].logprobs, request.outputs[0].token_ids):
+        assert next(iter(row)) == token, "the sampled token comes first"
+        ranked = sorted(row.values(), key=lambda entry: entry.rank)
+        assert [entry.rank for entry in ranked][:50] == list(range(1, 51))
+        assert all(a.logprob >= b.logprob for a, b in zip(ranked, ranked[1:]))
+
+
+def test_tokens_and_words_that_are_left_out(llm, question):
+    tokenizer = llm.get_tokenizer()
+    (request,) = llm.generate(question, SamplingParams(max_tokens=40, temperature=0, bad_words=["Mia", " pens"]))
+    assert "Mia" not in request.outputs[0].text and "pens" not in request.outputs[0].text
+    digits = [tokenizer.encode(digit, add_special_tokens=False)[-1] for digit in "0123456789"]
+    (request,) = llm.generate(question, SamplingParams(max_tokens=12, seed=1, allowed_token_ids=digits))
+    assert set(request.outputs[0].token_ids) <= set(digits)
+    params = SamplingParams(max_tokens=4)
+    params.allowed_token_ids = []
+    with pytest.raises(ValueError, match="allowed_token_ids"):
+        llm.generate(question, params)
+
+
+def test_a_stream_adds_up_to_its_outputs(llm, question):
+    end = llm.get_tokenizer().eos_token_id
+    for fields in (dict(stop=["\n\n", "pens!"]), dict(logit_bias={end: 100}, min_tokens=9),
+                   dict(logit_bias={end: 100}, min_tokens=9, skip_special_tokens=False,
+                        include_stop_str_in_output=True)):
+        params = SamplingParams(n=2, max_tokens=30, seed=5, **fields)
+        texts, tokens, outputs = {}, {}, {}
+        for part in llm.stream(question, params):
+            texts[part.index] = texts.get(part.index, "") + part.text
+            tokens.setdefault(part.index, []).extend(part.token_ids)
+            if part.output is not None:
+                outputs[part.index] = part.output
+        assert len(outputs) == 2
+        for index, output in outputs.items():
+            assert (texts[index], tokens[index]) == (output.text, output.token_ids), fields
+        (whole,) = llm.generate(question, params, use_tqdm=False)
+        assert [output.token_ids for output in whole.outputs] == [outputs[0].token_ids, outputs[1].token_ids]
+    assert "<|end_of_text|>" in outputs[0].text
+
+
 def test_a_table_has_the_samples_of_generate(llm, question):
     params = SamplingParams(n=3, max_tokens=24, seed=7, logprobs=0, stop=["\n\n", " pens"])
     prompts = [question, question + " Mia"]
@@ -339,8 +400,7 @@ def test_a_table_has_the_samples_of_generate(llm, question):
         assert table[column].to_pylist() == [getattr(output, column) for output in outputs], column
     for logprobs, output in zip(table["logprobs"].to_pylist(), outputs):
         assert logprobs == [row[token].logprob for row, token in zip(output.logprobs, output.token_ids)]
-    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2),
-                  SamplingParams(skip_special_tokens=False)):
+    for wrong in (SamplingParams(prompt_logprobs=1), SamplingParams(n=1, best_of=2)):
         with pytest.raises(NotImplementedError, match="a table of samples"):
             llm.generate_table(question, wrong)
     with pytest.raises(ValueError, match="prompt 0 has"):
@@ -357,7 +417,8 @@ def test_tables(llm, question):
     (dict(n=0), ValueError), (dict(n=1.5), TypeError), (dict(n=True), TypeError), (dict(temperature=-1), ValueError),
     (dict(temperature="hot"), TypeError), (dict(top_p=0), ValueError), (dict(max_tokens=0), ValueError),
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
-    (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=["x"]), NotImplementedError),
+    (dict(guided_decoding={"json": {}}), NotImplementedError), (dict(bad_words=[" "]), ValueError),
+    (dict(allowed_token_ids=[]), ValueError),
     (dict(temprature=1), TypeError), (dict(min_tokens=9, max_tokens=4), ValueError),
     (dict(top_k=2 ** 40), OverflowError),
     (dict(use_beam_search=True), NotImplementedError), (dict(n=10 ** 9), ValueError), (dict(stop=5), TypeError),

@@ -48,6 +48,25 @@ fn a_kept_choice_is_continued_and_released() {
     served.wait_for("offshoot_engine_kv_pages_held", 0.0);
 }
 
+/// A scored continuation that is kept goes on as its text does.
+#[test]
+fn a_kept_continuation_is_continued() {
+    let served = Served::start(&[]);
+    let scored = json!({"prompt": QUESTION, "choices": [" Mia has", " 7"], "keep": true});
+    let scored = served.complete(&scored);
+    assert_eq!(served.metric("offshoot_branches_kept"), 2.0);
+    let more = json!({"max_tokens": 8, "temperature": 0, "ignore_eos": true});
+    for (at, text) in [" Mia has", " 7"].iter().enumerate() {
+        let next = served.complete(&crate::served::joined(&more, json!({"parent": id_of(&scored, at)})));
+        let whole = json!({"prompt": format!("{QUESTION}{text}")});
+        let whole = served.complete(&crate::served::joined(&more, whole));
+        assert_eq!(next["choices"][0]["text"], whole["choices"][0]["text"], "{text}");
+        assert_eq!(next["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+        served.delete(&format!("/v1/branches/{}", id_of(&scored, at))).succeeds();
+    }
+    served.wait_for("offshoot_engine_kv_pages_held", 0.0);
+}
+
 #[test]
 fn a_branch_that_is_not_used_expires() {
     let served = Served::start(&[]);

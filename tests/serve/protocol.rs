@@ -107,6 +107,101 @@ fn usage_counts_the_prompt_once() {
     assert_eq!(indices, [0, 1, 2, 3]);
 }
 
+/// Tokens of a choice in its `token_ids` and in its log-probabilities, and the last id.
+fn counted(choice: &Value) -> (usize, usize, Value) {
+    let ids = choice["token_ids"].as_array().cloned().unwrap_or_default();
+    let logprobs = choice["logprobs"]["token_logprobs"].as_array().map_or(0, Vec::len);
+    (ids.len(), logprobs, ids.last().cloned().unwrap_or_default())
+}
+
+/// Whatever ends a choice: the demo model's own end of text, a stop token, a stop string, one of special tokens.
+#[test]
+fn ids_logprobs_usage_and_metrics_count_the_same_tokens() {
+    let served = Served::start(&[]);
+    // Its end of text as the thirteenth token.
+    let ends = json!({"logit_bias": {"1": 100}, "min_tokens": 12});
+    let ask = json!({"prompt": QUESTION, "temperature": 0, "seed": 2, "max_tokens": 200, "logprobs": 0,
+        "return_token_ids": true});
+    let end = served.complete(&crate::served::joined(&ask, ends.clone()));
+    let choice = &end["choices"][0];
+    let (ids, _, eos) = counted(choice);
+    assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &json!(null)));
+    assert_eq!((ids, &eos), (13, &json!(1)));
+    let own: Vec<Value> = choice["token_ids"].as_array().expect("a list").clone();
+    let stop = own[own.len() / 2].clone();
+    let shown = served.post("/detokenize", &json!({"tokens": [eos]})).succeeds()["prompt"].clone();
+    let rows = [
+        (ends, json!(null), Some(eos.clone())),
+        (json!({"stop_token_ids": [stop]}), stop.clone(), Some(stop.clone())),
+        (json!({"stop_token_ids": [stop], "include_stop_str_in_output": true}), stop.clone(), Some(stop.clone())),
+        (json!({"stop": ["pens"]}), json!("pens"), None),
+        (json!({"stop": ["pens"], "include_stop_str_in_output": true}), json!("pens"), None),
+        (json!({"stop": ["pens"], "echo": true}), json!("pens"), None),
+        (json!({"n": 3, "best_of": 5, "temperature": 1.5}), json!(null), None),
+        (
+            json!({"ignore_eos": true, "skip_special_tokens": false, "stop": [shown], "logit_bias": {"1": 100}}),
+            shown.clone(),
+            Some(eos),
+        ),
+    ];
+    for (fields, stop_reason, last) in rows {
+        let ask = crate::served::joined(&ask, fields.clone());
+        let before = served.metric("offshoot_sampled_tokens_total");
+        let answer = served.complete(&ask);
+        let echoed = if fields.get("echo").is_some() { answer["usage"]["prompt_tokens"].as_u64().unwrap() } else { 0 };
+        let (mut all, choices) = (0, answer["choices"].as_array().expect("a list"));
+        for choice in choices {
+            let (ids, logprobs, found) = counted(choice);
+            assert_eq!(ids + echoed as usize, logprobs, "{fields}");
+            if let Some(last) = &last {
+                assert_eq!(&found, last, "{fields}");
+            }
+            all += ids;
+        }
+        if choices.len() == 1 {
+            assert_eq!(choices[0]["stop_reason"], stop_reason, "{fields}");
+        }
+        let sampled = answer["usage"]["completion_tokens"].as_u64().expect("a number");
+        let best = fields.get("best_of").is_some();
+        assert!(sampled == all as u64 || (best && sampled > all as u64), "{sampled} of {all}: {fields}");
+        assert_eq!(served.metric("offshoot_sampled_tokens_total") - before, sampled as f64, "{fields}");
+        if best {
+            continue; // Refused beside `stream`.
+        }
+        let mut streamed = (0, 0);
+        let chunks = served.stream(&crate::served::joined(&ask, json!({"stream_options": {"include_usage": true}})));
+        let chunks = chunks.chunks();
+        for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().expect("a list")) {
+            let (ids, logprobs, _) = counted(choice);
+            streamed = (streamed.0 + ids, streamed.1 + logprobs);
+            assert!(choice.get("stop_reason").is_some());
+        }
+        assert_eq!(streamed, (all, all + echoed as usize), "{fields}");
+        assert_eq!(chunks.last().expect("there are chunks")["usage"]["completion_tokens"], sampled, "{fields}");
+    }
+}
+
+/// A branch goes on where the text ended: without the token that ended it, with those of a stop string.
+#[test]
+fn a_kept_branch_has_the_tokens_that_the_docs_say() {
+    let served = Served::start(&[]);
+    let keep = |fields: Value| {
+        let ask =
+            json!({"prompt": QUESTION, "temperature": 0, "max_tokens": 200, "return_token_ids": true, "keep": true});
+        let answer = served.complete(&crate::served::joined(&ask, fields));
+        let (ids, ..) = counted(&answer["choices"][0]);
+        let branch = answer["choices"][0]["branch"].as_str().expect("it is kept").to_owned();
+        let held = served.get(&format!("/v1/branches/{branch}")).succeeds()["tokens"].as_u64().expect("a number");
+        let prompt = answer["usage"]["prompt_tokens"].as_u64().expect("a number");
+        (held - prompt, ids as u64)
+    };
+    let ends = json!({"logit_bias": {"1": 100}, "min_tokens": 12});
+    assert_eq!(keep(ends.clone()), (12, 13));
+    let (held, ids) = keep(json!({"stop": ["pens"]}));
+    assert_eq!(held, ids);
+    assert_eq!(keep(crate::served::joined(&ends, json!({"include_stop_str_in_output": true}))), (13, 13));
+}
+
 fn sum(logprobs: &[Value]) -> f64 {
     logprobs.iter().filter_map(Value::as_f64).sum()
 }

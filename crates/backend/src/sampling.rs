@@ -1,5 +1,8 @@
 //! Sampling of a step's rows: the request of each row, and the token it gets.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use offshoot_core::ids::TokenId;
@@ -28,8 +31,11 @@ pub struct SampleRequest {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Tokens never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
-    /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`].
-    pub top_logprobs: usize,
+    /// The only tokens that are sampled, if they are not banned; `None`: all.
+    pub allowed: Option<Arc<[TokenId]>>,
+    /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`], and its rank among all;
+    /// `None`: neither.
+    pub top_logprobs: Option<usize>,
 }
 
 impl SampleRequest {
@@ -44,7 +50,8 @@ impl SampleRequest {
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
             banned: Vec::new(),
-            top_logprobs: 0,
+            allowed: None,
+            top_logprobs: None,
         }
     }
 
@@ -59,6 +66,11 @@ impl SampleRequest {
     /// Whether seen tokens change the scores.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// How many of the likeliest tokens are reported.
+    pub fn top(&self) -> usize {
+        self.top_logprobs.unwrap_or(0)
     }
 
     /// Replaces the request's uniform, if it takes one.
@@ -89,14 +101,18 @@ pub enum Pick {
     Given(TokenId),
 }
 
-/// A token that was sampled, or given and scored. Log-probabilities are natural and those of the model itself:
-/// log-softmax of the unmodified logits.
+/// A token that was sampled, or given and scored, and all that is recorded of it. Log-probabilities are natural and
+/// those of the model itself: log-softmax of the unmodified logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
     /// The token.
     pub token: TokenId,
     /// Its log-probability.
     pub logprob: f32,
+    /// Its place among all tokens by the model's logits, from 1: of equal ones the smaller id is first, as in `top`.
+    /// `None` where no log-probabilities were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<NonZeroU32>,
     /// The likeliest tokens in its place with their log-probabilities, likeliest first; empty where none were asked
     /// for.
     pub top: Vec<(TokenId, f32)>,

@@ -1,5 +1,5 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
-//! tokens, except for random numbers within rounding of a boundary, and the same log-probabilities.
+//! tokens, except for random numbers within rounding of a boundary, their ranks, and the same log-probabilities.
 
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
@@ -128,8 +128,12 @@ impl SampleCases {
     ) -> Result<()> {
         let mut wrong = None;
         let mut others = None;
+        let mut misranked = None;
         for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
             if expected.token == found.token {
+                if expected.rank != found.rank {
+                    misranked = misranked.or(Some((ask, expected, found)));
+                }
                 continue;
             }
             if others.is_none() {
@@ -148,6 +152,15 @@ impl SampleCases {
         };
         let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
         report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        let what_rank = match misranked {
+            None => format!("{asks} of {vocab}"),
+            Some((ask, expected, found)) => {
+                let (token, expected, found) = (found.token, expected.rank, found.rank);
+                format!("{asks} of {vocab}: token {token} of ask {ask} is {found:?} for {expected:?}")
+            }
+        };
+        let misses = if misranked.is_some() { 1.0 } else { 0.0 };
+        report.see("rank", None, &what_rank, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         let mut worst = WorstError::default();
         expected.iter().zip(found).for_each(|(expected, found)| raise_to_logprobs(&mut worst, expected, found));
         report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
@@ -224,7 +237,10 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
             uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
         },
     };
-    let mut request = SampleRequest { top_logprobs: dice.pick(&[0, 1, 5, 20]), ..SampleRequest::of(pick) };
+    let mut request = SampleRequest {
+        top_logprobs: dice.pick(&[None, Some(0), Some(1), Some(5), Some(20)]),
+        ..SampleRequest::of(pick)
+    };
     if dice.one_in(2) {
         request.repetition_penalty = dice.pick(&[1.0, 1.3, 0.8]);
         request.frequency_penalty = dice.pick(&[0.0, 0.4, -0.3]);
@@ -242,6 +258,10 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
         biased.sort_unstable();
         biased.dedup();
         request.logit_bias = biased.into_iter().map(|token| (TokenId(token), bias(dice))).collect();
+        if dice.one_in(3) {
+            let allowed: Vec<TokenId> = (0..dice.within(1, 40)).map(|_| TokenId(dice.within(0, last))).collect();
+            request.allowed = Some(allowed.into());
+        }
         request.banned = (0..dice.within(0, 5)).map(|_| TokenId(dice.within(0, last))).collect();
     }
     request

@@ -1,6 +1,9 @@
 //! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds
 //! everything that survives preemption; keys and values belong to the prefix tree.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
 use crate::request::{Event, Finish, FinishReason, SamplingParams, Stop};
@@ -92,6 +95,8 @@ pub(super) enum BranchWork {
 
 pub(super) struct SamplingState {
     pub params: SamplingParams,
+    /// Those of `params`, shared by the requests.
+    pub allowed: Option<Arc<[TokenId]>>,
     pub stop: Stop,
     pub uniforms: UniformKey,
     pub events: EventSender,
@@ -101,6 +106,8 @@ pub(super) struct SamplingState {
     pub limit: usize,
     pub in_flight: InFlight,
     pub logprobs: Vec<f32>,
+    /// As `Finish::ranks`.
+    pub ranks: Vec<Option<NonZeroU32>>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// The token that ended it and is not kept.
@@ -135,6 +142,8 @@ pub(super) struct ScoringState {
     /// How many of the likeliest tokens are reported in each token's place.
     pub tops: usize,
     pub logprobs: Vec<f32>,
+    /// As `Finish::ranks`.
+    pub ranks: Vec<Option<NonZeroU32>>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// Empty until the end.
@@ -149,11 +158,12 @@ impl ScoringState {
 
     /// Adds the score of the token at `next`, which has enough likeliest tokens.
     pub fn push(&mut self, score: &TokenScore) {
-        self.add(score.logprob, score.top[..self.tops].to_vec());
+        self.add(score.logprob, score.rank, score.top[..self.tops].to_vec());
     }
 
-    pub fn add(&mut self, logprob: f32, top: Vec<(TokenId, f32)>) {
+    pub fn add(&mut self, logprob: f32, rank: Option<NonZeroU32>, top: Vec<(TokenId, f32)>) {
         self.logprobs.push(logprob);
+        self.ranks.push(rank);
         self.requested = self.requested.max(self.logprobs.len());
         if self.tops > 0 {
             self.top.push(top);
@@ -245,11 +255,12 @@ impl Branch {
         }
     }
 
-    /// `None` if nothing is left to compute: it rests, or will once its requests are collected.
+    /// `None` if nothing can be computed before its requests are collected: it rests then, or must know its last token.
     pub fn need(&self) -> Option<NeededPositions> {
         let known = self.tokens.len();
         match &self.work {
             BranchWork::Idle => None,
+            BranchWork::Sample(sampling) if sampling.in_flight.tokens > 0 && sampling.params.looks_back() => None,
             BranchWork::Sample(sampling) => {
                 let end = known + sampling.in_flight.tokens;
                 (end < sampling.limit).then(|| NeededPositions { match_upto: known, logits_from: end - 1, end })
@@ -313,25 +324,25 @@ impl Branch {
         if reason == FinishReason::Cancelled {
             self.take_back_unscored();
         }
-        let (events, begin, logprobs, top, stop_token, text) = match std::mem::replace(&mut self.work, BranchWork::Idle)
-        {
+        let ended = std::mem::replace(&mut self.work, BranchWork::Idle);
+        let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, begin, logprobs, top, stop_token, text, .. } = *sampling;
-                (events, begin, logprobs, top, stop_token, text)
+                let SamplingState { events, begin, logprobs, ranks, top, stop_token, text, .. } = *sampling;
+                (events, begin, text, Finish { logprobs, ranks, top, stop_token, ..Finish::empty(reason) })
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, logprobs, top, mut text, .. } = *scoring;
+                let ScoringState { events, begin, logprobs, ranks, top, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, logprobs, top, None, text)
+                (events, begin, text, Finish { logprobs, ranks, top, ..Finish::empty(reason) })
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
-        let last = stop_token.as_ref().map(|stop| stop.logprob);
-        let logprob = logprobs.iter().copied().chain(last).map(f64::from).sum();
-        let finish = Finish { reason, tokens, text: text.finish(), logprob, logprobs, top, stop_token };
+        let last = recorded.stop_token.as_ref().map(|stop| stop.logprob);
+        let logprob = recorded.logprobs.iter().copied().chain(last).map(f64::from).sum();
+        let finish = Finish { tokens, text: text.finish(), logprob, ..recorded };
         events.send(Event::Finished { id: self.id, finish });
     }
 

@@ -1,6 +1,8 @@
 //! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
 //! delayed, and sleeps while nothing runs.
 
+use std::sync::Arc;
+
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
@@ -8,7 +10,7 @@ use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
-use crate::request::{Continuation, Event, Extend, FinishReason};
+use crate::request::{Continuation, Event, Extend, FinishReason, Stop};
 use crate::text::BranchText;
 use offshoot_backend::MOST_TOP;
 use offshoot_core::error::{Error, Result};
@@ -195,20 +197,22 @@ impl Engine {
         }
         match continuation {
             Continuation::Sampled { params, stop, uniforms } => {
-                let stops = stop.strings.clone();
-                if self.tokenizer.is_none() && !stops.is_empty() {
+                if self.tokenizer.is_none() && !stop.strings.is_empty() {
+                    let stops = &stop.strings;
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
-                let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, stops, stop.include_stop)?;
+                let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
                 let begin = branch.tokens.len();
                 let sampling = SamplingState {
                     begin,
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
                     in_flight: InFlight::default(),
                     logprobs: Vec::new(),
+                    ranks: Vec::new(),
                     top: Vec::new(),
                     stop_token: None,
                     text,
+                    allowed: params.allowed.as_deref().map(Arc::from),
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     uniforms,
                     events: events.clone(),
@@ -246,11 +250,11 @@ impl Engine {
         if tops > MOST_TOP {
             return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), tops.to_string()));
         }
-        let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, Vec::new(), false)?;
+        let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &Stop::default())?;
         branch.tokens.give(&tokens);
-        let (events, top) = (events.clone(), Vec::new());
+        let (events, ranks, top) = (events.clone(), Vec::new(), Vec::new());
         let tops = tops.min(self.facts.vocab);
-        let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), top, text };
+        let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), ranks, top, text };
         branch.begin(BranchWork::Score(Box::new(scoring)));
         if logprobs.is_none() || tokens.is_empty() {
             branch.finish(FinishReason::Given);

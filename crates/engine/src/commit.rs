@@ -104,6 +104,7 @@ fn accept(
     }
     sampling.logprobs.push(sampled.logprob);
     if sampling.params.top_logprobs.is_some() {
+        sampling.ranks.push(sampled.rank);
         sampling.top.push(sampled.top.clone());
     }
     if let Some(counts) = &mut sampling.counts {
@@ -135,8 +136,8 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
 /// one.
 fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
-    let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, &sampled.top));
-    scoring.add(sampled.logprob, sampled.top);
+    let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, sampled.rank, &sampled.top));
+    scoring.add(sampled.logprob, sampled.rank, sampled.top);
     let ends = scoring.next() == branch.tokens.len();
     cache.keep_score(branch, at, score);
     ends.then_some(FinishReason::Given)

@@ -74,7 +74,7 @@ pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_costs::PrefixCosts;
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions, StoredPrefixes};
 pub use receiver::{EventReceiver, First, wait};
-pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop};
+pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Stop, TokenRecord};
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};
 pub(crate) use token_path::TokenPath;

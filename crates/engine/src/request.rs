@@ -2,6 +2,9 @@
 //! define how uniforms, penalties and stops act; `sampler` and `branch` implement it.
 #![warn(missing_docs)]
 
+use std::borrow::Cow;
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 use crate::uniforms::UniformKey;
@@ -9,7 +12,7 @@ use offshoot_backend::{MOST_TOP, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
-/// How tokens are sampled: penalties, temperature, top-k, top-p, min-p, in this order, then the uniform.
+/// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this order, then the uniform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
@@ -29,7 +32,16 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`]; `None`: none.
+    /// The only tokens that are sampled; `None`: all. Where it has none of the tokens that end a text, only its length
+    /// does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<Vec<TokenId>>,
+    /// Runs of tokens that are never sampled: the last token of one is not, where those before it are the last that the
+    /// extend has sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_words: Vec<Vec<TokenId>>,
+    /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`], and its rank among
+    /// all; `None`: neither.
     pub top_logprobs: Option<usize>,
 }
 
@@ -44,6 +56,8 @@ impl Default for SamplingParams {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
+            allowed: None,
+            bad_words: Vec::new(),
             top_logprobs: None,
         }
     }
@@ -96,6 +110,22 @@ impl SamplingParams {
         SamplingParams { top_logprobs: Some(top_logprobs), ..self }
     }
 
+    /// Samples from these tokens only.
+    pub fn allowed(self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        SamplingParams { allowed: Some(tokens.into_iter().collect()), ..self }
+    }
+
+    /// Never samples this run of tokens, either.
+    pub fn bad_word(mut self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
+        self.bad_words.push(tokens.into_iter().collect());
+        self
+    }
+
+    /// Whether the tokens that may be sampled depend on those sampled before, which the host must know.
+    pub(crate) fn looks_back(&self) -> bool {
+        self.bad_words.iter().any(|word| word.len() > 1)
+    }
+
     /// Whether a sample depends on the tokens before it.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
@@ -142,7 +172,16 @@ impl SamplingParams {
                 return Err(Error::value(format!("logit_bias of token {token}"), "a number", "NaN"));
             }
         }
-        Ok(())
+        if self.allowed.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::value("allowed_token_ids", "at least one token", "none"));
+        }
+        if self.bad_words.iter().any(Vec::is_empty) {
+            return Err(Error::value("bad_words", "words of at least one token", "one of none"));
+        }
+        let check =
+            |what: &str, tokens: &[TokenId]| tokens.iter().try_for_each(|&token| check_token(what, token, vocab));
+        check("allowed_token_ids", self.allowed.as_deref().unwrap_or_default())?;
+        self.bad_words.iter().try_for_each(|word| check("bad_words", word))
     }
 }
 
@@ -169,6 +208,9 @@ pub struct Stop {
     pub ignore_eos: bool,
     /// Keeps the stop string in the text, the stop token among the tokens.
     pub include_stop: bool,
+    /// Whether the text shows special tokens. Stop strings are searched in the text as it is shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub show_special: bool,
 }
 
 impl Default for Stop {
@@ -180,6 +222,7 @@ impl Default for Stop {
             tokens: Vec::new(),
             ignore_eos: false,
             include_stop: false,
+            show_special: false,
         }
     }
 }
@@ -400,6 +443,11 @@ pub struct Finish {
     pub logprob: f64,
     /// One for each of `tokens`. Empty for given tokens that were not scored.
     pub logprobs: Vec<f32>,
+    /// For each of `tokens` its place among all, from 1 ([`SampledToken::rank`]). Empty where
+    /// `SamplingParams::top_logprobs` did not ask for log-probabilities; `None` for a given token whose score was known
+    /// without it and was asked for without likeliest tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<Option<NonZeroU32>>,
     /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where neither
     /// `SamplingParams::top_logprobs` nor `Continuation::Given` asked for them.
     pub top: Vec<Vec<(TokenId, f32)>>,
@@ -411,7 +459,61 @@ pub struct Finish {
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
-        let (tokens, text, logprobs, top) = (Vec::new(), String::new(), Vec::new(), Vec::new());
-        Finish { reason, tokens, text, logprob: 0.0, logprobs, top, stop_token: None }
+        let (tokens, text, logprobs) = (Vec::new(), String::new(), Vec::new());
+        let (ranks, top) = (Vec::new(), Vec::new());
+        Finish { reason, tokens, text, logprob: 0.0, logprobs, ranks, top, stop_token: None }
+    }
+
+    /// Number of tokens that the extend sampled or was given, a stop token that was not kept included.
+    pub fn sampled(&self) -> usize {
+        self.tokens.len() + usize::from(self.stop_token.is_some())
+    }
+
+    /// The tokens that the extend sampled or was given, a stop token that was not kept included.
+    pub fn sampled_ids(&self) -> Cow<'_, [TokenId]> {
+        match &self.stop_token {
+            None => Cow::Borrowed(&self.tokens),
+            Some(stop) => Cow::Owned(self.tokens.iter().copied().chain([stop.token]).collect()),
+        }
+    }
+
+    /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that were
+    /// not scored.
+    pub fn records(&self) -> impl Iterator<Item = TokenRecord<'_>> {
+        let kept = self.tokens.iter().zip(&self.logprobs).enumerate().map(|(at, (&token, &logprob))| TokenRecord {
+            token,
+            logprob,
+            rank: self.ranks.get(at).copied().flatten(),
+            top: self.top.get(at).map_or(&[], Vec::as_slice),
+        });
+        kept.chain(self.stop_token.iter().map(TokenRecord::of))
+    }
+}
+
+/// What is recorded of one token of a [`Finish`]: a [`SampledToken`] that borrows from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenRecord<'a> {
+    /// The token.
+    pub token: TokenId,
+    /// Its log-probability, as [`SampledToken::logprob`].
+    pub logprob: f32,
+    /// Its place among all tokens, as [`SampledToken::rank`].
+    pub rank: Option<NonZeroU32>,
+    /// The likeliest tokens in its place, as [`SampledToken::top`].
+    pub top: &'a [(TokenId, f32)],
+}
+
+impl<'a> TokenRecord<'a> {
+    /// The record of `sampled`.
+    pub fn of(sampled: &'a SampledToken) -> Self {
+        let SampledToken { token, logprob, rank, top } = sampled;
+        TokenRecord { token: *token, logprob: *logprob, rank: *rank, top }
+    }
+}
+
+impl From<TokenRecord<'_>> for SampledToken {
+    fn from(record: TokenRecord<'_>) -> Self {
+        let TokenRecord { token, logprob, rank, top } = record;
+        SampledToken { token, logprob, rank, top: top.to_vec() }
     }
 }

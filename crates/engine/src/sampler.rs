@@ -10,8 +10,8 @@ use offshoot_core::ids::TokenId;
 /// The request for the logits of the row at `position` of `branch`.
 pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> SampleRequest {
     match &branch.work {
-        BranchWork::Sample(sampling) => sample_request(sampling, position + 1, eos),
-        BranchWork::Score(scoring) => SampleRequest { top_logprobs: scoring.tops, ..given(branch, position) },
+        BranchWork::Sample(sampling) => sample_request(branch, sampling, position + 1, eos),
+        BranchWork::Score(scoring) => SampleRequest { top_logprobs: Some(scoring.tops), ..given(branch, position) },
         BranchWork::Idle => given(branch, position),
     }
 }
@@ -21,7 +21,7 @@ fn given(branch: &Branch, position: usize) -> SampleRequest {
 }
 
 /// The request for the token at `position`.
-fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) -> SampleRequest {
+fn sample_request(branch: &Branch, sampling: &SamplingState, position: usize, eos: &[TokenId]) -> SampleRequest {
     let params = &sampling.params;
     let pick = match params.temperature {
         0.0 => Pick::Greedy,
@@ -40,13 +40,27 @@ fn sample_request(sampling: &SamplingState, position: usize, eos: &[TokenId]) ->
         frequency_penalty: params.frequency_penalty,
         presence_penalty: params.presence_penalty,
         logit_bias: params.logit_bias.clone(),
-        banned: match bans_ends(sampling, position) {
-            true => ends(sampling, eos),
-            false => Vec::new(),
-        },
-        top_logprobs: params.top_logprobs.unwrap_or(0),
+        banned: banned(branch, sampling, position, eos),
+        allowed: sampling.allowed.clone(),
+        top_logprobs: params.top_logprobs,
         ..SampleRequest::of(pick)
     }
+}
+
+/// The tokens that must not be sampled at `position`.
+fn banned(branch: &Branch, sampling: &SamplingState, position: usize, eos: &[TokenId]) -> Vec<TokenId> {
+    let mut banned = if bans_ends(sampling, position) { ends(sampling, eos) } else { Vec::new() };
+    for word in &sampling.params.bad_words {
+        let Some((&last, before)) = word.split_last() else { continue };
+        let sampled = position - sampling.begin;
+        // Without tokens before it, it is banned whatever the host knows.
+        if before.is_empty()
+            || (before.len() <= sampled && *branch.tokens.slice(position - before.len()..position) == *before)
+        {
+            banned.push(last);
+        }
+    }
+    banned
 }
 
 /// Whether the text may not end yet with the token at `position`.

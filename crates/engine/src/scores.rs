@@ -20,8 +20,9 @@ impl KvCache {
     pub fn keep_sampled(&mut self, branch: &Branch) {
         let (BranchWork::Sample(sampling), Some(segment)) = (&branch.work, branch.kept()) else { return };
         for (ix, &logprob) in sampling.logprobs.iter().enumerate() {
+            let rank = sampling.ranks.get(ix).copied().flatten();
             let top = sampling.top.get(ix).map_or(&[][..], Vec::as_slice);
-            self.prefix.keep_score(segment, position(sampling.begin + ix), TokenScore::new(logprob, top));
+            self.prefix.keep_score(segment, position(sampling.begin + ix), TokenScore::new(logprob, rank, top));
         }
     }
 

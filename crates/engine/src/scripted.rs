@@ -4,6 +4,7 @@
 //! Its tokens are bytes: `TokenId(b)` is the byte `b`, so that prompts and answers are plain text on both sides.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 
@@ -247,7 +248,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             if growing.events.hears_tokens() {
                 let top = top(growing.tops.unwrap_or(0), token, logprob);
-                let (tokens, text) = (vec![SampledToken { token, logprob, top }], text_of(&[token]));
+                let rank = growing.tops.map(|_| NonZeroU32::MIN);
+                let (tokens, text) = (vec![SampledToken { token, logprob, rank, top }], text_of(&[token]));
                 growing.events.send(Event::Tokens { id: growing.branch, tokens, text });
             }
         }
@@ -282,19 +284,20 @@ impl ScriptedBranch {
         let top = self.tops.map_or_else(Vec::new, |tops| {
             tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
         });
-        let finish = finish(tokens.to_vec(), logprobs.to_vec(), top, reason);
+        let ranks = self.tops.map_or_else(Vec::new, |_| vec![Some(NonZeroU32::MIN); tokens.len()]);
+        let finish = Finish { ranks, ..finish(tokens.to_vec(), logprobs.to_vec(), top, reason) };
         self.events.send(Event::Finished { id: self.branch, finish });
     }
 }
 
-/// A scripted token's top list holds only itself.
+/// A scripted token's top list holds only itself: its rank is 1.
 fn top(most: usize, token: TokenId, logprob: f32) -> Top {
     if most > 0 { vec![(token, logprob)] } else { Vec::new() }
 }
 
 fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
     let logprob = logprobs.iter().copied().map(f64::from).sum();
-    Finish { reason, text: text_of(&tokens), tokens, logprob, logprobs, top, stop_token: None }
+    Finish { text: text_of(&tokens), tokens, logprob, logprobs, top, ..Finish::empty(reason) }
 }
 
 #[cfg(test)]

@@ -256,6 +256,9 @@ impl Engine {
         for (row, request) in rows.iter().zip(requests) {
             let branch = self.branches.get(&request.branch)?;
             let BranchWork::Sample(sampling) = &branch.work else { return None };
+            if sampling.params.looks_back() {
+                return None; // Each token may ban others.
+            }
             let (segment, next) = (row.at.segment, request.position + 1);
             let prefix = &self.cache.prefix;
             let is_own = branch.lease().is_some_and(|lease| lease.own && lease.segment == segment)

@@ -1,6 +1,7 @@
 //! The text of one extend as it grows: which part is final, and whether a stop string has ended it. Decoding tokens and
 //! finding stop strings across them is left to the tokenizer.
 
+use crate::request::Stop;
 use crate::token_path::TokenPath;
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -29,16 +30,15 @@ pub(super) struct TextPiece {
 const CONTEXT: usize = 16;
 
 impl BranchText {
-    /// Continues the text of `context`.
-    pub fn new(
-        tokenizer: Option<&Tokenizer>,
-        context: &TokenPath,
-        strings: Vec<String>,
-        include_stop: bool,
-    ) -> Result<Self> {
+    /// Continues the text of `context`, as `stop` says.
+    pub fn new(tokenizer: Option<&Tokenizer>, context: &TokenPath, stop: &Stop) -> Result<Self> {
         let last = context.slice(context.len().saturating_sub(CONTEXT)..context.len());
-        let stream = tokenizer.map(|tokenizer| tokenizer.stream(&last));
-        let stops = StopMatcher::new(&strings, include_stop)?;
+        let stream = tokenizer.map(|tokenizer| match stop.show_special {
+            true => tokenizer.stream_with_special(&last),
+            false => tokenizer.stream(&last),
+        });
+        let stops = StopMatcher::new(&stop.strings, stop.include_stop)?;
+        let strings = stop.strings.clone();
         Ok(BranchText { stream, stops, strings, shown: String::new(), stopped: false })
     }
 

@@ -113,7 +113,7 @@ async fn whole(
             match delivery {
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
-                    tokens += finish.tokens.len();
+                    tokens += finish.sampled();
                     results[prompt].add(sample, finish, branch);
                 }
                 Delivery::Done(cached) => break 'all cached,

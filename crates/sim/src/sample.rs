@@ -1,5 +1,7 @@
 //! Samples from logits that are all equal, without computing them.
 
+use std::num::NonZeroU32;
+
 use offshoot_backend::{Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
@@ -16,14 +18,16 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> SampledToken {
         }
     };
     // On ties the smallest ids come first.
-    let top = (0..request.top_logprobs.min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
-    SampledToken { token, logprob, top }
+    let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(token.0 + 1));
+    let top = (0..request.top().min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
+    SampledToken { token, logprob, rank, top }
 }
 
 /// The first token from `ix` on that is not banned, wrapping around the vocabulary; `ix` itself if all are banned.
 fn allowed(request: &SampleRequest, ix: usize, vocab: usize) -> TokenId {
     let around = (0..vocab).map(|offset| TokenId::new((ix + offset) % vocab));
-    let mut allowed = around.filter(|token| !request.banned.contains(token));
+    let is_allowed = |token: &TokenId| request.allowed.as_ref().is_none_or(|allowed| allowed.contains(token));
+    let mut allowed = around.filter(|token| is_allowed(token) && !request.banned.contains(token));
     allowed.next().unwrap_or_else(|| TokenId::new(ix % vocab))
 }
 
@@ -41,7 +45,7 @@ mod tests {
             (0..100).map(|i| sample(&random((f64::from(i) + 0.5) / 100.0, None), 100).token.0).collect();
         assert_eq!(tokens, (0..100).collect::<Vec<_>>());
         assert!((0..100).all(|i| sample(&random(f64::from(i) / 100.0, Some(7)), 100).token.0 < 7));
-        let top = sample(&SampleRequest { top_logprobs: 3, ..SampleRequest::of(Pick::Greedy) }, 100).top;
+        let top = sample(&SampleRequest { top_logprobs: Some(3), ..SampleRequest::of(Pick::Greedy) }, 100).top;
         assert_eq!(top.iter().map(|(token, _)| token.0).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(top.iter().all(|&(_, logprob)| (logprob.exp() - 0.01).abs() < 1e-6));
     }

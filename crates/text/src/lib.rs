@@ -143,6 +143,26 @@ impl Tokenizer {
         Ok(self.encode_text(&levels.concat(), special)?.levels(levels))
     }
 
+    /// The runs of tokens that spell `word` where a text begins and behind a space: what may not be sampled if the word
+    /// is not to appear. Spaces before it are left out.
+    ///
+    /// # Errors
+    ///
+    /// A character without a token, or no character at all.
+    pub fn spellings(&self, word: &str) -> Result<Vec<Vec<TokenId>>> {
+        let word = word.trim_start();
+        if word.is_empty() {
+            return Err(Error::value("a word that must not be sampled", "text", "an empty string"));
+        }
+        let mut spellings = vec![self.encode(word, AddSpecial::No)?];
+        let behind_space = self.encode(&format!(" {word}"), AddSpecial::No)?;
+        // Where the space is a token of its own, the first spelling tells all.
+        if !behind_space.ends_with(&spellings[0]) {
+            spellings.push(behind_space);
+        }
+        Ok(spellings)
+    }
+
     fn encode_text(&self, text: &str, special: AddSpecial) -> Result<Encoded> {
         let post_process = self.post_process(special);
         let (mut tokens, mut offsets) = self.checked(|| {

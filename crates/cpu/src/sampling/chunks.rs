@@ -69,6 +69,17 @@ impl<'a> Scores<'a> {
         tokens
     }
 
+    /// Number of tokens before `token` by falling score, ties by rising id.
+    pub fn before(&self, isa: Isa, token: usize) -> usize {
+        let score = self.scores[token];
+        let chunks = self.scores.chunks(CHUNK).zip(self.maxima).enumerate();
+        let before = chunks.filter(|(_, (_, max))| **max >= score).map(|(c, (chunk, _))| {
+            let equals = token.saturating_sub(c * CHUNK).min(chunk.len());
+            count_before(isa, chunk, score, equals)
+        });
+        before.sum()
+    }
+
     pub fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
         // Adding zero makes -0 and 0 equal.
         (self.scores[b] + 0.0).total_cmp(&(self.scores[a] + 0.0)).then(a.cmp(&b))
@@ -137,6 +148,16 @@ for_each_isa! {
             *max = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
         }
         safe == [true; 16]
+    }
+}
+
+for_each_isa! {
+    /// Number of scores above `score`, and among the first `equals` of those equal to it.
+    fn count_before(scores: &[f32], score: f32, equals: usize) -> usize {
+        let (first, rest) = scores.split_at(equals);
+        let first: u32 = first.iter().map(|&other| u32::from(other >= score)).sum();
+        let rest: u32 = rest.iter().map(|&other| u32::from(other > score)).sum();
+        (first + rest) as usize
     }
 }
 

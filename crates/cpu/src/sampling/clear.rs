@@ -1,5 +1,7 @@
 //! The definition of sampling, step by step over a full sort, in f64.
 
+use std::num::NonZeroU32;
+
 use super::scores::{adjusted, safe};
 use crate::exp::LOWEST;
 use offshoot_backend::{Pick, SampleRequest, SampledToken};
@@ -17,8 +19,11 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> SampledToken {
         }
     };
     let logprobs = log_softmax(&model);
-    let top = by_score(&model).into_iter().take(request.top_logprobs).map(|t| (TokenId::new(t), logprobs[t])).collect();
-    SampledToken { token: TokenId::new(token), logprob: logprobs[token], top }
+    let order = by_score(&model);
+    let place = order.iter().position(|&t| t == token).expect("every token has a place");
+    let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(place as u32 + 1));
+    let top = order.into_iter().take(request.top()).map(|t| (TokenId::new(t), logprobs[t])).collect();
+    SampledToken { token: TokenId::new(token), logprob: logprobs[token], rank, top }
 }
 
 /// Tokens by falling score, ties by rising id.

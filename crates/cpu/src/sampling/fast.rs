@@ -3,6 +3,7 @@
 //! chunk, a search over the sums, and the exponentials of the chunk that is found.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 
 use super::chunks::{CHUNK, Scores};
 use super::nucleus::Cut;
@@ -64,8 +65,9 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         true => (f64::from(model.scores[t]) - f64::from(model.best) - model_sum.ln()) as f32,
         false => model.scores[t],
     };
-    let top = model.largest(request.top_logprobs).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
-    SampledToken { token: TokenId::new(token), logprob: logprob(token), top }
+    let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(model.before(isa, token) as u32 + 1));
+    let top = model.largest(request.top()).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
+    SampledToken { token: TokenId::new(token), logprob: logprob(token), rank, top }
 }
 
 /// The weights of all tokens, see `Scores::exponentials`.

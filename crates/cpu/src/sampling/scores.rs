@@ -25,11 +25,12 @@ fn made_safe(x: f32) -> f32 {
 
 /// The scores a request samples from, before temperature and filters: bias is added; then penalties are applied
 /// (repetition as in Hugging Face: positive scores of seen tokens are divided, others multiplied; frequency and
-/// presence as in OpenAI's API: subtracted, for tokens in the sampled text); then banned tokens are set to -inf.
+/// presence as in OpenAI's API: subtracted, for tokens in the sampled text); then banned tokens, and all but the allowed ones, are
+/// set to -inf.
 pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]> {
     let no_penalty = request.seen.is_empty()
         || (request.repetition_penalty == 1.0 && request.frequency_penalty == 0.0 && request.presence_penalty == 0.0);
-    if request.logit_bias.is_empty() && request.banned.is_empty() && no_penalty {
+    if request.logit_bias.is_empty() && request.banned.is_empty() && request.allowed.is_none() && no_penalty {
         return Cow::Borrowed(model);
     }
     let mut scores = model.to_vec();
@@ -46,6 +47,11 @@ pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]>
     }
     for &token in &request.banned {
         scores[token.ix()] = f32::NEG_INFINITY;
+    }
+    if let Some(allowed) = &request.allowed {
+        let mut only = vec![f32::NEG_INFINITY; scores.len()];
+        allowed.iter().for_each(|token| only[token.ix()] = scores[token.ix()]);
+        scores = only;
     }
     Cow::Owned(scores)
 }

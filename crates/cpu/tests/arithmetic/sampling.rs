@@ -1,6 +1,8 @@
 //! Sampling: the fast path samples the same tokens as the definition (`Isa::Portable`: a full sort in f64) for random
 //! logits, uniforms and parameters; and the definition behaves as documented.
 
+use std::num::NonZeroU32;
+
 use offshoot_backend::{Pick, SampleRequest, SampledToken, SeenToken};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::sampling::{self, SampleScratch};
@@ -74,15 +76,17 @@ fn changes() -> impl Strategy<Value = SampleRequest> {
         (prop_oneof![Just(1.0f32), 0.8f32..1.5], -0.5f32..1.0, -0.5f32..1.0),
         prop::collection::vec((at(), prop_oneof![-9.0f32..9.0, Just(f32::NEG_INFINITY)]), 0..3),
         prop::collection::vec(at(), 0..3),
+        prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(at(), 1..30)],
     )
-        .prop_map(|(seen, (repetition, frequency, presence), bias, banned)| SampleRequest {
+        .prop_map(|(seen, (repetition, frequency, presence), bias, banned, allowed)| SampleRequest {
             seen: seen.into_iter().map(|(t, n, p)| SeenToken { token: token(t), sampled: n, in_prompt: p }).collect(),
             repetition_penalty: repetition,
             frequency_penalty: frequency,
             presence_penalty: presence,
             logit_bias: bias.into_iter().map(|(t, b)| (token(t), b)).collect(),
             banned: banned.into_iter().map(token).collect(),
-            top_logprobs: 7,
+            allowed: (!allowed.is_empty()).then(|| allowed.into_iter().map(token).collect()),
+            top_logprobs: Some(7),
             ..request(Pick::Greedy)
         })
 }
@@ -93,6 +97,7 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     changes.seen.iter_mut().for_each(|seen| seen.token = wrap(seen.token));
     changes.logit_bias.iter_mut().for_each(|(t, _)| *t = wrap(*t));
     changes.banned.iter_mut().for_each(|t| *t = wrap(*t));
+    changes.allowed = changes.allowed.map(|allowed| allowed.iter().map(|&t| wrap(t)).collect());
     changes
 }
 
@@ -160,6 +165,7 @@ proptest! {
                     .any(|&(uniform, top_p)| sample(Isa::Portable, &logits, &at(uniform, top_p)).token == fast.token)
             };
             prop_assert!(fast.token == clear.token || near(), "{isa}: {} for {}", fast.token, clear.token);
+            prop_assert!(fast.token != clear.token || fast.rank == clear.rank, "{isa}: {:?}", fast.rank);
             prop_assert_eq!(fast.top.len(), clear.top.len());
             for (fast, clear) in fast.top.iter().zip(&clear.top) {
                 prop_assert_eq!(fast.0, clear.0, "{}", isa);
@@ -231,8 +237,16 @@ fn edges() {
     // Ties go to the smaller id: in greedy choice, in top-k, in the list of the likeliest.
     assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(1));
     assert_eq!(sample_on_all(&logits, &random(1.0, Some(1), 1.0, 0.0, 0.999)).token, token(1));
-    let top = sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: 3, ..request(Pick::Greedy) }).top;
+    let top =
+        sample(Isa::chosen().unwrap(), &logits, &SampleRequest { top_logprobs: Some(3), ..request(Pick::Greedy) }).top;
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
+    // So it does in ranks.
+    for isa in Isa::available().into_iter().chain([Isa::Portable]) {
+        let given = |at| SampleRequest { top_logprobs: Some(0), ..request(Pick::Given(token(at))) };
+        let ranks = [0, 1, 2, 3, 4].map(|at| sample(isa, &logits, &given(at)).rank.map(NonZeroU32::get));
+        assert_eq!(ranks, [4, 1, 2, 3, 5].map(Some), "{isa}");
+        assert_eq!(sample(isa, &logits, &request(Pick::Greedy)).rank, None, "nobody asked");
+    }
     // A tiny top-p or a large min-p keeps the best token.
     assert_eq!(sample_on_all(&logits, &random(1.0, None, 1e-9, 0.0, 0.999)).token, token(1));
     assert_eq!(sample_on_all(&logits, &random(1.0, None, 0.0, 0.0, 0.999)).token, token(1));

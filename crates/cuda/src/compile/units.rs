@@ -144,10 +144,10 @@ pub static TREE_ATTENTION_WGMMA: Source = source!("attention/tree_attention_wgmm
 /// The kernels of `sample`, in the order of their launches.
 pub static SAMPLE: [Source; 5] = [
     source!("sampling/sample_chunks.cu"),
-    source!("sampling/sample_top.cu"),
     source!("sampling/sample_edit.cu"),
     source!("sampling/sample_filter.cu"),
     source!("sampling/sample_token.cu"),
+    source!("sampling/sample_top.cu"),
 ];
 
 /// Launched before them when an advanced step has requests with penalties.

@@ -28,10 +28,10 @@ const WARPS: usize = 8;
 /// The kernels for one vocabulary.
 pub struct SamplerKernels {
     chunks: Function,
-    top: Function,
     edit: Function,
     filter: Function,
     token: Function,
+    top: Function,
     count: Function,
     vocab: usize,
 }
@@ -62,13 +62,13 @@ impl SamplerKernels {
             let expected = format!("1 to {} tokens", CHUNK * MOST_CHUNKS);
             return Err(Error::value("the vocabulary sampled from on a GPU", expected, vocab.to_string()));
         }
-        let [chunks, top, edit, filter, token] = &units::SAMPLE;
+        let [chunks, edit, filter, token, top] = &units::SAMPLE;
         Ok(Self {
             chunks: device.function(&Unit::new(chunks), "sample_chunks")?,
-            top: device.function(&Unit::new(top), "sample_top")?,
             edit: device.function(&Unit::new(edit), "sample_edit")?,
             filter: device.function(&Unit::new(filter), "sample_filter")?,
             token: device.function(&Unit::new(token), "sample_token")?,
+            top: device.function(&Unit::new(top), "sample_top")?,
             count: device.function(&Unit::new(&units::SAMPLE_COUNT), "sample_count")?,
             vocab,
         })
@@ -115,9 +115,6 @@ impl SamplerKernels {
         let many = padded >= device.facts().multiprocessors as usize;
         let (grid, block) = ([narrow(padded), 1, 1], if many { 256 } else { 1024 });
 
-        let args = scratch(row().u32(narrow(padded)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
-        device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
-
         let args = row().memory_at(requests.0, requests.1).memory(sampled);
         let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted);
         device.launch(&self.edit, grid, block, shared(chunks), &args);
@@ -137,6 +134,9 @@ impl SamplerKernels {
         );
         let args = args.memory_at(results.0, results.1).memory(sampled).memory(counted);
         device.launch(&self.token, grid, 32, shared(chunks * 8), &args);
+
+        let args = scratch(row().u32(narrow(padded)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
+        device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
     }
 }
 

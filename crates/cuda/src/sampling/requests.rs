@@ -5,12 +5,13 @@
 use bytemuck::{Pod, Zeroable, bytes_of};
 
 use offshoot_backend::{MOST_TOP, Pick, SampleRequest};
+use offshoot_core::ids::TokenId;
 
 const GREEDY: u32 = 0;
 const RANDOM: u32 = 1;
 const GIVEN: u32 = 2;
 
-/// In place of an index.
+/// In place of an index or a count.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -43,7 +44,7 @@ struct RequestRecord {
     counted: u32,
 }
 
-/// A greedy request that reports no other tokens; padded rows have it too.
+/// A greedy request that reports no log-probabilities; padded rows have it too.
 const PLAIN: RequestRecord = RequestRecord {
     pick: GREEDY,
     given: 0,
@@ -55,7 +56,7 @@ const PLAIN: RequestRecord = RequestRecord {
     frequency: 0.0,
     presence: 0.0,
     unseen: NONE,
-    top: 0,
+    top: NONE,
     biases: 0,
     seens: 0,
     bans: 0,
@@ -91,26 +92,27 @@ struct BanEntry {
 /// Bytes of an entry of the tokens seen, also of those that the device counts.
 pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
-/// Replaces `block` by the requests, padded to `padded`. Panics when a request wants more than [`MOST_TOP`] likeliest
-/// tokens.
-pub fn pack(requests: &[SampleRequest], padded: usize, block: &mut Vec<u8>) {
+/// Replaces `block` by the requests, padded to `padded`, which sample from `vocab` tokens. Panics when a request wants
+/// more than [`MOST_TOP`] likeliest tokens.
+pub fn pack(requests: &[SampleRequest], padded: usize, vocab: usize, block: &mut Vec<u8>) {
     assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
-    let top_width = requests.iter().map(|request| request.top_logprobs).max().unwrap_or(0);
+    let top_width = requests.iter().map(SampleRequest::top).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
     block.clear();
     block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
     let records = block.len();
     block.extend((0..padded).flat_map(|_| bytes_of(&PLAIN)));
     for (index, request) in requests.iter().enumerate() {
-        let record = pack_one(request, block);
+        let record = pack_one(request, vocab, block);
         let at = records + index * size_of::<RequestRecord>();
         block[at..at + size_of::<RequestRecord>()].copy_from_slice(bytes_of(&record));
     }
 }
 
 /// The record of one request, whose lists are appended to `block`.
-fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
-    let mut record = RequestRecord { top: word(request.top_logprobs), first: word(block.len() / 4), ..PLAIN };
+fn pack_one(request: &SampleRequest, vocab: usize, block: &mut Vec<u8>) -> RequestRecord {
+    let mut record =
+        RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
         Pick::Greedy => {}
         // A given token does not depend on scores, so it needs no lists.
@@ -136,9 +138,18 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
         record.frequency = request.frequency_penalty;
         record.presence = request.presence_penalty;
     }
-    let bans = request.banned.iter().map(|token| BanEntry { token: token.0, was: 0.0 });
+    let bans = banned(request, vocab).into_iter().map(|token| BanEntry { token: token.0, was: 0.0 });
     record.bans = append(bans, |entry| entry.token, block);
     record
+}
+
+/// The tokens that are never sampled: those that are banned, and all that are not allowed.
+fn banned(request: &SampleRequest, vocab: usize) -> Vec<TokenId> {
+    let Some(allowed) = &request.allowed else { return request.banned.clone() };
+    let mut is_allowed = vec![false; vocab];
+    allowed.iter().for_each(|token| is_allowed[token.ix()] = true);
+    request.banned.iter().for_each(|token| is_allowed[token.ix()] = false);
+    (0..vocab).filter(|&token| !is_allowed[token]).map(TokenId::new).collect()
 }
 
 /// Appends a list by rising token, entries of one token in their order; returns its length.
@@ -157,7 +168,6 @@ fn word(count: usize) -> u32 {
 mod tests {
     use super::*;
     use offshoot_backend::SeenToken;
-    use offshoot_core::ids::TokenId;
 
     fn request(pick: Pick) -> SampleRequest {
         SampleRequest {
@@ -169,7 +179,8 @@ mod tests {
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
             banned: vec![TokenId(9), TokenId(2)],
-            top_logprobs: 0,
+            allowed: None,
+            top_logprobs: None,
         }
     }
 
@@ -185,17 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn all_but_the_allowed_tokens_are_banned() {
+        let request = SampleRequest { allowed: Some([5, 2, 3].map(TokenId).into()), ..request(Pick::Greedy) };
+        assert_eq!(banned(&request, 10), [0, 1, 2, 4, 6, 7, 8, 9].map(TokenId), "2 is banned, too");
+    }
+
+    #[test]
     fn lists_lie_sorted_where_the_record_says() {
         let seen = [7, 5, 7].map(|t| SeenToken { token: TokenId(t), sampled: t, in_prompt: true }).to_vec();
         let penalised = SampleRequest {
             seen,
             frequency_penalty: 0.5,
             logit_bias: vec![(TokenId(1), -1.0)],
-            top_logprobs: 4,
+            top_logprobs: Some(4),
             ..request(Pick::Greedy)
         };
         let mut block = vec![1];
-        pack(&[request(Pick::Given(TokenId(6))), penalised], 4, &mut block);
+        pack(&[request(Pick::Given(TokenId(6))), penalised], 4, 20, &mut block);
         assert_eq!(block[..4], 4u32.to_le_bytes(), "the widest list of likeliest tokens");
 
         let given = record(&block, 0);
@@ -215,7 +232,7 @@ mod tests {
         let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, uniform: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
-        pack(&[neutral], 1, &mut block);
+        pack(&[neutral], 1, 20, &mut block);
         let random = record(&block, 0);
         assert_eq!((random.pick, random.seens, random.unseen, random.bans), (RANDOM, 0, NONE, 2));
         assert_eq!((random.temperature, random.top_k, random.top_p, random.min_p), (0.5, 1, 0.9, 0.1));

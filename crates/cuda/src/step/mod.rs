@@ -249,7 +249,7 @@ impl Step {
         moves |= self.state_runs.fill(device, now, bytemuck::cast_slice(loaded.run_plan.words()))?;
         if shape.samples {
             let mut block = Vec::new();
-            sampling::pack(requests, shape.logit_rows, &mut block);
+            sampling::pack(requests, shape.logit_rows, self.vocab, &mut block);
             moves |= self.requests.fill(device, now, &block)?;
             moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
             moves |= self.reserve_draws(device, shape.logit_rows)?;

@@ -1,6 +1,8 @@
 //! Steps of the CUDA backend in orders that the engine does not choose: more of them under way than have turns, some
 //! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
+use std::num::NonZeroU32;
+
 use offshoot_backend::{
     ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, SampledToken, StepBatch,
 };
@@ -35,7 +37,7 @@ fn setup() -> Option<Setup> {
 
 /// Draws `token` from one row, with so many of the likeliest beside it.
 fn batch(token: u32, top_logprobs: usize) -> StepBatch {
-    let request = SampleRequest { top_logprobs, ..SampleRequest::of(Pick::Given(TokenId(token))) };
+    let request = SampleRequest { top_logprobs: Some(top_logprobs), ..SampleRequest::of(Pick::Given(TokenId(token))) };
     StepBatch {
         tokens: vec![RowToken::Known(TokenId(0))],
         positions: vec![0],
@@ -92,7 +94,7 @@ fn steps_loaded_and_never_run_change_no_other() {
 #[test]
 fn results_that_outgrow_their_memory_lose_none_under_way() {
     let Some(mut setup) = setup() else { return };
-    // 8 asks with padding, 8 bytes each and for each of the likeliest: from 448 bytes to 125 KiB.
+    // 8 asks with padding, 12 bytes each and 8 for each of the likeliest: from 480 bytes to 125 KiB.
     let tops = [6, 300, 0, 2000];
     for (token, &top) in (0..).zip(&tops) {
         setup.run(batch(token, top));
@@ -101,6 +103,7 @@ fn results_that_outgrow_their_memory_lose_none_under_way() {
         let drawn = setup.collect();
         assert_eq!(drawn.token, TokenId(token));
         assert_eq!(drawn.top.len(), top.min(VOCAB));
+        assert_eq!(drawn.rank, NonZeroU32::new(token + 1), "all tokens are equally likely");
         assert!((drawn.logprob + (VOCAB as f32).ln()).abs() < 1e-5, "{}", drawn.logprob);
     }
 }

@@ -1,5 +1,6 @@
-//! The GPU's kernels that count sampled tokens and edit logits on the CPU, instruction by instruction (`emulator`):
-//! requests that are advanced change logits to the last bit as requests that are made anew with all tokens seen.
+//! Some of the GPU's sampling kernels on the CPU, instruction by instruction (`emulator`). Those that count sampled
+//! tokens and edit logits: requests that are advanced change logits to the last bit as requests that are made anew with
+//! all tokens seen. The one that ranks: it finds the ranks and the likeliest tokens of the definition.
 
 use crate::emulator;
 
@@ -9,9 +10,12 @@ use emulator::{Emulated, Schedule, When};
 use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SeenToken, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
+use offshoot_cpu::sampling::{SampleScratch, sample};
+use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
+use offshoot_cuda::compile::unit::Source;
 use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
-use offshoot_cuda::sampling::{SEEN_BYTES, pack};
+use offshoot_cuda::sampling::{ResultLayout, SEEN_BYTES, pack};
 
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 /// Tokens of one chunk, as in kernels/sampling/sample.cuh.
@@ -23,6 +27,12 @@ fn at<T>(argument: &mut T) -> *mut c_void {
     std::ptr::from_mut(argument).cast()
 }
 
+/// A kernel of `sample`.
+fn one_of_sample(name: &str) -> Option<Emulated> {
+    let is_it = |source: &&Source| source.name.ends_with(&format!("{name}.cu"));
+    Emulated::compile(&Unit::new(SAMPLE.iter().find(is_it).expect("one of them")), name)
+}
+
 struct Kernels {
     count: Emulated,
     edit: Emulated,
@@ -30,10 +40,9 @@ struct Kernels {
 
 impl Kernels {
     fn compile() -> Option<Self> {
-        let edit = SAMPLE.iter().find(|source| source.name.ends_with("sample_edit.cu")).expect("the third kernel");
         Some(Self {
             count: Emulated::compile(&Unit::new(&SAMPLE_COUNT), "sample_count")?,
-            edit: Emulated::compile(&Unit::new(edit), "sample_edit")?,
+            edit: one_of_sample("sample_edit")?,
         })
     }
 }
@@ -52,7 +61,7 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
         let mut block = Vec::new();
-        pack(requests, requests.len(), &mut block);
+        pack(requests, requests.len(), VOCAB, &mut block);
         Self {
             kernels,
             requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -164,4 +173,82 @@ fn advanced_requests_edit_as_new_ones_do() {
         }
         before = draws(&mut dice);
     }
+}
+
+/// Rows of a model's usual logits, of ties, and of values that do not compare.
+fn rows_of_all_kinds(dice: &mut Dice, asks: usize) -> Vec<f32> {
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+    let mut logit = |ask: usize| match ask % 5 {
+        0 => 8.0 * dice.number(),
+        1 => (4.0 * dice.number()).round() / 2.0,
+        2 => 0.5,
+        3 if dice.one_in(4) => dice.pick(&odd),
+        3 => 3.0 * dice.number(),
+        _ => f32::NEG_INFINITY,
+    };
+    (0..asks * VOCAB).map(|at| logit(at / VOCAB)).collect()
+}
+
+/// The maximum of each chunk of a row, and the sum of its weights, as sample_chunks leaves them.
+fn chunk_values(row: &[f32]) -> Vec<(f32, f32)> {
+    let safe = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
+    let of = |chunk: &[f32]| {
+        let max = chunk.iter().copied().map(safe).fold(f32::NEG_INFINITY, f32::max);
+        let base = if max == f32::NEG_INFINITY { 0.0 } else { max };
+        (max, chunk.iter().map(|&logit| (safe(logit) - base).exp()).sum())
+    };
+    row.chunks(CHUNK).map(of).collect()
+}
+
+#[test]
+fn ranks_and_likeliest_tokens_are_the_definitions() {
+    const ASKS: usize = 40;
+    let Some(kernel) = one_of_sample("sample_top") else { return };
+    let mut dice = Dice::new(12);
+    let logits = rows_of_all_kinds(&mut dice, ASKS);
+    let tops = [None, Some(0), Some(1), Some(5), Some(40), Some(2000)];
+    let given = |dice: &mut Dice, ask: usize| {
+        let token = if dice.one_in(3) { dice.within(0, 9) } else { dice.within(0, VOCAB as u32 - 1) };
+        SampleRequest { top_logprobs: tops[ask % tops.len()], ..SampleRequest::of(Pick::Given(TokenId(token))) }
+    };
+    let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
+
+    let mut block = Vec::new();
+    pack(&requests, ASKS, VOCAB, &mut block);
+    let layout = ResultLayout::new(&requests, ASKS, VOCAB);
+    let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    let mut results = vec![0u32; layout.bytes() / 4];
+    for (own, request) in results.chunks_exact_mut(3).zip(&requests) {
+        let Pick::Given(token) = request.pick else { unreachable!("all are given") };
+        own[0] = token.0; // As sample_token leaves it.
+    }
+    let (mut max, mut sum): (Vec<f32>, Vec<f32>) = logits.chunks(VOCAB).flat_map(chunk_values).unzip();
+    let (mut on_device, mut vocab, mut chunks, mut asks) = (logits.clone(), VOCAB as u32, CHUNKS as u32, ASKS as u32);
+    let (mut on_device, mut words, mut results_at) = (on_device.as_mut_ptr(), words.as_mut_ptr(), results.as_mut_ptr());
+    let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+    let args = [
+        at(&mut on_device),
+        at(&mut vocab),
+        at(&mut chunks),
+        at(&mut asks),
+        at(&mut words),
+        at(&mut max),
+        at(&mut sum),
+        at(&mut results_at),
+    ];
+    // SAFETY: the arguments of sample_top, in its order, each with memory for what its head says.
+    unsafe { kernel.launch(ASKS as u32, 256, (4 * CHUNKS).next_multiple_of(16), ANY, &args) };
+    let found = layout.parse(bytemuck::cast_slice(&results));
+
+    let (cores, mut expected) = (Cores { isa: Isa::Portable, team: Team::new(1) }, Vec::new());
+    let logits = CpuBuffer { rows: ASKS, width: VOCAB, data: logits };
+    sample(&cores, &mut SampleScratch::default(), &logits, &requests, &mut expected);
+    for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_eq!((found.token, found.rank), (expected.token, expected.rank), "ask {ask}");
+        let ids = |top: &[(TokenId, f32)]| top.iter().map(|&(token, _)| token).collect::<Vec<_>>();
+        assert_eq!(ids(&found.top), ids(&expected.top), "ask {ask}");
+        let near = |(a, b): (&(TokenId, f32), &(TokenId, f32))| a.1 == b.1 || (a.1 - b.1).abs() < 1e-4;
+        assert!(found.top.iter().zip(&expected.top).all(near), "ask {ask}");
+    }
+    assert!(expected.iter().filter_map(|sampled| sampled.rank).any(|rank| rank.get() as usize > CHUNK));
 }

@@ -315,12 +315,14 @@ impl Router {
     pub fn finish_cancelled(&mut self, task: &Task) {
         let said = &task.said;
         let logprobs: Vec<f32> = said.tokens.iter().map(|token| token.logprob).collect();
+        let has_rank = said.tokens.iter().any(|token| token.rank.is_some());
         let has_top = said.tokens.iter().any(|token| !token.top.is_empty());
         let finish = Finish {
             tokens: said.tokens.iter().map(|token| token.token).collect(),
             text: said.text.clone(),
             logprob: logprobs.iter().copied().map(f64::from).sum(),
             logprobs,
+            ranks: if has_rank { said.tokens.iter().map(|token| token.rank).collect() } else { Vec::new() },
             top: if has_top { said.tokens.iter().map(|token| token.top.clone()).collect() } else { Vec::new() },
             ..Finish::empty(FinishReason::Cancelled)
         };

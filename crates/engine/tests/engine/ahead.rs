@@ -42,8 +42,11 @@ fn any_draw(dice: &mut Dice, branch: BranchId, ordinal: u64) -> Extend {
         tokens: if dice.one_in(2) { (40..60).map(TokenId).collect() } else { Vec::new() },
         ignore_eos: dice.one_in(2),
         include_stop: dice.one_in(2),
+        show_special: false,
     };
-    let params = match dice.within(1, 4) {
+    let params = match dice.within(1, 6) {
+        4 => params().allowed((97..123).map(TokenId)),
+        5 => (97..123).fold(params().bad_word([EOS]), |params, at| params.bad_word([at, at + 1].map(TokenId))),
         1 => SamplingParams { repetition_penalty: 1.4, frequency_penalty: 0.3, ..params() },
         2 => SamplingParams { presence_penalty: 2.0, top_logprobs: Some(3), ..SamplingParams::greedy() },
         3 => SamplingParams { logit_bias: vec![(EOS, 4.0)], ..params() },

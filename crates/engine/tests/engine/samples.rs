@@ -1,14 +1,16 @@
 //! Draws do not depend on what else is in the batch, nor on how the tree is planned, chunked or cut into extends.
 
+use std::num::NonZeroU32;
+
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{
-    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Finish, FinishReason, SampledToken, SamplingParams, Stop,
-    Turn,
+    Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason, SampledToken,
+    SamplingParams, Stop, Turn,
 };
 use offshoot_kv::plan::Planner;
 
 use super::bench::{
-    Mode, Shape, decoder, draw, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
+    EOS, Mode, Shape, VOCAB, decoder, draw, finish, finishes, give, key, length, params, prompt, roomy, sample, score,
 };
 
 /// Three items with a common header: prompts of 45, 53 and 70 tokens.
@@ -212,6 +214,71 @@ fn what_is_counted_on_the_way_is_what_a_new_request_would_say(mode: Mode) {
     }
 }
 
+fn ranks_are_places_among_the_likeliest(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let all = VOCAB as usize;
+    let hot = |top| SamplingParams { temperature: 3.0, top_logprobs: top, ..SamplingParams::default() };
+    let whole = finish(&engine, draw(root, key("item", 0), hot(Some(all)), length(30)));
+    assert_eq!(whole.ranks.len(), 30);
+    for record in whole.records() {
+        let place = record.top.iter().position(|&(token, _)| token == record.token).map(|place| place as u32 + 1);
+        assert_eq!(record.rank.map(NonZeroU32::get), place);
+    }
+    assert!(whole.ranks.iter().any(|rank| rank.is_some_and(|rank| rank.get() > 20)), "far from greedy");
+    let again = engine.root(prompt(3, 18)).unwrap();
+    let alone = finish(&engine, draw(again, key("item", 0), hot(Some(0)), length(30)));
+    assert_eq!((&alone.tokens, &alone.ranks), (&whole.tokens, &whole.ranks), "no list is needed");
+    let again = engine.root(prompt(3, 18)).unwrap();
+    let given = finish(&engine, Extend::given(again, whole.tokens.clone(), Some(1)));
+    assert_eq!(given.ranks, whole.ranks);
+    let unasked = finish(&engine, draw(root, key("item", 0), hot(None), length(3)));
+    assert!(unasked.ranks.is_empty());
+    let ending = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..hot(Some(all)) };
+    let ended = finish(&engine, draw(again, key("item", 1), ending, Stop::max_tokens(9)));
+    let stop = ended.stop_token.as_ref().expect("the end of text");
+    let place = stop.top.iter().position(|&(token, _)| token == EOS).map(|place| place as u32 + 1);
+    assert_eq!(stop.rank.map(NonZeroU32::get), place, "by the model's own logits");
+    assert_eq!((ended.sampled(), ended.records().count(), ended.sampled_ids().as_ref()), (1, 1, &[EOS][..]));
+}
+
+fn only_allowed_tokens_are_sampled(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let letters: Vec<TokenId> = (97..123).map(TokenId).collect();
+    let only = SamplingParams { temperature: 2.0, ..SamplingParams::default() }.allowed(letters.clone());
+    let sampled = finish(&engine, draw(root, key("item", 0), only, Stop::max_tokens(60)));
+    assert_eq!((sampled.reason, sampled.tokens.len()), (FinishReason::Length, 60), "no end of text is allowed");
+    assert!(sampled.tokens.iter().all(|token| letters.contains(token)), "{:?}", sampled.text);
+    let one = SamplingParams::greedy().allowed([TokenId(7)]);
+    let sampled = finish(&engine, draw(root, key("item", 0), one, length(3)));
+    assert_eq!(sampled.tokens, [TokenId(7); 3]);
+}
+
+fn bad_words_are_never_sampled_and_change_nothing_before_they_begin(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let sampled = |params: SamplingParams| {
+        let root = engine.root(prompt(3, 18)).unwrap();
+        finish(&engine, draw(root, key("item", 0), params, length(80))).tokens
+    };
+    let few = |ids: std::ops::Range<u32>| SamplingParams::default().allowed(ids.map(TokenId));
+    // Of four tokens every pair comes soon.
+    let whole = sampled(few(97..101));
+    for len in 1..4 {
+        let word = whole[20..20 + len].to_vec();
+        let without = sampled(few(97..101).bad_word(word.clone()));
+        assert!(without.windows(len).all(|run| run != word), "{word:?} in {without:?}");
+        let (_, before) = word.split_last().expect("it has a token");
+        let begun = (0..).find(|&at| whole[at..].starts_with(before)).expect("it is one of them") + before.len();
+        assert_eq!(without[..begun], whole[..begun], "what comes before is the same");
+        assert_ne!(without, whole);
+    }
+    // What the prompt holds begins no word.
+    let root = engine.root(vec![TokenId(97); 9]).unwrap();
+    let behind = few(97..98).bad_word([TokenId(97), TokenId(97)]);
+    assert_eq!(finish(&engine, draw(root, key("item", 0), behind, length(1))).tokens, [TokenId(97)]);
+}
+
 fn the_likeliest_are_reported(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
@@ -221,8 +288,8 @@ fn the_likeliest_are_reported(mode: Mode) {
     while let Some(event) = extension.next() {
         match event {
             Event::Tokens { tokens, .. } => {
-                for SampledToken { token, logprob, top } in tokens {
-                    assert_eq!((top.len(), top[0]), (4, (token, logprob)));
+                for SampledToken { token, logprob, rank, top } in tokens {
+                    assert_eq!((top.len(), top[0], rank), (4, (token, logprob), NonZeroU32::new(1)));
                     assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
                     seen.push(top);
                 }
@@ -247,5 +314,8 @@ in_modes! {
     given_tokens_are_part_of_the_branch,
     penalties_count_every_token_of_the_path,
     what_is_counted_on_the_way_is_what_a_new_request_would_say,
+    ranks_are_places_among_the_likeliest,
+    only_allowed_tokens_are_sampled,
+    bad_words_are_never_sampled_and_change_nothing_before_they_begin,
     the_likeliest_are_reported,
 }

@@ -78,8 +78,9 @@ impl RenderedTask {
         }
         let tokenizer = Arc::new(Tokenizer::load(&model)?);
         let vocab = folder.config.vocab;
-        let (params, stop) = how_to_sample(&task.sampling);
-        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(|error| in_task_file(&task.path, error))?;
+        let in_file = |error| in_task_file(&task.path, error);
+        let (params, stop) = how_to_sample(&task.sampling, &tokenizer).map_err(in_file)?;
+        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(in_file)?;
         let items = task.items(limit)?;
         if items.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));
@@ -292,7 +293,8 @@ fn in_task_file(path: &Path, error: Error) -> Error {
 }
 
 /// A task's sampling section in the engine's terms.
-fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
+fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(SamplingParams, Stop)> {
+    let bad_words: Vec<_> = sampling.bad_words.iter().map(|word| tokenizer.spellings(word)).collect::<Result<_>>()?;
     let params = SamplingParams {
         temperature: sampling.temperature,
         top_k: sampling.top_k,
@@ -302,6 +304,8 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         frequency_penalty: sampling.frequency_penalty,
         presence_penalty: sampling.presence_penalty,
         logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (TokenId(id), bias)).collect(),
+        allowed: sampling.allowed_token_ids.as_ref().map(|ids| ids.iter().map(|&id| TokenId(id)).collect()),
+        bad_words: bad_words.concat(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
     };
     let stop = Stop {
@@ -311,6 +315,7 @@ fn how_to_sample(sampling: &Sampling) -> (SamplingParams, Stop) {
         tokens: sampling.stop_token_ids.iter().map(|&id| TokenId(id)).collect(),
         ignore_eos: sampling.ignore_eos,
         include_stop: sampling.include_stop,
+        show_special: false,
     };
-    (params, stop)
+    Ok((params, stop))
 }

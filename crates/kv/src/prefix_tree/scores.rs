@@ -9,6 +9,7 @@
 //! likeliest tokens. So scores are bounded by the pool of pages: 184 bytes beside the keys and values of a token, which
 //! are kilobytes.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use super::PrefixTree;
@@ -24,14 +25,16 @@ pub const MOST_KEPT_TOP: usize = 20;
 pub struct TokenScore {
     /// Natural logarithm of its probability at temperature 1.
     pub logprob: f32,
+    /// Its place among all tokens, from 1, as far as it was asked for.
+    pub rank: Option<NonZeroU32>,
     /// The likeliest tokens in its place, likeliest first, as far as they were asked for.
     pub top: Box<[(TokenId, f32)]>,
 }
 
 impl TokenScore {
     /// At most [`MOST_KEPT_TOP`] of `top` are kept.
-    pub fn new(logprob: f32, top: &[(TokenId, f32)]) -> Self {
-        TokenScore { logprob, top: top[..top.len().min(MOST_KEPT_TOP)].into() }
+    pub fn new(logprob: f32, rank: Option<NonZeroU32>, top: &[(TokenId, f32)]) -> Self {
+        TokenScore { logprob, rank, top: top[..top.len().min(MOST_KEPT_TOP)].into() }
     }
 }
 

@@ -231,7 +231,7 @@ impl Script {
     fn score_of(text: &[TokenId], tops: usize) -> TokenScore {
         let hash = text.iter().fold(1, |hash: u32, token| hash.wrapping_mul(31).wrapping_add(token.0 + 1));
         let top: Vec<(TokenId, f32)> = (0..tops).map(|rank| (TokenId(hash % 97), rank as f32)).collect();
-        TokenScore::new(hash as f32, &top)
+        TokenScore::new(hash as f32, None, &top)
     }
 
     /// Scores some tokens of a path, also where that is too soon.
@@ -591,7 +591,7 @@ fn scores_follow_their_tokens() {
     let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
     let score = |logprob: f32, tops: u32| {
         let top: Vec<_> = (0..tops).map(|token| (TokenId(token), -(token as f32))).collect();
-        TokenScore::new(logprob, &top)
+        TokenScore::new(logprob, None, &top)
     };
     let found = |tree: &PrefixTree, segment, positions: std::ops::Range<u32>, tops| -> Vec<f32> {
         tree.scores(segment, positions, tops).map(|score| score.logprob).collect()

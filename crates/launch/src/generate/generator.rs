@@ -138,7 +138,7 @@ impl Generator {
     ///
     /// Fails if there are no continuations or the context is empty or too long; nothing is started then. A continuation
     /// that is too long, or has tokens out of range, fails alone.
-    pub fn begin_choices(&mut self, prompt: usize, request: &ChoicesRequest<'_>) -> Result<()> {
+    pub fn begin_choices(&mut self, prompt: usize, request: &ChoicesRequest<'_>, options: BeginOptions) -> Result<()> {
         let ChoicesRequest { context, continuations, tops, priority } = *request;
         if continuations.is_empty() {
             return Err(Error::value("continuations of a context", "at least one", "none"));
@@ -148,7 +148,7 @@ impl Generator {
         let scored = branches.into_iter().zip(continuations);
         let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
         let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
-        self.enter(prompt, scored, context.len() + longest, BeginOptions::default());
+        self.enter(prompt, scored, context.len() + longest, options);
         Ok(())
     }
 

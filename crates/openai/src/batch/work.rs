@@ -255,8 +255,8 @@ impl AnswerLoop<'_> {
             Event::Finished { id: sample, finish } => {
                 let is_sampled = finish.reason != FinishReason::Given;
                 if is_sampled {
-                    self.tokens += finish.tokens.len();
-                    self.work.progress.sample_done(finish.tokens.len());
+                    self.tokens += finish.sampled();
+                    self.work.progress.sample_done(finish.sampled());
                 }
                 let RequestPrompt { line, prompt } = self.places[sample.prompt];
                 let OpenRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");

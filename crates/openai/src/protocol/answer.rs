@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
-use super::shown::{SampleText, TokenPlacer};
+use super::shown::TokenPlacer;
 use offshoot_engine::{Finish, FinishReason};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
@@ -20,7 +20,7 @@ use offshoot_text::reasoning::ReasoningSplitter;
 pub struct PromptCandidates {
     /// By index.
     pub drawn: Vec<Finish>,
-    /// The ids of those candidates that are kept, by index; shorter if the last ones are not.
+    /// The ids of those candidates or continuations that are kept, by index; shorter if the last ones are not.
     pub kept: Vec<Option<String>>,
     /// The log-probabilities of its own tokens, without the first, if the request wants them.
     pub scored: Option<Finish>,
@@ -49,7 +49,7 @@ impl PromptResults {
         let (mut finishes, kept): (Vec<Finish>, _) =
             self.0.into_iter().map(|(_, finish, branch)| (finish, branch)).unzip();
         if !request.prompts[prompt].choices.is_empty() {
-            return PromptCandidates { choices: finishes, cached, ..PromptCandidates::default() };
+            return PromptCandidates { choices: finishes, kept, cached, ..PromptCandidates::default() };
         }
         let scored = finishes.pop_if(|last| last.reason == FinishReason::Given);
         // Where nothing is sampled, a prompt that is kept has ended, too.
@@ -151,14 +151,16 @@ pub fn response<'a>(
         match prompt.choices.is_empty() {
             true => sampled_choices(request, prompt, candidates, tokenizer, &mut choices),
             false => {
-                for (choice, scored) in prompt.choices.iter().zip(&candidates.choices) {
-                    choices.push(scored_choice(request, prompt, choice, scored, choices.len(), tokenizer));
+                for (at, (choice, scored)) in prompt.choices.iter().zip(&candidates.choices).enumerate() {
+                    let branch = candidates.kept.get(at).and_then(Option::as_deref);
+                    let scored = scored_choice(request, prompt, choice, scored, choices.len(), tokenizer);
+                    choices.push(Choice { branch, ..scored });
                 }
             }
         }
     }
     let drawn = candidates.iter().flat_map(|candidates| &candidates.drawn);
-    let completion_tokens = drawn.map(|drawn| drawn.tokens.len()).sum();
+    let completion_tokens = drawn.map(Finish::sampled).sum();
     let cached = candidates.iter().map(|candidates| candidates.cached).sum();
     let chat_prompt = match (request.endpoint, &request.prompts[..], candidates) {
         (Endpoint::Chat, [prompt], [candidates]) => {
@@ -196,18 +198,19 @@ fn sampled_choices<'a>(
             .logprobs
             .then(|| ChoiceLogprobs::new(request, prompt, scored, sample.tokens.into_iter(), tokenizer));
         let (index, branch) = (choices.len(), kept(at));
-        let (finish_reason, stop_reason) = (Some(finish_word(&sample.reason)), Some(StopReason::of(&sample.reason)));
-        let token_ids = request.return_token_ids.then(|| drawn.map_or(&[][..], |drawn| &drawn.tokens));
+        let (finish_reason, stop_reason) = (Some(finish_word(sample.reason)), StopReason::of(sample.reason));
+        let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
+        let token_ids = request.return_token_ids.then(ids);
         let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if request.echo { &*prompt.text } else { "" };
-                (ChoiceText::Completion { text: EchoedText { echoed, own: sample.text } }, fields)
+                (ChoiceText::Completion { text: EchoedText { echoed, own: sample.text.into() } }, fields)
             }
             Endpoint::Chat => {
                 let (content, reasoning_content) = match request.reasoning {
-                    Reasoning::Keep => (sample.text, None),
+                    Reasoning::Keep => (sample.text.into(), None),
                     Reasoning::Split => {
-                        let split = ReasoningSplitter::new(prompt.start.clone()).push_last(&sample.text);
+                        let split = ReasoningSplitter::new(prompt.start.clone()).push_last(sample.text);
                         (split.content.into(), Some(split.reasoning.into()))
                     }
                 };
@@ -228,7 +231,7 @@ fn sampled_choices<'a>(
 fn best(drawn: &[Finish], n: usize) -> Vec<(usize, &Finish)> {
     let mut best: Vec<(usize, &Finish)> = drawn.iter().enumerate().collect();
     if best.len() > n {
-        let mean = |drawn: &Finish| drawn.logprob / drawn.tokens.len().max(1) as f64;
+        let mean = |drawn: &Finish| drawn.logprob / drawn.sampled().max(1) as f64;
         best.sort_by(|(_, a), (_, b)| mean(b).total_cmp(&mean(a)));
         best.truncate(n);
     }
@@ -237,10 +240,12 @@ fn best(drawn: &[Finish], n: usize) -> Vec<(usize, &Finish)> {
 
 /// A sample as its request shows it.
 struct ShownSample<'a> {
-    text: Cow<'a, str>,
-    /// Without those that belong only to the stop string that was cut off; empty without log-probabilities.
+    /// Cut at a stop string.
+    text: &'a str,
+    /// All that were sampled, also those that spell a stop string and the one that ended the text; empty without
+    /// log-probabilities.
     tokens: Vec<ShownToken<'a>>,
-    reason: FinishReason,
+    reason: &'a FinishReason,
 }
 
 impl<'a> ShownSample<'a> {
@@ -252,30 +257,14 @@ impl<'a> ShownSample<'a> {
         tokenizer: &'a Tokenizer,
     ) -> Self {
         let Some(drawn) = drawn else {
-            return ShownSample { text: "".into(), tokens: Vec::new(), reason: FinishReason::Length };
-        };
-        let (text, reason) = match request.skips_special {
-            true => (Cow::Borrowed(&*drawn.text), drawn.reason.clone()),
-            false => {
-                let mut text = String::new();
-                let reason =
-                    SampleText::new(false, prompt, tokenizer).finish(drawn, drawn.tokens.iter().copied(), &mut text);
-                (Cow::Owned(text), reason)
-            }
+            return ShownSample { text: "", tokens: Vec::new(), reason: &FinishReason::Length };
         };
         let mut tokens = Vec::new();
         if request.logprobs {
             let begin = if request.echo { prompt.text.chars().count() } else { 0 };
-            let is_cut = matches!(reason, FinishReason::StopString(_));
             let mut placer = TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer);
-            for ((&token, &logprob), top) in drawn.tokens.iter().zip(&drawn.logprobs).zip(&drawn.top) {
-                let place = placer.place(token);
-                if is_cut && place.bytes >= text.len() {
-                    break;
-                }
-                tokens.push(ShownToken { token, logprob: Some(logprob), top, offset: place.chars });
-            }
+            tokens.extend(drawn.records().map(|record| ShownToken::sampled(record, placer.place(record.token))));
         }
-        ShownSample { text, tokens, reason }
+        ShownSample { text: &drawn.text, tokens, reason: &drawn.reason }
     }
 }

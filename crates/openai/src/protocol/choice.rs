@@ -47,16 +47,15 @@ pub struct Choice<'a> {
     pub logprobs: Option<ChoiceLogprobs<'a>>,
     /// `None` in chunks before the last.
     pub finish_reason: Option<&'static str>,
-    /// Whole choices have it without a reason, too; chunks have not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop_reason: Option<Option<StopReason>>,
+    /// `None` where neither a stop string nor a stop token ended it, and in chunks before the last.
+    pub stop_reason: Option<StopReason>,
     /// What a scored continuation has; others have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<Score>,
     #[serde(flatten)]
     pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<&'a [TokenId]>,
+    pub token_ids: Option<Cow<'a, [TokenId]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

@@ -9,10 +9,10 @@ use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, S
 use super::endpoint::Endpoint;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
-use super::shown::{SampleText, TokenPlace, TokenPlacer};
+use super::shown::TokenPlacer;
 use super::sse;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, FinishReason, SampledToken};
+use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_launch::SampleId;
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
@@ -33,13 +33,12 @@ pub struct ChunkWriter {
 
 /// One choice so far.
 struct SampleStream {
-    text: SampleText,
     splitter: Option<ReasoningSplitter>,
     placer: Option<TokenPlacer>,
     /// Tokens that have come.
     tokens: usize,
-    /// Bytes of text in the chunks so far.
-    sent_bytes: usize,
+    /// Bytes of its text that have come.
+    bytes: usize,
     has_begun: bool,
     has_ended: bool,
     unsent: UnsentPart,
@@ -49,7 +48,7 @@ struct SampleStream {
 #[derive(Default)]
 struct UnsentPart {
     text: String,
-    /// Their log-probabilities wait until it is certain that no stop string cuts them off.
+    /// Those whose log-probabilities are reported.
     tokens: Vec<PlacedToken>,
     token_ids: Vec<TokenId>,
     end: Option<SampleEnd>,
@@ -57,7 +56,8 @@ struct UnsentPart {
 
 struct PlacedToken {
     sampled: SampledToken,
-    place: TokenPlace,
+    /// Characters before it.
+    offset: usize,
 }
 
 struct SampleEnd {
@@ -71,13 +71,12 @@ impl ChunkWriter {
             let begin = if request.echo { prompt.text.chars().count() } else { 0 };
             let (request, tokenizer) = (&request, &tokenizer);
             (0..request.n).map(move |_| SampleStream {
-                text: SampleText::new(request.skips_special, prompt, tokenizer),
                 splitter: (request.reasoning == Reasoning::Split).then(|| ReasoningSplitter::new(prompt.start.clone())),
                 placer: request
                     .logprobs
                     .then(|| TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer)),
                 tokens: 0,
-                sent_bytes: 0,
+                bytes: 0,
                 has_begun: false,
                 has_ended: false,
                 unsent: UnsentPart::default(),
@@ -103,8 +102,7 @@ impl ChunkWriter {
     pub fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>) {
         self.count(tokens.len());
         let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
-        stream.text.push(tokens.iter().map(|sampled| sampled.token), text, &mut stream.unsent.text);
-        stream.take(tokens, self.request.return_token_ids);
+        stream.take(tokens, text, self.request.return_token_ids);
         self.write_if_ready(sample, out);
     }
 
@@ -117,18 +115,12 @@ impl ChunkWriter {
                 .for_each(|index| self.write_if_ready(SampleId { sample: index, ..sample }, out));
         }
         let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
-        let rest = &finish.tokens[stream.tokens..];
-        let reason = stream.text.finish(&finish, rest.iter().copied(), &mut stream.unsent.text);
-        let sampled = |(at, &token): (usize, &TokenId)| SampledToken {
-            token,
-            logprob: finish.logprobs[at],
-            top: finish.top.get(at).cloned().unwrap_or_default(),
-        };
-        let rest: Vec<SampledToken> = finish.tokens.iter().enumerate().skip(stream.tokens).map(sampled).collect();
+        // With the token that ended the sample, of which no event tells.
+        let rest: Vec<SampledToken> = finish.records().skip(stream.tokens).map(SampledToken::from).collect();
         let late = rest.len();
-        stream.take(rest, self.request.return_token_ids);
+        stream.take(rest, &finish.text[stream.bytes..], self.request.return_token_ids);
         stream.has_ended = true;
-        stream.unsent.end = Some(SampleEnd { reason, branch });
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -165,13 +157,12 @@ impl ChunkWriter {
     fn write_if_ready(&mut self, sample: SampleId, out: &mut Vec<u8>) {
         let waits = self.request.scored_top().is_some() && self.scored[sample.prompt].is_none();
         let index = sample.prompt * self.request.n + sample.sample;
-        let may_be_cut = !self.request.prompts[sample.prompt].stop.strings.is_empty();
-        if waits || !self.samples[index].has_news(may_be_cut) {
+        if waits || !self.samples[index].has_news() {
             return;
         }
         let is_first = !self.samples[index].has_begun;
         out.extend_from_slice(&self.head);
-        self.write_choice(sample.prompt, index, may_be_cut, out);
+        self.write_choice(sample.prompt, index, out);
         out.push(b']');
         if is_first && self.request.return_token_ids && self.request.endpoint == Endpoint::Chat {
             out.extend_from_slice(b",\"prompt_token_ids\":");
@@ -187,16 +178,13 @@ impl ChunkWriter {
         out.extend_from_slice(sse::END);
     }
 
-    fn write_choice(&mut self, prompt: usize, index: usize, may_be_cut: bool, out: &mut Vec<u8>) {
+    fn write_choice(&mut self, prompt: usize, index: usize, out: &mut Vec<u8>) {
         let (request, tokenizer) = (&*self.request, &*self.tokenizer);
         let (prompt, scored) = (&request.prompts[prompt], self.scored[prompt].as_ref());
         let stream = &mut self.samples[index];
         let is_first = !std::mem::replace(&mut stream.has_begun, true);
-        let certain = stream.certain(may_be_cut);
         let UnsentPart { text, tokens, token_ids, end } = &mut stream.unsent;
-        stream.sent_bytes += text.len();
-
-        let (scored, shown) = (scored.filter(|_| is_first), tokens[..certain].iter().map(PlacedToken::shown));
+        let (scored, shown) = (scored.filter(|_| is_first), tokens.iter().map(PlacedToken::shown));
         let logprobs = request.logprobs.then(|| ChoiceLogprobs::new(request, prompt, scored, shown, tokenizer));
         let (shown_text, fields) = match request.endpoint {
             Endpoint::Completions => {
@@ -232,55 +220,44 @@ impl ChunkWriter {
             text: shown_text,
             logprobs: logprobs.filter(|logprobs| !logprobs.shown.is_empty()),
             finish_reason: end.as_ref().map(|end| finish_word(&end.reason)),
-            stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)).map(Some),
+            stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
             score: None,
             prompt: fields.unwrap_or_default(),
-            token_ids: (!token_ids.is_empty()).then_some(&token_ids[..]),
+            token_ids: (!token_ids.is_empty()).then_some(token_ids[..].into()),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
         sse::write_json(&choice, out);
         text.clear();
-        tokens.drain(..certain);
+        tokens.clear();
         token_ids.clear();
         *end = None;
     }
 }
 
 impl SampleStream {
-    /// Takes tokens that have come.
-    fn take(&mut self, tokens: Vec<SampledToken>, keeps_ids: bool) {
+    /// Takes tokens and text that have come.
+    fn take(&mut self, tokens: Vec<SampledToken>, text: &str, keeps_ids: bool) {
         self.tokens += tokens.len();
+        self.bytes += text.len();
+        self.unsent.text.push_str(text);
         if keeps_ids {
             self.unsent.token_ids.extend(tokens.iter().map(|sampled| sampled.token));
         }
         if let Some(placer) = &mut self.placer {
-            let placed = tokens.into_iter().map(|sampled| PlacedToken { place: placer.place(sampled.token), sampled });
+            let placed = tokens.into_iter().map(|sampled| PlacedToken { offset: placer.place(sampled.token), sampled });
             self.unsent.tokens.extend(placed);
         }
     }
 
-    /// Number of unsent tokens that belong to the text so far, whatever comes. The others are behind it, where a stop
-    /// string may cut the text off.
-    fn certain(&self, may_be_cut: bool) -> usize {
-        let tokens = &self.unsent.tokens;
-        let end = self.sent_bytes + self.unsent.text.len();
-        let is_cut = match &self.unsent.end {
-            Some(end) => matches!(end.reason, FinishReason::StopString(_)),
-            None => may_be_cut,
-        };
-        if is_cut { tokens.partition_point(|token| token.place.bytes < end) } else { tokens.len() }
-    }
-
-    fn has_news(&self, may_be_cut: bool) -> bool {
-        let UnsentPart { text, token_ids, end, .. } = &self.unsent;
-        !text.is_empty() || !token_ids.is_empty() || end.is_some() || self.certain(may_be_cut) > 0
+    fn has_news(&self) -> bool {
+        let UnsentPart { text, tokens, token_ids, end } = &self.unsent;
+        !text.is_empty() || !tokens.is_empty() || !token_ids.is_empty() || end.is_some()
     }
 }
 
 impl PlacedToken {
     fn shown(&self) -> ShownToken<'_> {
-        let SampledToken { token, logprob, top } = &self.sampled;
-        ShownToken { token: *token, logprob: Some(*logprob), top, offset: self.place.chars }
+        ShownToken::sampled(TokenRecord::of(&self.sampled), self.offset)
     }
 }
 

@@ -126,9 +126,15 @@ impl BodyFields {
         Ok((texts, tokens))
     }
 
-    pub fn token_ids(&mut self, key: &str) -> ProtocolResult<Vec<TokenId>> {
-        let read = |value: &Value| value.as_array()?.iter().map(token_id).collect();
-        Ok(self.read(key, "a list of token ids", read)?.unwrap_or_default())
+    pub fn token_ids(&mut self, key: &str) -> ProtocolResult<Option<Vec<TokenId>>> {
+        self.read(key, "a list of token ids", |value| value.as_array()?.iter().map(token_id).collect())
+    }
+
+    /// Texts with more than spaces.
+    pub fn words(&mut self, key: &str) -> ProtocolResult<Vec<String>> {
+        let word = |value: &Value| Some(value.as_str().filter(|word| !word.trim_start().is_empty())?.to_owned());
+        let read = |value: &Value| value.as_array()?.iter().map(word).collect();
+        Ok(self.read(key, "a list of strings that are not empty", read)?.unwrap_or_default())
     }
 
     /// An object of numbers by token id.

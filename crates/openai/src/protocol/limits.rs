@@ -23,6 +23,8 @@ pub struct ProtocolLimits {
     /// Length of a stop string, in bytes.
     pub stop_bytes: usize,
     pub logit_bias: usize,
+    /// `bad_words`: words that are not sampled.
+    pub bad_words: usize,
     /// The least `priority`, which goes first.
     pub priority: i32,
     /// `timeout` and `keep_seconds`, in seconds.
@@ -50,6 +52,7 @@ impl ProtocolLimits {
         stops: usize::MAX,
         stop_bytes: usize::MAX,
         logit_bias: usize::MAX,
+        bad_words: usize::MAX,
         priority: i32::MIN,
         seconds: u64::MAX,
         streams: false,
@@ -80,6 +83,7 @@ impl Default for ProtocolLimits {
             stops: 32,
             stop_bytes: 256,
             logit_bias: 1_024,
+            bad_words: 1_024,
             priority: -20,
             seconds: 86_400,
             streams: true,

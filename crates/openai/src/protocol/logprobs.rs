@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::request::{EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::Finish;
+use offshoot_engine::{Finish, TokenRecord};
 use offshoot_text::Tokenizer;
 
 /// A token of a returned text.
@@ -23,6 +23,14 @@ pub struct ShownToken<'a> {
     pub top: &'a [(TokenId, f32)],
     /// Number of characters before it.
     pub offset: usize,
+}
+
+impl<'a> ShownToken<'a> {
+    /// A sampled token with so many characters before it.
+    pub fn sampled(record: TokenRecord<'a>, offset: usize) -> Self {
+        let TokenRecord { token, logprob, top, .. } = record;
+        ShownToken { token, logprob: Some(logprob), top, offset }
+    }
 }
 
 /// The prompt's own tokens, of which `scored` has all but the first; each with at most `most` of the likeliest in its
@@ -39,7 +47,7 @@ fn echoed_tokens<'a>(
     let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
     let mut shown = Vec::with_capacity(prompt.tokens.len());
     for ((&token, logprob), top) in prompt.tokens.iter().zip(logprobs).zip(tops) {
-        let offset = all.min(placer.place(token).chars);
+        let offset = all.min(placer.place(token));
         shown.push(ShownToken { token, logprob, top: &top[..top.len().min(most)], offset });
     }
     shown
@@ -49,7 +57,32 @@ fn echoed_tokens<'a>(
 pub struct ChoiceLogprobs<'a> {
     pub shown: Vec<ShownToken<'a>>,
     pub endpoint: Endpoint,
-    pub tokenizer: &'a Tokenizer,
+    pub names: TokenNames<'a>,
+}
+
+/// How log-probabilities name a token.
+#[derive(Clone, Copy)]
+pub struct TokenNames<'a> {
+    tokenizer: &'a Tokenizer,
+    /// By its id, not by its text.
+    by_id: bool,
+}
+
+impl<'a> TokenNames<'a> {
+    /// A token of a completion.
+    fn of(self, token: TokenId) -> Cow<'a, str> {
+        if self.by_id { id_text(token) } else { token_text(self.tokenizer, token) }
+    }
+
+    /// A token of a chat, which has its bytes beside it.
+    fn in_chat(self, token: TokenId) -> Cow<'a, str> {
+        if self.by_id { id_text(token) } else { String::from_utf8_lossy(self.tokenizer.token_bytes(token)) }
+    }
+}
+
+/// A token by its id, as vLLM writes it.
+fn id_text(token: TokenId) -> Cow<'static, str> {
+    format!("token_id:{token}").into()
 }
 
 impl<'a> ChoiceLogprobs<'a> {
@@ -65,26 +98,26 @@ impl<'a> ChoiceLogprobs<'a> {
         let echoed = scored.filter(|_| request.echo);
         let mut shown = echoed.map_or_else(Vec::new, |scored| echoed_tokens(prompt, scored, most, tokenizer));
         shown.extend(tokens);
-        ChoiceLogprobs { shown, endpoint: request.endpoint, tokenizer }
+        let names = TokenNames { tokenizer, by_id: request.ids_as_tokens };
+        ChoiceLogprobs { shown, endpoint: request.endpoint, names }
     }
 }
 
 impl Serialize for ChoiceLogprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (shown, tokenizer) = (&*self.shown, self.tokenizer);
+        let (shown, names) = (&*self.shown, self.names);
         let mut fields = serializer.serialize_struct("logprobs", 4)?;
         match self.endpoint {
             Endpoint::Completions => {
-                let texts = || shown.iter().map(|shown| token_text(tokenizer, shown.token));
+                let texts = || shown.iter().map(|shown| names.of(shown.token));
                 fields.serialize_field("tokens", &List(texts))?;
                 let logprobs = || shown.iter().map(|shown| shown.logprob.map(f64::from));
                 fields.serialize_field("token_logprobs", &List(logprobs))?;
-                fields
-                    .serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, tokenizer))))?;
+                fields.serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, names))))?;
                 fields.serialize_field("text_offset", &List(|| shown.iter().map(|shown| shown.offset)))?;
             }
             Endpoint::Chat => {
-                fields.serialize_field("content", &List(|| shown.iter().map(|&shown| chat_token(shown, tokenizer))))?;
+                fields.serialize_field("content", &List(|| shown.iter().map(|&shown| chat_token(shown, names))))?;
                 fields.serialize_field("refusal", &None::<()>)?;
             }
         }
@@ -94,12 +127,12 @@ impl Serialize for ChoiceLogprobs<'_> {
 
 /// The likeliest tokens in place of a token, and itself, by text, likeliest first; of several with the same text the
 /// first counts. `None`: nothing is before the token.
-fn rivals<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> Option<impl Serialize + use<'a>> {
+fn rivals<'a>(shown: ShownToken<'a>, names: TokenNames<'a>) -> Option<impl Serialize + use<'a>> {
     let (own, top) = ((shown.token, shown.logprob?), shown.top);
     Some(Map(move || {
         let mut rivals: Vec<(Cow<str>, f64)> = Vec::with_capacity(top.len() + 1);
         for &(token, logprob) in top.iter().chain([&own]) {
-            let text = token_text(tokenizer, token);
+            let text = names.of(token);
             if rivals.iter().all(|(other, _)| *other != text) {
                 rivals.push((text, f64::from(logprob)));
             }
@@ -119,16 +152,16 @@ struct ChatToken<'a, R> {
 }
 
 impl<'a, R> ChatToken<'a, R> {
-    fn new(token: TokenId, logprob: Option<f32>, top_logprobs: Option<R>, tokenizer: &'a Tokenizer) -> Self {
-        let bytes = tokenizer.token_bytes(token);
-        ChatToken { token: String::from_utf8_lossy(bytes), logprob: logprob.map(f64::from), bytes, top_logprobs }
+    fn new(token: TokenId, logprob: Option<f32>, top_logprobs: Option<R>, names: TokenNames<'a>) -> Self {
+        let bytes = names.tokenizer.token_bytes(token);
+        ChatToken { token: names.in_chat(token), logprob: logprob.map(f64::from), bytes, top_logprobs }
     }
 }
 
-fn chat_token<'a>(shown: ShownToken<'a>, tokenizer: &'a Tokenizer) -> impl Serialize + use<'a> {
-    let rival = move |&(token, logprob)| ChatToken::<()>::new(token, Some(logprob), None, tokenizer);
+fn chat_token<'a>(shown: ShownToken<'a>, names: TokenNames<'a>) -> impl Serialize + use<'a> {
+    let rival = move |&(token, logprob)| ChatToken::<()>::new(token, Some(logprob), None, names);
     let rivals = List(move || shown.top.iter().map(rival));
-    ChatToken::new(shown.token, shown.logprob, Some(rivals), tokenizer)
+    ChatToken::new(shown.token, shown.logprob, Some(rivals), names)
 }
 
 /// `prompt_logprobs`, as vLLM writes them: for each token of the prompt but the first, an object of token ids, its own
@@ -145,7 +178,7 @@ pub struct PromptLogprobs<'a> {
 #[derive(Serialize)]
 struct RankedToken<'a> {
     logprob: f64,
-    /// From 1; `None`: below the likeliest tokens that were asked for.
+    /// From 1.
     rank: Option<usize>,
     decoded_token: Cow<'a, str>,
 }
@@ -161,7 +194,7 @@ impl Serialize for PromptLogprobs<'_> {
             let (own, logprob) = (self.prompt.tokens[at + 1], self.scored.logprobs[at]);
             let top = self.scored.top.get(at).map_or(&[][..], Vec::as_slice);
             Map(move || {
-                let rank = top.iter().position(|&(token, _)| token == own).map(|rank| rank + 1);
+                let rank = self.scored.ranks.get(at).copied().flatten().map(|rank| rank.get() as usize);
                 let rivals = top.iter().take(self.top).enumerate().filter(move |(_, (token, _))| *token != own);
                 let rivals =
                     rivals.map(move |(rank, &(token, logprob))| (token.0, ranked(token, logprob, Some(rank + 1))));

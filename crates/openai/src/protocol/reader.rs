@@ -75,10 +75,13 @@ impl RequestReader<'_> {
         let echoes = fields.flag("echo")?;
         let echo = echoes && endpoint == Endpoint::Completions;
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
-        let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
+        let bad_words = self.bad_words(&mut fields)?;
+        let params = SamplingParams { top_logprobs, bad_words, ..params(&mut fields)? };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
+        let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
-        let choices = self.choices(endpoint, &mut fields)?;
+        let stop = Stop { show_special: !skips_special, ..stop };
+        let choices = self.choices(&mut fields)?;
         let most_kept = self.most_kept(&mut fields, most_tokens)?;
         if most_kept.is_some() && (parent.is_some() || !choices.is_empty()) {
             let beside = if parent.is_some() { "beside `parent`" } else { "beside `choices`" };
@@ -108,8 +111,9 @@ impl RequestReader<'_> {
                 }
                 Endpoint::Completions => Reasoning::Keep,
             },
-            skips_special: fields.choice("skip_special_tokens")?.unwrap_or(true),
+            skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
+            ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
             keep,
@@ -130,7 +134,6 @@ impl RequestReader<'_> {
             (scores && request.echo, "echo", "beside `choices`"),
             (scores && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `choices`"),
             (scores && request.stream.is_some(), "stream", "beside `choices`"),
-            (scores && request.keep.is_some(), "keep", "beside `choices`"),
             (
                 request.stream.is_some() && request.best_of > request.n,
                 "best_of",
@@ -303,13 +306,24 @@ impl RequestReader<'_> {
         Ok((own, fields.count("prompt_logprobs", 0, most)?))
     }
 
+    /// `bad_words`, in tokens.
+    fn bad_words(&self, fields: &mut BodyFields) -> Result<Vec<Vec<TokenId>>, Refusal> {
+        let words = fields.words("bad_words")?;
+        ProtocolLimits::check("bad_words", self.limits.bad_words, words.len(), "words")?;
+        let longest = words.iter().map(String::len).max().unwrap_or(0);
+        ProtocolLimits::check("bad_words", self.limits.stop_bytes, longest, "bytes of a word")?;
+        let spelt = words.iter().map(|word| self.tokenizer.spellings(word));
+        let spelt = spelt.collect::<offshoot_core::error::Result<Vec<_>>>();
+        Ok(spelt.map_err(|error| Refusal::of(&error).about("bad_words"))?.concat())
+    }
+
     /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions.
     fn stop(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<(Option<usize>, Stop), Refusal> {
         let limit = u64::from(u32::MAX);
         let older = fields.count("max_tokens", 0, limit)?;
         let most_tokens = fields.count("max_completion_tokens", 0, limit)?.or(older);
         let (mut strings, mut tokens) = fields.stops("stop")?;
-        tokens.extend(fields.token_ids("stop_token_ids")?);
+        tokens.extend(fields.token_ids("stop_token_ids")?.unwrap_or_default());
         let ignore_eos = fields.flag("ignore_eos")?;
         ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
@@ -325,15 +339,13 @@ impl RequestReader<'_> {
             tokens,
             ignore_eos,
             include_stop: fields.flag("include_stop_str_in_output")?,
+            show_special: false,
         };
         Ok((most_tokens, stop))
     }
 
     /// `choices`: continuations to score, as strings or as lists of token ids.
-    fn choices(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
-        if endpoint != Endpoint::Completions {
-            return Ok(Vec::new());
-        }
+    fn choices(&self, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
         let Some(value) = fields.take("choices") else { return Ok(Vec::new()) };
         if self.limits.choices == 0 {
             return Err(Refusal::out_of_place("choices", "here: only a server scores continuations"));
@@ -426,6 +438,8 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         frequency_penalty: fields.real("frequency_penalty")?.unwrap_or(default.frequency_penalty),
         presence_penalty: fields.real("presence_penalty")?.unwrap_or(default.presence_penalty),
         logit_bias: fields.biases("logit_bias")?.into_iter().map(|(id, bias)| (TokenId(id), bias)).collect(),
+        allowed: fields.token_ids("allowed_token_ids")?,
+        bad_words: Vec::new(),
         top_logprobs: None,
     })
 }

@@ -40,6 +40,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Whether texts leave special tokens out.
     pub skips_special: bool,
     pub return_token_ids: bool,
+    /// Whether log-probabilities name each token by its id (`token_id:7`), which no two share, instead of its text.
+    pub ids_as_tokens: bool,
     pub reasoning: Reasoning,
     /// Requests with smaller numbers go first.
     pub priority: Priority,
@@ -236,10 +238,12 @@ const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
-    /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not.
+    /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not. At least one where a
+    /// score is shown: one that is kept with it has its rank, too.
     pub fn scored_top(&self) -> Option<usize> {
         let alone = self.computes_prompts_alone.then_some(0);
-        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs).max(alone)
+        let shown = self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs);
+        shown.map(|most| most.max(1)).max(alone)
     }
 
     /// The number of likeliest tokens in place of each token of a scored continuation: at least one, which tells
@@ -279,6 +283,7 @@ impl<P> ProtocolRequest<P> {
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
+            ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,
             priority: self.priority,
             timeout: self.timeout,

@@ -1,7 +1,10 @@
 //! The answer to a request that scores continuations of its prompts (`choices`): for each continuation its
 //! log-probability, by token and as a whole, and whether the model would write it greedily.
 
-use super::choice::{Choice, ChoiceText, EchoedText, PromptFields, Score};
+use std::borrow::Cow;
+
+use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, Score};
+use super::endpoint::Endpoint;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
@@ -9,7 +12,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::Finish;
 use offshoot_text::Tokenizer;
 
-/// A scored continuation: a completion's choice with `score`, whose text is the continuation. `scored`: its last tokens
+/// A scored continuation: a choice with `score`, whose text or message is the continuation. `scored`: its last tokens
 /// are the continuation's.
 pub fn scored_choice<'a>(
     request: &ProtocolRequest,
@@ -36,19 +39,31 @@ pub fn scored_choice<'a>(
     let most = request.params.top_logprobs.unwrap_or(0);
     let mut placer = TokenPlacer::new(&prompt.tokens, true, 0, tokenizer);
     let shown = |((&token, &logprob), top): ((&TokenId, &f32), &'a Vec<(TokenId, f32)>)| {
-        let (top, offset) = (&top[..top.len().min(most)], placer.place(token).chars);
+        let (top, offset) = (&top[..top.len().min(most)], placer.place(token));
         ShownToken { token, logprob: Some(logprob), top, offset }
     };
     let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown);
+    let own: Cow<str> = choice.text.as_str().into();
+    let (text, prompt_fields) = match request.endpoint {
+        Endpoint::Completions => {
+            let fields = PromptFields::new(request, prompt, None, tokenizer);
+            (ChoiceText::Completion { text: EchoedText { echoed: "", own } }, fields)
+        }
+        Endpoint::Chat => {
+            let (role, content, refusal) = (Some("assistant"), Some(own), Some(None));
+            let message = ChatMessage { role, content, refusal, reasoning_content: None };
+            (ChoiceText::Chat { message }, PromptFields::default())
+        }
+    };
     Choice {
         index,
-        text: ChoiceText::Completion { text: EchoedText { echoed: "", own: choice.text.as_str().into() } },
+        text,
         logprobs: Some(ChoiceLogprobs::new(request, prompt, None, shown, tokenizer)),
         finish_reason: Some("stop"),
-        stop_reason: Some(None),
+        stop_reason: None,
         score: Some(score),
-        prompt: PromptFields::new(request, prompt, None, tokenizer),
-        token_ids: request.return_token_ids.then_some(&choice.tokens),
+        prompt: prompt_fields,
+        token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
         branch: None,
     }
 }

@@ -58,7 +58,7 @@ impl RequestReader<'_> {
         if !body.contains_key("tokens") {
             return Err(Refusal::value("tokens", "a list of token ids", "nothing"));
         }
-        let tokens = fields.token_ids("tokens")?;
+        let tokens = fields.token_ids("tokens")?.unwrap_or_default();
         fields.finish()?;
         self.check_tokens("tokens", &tokens)?;
         Ok(json!({ "prompt": self.tokenizer.decode_with_special(&tokens) }))

@@ -36,14 +36,20 @@ impl Job {
         (0..self.request.prompts.len()).map(|prompt| self.request.results(prompt)).sum()
     }
 
-    /// Branches that it will keep: each sample, or each prompt if nothing is sampled.
+    /// Branches that it will keep: each sample or scored continuation, or each prompt if there are neither.
     pub fn promised(&self) -> usize {
-        self.keep.map_or(0, |_| self.request.prompts.len() * self.request.best_of.max(1))
+        let kept = |choices: usize| if choices > 0 { choices } else { self.request.best_of.max(1) };
+        self.keep.map_or(0, |_| self.request.prompts.iter().map(|prompt| kept(prompt.choices.len())).sum())
+    }
+
+    /// Whether it scores continuations of its prompts.
+    pub fn has_choices(&self) -> bool {
+        self.request.prompts.iter().any(|prompt| !prompt.choices.is_empty())
     }
 
     /// Whether it scores prompts or continuations.
     pub fn scores(&self) -> bool {
-        self.request.scored_top().is_some() || self.request.prompts.iter().any(|prompt| !prompt.choices.is_empty())
+        self.request.scored_top().is_some() || self.has_choices()
     }
 
     /// Tokens of its prompts.

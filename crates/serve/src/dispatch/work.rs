@@ -146,7 +146,7 @@ impl DispatchLoop {
         if job.deadline.is_some_and(|deadline| deadline <= now) {
             return self.cut_short(id);
         }
-        if job.keep.is_some() && job.request.best_of == 0 {
+        if job.keep.is_some() && job.request.best_of == 0 && !job.has_choices() {
             self.keep_prompts(id);
         }
         if self.jobs[&id].left == 0 {
@@ -196,7 +196,8 @@ impl DispatchLoop {
                 let continuations: Vec<_> = of.choices.iter().map(|choice| choice.tokens.clone()).collect();
                 let (context, tops, priority) = (&*of.tokens, job.request.choices_top(), job.among_all);
                 let request = ChoicesRequest { context, continuations: &continuations, tops, priority };
-                self.generator.begin_choices(number, &request)?;
+                let options = BeginOptions { keep: job.keep.is_some(), ..BeginOptions::default() };
+                self.generator.begin_choices(number, &request, options)?;
                 continuations.len()
             }
             true => {
@@ -250,7 +251,8 @@ impl DispatchLoop {
         };
         part.left -= 1;
         let (id, sample, is_last) = (part.job.id, part.sample(of.sample), part.left == 0);
-        let is_sampled = !part.is_choices() && of.sample < part.part.samples;
+        let is_choice = part.is_choices();
+        let is_sampled = !is_choice && of.sample < part.part.samples;
         if is_last {
             self.parts.remove(&of.prompt);
         }
@@ -261,9 +263,11 @@ impl DispatchLoop {
             open.parts.retain(|&number| number != of.prompt);
         }
         let job = &open.job;
-        let kept = match (branch, job.keep.filter(|_| is_sampled)) {
+        let kept = match (branch, job.keep.filter(|_| is_sampled || is_choice)) {
             (Some(branch), Some(time_to_live)) => {
-                let tokens = [&job.request.prompts[sample.prompt].tokens, &finish.tokens[..]].concat();
+                let prompt = &job.request.prompts[sample.prompt];
+                let own = if is_choice { &prompt.choices[sample.sample].tokens } else { &finish.tokens };
+                let tokens = [&prompt.tokens[..], own].concat();
                 self.recent.entry(job.client).or_default().add(&tokens, self.most_recent);
                 open.promised -= 1;
                 Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
@@ -274,7 +278,7 @@ impl DispatchLoop {
             }
         };
         if is_sampled {
-            self.shared.metrics.tokens_sampled.add(finish.tokens.len() as u64);
+            self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
         job.outbox.put(Delivery::Finished { sample, finish, branch: kept });

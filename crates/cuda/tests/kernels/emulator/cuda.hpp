@@ -7,6 +7,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) alignas(n)
@@ -69,6 +70,34 @@ V __shfl_sync(unsigned, V value, unsigned from) {
 template <class V>
 V __shfl_xor_sync(unsigned, V value, unsigned with) {
     return emulated::exchange(value, emulated::lane() ^ with);
+}
+
+template <class V>
+V __shfl_up_sync(unsigned, V value, unsigned by) {
+    return emulated::exchange(value, emulated::lane() < by ? emulated::lane() : emulated::lane() - by);
+}
+
+inline unsigned __ballot_sync(unsigned, bool value) {
+    return emulated::any_of_lanes(value ? 1u << emulated::lane() : 0);
+}
+
+// The place of the lowest bit that is set, from 1; 0 if none is.
+inline int __ffs(unsigned bits) {
+    return __builtin_ffs(static_cast<int>(bits));
+}
+
+inline int __clz(unsigned bits) {
+    return bits == 0 ? 32 : __builtin_clz(bits);
+}
+
+inline int __popc(unsigned bits) {
+    return __builtin_popcount(bits);
+}
+
+// The smallest float that is not below.
+inline float __double2float_ru(double x) {
+    const float near = static_cast<float>(x);
+    return near < x ? __builtin_nextafterf(near, __builtin_inff()) : near;
 }
 
 inline bool __any_sync(unsigned, bool value) {

@@ -26,6 +26,8 @@ struct alignas(16) float4 {
 
 // The functions of <math.h> that kernels call.
 extern "C" {
+double exp(double) noexcept;
+double log(double) noexcept;
 float expf(float) noexcept;
 float exp2f(float) noexcept;
 float fabsf(float) noexcept;

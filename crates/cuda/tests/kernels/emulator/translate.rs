@@ -12,10 +12,12 @@ pub fn pattern(pattern: &str) -> Regex {
 
 /// The C++ of a kernel's source or header.
 pub fn translated(source: &str) -> String {
+    static TYPED: LazyLock<Regex> = LazyLock::new(|| pattern(r"extern __shared__ (float|double) (\w+)\[\];"));
     static DYNAMIC: LazyLock<Regex> = LazyLock::new(|| pattern(r"extern __shared__ [^;]*\b(\w+)\[\];"));
     static ARRAY: LazyLock<Regex> = LazyLock::new(|| pattern(r"__shared__ (\w+) (\w+)\[([^\]]+)\];"));
     static SINGLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"__shared__ (\w+) (\w+);"));
     let source = without_instructions(source);
+    let source = TYPED.replace_all(&source, "$1* $2 = reinterpret_cast<$1*>(emulated::dynamic_shared());");
     let source = DYNAMIC.replace_all(&source, "unsigned char* $1 = emulated::dynamic_shared();");
     let source = ARRAY.replace_all(&source, r#"auto& $2 = emulated::shared_variable<$1[$3]>("$2");"#);
     SINGLE.replace_all(&source, r#"auto& $2 = emulated::shared_variable<$1>("$2");"#).into_owned()

@@ -39,6 +39,13 @@ pub struct Sampling {
     #[serde(deserialize_with = "biases", serialize_with = "biases_by_token")]
     #[schemars(with = "BTreeMap<u32, f32>", extend("x-expected" = "an object of 32-bit numbers by token id"))]
     pub logit_bias: Vec<(u32, f32)>,
+    /// The only tokens that are sampled, by id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-expected" = "a list of token ids"))]
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// Words that are not sampled: neither alone nor behind a space.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_words: Vec<String>,
     /// The most tokens of a sample.
     #[schemars(range(min = 1))]
     pub max_tokens: u32,
@@ -74,6 +81,8 @@ impl Default for Sampling {
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
             logit_bias: Vec::new(),
+            allowed_token_ids: None,
+            bad_words: Vec::new(),
             max_tokens: 256,
             min_tokens: 0,
             stop: Vec::new(),
@@ -107,6 +116,9 @@ impl Sampling {
     pub(crate) fn check(&self, place: &Place<'_>) -> Result<()> {
         if self.stop.iter().any(String::is_empty) {
             return Err(place.key("stop").wrong_as("strings that are not empty", "\"\""));
+        }
+        if self.bad_words.iter().any(|word| word.trim_start().is_empty()) {
+            return Err(place.key("bad_words").wrong_as("words of at least one character", "\"\""));
         }
         if self.min_tokens > self.max_tokens {
             return Err(place.key("min_tokens").wrong(format!("at most `max_tokens`, {}", self.max_tokens)));

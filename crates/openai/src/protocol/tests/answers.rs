@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{AnswerHead, PromptCandidates, response};
+use super::super::{AnswerHead, PromptCandidates, PromptResults, response};
 use super::*;
 use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
 
@@ -45,14 +45,71 @@ fn a_chat_has_its_prompt_fields_once() {
     assert_eq!(answer["object"], "chat.completion");
     assert_eq!(answer["prompt_token_ids"], json!(request.prompts[0].tokens));
     assert_eq!(answer["prompt_logprobs"].as_array().expect("a list").len(), request.prompts[0].tokens.len());
-    assert_eq!(answer["choices"][1]["token_ids"], json!(encode("c d")));
+    let ended = |text: &str| [encode(text), vec![TokenId(9)]].concat();
+    assert_eq!(answer["choices"][1]["token_ids"], json!(ended("c d")), "with the token that ended it");
     assert_eq!(
         (&answer["choices"][0]["finish_reason"], &answer["choices"][0]["stop_reason"]),
         (&json!("stop"), &json!(9))
     );
     let usage = &answer["usage"];
     assert_eq!(usage["prompt_tokens"], request.prompts[0].tokens.len(), "a prompt counts once");
-    assert_eq!(usage["completion_tokens"], encode("b").len() + encode("c d").len());
+    assert_eq!(usage["completion_tokens"], ended("b").len() + ended("c d").len());
+}
+
+/// How a sample ends, beside what is asked of it: with how many tokens it ends, and its `stop_reason`.
+#[test]
+fn ids_logprobs_and_usage_count_the_same_tokens() {
+    let text = " a b END";
+    let spelt = encode(text).len();
+    let rows = [
+        (FinishReason::Length, json!({}), spelt, json!(null), text),
+        (FinishReason::EndOfText, json!({}), spelt + 1, json!(null), text),
+        (FinishReason::StopToken(TokenId(9)), json!({}), spelt + 1, json!(9), text),
+        (FinishReason::Length, json!({"stop": ["END"]}), spelt, json!("END"), " a b "),
+        (FinishReason::Length, json!({"stop": [" b E"]}), spelt, json!(" b E"), " a"),
+        (
+            FinishReason::Length,
+            json!({"stop": ["END"], "include_stop_str_in_output": true}),
+            spelt,
+            json!("END"),
+            " a b END",
+        ),
+        (FinishReason::EndOfText, json!({"stop": ["never"], "min_tokens": 2}), spelt + 1, json!(null), text),
+        (FinishReason::Cancelled, json!({}), spelt, json!("cancelled"), text),
+    ];
+    for (end, fields, most, stop_reason, shown) in rows {
+        for endpoint in [Endpoint::Completions, Endpoint::Chat] {
+            let mut body = match endpoint {
+                Endpoint::Completions => json!({"prompt": "q", "logprobs": 1}),
+                Endpoint::Chat => json!({"messages": messages("q"), "logprobs": true, "top_logprobs": 1}),
+            };
+            body["n"] = json!(2);
+            body["return_token_ids"] = json!(true);
+            body.as_object_mut().expect("an object").extend(object(fields.clone()));
+            let request = request(endpoint, body);
+            let candidates = drawn(&request, &[text, text], end.clone());
+            let answer = answer(&request, &[candidates]);
+            let mut completion_tokens = 0;
+            for choice in answer["choices"].as_array().expect("a list") {
+                let ids = choice["token_ids"].as_array().expect("a list").len();
+                let logprobs = match endpoint {
+                    Endpoint::Completions => &choice["logprobs"]["token_logprobs"],
+                    Endpoint::Chat => &choice["logprobs"]["content"],
+                };
+                assert_eq!(ids, logprobs.as_array().expect("a list").len(), "{end:?} {fields}");
+                // A stop string may end in the middle of the text.
+                assert!(
+                    ids <= most && (ids == most || fields.get("stop").is_some()),
+                    "{ids} of {most}: {end:?} {fields}"
+                );
+                assert_eq!(choice["stop_reason"], stop_reason, "{end:?} {fields}");
+                let found = if endpoint == Endpoint::Chat { &choice["message"]["content"] } else { &choice["text"] };
+                assert_eq!(found, shown, "{end:?} {fields}");
+                completion_tokens += ids;
+            }
+            assert_eq!(answer["usage"]["completion_tokens"], completion_tokens, "{end:?} {fields}");
+        }
+    }
 }
 
 #[test]
@@ -74,7 +131,11 @@ fn a_special_token_in_a_stop_string_cuts_the_text_where_special_tokens_show() {
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("a"), &json!("stop")));
     assert_eq!(choice["stop_reason"], "b<|end_of_text|>");
-    assert_eq!(choice["logprobs"]["tokens"], json!(["a"]), "the tokens of the stop string are behind the text");
+    let sampled = encode("ab<|end_of_text|>");
+    assert_eq!(answer["usage"]["completion_tokens"], sampled.len(), "nothing is sampled behind the stop string");
+    let texts: Vec<Value> =
+        sampled.iter().map(|&token| json!(super::super::logprobs::token_text(tokenizer(), token))).collect();
+    assert_eq!(choice["logprobs"]["tokens"], json!(texts), "only the text is cut");
 }
 
 #[test]
@@ -107,6 +168,70 @@ fn scored_continuations_have_their_sums() {
     let given = prompt.tokens.len() + prompt.choices.iter().map(|choice| choice.tokens.len()).sum::<usize>();
     assert_eq!(answer["usage"]["prompt_tokens"], given, "the prompt counts once");
     assert_eq!((&answer["usage"]["completion_tokens"], &answer["usage"]["total_tokens"]), (&json!(0), &json!(given)));
+}
+
+/// A chat's continuations are messages; kept ones name their branches.
+#[test]
+fn continuations_of_a_chat_are_scored_and_kept() {
+    let body = json!({"messages": messages("a"), "choices": [" c", " d e"], "keep": true, "return_token_ids": true,
+        "logprobs": true, "top_logprobs": 1});
+    let request = request(Endpoint::Chat, body);
+    let prompt = &request.prompts[0];
+    let scored = |at: usize| {
+        let tokens: Vec<_> = prompt.choices[at].tokens.iter().map(|&token| sampled(token, Some(1))).collect();
+        finish(tokens.iter(), FinishReason::Given, String::new())
+    };
+    let mut results = PromptResults::default();
+    for at in [1, 0] {
+        results.add(at, scored(at), Some(format!("br-{at}")));
+    }
+    let answer = answer(&request, &[results.candidates(&request, 0, 0)]);
+    assert_eq!(answer["prompt_token_ids"], json!(prompt.tokens), "beside the choices, once");
+    for (at, text) in [" c", " d e"].iter().enumerate() {
+        let choice = &answer["choices"][at];
+        assert_eq!((&choice["message"]["content"], &choice["message"]["role"]), (&json!(text), &json!("assistant")));
+        assert_eq!(choice["branch"], format!("br-{at}"));
+        assert_eq!(choice["token_ids"], json!(prompt.choices[at].tokens));
+        assert_eq!(choice["logprobs"]["content"].as_array().expect("a list").len(), prompt.choices[at].tokens.len());
+        assert_eq!(choice["score"]["is_greedy"], true);
+        assert!(choice.get("prompt_token_ids").is_none() && choice.get("text").is_none());
+    }
+}
+
+/// Tokens without a text of their own have names of their own.
+#[test]
+fn log_probabilities_name_tokens_by_id_where_asked() {
+    let fields = json!({"return_tokens_as_token_ids": true, "return_token_ids": true});
+    let text = " é€";
+    let names = |ids: &Value| -> Vec<Value> {
+        ids.as_array().expect("a list").iter().map(|id| json!(format!("token_id:{id}"))).collect()
+    };
+    let mut body = json!({"prompt": "a", "logprobs": 2});
+    body.as_object_mut().expect("an object").extend(object(fields.clone()));
+    let completion = request(Endpoint::Completions, body);
+    let found = answer(&completion, &[drawn(&completion, &[text], FinishReason::EndOfText)]);
+    let choice = &found["choices"][0];
+    assert_eq!(choice["logprobs"]["tokens"], json!(names(&choice["token_ids"])));
+    for (top, name) in
+        choice["logprobs"]["top_logprobs"].as_array().expect("a list").iter().zip(names(&choice["token_ids"]))
+    {
+        let top = top.as_object().expect("an object");
+        assert!(top.keys().all(|key| key.starts_with("token_id:")) && top.contains_key(name.as_str().expect("a text")));
+        assert_eq!(top.len(), 2, "no two tokens share a name");
+    }
+    let mut body = json!({"messages": messages("a"), "logprobs": true, "top_logprobs": 2});
+    body.as_object_mut().expect("an object").extend(object(fields));
+    let chat = request(Endpoint::Chat, body);
+    let found = answer(&chat, &[drawn(&chat, &[text], FinishReason::EndOfText)]);
+    let choice = &found["choices"][0];
+    let content = choice["logprobs"]["content"].as_array().expect("a list");
+    assert_eq!(content.iter().map(|token| token["token"].clone()).collect::<Vec<_>>(), names(&choice["token_ids"]));
+    let bytes: Vec<u8> = content
+        .iter()
+        .flat_map(|token| token["bytes"].as_array().expect("a list"))
+        .map(|byte| byte.as_u64().expect("a number") as u8)
+        .collect();
+    assert!(String::from_utf8_lossy(&bytes).starts_with(text), "the bytes are the text's");
 }
 
 #[test]

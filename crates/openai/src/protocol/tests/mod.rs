@@ -6,6 +6,7 @@ mod lists;
 mod reading;
 mod streams;
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -69,11 +70,14 @@ fn encode(text: &str) -> Vec<TokenId> {
     tokenizer().encode(text, AddSpecial::No).expect("plain text")
 }
 
+/// The token that ends a made-up sample with [`FinishReason::EndOfText`].
+const END_OF_TEXT: TokenId = TokenId(1);
+
 /// Made-up log-probabilities of a token, and of `top` others in its place.
 fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
     let logprob = |rank: usize| -0.1 - token.0 as f32 / 64.0 - rank as f32;
     let rivals = (0..top.unwrap_or(0)).map(|rank| (TokenId((token.0 + rank as u32) % 1024), logprob(rank)));
-    SampledToken { token, logprob: logprob(0), top: rivals.collect() }
+    SampledToken { token, logprob: logprob(0), rank: top.and_then(|_| NonZeroU32::new(1)), top: rivals.collect() }
 }
 
 /// The events of a sample of these tokens, one for each token, and its end, as the engine makes them of the request's
@@ -85,8 +89,11 @@ fn events(
     end: FinishReason,
 ) -> (Vec<(SampledToken, String)>, Finish) {
     let prompt = &request.prompts[prompt];
-    let Stop { strings, include_stop, min_tokens, .. } = &prompt.stop;
-    let mut stream = tokenizer().stream(&prompt.tokens);
+    let Stop { strings, include_stop, min_tokens, show_special, .. } = &prompt.stop;
+    let mut stream = match show_special {
+        true => tokenizer().stream_with_special(&prompt.tokens),
+        false => tokenizer().stream(&prompt.tokens),
+    };
     let mut stops = StopMatcher::new(strings, *include_stop).expect("no empty string");
     let (mut events, mut shown, mut reason) = (Vec::new(), String::new(), end);
     for (count, &token) in (1..).zip(tokens) {
@@ -109,15 +116,23 @@ fn events(
         shown += &stops.finish();
         shown += stream.finish();
     }
-    let finish = finish(events.iter().map(|(sampled, _)| sampled), reason, shown);
+    let ending = match &reason {
+        FinishReason::EndOfText => Some(END_OF_TEXT),
+        FinishReason::StopToken(token) => Some(*token),
+        _ => None,
+    };
+    let mut finish = finish(events.iter().map(|(sampled, _)| sampled), reason, shown);
+    finish.stop_token = ending.map(|token| sampled(token, request.params.top_logprobs));
+    finish.logprob += finish.stop_token.iter().map(|stop| f64::from(stop.logprob)).sum::<f64>();
     (events, finish)
 }
 
 fn finish<'a>(tokens: impl Iterator<Item = &'a SampledToken>, reason: FinishReason, text: String) -> Finish {
     let mut finish = Finish { text, ..Finish::empty(reason) };
-    for SampledToken { token, logprob, top } in tokens {
+    for SampledToken { token, logprob, rank, top } in tokens {
         finish.tokens.push(*token);
         finish.logprobs.push(*logprob);
+        finish.ranks.push(*rank);
         finish.top.push(top.clone());
         finish.logprob += f64::from(*logprob);
     }

@@ -240,6 +240,8 @@ proptest! {
         let (choices, usage) = joined(&chunks);
         prop_assert_eq!(plain_message(choices), plain(&whole));
         prop_assert_eq!(usage, whole["usage"].clone());
+        prop_assert!(chunks.iter().flat_map(|chunk| chunk["choices"].as_array().expect("a list"))
+            .all(|choice| choice.get("stop_reason").is_some()), "null before the end");
         if endpoint == Endpoint::Chat && request.return_token_ids {
             let firsts = chunks.iter().filter(|chunk| chunk.get("prompt_token_ids").is_some());
             prop_assert!(firsts.clone().all(|chunk| chunk["prompt_token_ids"] == whole["prompt_token_ids"]));
