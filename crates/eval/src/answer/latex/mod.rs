@@ -29,23 +29,30 @@
 //! logarithms, trigonometry, nested roots, quotients of polynomials) are not applied.
 
 mod brackets;
+mod intervals;
+mod key;
 mod names;
 mod numbers;
+mod numeric;
+mod quantity;
 mod reader;
 mod relation;
+mod same;
 mod sum;
 #[cfg(test)]
 mod tests;
 mod tokens;
 mod unicode;
 mod units;
+mod value;
 mod written;
 
-use brackets::{command, depth, enclosed, parts};
-use relation::relation;
+use brackets::{command, depth};
+use names::{UNIT_SIGNS, has};
+pub use same::same;
 pub(crate) use tokens::group;
-use tokens::{Token, tokens, written};
-use units::{AnswerScope, without_units};
+use tokens::{Token, tokens, without_end, written};
+use value::List;
 
 /// Maximum depth of brackets, and maximum number of tokens, of an answer that is parsed.
 const DEEPEST: usize = 32;
@@ -53,152 +60,14 @@ const LONGEST: usize = 1000;
 
 /// The canonical form of an answer: LaTeX that is its own canonical form. `None` if it is empty.
 pub fn canonical(text: &str) -> Option<String> {
-    let tokens = tokens(text);
-    let plain = || written(&tokens);
-    let is_short = tokens.len() <= LONGEST && depth(&tokens) <= DEEPEST;
-    let read = is_short.then(|| elements(&tokens)).flatten();
-    Some(read.map_or_else(plain, set)).filter(|text| !text.is_empty())
+    let mut tokens = tokens(text);
+    tokens.retain(|token| !has(UNIT_SIGNS, command(token)));
+    without_end(&mut tokens);
+    let key = read(&tokens).map_or_else(|| written(&tokens), |list| list.key());
+    Some(key).filter(|text| !text.is_empty())
 }
 
-/// A single element as it is; several as a set.
-fn set(mut elements: Vec<String>) -> String {
-    match &mut elements[..] {
-        [one] => std::mem::take(one),
-        several => braced(several),
-    }
-}
-
-fn braced(elements: &mut [String]) -> String {
-    elements.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
-    format!("\\{{{}\\}}", elements.join(", "))
-}
-
-/// The elements of a list in canonical form. `None` if one cannot be parsed.
-fn elements(tokens: &[Token]) -> Option<Vec<String>> {
-    let is_word =
-        |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or");
-    let mut listed = parts(tokens, &|token| *token == Token::Sign(',') || is_word(token));
-    listed.retain(|part| !part.is_empty());
-    units::have_same_unit(&listed).then_some(())?;
-    let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
-    let mut names: Vec<_> = listed.iter().filter_map(|part| relation::name(part)).collect();
-    names.dedup();
-    let mut found = Vec::new();
-    for part in listed {
-        for part in both_signs(part)? {
-            found.push(element(&part, names.len() > 1, place)?);
-        }
-    }
-    (!found.is_empty()).then_some(found)
-}
-
-/// The two elements with plus and minus for the `\pm` outside all sets; the element itself if it has none; `None` if it
-/// has several.
-fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
-    let mut sets = 0_usize;
-    let mut places = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        match command(token) {
-            "{" => sets += 1,
-            "}" => sets = sets.saturating_sub(1),
-            "pm" | "mp" if sets == 0 => places.push(at),
-            _ => {}
-        }
-    }
-    let signed = |place: usize, sign| {
-        let mut tokens = tokens.to_vec();
-        tokens[place] = Token::Sign(sign);
-        tokens
-    };
-    match places[..] {
-        [] => Some(vec![tokens.to_vec()]),
-        [place] => Some(vec![signed(place, '+'), signed(place, '-')]),
-        _ => None,
-    }
-}
-
-/// `is_named`: the name before `=` distinguishes this element from others and is kept.
-fn element(tokens: &[Token], is_named: bool, place: AnswerScope) -> Option<String> {
-    words(tokens).or_else(|| {
-        let value = without_units(tokens, place);
-        words(value).or_else(|| relation(value, is_named, self::value))
-    })
-}
-
-/// An answer in words, perhaps with numbers (a date), in lower case. A word of two letters counts only inside `\text`.
-fn words(tokens: &[Token]) -> Option<String> {
-    let word = |token: &Token| match token {
-        Token::Word(word) | Token::Text(word) => Some(word.to_lowercase()),
-        Token::Number(digits) => Some(digits.clone()),
-        _ => None,
-    };
-    let words: Vec<String> = tokens.iter().map(word).collect::<Option<_>>()?;
-    let is_long = |word: &String| word.len() >= 3 && word.bytes().all(|b| b.is_ascii_alphabetic());
-    let is_plain = |word: &String| is_long(word) || names::has(names::SHORT_WORDS, word);
-    let is_word = |(token, word): (&Token, &String)| match token {
-        Token::Text(_) => word.len() >= 2,
-        _ => is_plain(word),
-    };
-    let is_first = match tokens.first()? {
-        Token::Word(_) => tokens.iter().all(|token| !matches!(token, Token::Text(_))) || is_plain(&words[0]),
-        token => matches!(token, Token::Text(_)),
-    };
-    let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
-    if !is_first || has_command || !tokens.iter().zip(&words).any(is_word) {
-        return None;
-    }
-    let joined = words.join(" ");
-    let is_same_without_text = words.iter().any(is_plain) && !words.iter().any(|word| names::is_plain(word));
-    Some(if is_same_without_text { joined } else { format!("\\text{{{joined}}}") })
-}
-
-/// A set, tuple, interval, matrix, union or ratio of values, or an expression.
-fn value(tokens: &[Token]) -> Option<String> {
-    let united = parts(tokens, &|token| command(token) == "cup");
-    if united.len() > 1 {
-        let mut united = united.into_iter().map(value).collect::<Option<Vec<_>>>()?;
-        united.sort();
-        return Some(united.join(" \\cup "));
-    }
-    let ratio = parts(tokens, &|token| *token == Token::Sign(':'));
-    if ratio.len() > 1 {
-        return Some(ratio.into_iter().map(expression).collect::<Option<Vec<_>>>()?.join(":"));
-    }
-    let Some(inside) = enclosed(tokens) else { return expression(tokens) };
-    match (&tokens[0], &tokens[tokens.len() - 1]) {
-        (Token::Command(open), Token::Command(close)) if open == "{" && close == "}" => match inside {
-            [] => Some("\\emptyset".to_string()),
-            inside => elements(inside).map(|mut elements| braced(&mut elements)),
-        },
-        (Token::Command(open), Token::Command(close)) if open == "begin" && close == "end" => matrix(inside),
-        (Token::Sign(open @ ('(' | '[')), Token::Sign(close @ (')' | ']'))) => {
-            let listed = parts(inside, &|token| *token == Token::Sign(','));
-            match listed[..] {
-                [one] if (*open == '(') == (*close == ')') => value(one),
-                [_] => None,
-                _ => {
-                    units::have_same_unit(&listed).then_some(())?;
-                    let element = |part| element(part, true, AnswerScope::Listed);
-                    let listed = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
-                    Some(format!("{open}{}{close}", listed.join(", ")))
-                }
-            }
-        }
-        _ => expression(tokens),
-    }
-}
-
-fn matrix(inside: &[Token]) -> Option<String> {
-    let row = |row: &[Token]| {
-        let entries = parts(row, &|token| *token == Token::Sign('&'));
-        Some(entries.into_iter().map(value).collect::<Option<Vec<_>>>()?.join(" & "))
-    };
-    let mut rows = parts(inside, &|token| command(token) == "\\");
-    rows.retain(|row| !row.is_empty());
-    let rows: Vec<String> = rows.into_iter().map(row).collect::<Option<_>>()?;
-    Some(format!("\\begin{{pmatrix}}{}\\end{{pmatrix}}", rows.join(" \\\\ ")))
-}
-
-fn expression(tokens: &[Token]) -> Option<String> {
-    reader::sum(tokens).map(|sum| sum.latex())
+/// What the tokens of an answer say; `None` if they are too many or too deep, or one cannot be parsed.
+fn read(tokens: &[Token]) -> Option<List> {
+    (tokens.len() <= LONGEST && depth(tokens) <= DEEPEST).then(|| value::list(tokens)).flatten()
 }
