@@ -268,7 +268,7 @@ fn call(name: &str, of: &[Sum], point: usize) -> Option<Option<Complex>> {
         "\\ln" => log(x)?,
         "\\lg" => log(x)?.times(1.0 / LN_10),
         // Without a base it may be either: what holds must hold for both.
-        "\\log" => log(x)?.times(if point % 2 == 0 { 1.0 } else { 1.0 / LN_10 }),
+        "\\log" => log(x)?.times(if point.is_multiple_of(2) { 1.0 } else { 1.0 / LN_10 }),
         "\\log_" => log(x)? * inverse(log(y?)?)?,
         "|" => Complex::real(x.size()),
         "^" => x.power(y?)?,

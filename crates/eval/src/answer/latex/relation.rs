@@ -229,7 +229,10 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
         };
     }
     let is_equation = !signs.is_empty() && signs.iter().all(|sign| *sign == Sign::Equal);
-    let number = |side: &&[Token]| reader::sum(side).and_then(|sum| sum.as_number());
+    let is_identity = || {
+        let sums: Option<Vec<Sum>> = sides.iter().map(|side| reader::sum(side)).collect();
+        sums.is_some_and(|sums| sums.iter().all(|sum| *sum == sums[0]))
+    };
     match (&sides[..], &signs[..]) {
         ([one], []) => named(None, value(one)?),
         ([name, given], [sign @ (Sign::Equal | Sign::In)]) if is_name(name) => {
@@ -238,14 +241,10 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
         ([given, name], [Sign::Equal]) if is_name(name) && !matches!(name, [Token::Word(word)] if word.len() > 1) => {
             named(Some(Name::read(name, Sign::Equal)?), value(given)?)
         }
-        ([name, .., last], _) if is_equation && sides.len() > 2 && is_name(name) => {
-            named(Some(Name::read(name, Sign::Equal)?), value(last)?)
+        ([first, .., last], _) if is_equation && sides.len() > 2 && simplified(first).is_some() => {
+            named(simplified(first), value(last)?)
         }
-        ([first, .., last], _)
-            if is_equation && number(first).is_some() && sides.iter().all(|side| number(side) == number(first)) =>
-        {
-            named(None, value(last)?)
-        }
+        ([_, .., last], _) if is_equation && is_identity() => named(None, value(last)?),
         ([left, right], [sign]) if *sign != Sign::In => compared(left, *sign, right),
         (_, [_, _, ..]) if !signs.contains(&Sign::In) => {
             let mut values = sides.iter().map(|side| value(side)).collect::<Option<Vec<_>>>()?;
@@ -258,6 +257,11 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
         }
         _ => None,
     }
+}
+
+/// The name that a side is, perhaps only when it is simplified, as `x+0`.
+fn simplified(side: &[Token]) -> Option<Name> {
+    Name::read(side, Sign::Equal).or_else(|| Name::read(&tokens(&reader::sum(side)?.latex()), Sign::Equal))
 }
 
 /// Moves both sides to the left. An equation of a name and 0 names the value 0.

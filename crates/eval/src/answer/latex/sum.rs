@@ -35,7 +35,7 @@ const MOST_TERMS: usize = 200;
 /// Maximum size of the arguments of a function or of a group, and of all products of two sums: without it, functions of
 /// powers of functions would grow with the power of their depth.
 const LARGEST_ARGUMENT: usize = 400;
-const LARGEST_PRODUCT: usize = 40_000;
+const LARGEST_PRODUCT: usize = 10_000;
 const LARGEST_FACTOR: i128 = 20_000;
 const ONE: Rational = Rational { above: 1, below: 1 };
 

@@ -179,8 +179,9 @@ impl Lexer {
                 number.push_str(&format!(".{}", fraction.trim_end_matches('0')));
             }
         }
+        let exponent = exponent(rest, &text[..text.len() - rest.len()]);
         self.found.push(Token::Number(number));
-        match exponent(rest) {
+        match exponent {
             Some((exponent, behind)) => {
                 let power = [Token::Sign('*'), Token::Number("10".to_string()), Token::Sign('^'), Token::Sign('{')];
                 self.found.extend(power);
@@ -264,10 +265,12 @@ fn without_separator(text: &str, is_outside: bool, may_be_space: bool) -> Option
     set_close.or_else(commas).or_else(|| spaces().filter(|_| may_be_space))
 }
 
-/// The exponent of scientific notation (`e5`, `E-3`) at the start of `text`, and the rest after it.
-fn exponent(text: &str) -> Option<(&str, &str)> {
+/// The exponent of scientific notation (`e5`, `E-3`) behind a number at the start of `text`, and the rest after it.
+/// `2e-5` is read as a difference; `2.0e-5` and `2e-05` are numbers.
+fn exponent<'t>(text: &'t str, number: &str) -> Option<(&'t str, &'t str)> {
     let behind = text.strip_prefix(['e', 'E'])?;
     let sign = usize::from(behind.starts_with(['+', '-']));
+    (sign == 0 || number.contains('.') || behind[sign..].starts_with('0')).then_some(())?;
     let digits = behind[sign..].bytes().take_while(u8::is_ascii_digit).count();
     let (exponent, rest) = behind.split_at(sign + digits);
     let goes_on = rest.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '^' | '_'));
@@ -308,13 +311,21 @@ pub(crate) fn written(tokens: &[Token]) -> String {
         let before = ix.checked_sub(1).map(|before| &tokens[before]);
         let is_apart = match (before, token) {
             (Some(Token::Number(_)), Token::Number(_) | Token::Command(_) | Token::Sign('.')) => true,
+            // `1 e5` is no number with an exponent.
+            (Some(Token::Number(_)), Token::Word(word)) => word.starts_with(['e', 'E']),
             (Some(Token::Word(_)), Token::Word(_)) | (Some(Token::Sign(',' | '.')), _) => true,
             (Some(Token::Command(name)), Token::Word(_)) => {
                 name == "\\" || name.ends_with(|c: char| c.is_ascii_alphabetic())
             }
             _ => false,
         };
-        text.push_str(if is_apart { " " } else { "" });
+        // A plain space before three digits would separate thousands.
+        let is_group = |digits: &str| split(digits, |c| c.is_ascii_digit()).0.len() == 3;
+        let space = match (before, token) {
+            (Some(Token::Number(_)), Token::Number(digits)) if is_group(digits) => "\\quad ",
+            _ => " ",
+        };
+        text.push_str(if is_apart { space } else { "" });
         match token {
             Token::Number(digits) => text.push_str(digits),
             Token::Word(word) => text.push_str(word),

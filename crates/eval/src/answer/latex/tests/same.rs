@@ -72,7 +72,7 @@ fn names_are_equal_or_absent() {
     none_same(&["y=2x+3", "y=2x-3", "g(x)=2x+3", "2x+y+3=0"]);
     all_same(&["3x+6y-9=0", r"y=-\frac12x+\frac32", "-x-2y=-3"]);
     all_same(&[r"\frac{x^2}{4}+\frac{y^2}{9}=1", "9x^2+4y^2=36", r"\frac{x^2}{16}+\frac{y^2}{36}=\frac14"]);
-    all_same(&[r"T_{PQR}:T=2:9", "2:9", r"4:18"]);
+    all_same(&[r"T_{PQR}:T=2:9", "2:9", r"16:72"]);
 }
 
 #[test]
@@ -146,8 +146,11 @@ fn numbers_as_people_write_them() {
     none_same(&["1,000", "1.000", "1,0"]);
     none_same(&["1 20", "120"]);
     all_same(&["1.5e3", "1500", "1.5E+3", r"1.5\times10^3", "15e2"]);
-    all_same(&["2e-4", "0.0002"]);
-    none_same(&["2e", "2e1", "2e^1"][..2]);
+    all_same(&["2.0e-4", "0.0002", "2e-04"]);
+    none_same(&["2e+5", "200000", "2e5"]);
+    none_same(&["2e-5", "0.00002"]);
+    all_same(&["2e", "2e^1"]);
+    none_same(&["2e", "2e1"]);
     all_same(&["3 1/2", r"3\frac12", "3.5", "7/2"]);
     none_same(&[r"3\frac14", r"\frac34", "3.1"]);
     all_same(&[r"0.\overline{3}", r"0.\bar{3}", r"\frac13", r"0.\dot{3}"]);
@@ -156,7 +159,7 @@ fn numbers_as_people_write_them() {
     all_same(&[r"\sqrt{19}", "4.358898943540674"]);
     none_same(&[r"\sqrt{19}", "4.3589", "4.358898943541674"]);
     all_same(&["Answer: 9", r"Answer \[ 9 \]", r"The answer is \( 8+1 \)", r"\text{Final answer: }9"]);
-    none_same(&["9", "not 9", "9 or", "less than 9", "x 9"][..2]);
+    none_same(&["9", "not 9", "less than 9", "the 8"]);
     none_same(&["12", "ext{12}", "1,2"]);
     all_same(&[r"\begin{pmatrix}1\\2\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}\n}.\n\\end{align*"]);
 }
@@ -167,7 +170,7 @@ fn chains_of_equations_end_with_the_value() {
     all_same(&[r"z=\frac13\approx0.33", r"\frac13", r"\frac13\approx0.33"]);
     all_same(&["2+3=5", "5"]);
     none_same(&["2+3=6", "6", "5"]);
-    none_same(&["7 = 11a+c", "11a+c", "7"][..2]);
+    none_same(&["7 = 11a+c", "11a+c", "7"]);
     none_same(&[r"\pi\approx3.14", "3.14"]);
 }
 
