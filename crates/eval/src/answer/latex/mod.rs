@@ -1,5 +1,5 @@
 //! What a mathematical answer in LaTeX says. [`canonical`] gives the key by which votes are counted: a text that is the
-//! same for equal answers. [`same`] compares two answers and decides which are right. `answer` finds answers in texts.
+//! same for equal answers. [`same()`] compares two and decides which are right. `answer` finds answers in texts.
 //!
 //! The conventions are those of MATH's graders (Hendrycks et al. 2021, *Measuring Mathematical Problem Solving With the
 //! MATH Dataset*, `math_equivalence.py`; Lewkowycz et al. 2022, *Solving Quantitative Reasoning Problems with Language

@@ -59,6 +59,13 @@ impl Lexer {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let behind = &rest[c.len_utf8()..];
+            // `x != 3` is an inequality, `n!=6` an equation of a factorial.
+            let is_apart = text[..text.len() - rest.len()].ends_with(char::is_whitespace);
+            if let Some(behind) = rest.strip_prefix("!=").filter(|_| is_apart) {
+                self.push(Token::Command("ne".to_string()));
+                rest = behind;
+                continue;
+            }
             let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
             rest = if is_number {
                 self.number(rest)
@@ -121,12 +128,11 @@ impl Lexer {
         }
     }
 
-    /// The command for `<=`, `>=` and `!=` if a `=` follows now.
+    /// The command for `<=` and `>=` if a `=` follows now.
     fn compared_before(&self) -> Option<&'static str> {
         match self.found.last()? {
             Token::Sign('<') => Some("le"),
             Token::Sign('>') => Some("ge"),
-            Token::Sign('!') => Some("ne"),
             _ => None,
         }
     }
@@ -313,6 +319,8 @@ pub(crate) fn written(tokens: &[Token]) -> String {
             (Some(Token::Number(_)), Token::Number(_) | Token::Command(_) | Token::Sign('.')) => true,
             // `1 e5` is no number with an exponent.
             (Some(Token::Number(_)), Token::Word(word)) => word.starts_with(['e', 'E']),
+            // `, !=` would be an inequality.
+            (_, Token::Sign('!')) => false,
             (Some(Token::Word(_)), Token::Word(_)) | (Some(Token::Sign(',' | '.')), _) => true,
             (Some(Token::Command(name)), Token::Word(_)) => {
                 name == "\\" || name.ends_with(|c: char| c.is_ascii_alphabetic())

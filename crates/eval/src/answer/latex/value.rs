@@ -63,7 +63,9 @@ pub(crate) fn list(tokens: &[Token]) -> Option<List> {
     let groups: Vec<&[Token]> = groups.into_iter().filter(|group| !group.is_empty()).collect();
     if groups.len() > 1 {
         let lists = groups.iter().map(|group| comma_list(group)).collect::<Option<Vec<_>>>()?;
-        let is_tuple = lists.iter().any(|list| list.elements.len() > 1);
+        let length = lists[0].elements.len();
+        let is_tuple = length > 1;
+        lists.iter().all(|list| list.elements.len() == length).then_some(())?;
         let has_or = lists.iter().any(|list| list.has_or);
         let tuple = |list: List| Element::plain(Value::Tuple { open: '(', elements: list.elements, close: ')' });
         let elements = match is_tuple {

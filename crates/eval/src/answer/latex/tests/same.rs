@@ -170,6 +170,7 @@ fn chains_of_equations_end_with_the_value() {
     all_same(&[r"z=\frac13\approx0.33", r"\frac13", r"\frac13\approx0.33"]);
     all_same(&["2+3=5", "5"]);
     none_same(&["2+3=6", "6", "5"]);
+    none_same(&["n!=6", "n != 6"]);
     none_same(&["7 = 11a+c", "11a+c", "7"]);
     none_same(&[r"\pi\approx3.14", "3.14"]);
 }
