@@ -40,8 +40,8 @@
 //!
 //! `numeric` decides identities at fixed points; what it cannot tell is not the same. Never equal are `(1,2)` and
 //! `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8` and its decimal value
-//! or `2516`, `\pi` and `3.14`. Texts are never products of their letters. Answers that cannot be parsed, and those with
-//! numbers beyond 128 bits, are equal if their tokens are.
+//! or `2516`, `\pi` and `3.14`. Texts are never products of their letters. Answers that cannot be parsed, and those
+//! with numbers beyond 128 bits, are equal if their tokens are.
 
 mod brackets;
 mod intervals;

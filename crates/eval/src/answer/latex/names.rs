@@ -38,7 +38,8 @@ pub(crate) const LEADS: &str = "\
 pub(crate) const FUNCTION_LETTERS: &str = "f g h p q F G H P Q R S T W";
 /// Units, inside and outside `\text`.
 pub(crate) const UNITS: &str = "\
-    degree degrees percent pct percentage dollar dollars cent cents euro euros unit units cm mm km kg ft mph kph inch inches foot \
+    degree degrees percent pct percentage dollar dollars cent cents euro euros unit units cm mm km kg ft \
+    mph kph inch inches foot \
     feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres kilometer \
     kilometers kilometre kilometres millimeter millimeters gallon gallons pound pounds ounce ounces ton tons gram \
     grams kilogram kilograms liter liters litre litres second seconds minute minutes hour hours day days week weeks \

@@ -1,6 +1,6 @@
-//! Decides whether expressions are equal whose normal forms are not: evaluates their difference, in complex numbers of
-//! 64 bits, at fixed points. `sum` decides the others exactly. What cannot be told with certainty (values too large, too
-//! small, or lost in rounding) counts as unequal.
+//! Decides whether expressions are equal whose normal forms are not: evaluates their difference, in complex numbers
+//! of 64 bits, at fixed points. `sum` decides the others exactly. What cannot be told with certainty (values too large,
+//! too small, or lost in rounding) counts as unequal.
 
 use std::f64::consts::{E, LN_10, PI};
 use std::ops::{Add, Mul};

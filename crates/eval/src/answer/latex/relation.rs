@@ -1,5 +1,5 @@
-//! Equations and inequalities: finds the name of a value (`x=5`), the last member of a chain of equations, and gives the
-//! others a canonical form. `value` parses the sides that are values; `reader` those that are expressions.
+//! Equations and inequalities: finds the name of a value (`x=5`), the last member of a chain of equations, and gives
+//! the others a canonical form. `value` parses the sides that are values; `reader` those that are expressions.
 
 use crate::answer::latex::brackets::{command, enclosed, parts};
 use crate::answer::latex::names;

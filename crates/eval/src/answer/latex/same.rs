@@ -1,5 +1,6 @@
-//! Compares two answers: whether they say the same. Unlike the key, by which votes are counted, this is no equivalence:
-//! `5` is the same as `5\text{ cm}` and as `5\text{ m}`, which are not the same. What cannot be decided is not the same.
+//! Compares two answers: whether they say the same. Unlike the key, by which votes are counted, this is no
+//! equivalence: `5` is the same as `5\text{ cm}` and as `5\text{ m}`, which are not the same. What cannot be decided is
+//! not the same.
 
 use crate::answer::latex::intervals::{number_set, region};
 use crate::answer::latex::numeric;

@@ -137,7 +137,10 @@ fn element(tokens: &[Token], place: AnswerScope) -> Option<Element> {
 
 /// Without words that only announce the number behind them, as in `Answer: 9`.
 fn without_lead(tokens: &[Token]) -> &[Token] {
-    let is_lead = |token: &Token| matches!(token, Token::Word(word) | Token::Text(word) if has(names::LEADS, &word.to_lowercase()));
+    let is_lead = |token: &Token| match token {
+        Token::Word(word) | Token::Text(word) => has(names::LEADS, &word.to_lowercase()),
+        _ => false,
+    };
     let lead = tokens.iter().take_while(|token| is_lead(token)).count();
     let behind = &tokens[lead..];
     let behind = behind.strip_prefix(&[Token::Sign(':')]).unwrap_or(behind);
@@ -222,8 +225,10 @@ fn set(inside: &[Token]) -> Option<Value> {
         && let Some(variable) = relation::variable(of)
     {
         let element = relation::element(condition)?;
-        let is_about = element.name.as_ref().is_some_and(|name| *name == variable)
-            || matches!(&element.value, Value::Relation(relation) if relation.variable().as_deref() == Some(variable.text()));
+        let is_about = match &element.value {
+            Value::Relation(relation) => relation.variable().as_deref() == Some(variable.text()),
+            _ => element.name.as_ref() == Some(&variable),
+        };
         return is_about
             .then_some(element.value)
             .filter(|value| matches!(value, Value::Relation(_) | Value::Tuple { .. }));
