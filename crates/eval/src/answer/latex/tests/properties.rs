@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::answer::latex::canonical;
+use crate::answer::latex::{canonical, read, same, tokens};
 
 fn form(text: &str) -> String {
     canonical(text).unwrap_or_else(|| panic!("{text} has a form"))
@@ -132,6 +132,21 @@ fn soup() -> impl Strategy<Value = String> {
         r"\infty",
         r"\sin",
         r"\vec",
+        ";",
+        "%",
+        r"\$",
+        "e5",
+        "e",
+        r"\log_2",
+        r"\lfloor",
+        r"\rfloor",
+        r"\sum_{k=1}^n",
+        r"\approx ",
+        r"\setminus ",
+        r"\mathbb{R}",
+        r"\degree ",
+        ">",
+        " or ",
     ]);
     prop::collection::vec(pieces, 0..12).prop_map(|pieces| pieces.concat())
 }
@@ -149,9 +164,21 @@ proptest! {
         let (one, other) = (text(one), text(other));
         let (a, b) = (form(&one), form(&other));
         // With a division by zero or a number beyond 128 bits, the answer's tokens are compared instead.
-        prop_assume!(crate::answer::latex::elements(&crate::answer::latex::tokens(&one)).is_some());
+        prop_assume!(read(&tokens(&one)).is_some());
         prop_assert_eq!(&a, &b, "{} and {}", one, other);
         prop_assert_eq!(form(&a), a.clone(), "{}", one);
+        prop_assert!(same(&one, &other), "{} and {}", one, other);
+    }
+
+    #[test]
+    fn sameness_has_no_order(one in soup(), other in soup()) {
+        prop_assert_eq!(same(&one, &other), same(&other, &one), "{} and {}", one, other);
+        prop_assert_eq!(same(&one, &one), canonical(&one).is_some() || !tokens(&one).is_empty(), "{}", one);
+    }
+
+    #[test]
+    fn any_text_is_compared(one in ".{0,40}", other in ".{0,40}") {
+        prop_assert_eq!(same(&one, &other), same(&other, &one), "{} and {}", one, other);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Texts and units after a value: which are dropped, and which change the answer.
 
-use crate::answer::latex::tests::{equal, form, unequal};
+use crate::answer::latex::tests::{equal, form, one_vote, unequal};
 
 #[test]
 fn units_percent_degrees_and_money_are_dropped() {
-    equal(&[
+    one_vote(&[
         "10",
         r"10^\circ",
         r"10^{\circ}",
@@ -26,7 +26,7 @@ fn units_percent_degrees_and_money_are_dropped() {
         r"10\,\mathrm{m}",
         r"10\,\mathrm{m}/\mathrm{s}^2",
     ]);
-    equal(&[
+    one_vote(&[
         "5.4",
         r"5.40 \text{ cents}",
         r"5.4\text{ft/s}",
@@ -34,15 +34,15 @@ fn units_percent_degrees_and_money_are_dropped() {
         "5.4 square units",
         r"5.4\,\text{sq. in.}",
     ]);
-    equal(&[
+    one_vote(&[
         "9.8",
         r"9.8\text{ m/s}^2",
         r"9.8 \text{ m/s}^{2}",
         r"9.8\ \text{m}\cdot\text{s}^{-2}",
         r"9.8\frac{\text{m}}{\text{s}}",
     ]);
-    equal(&["5", "5 km/h", "5 day", "5 weeks", "5 sq. units", r"5\text{ dollars per hour}", r"5\text{ cubic feet}"]);
-    equal(&[r"8\pi", r"8\pi\text{ square units}", r"8\pi\ \text{units}^3"]);
+    one_vote(&["5", "5 km/h", "5 day", "5 weeks", "5 sq. units", r"5\text{ dollars per hour}", r"5\text{ cubic feet}"]);
+    one_vote(&[r"8\pi", r"8\pi\text{ square units}", r"8\pi\ \text{units}^3"]);
     equal(&["x", r"x\text{ cm}"]);
     equal(&["2, 3", r"2\text{ cm}, 3\text{ cm}", r"2\text{ and }3\text{ cm}"]);
     unequal(&[r"10\%", "0.1", "10x", "10 c m"]);
@@ -50,7 +50,13 @@ fn units_percent_degrees_and_money_are_dropped() {
 
 #[test]
 fn a_noun_behind_the_one_value_is_dropped() {
-    equal(&["5", r"5 \text{ apples}", r"5\text{ ways to choose}", r"\text{5 pieces of candy}", r"x=5\text{ apples}"]);
+    one_vote(&[
+        "5",
+        r"5 \text{ apples}",
+        r"5\text{ ways to choose}",
+        r"\text{5 pieces of candy}",
+        r"x=5\text{ apples}",
+    ]);
     unequal(&[
         "5",
         "6",
