@@ -44,7 +44,7 @@ def test_the_sampled_token_comes_first_among_the_log_probabilities(llm, question
     (request,) = llm.generate(
         question, SamplingParams(max_tokens=40, temperature=3, seed=1, logprobs=True, prompt_logprobs=2))
     (output,) = request.outputs
-    assert any(row[token].rank is None for token, row in zip(output.token_ids, output.logprobs)), "an unlikely token"
+    assert any(row[token].rank > 20 for token, row in zip(output.token_ids, output.logprobs)), "an unlikely token"
     assert [next(iter(row)) for row in output.logprobs] == output.token_ids
     assert [next(iter(row)) for row in request.prompt_logprobs[1:]] == request.prompt_token_ids[1:]
 
