@@ -4,6 +4,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod attempts;
 mod batches;
 pub mod dispatch;
 mod engine_metrics;

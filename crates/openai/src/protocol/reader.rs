@@ -24,6 +24,7 @@ use offshoot_text::{AddSpecial, Tokenizer};
 const COMPLETION_TOKENS: usize = 16;
 
 /// Reads requests to one model.
+#[derive(Clone, Copy)]
 pub struct RequestReader<'a> {
     pub tokenizer: &'a Tokenizer,
     pub config: &'a ModelConfig,
