@@ -113,6 +113,17 @@ impl Batches {
         Ok(record.object)
     }
 
+    /// The batches that run or wait, oldest first, at most so many.
+    pub fn open(&self, most: usize) -> Vec<BatchObject> {
+        let ids: Vec<String> = self.ends().keys().cloned().collect();
+        let records = ids.iter().filter_map(|id| self.store.record::<BatchObject>(id).ok());
+        let mut open: Vec<BatchObject> =
+            records.map(|record| record.object).filter(|batch| !batch.status.is_end()).collect();
+        open.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
+        open.truncate(most);
+        open
+    }
+
     fn ends(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<AtomicBool>>> {
         self.ends.lock().expect("nothing panics while it holds the batches")
     }
@@ -145,7 +156,7 @@ impl Runner {
             }
             let end = self.ends.lock().expect("nothing panics while it holds the batches").get(&id).cloned();
             let (Some(end), Ok(_)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
-            let record = self.store.change::<BatchObject>(&id, |_| {});
+            let record = self.store.record::<BatchObject>(&id);
             match record.and_then(|record| self.batch(record, &end)) {
                 Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return,
                 Err(error @ Error::EngineStopped { .. }) => {

@@ -15,6 +15,7 @@ use offshoot_openai::protocol::{
 };
 
 use super::batches::now;
+use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
 use super::keys::ClientId;
 use super::random::random_hex;
@@ -32,6 +33,7 @@ pub async fn generate(
     server: Arc<Server>,
     endpoint: Endpoint,
     client: ClientId,
+    counted: CountedRequest,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -49,9 +51,9 @@ pub async fn generate(
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, writer))
+            Ok(stream::response(server, ticket, counted, writer))
         }
-        None => whole(server, ticket, request, head).await,
+        None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
 }
 

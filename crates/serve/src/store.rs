@@ -224,7 +224,7 @@ impl Store {
     /// Reads an object, changes it and writes it, while no other request can change it. Returns what was written.
     pub fn change<T: Kept>(&self, id: &str, change: impl FnOnce(&mut Record<T>)) -> Result<Record<T>> {
         let _changing = self.changing();
-        let mut record = self.read(&self.path::<T>(id))?;
+        let mut record = self.record(id)?;
         change(&mut record);
         self.write(&record)?;
         Ok(record)
@@ -238,6 +238,11 @@ impl Store {
     fn write<T: Kept>(&self, record: &Record<T>) -> Result<()> {
         let text = serde_json::to_vec(record).expect("keys are strings");
         write_whole(&self.path::<T>(record.object.id()), |file| file.write_all(&text))
+    }
+
+    /// The object that the server itself calls `id`.
+    pub fn record<T: Kept>(&self, id: &str) -> Result<Record<T>> {
+        self.read(&self.path::<T>(id))
     }
 
     /// The object that `owner` calls `id`.

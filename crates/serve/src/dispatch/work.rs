@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::job::{Job, JobId};
 use super::outbox::Delivery;
 use super::queue::{JobQueue, Part};
-use super::shared::{Command, Shared, stopped};
+use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
 use crate::leases::Leases;
 use offshoot_core::error::{Error, Result};
@@ -20,7 +20,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Refusal};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -122,12 +122,30 @@ impl DispatchLoop {
                 self.shared.untaken.fetch_sub(1, Ordering::AcqRel);
             }
             Command::Cancel(job) => {
-                if self.jobs.contains_key(&job) {
-                    self.shared.metrics.cancelled.add(1);
-                    self.drop_job(job);
-                }
+                self.drop_job(job);
             }
+            // Who asked may have gone.
+            Command::List { most, reply } => drop(reply.send(self.list(most))),
         }
+    }
+
+    fn list(&self, most: usize) -> Vec<OpenRequest> {
+        let mut open: Vec<&OpenJob> = self.jobs.values().collect();
+        open.sort_unstable_by_key(|open| open.job.id);
+        let shown = |open: &OpenJob| OpenRequest {
+            endpoint: match open.job.request.endpoint {
+                Endpoint::Chat => "chat",
+                Endpoint::Completions => "completions",
+            },
+            prompts: open.job.request.prompts.len(),
+            prompt_tokens: open.job.prompt_tokens(),
+            results: open.job.results(),
+            left: open.left,
+            is_stream: open.job.request.stream.is_some(),
+            has_begun: !open.parts.is_empty() || open.has_token,
+            seconds: open.arrived.elapsed().as_secs_f64(),
+        };
+        open.into_iter().take(most).map(shown).collect()
     }
 
     fn take(&mut self, job: Arc<Job>) {
@@ -239,7 +257,7 @@ impl DispatchLoop {
             && !std::mem::replace(&mut open.has_token, true)
             && open.job.request.stream.is_some()
         {
-            self.shared.metrics.first_token.note(open.arrived.elapsed());
+            self.shared.metrics.note_first_token(open.arrived.elapsed());
         }
     }
 
@@ -287,7 +305,7 @@ impl DispatchLoop {
     fn end(&mut self, id: JobId) {
         let Some(OpenJob { job, arrived, cached, .. }) = self.forget(id) else { return };
         self.shared.metrics.jobs.add(1);
-        self.shared.metrics.job_seconds.note(arrived.elapsed());
+        self.shared.metrics.note_job(arrived.elapsed());
         self.shared.metrics.prompt_tokens.add(job.prompt_tokens() as u64);
         self.shared.metrics.cached_tokens.add(cached.iter().sum::<usize>() as u64);
         job.outbox.put(Delivery::Done(cached));
