@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_engine::{EngineHandle, Event, Priority};
-use offshoot_launch::{ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
+use offshoot_launch::{BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
 use offshoot_model::WeightChoice;
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -201,7 +201,7 @@ impl Engine {
                 while begun < contexts.len() && !generator.has_enough() {
                     let Context { tokens: context, continuations } = contexts[begun].get();
                     let request = ChoicesRequest { context, continuations, tops, priority: Priority::default() };
-                    generator.begin_choices(begun, &request)?;
+                    generator.begin_choices(begun, &request, BeginOptions::default())?;
                     begun += 1;
                 }
                 match generator.poll(PATIENCE) {

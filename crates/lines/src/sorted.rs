@@ -1,7 +1,7 @@
 //! A file of results that grows by whole lines, each with a key, and is sorted by these at its end; of lines with one
-//! key the last is kept. When `append` returns, the operating system has the complete line. A line that could not be written completely is removed; an
-//! incomplete line of a killed process is removed when the file is opened again. What the lines hold is left to the
-//! callers.
+//! key the last is kept. When `append` returns, the operating system has the complete line. A line that could not be
+//! written completely is removed; an incomplete line of a killed process is removed when the file is opened again. What
+//! the lines hold is left to the callers.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};

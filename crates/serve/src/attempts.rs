@@ -109,8 +109,8 @@ impl EarlierAttempts {
 pub fn given_up() -> Refusal {
     let alone = MOST_ENDS - ALONE_FROM;
     let what = format!(
-        "the server or its engine ended {MOST_ENDS} times while this request was in progress, the last {alone} times with \
-         no other request of its batch"
+        "the server or its engine ended {MOST_ENDS} times while this request was in progress, the last {alone} times \
+         with no other request of its batch"
     );
     Refusal::of_kind(RefusalKind::Internal, "server_ended", what)
 }

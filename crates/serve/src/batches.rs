@@ -521,10 +521,17 @@ mod tests {
 
     /// A file of one request, and a batch of it.
     fn stored(store: &Store) -> String {
+        stored_of(store, &[json!({"prompt": "a", "max_tokens": 1})])
+    }
+
+    /// A file of these requests, which their numbers name, and a batch of it.
+    fn stored_of(store: &Store, bodies: &[Value]) -> String {
         let file = Store::new_id::<FileObject>();
-        let body = json!({"prompt": "a", "max_tokens": 1});
-        let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
-        fs::write(store.bytes_of(&file), format!("{line}\n")).expect("it is writable");
+        let line = |(number, body): (usize, &Value)| {
+            let id = number.to_string();
+            json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
+        };
+        fs::write(store.bytes_of(&file), bodies.iter().enumerate().map(line).collect::<String>()).expect("writable");
         let new = NewBatch { input_file_id: file, endpoint: Endpoint::Completions, metadata: None };
         let batch = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
         let id = batch.id.clone();
@@ -549,6 +556,66 @@ mod tests {
         wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b"))));
         for state in states() {
             assert_eq!(state, (BatchStatus::Completed, 1, None));
+        }
+    }
+
+    fn lines_of(store: &Store, file: Option<String>) -> Vec<Value> {
+        let Some(file) = file else { return Vec::new() };
+        let text = fs::read_to_string(store.bytes_of(&file)).expect("it was published");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    /// Whenever the engine samples after the prompt 9 it stops, and with it what it has not finished.
+    #[test]
+    fn a_request_that_stops_the_engine_is_refused_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+        let bodies: Vec<Value> = (0..30).map(|prompt| json!({"prompt": [prompt], "max_tokens": 1})).collect();
+        let id = stored_of(&store, &bodies);
+        let batch = || store.get::<BatchObject>("me", &id).expect("it is there");
+        let mut starts = 0;
+        while !batch().status.is_end() {
+            starts += 1;
+            assert!(starts < 20, "{:?}", batch());
+            let script = |call: &offshoot_engine::ScriptedCall<'_>| {
+                assert_ne!(call.tokens[0].0, 9, "the engine of this test stops");
+                ScriptedReply::text("b")
+            };
+            wait_for(begin(&store, EngineHandle::scripted(script)));
+        }
+        let batch = batch();
+        assert_eq!((batch.status, batch.errors, starts), (BatchStatus::Completed, None, 8));
+        assert_eq!(batch.request_counts, RequestCounts { total: 30, completed: 29, failed: 1 });
+        let refused = lines_of(&store, batch.error_file_id);
+        assert_eq!((refused.len(), &refused[0]["custom_id"]), (1, &json!("9")));
+        assert_eq!(refused[0]["response"]["body"]["error"]["code"], "server_ended");
+        assert!(!store.attempts_of(&id).exists(), "it is of no more use");
+    }
+
+    #[test]
+    fn what_a_batch_leaves_unanswered_is_in_its_error_file() {
+        for (end, code) in [(BatchStatus::Cancelled, "batch_cancelled"), (BatchStatus::Expired, "batch_expired")] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+            let [sound, wrong] = [json!({"prompt": "a"}), json!({"prompt": "a", "max_tokens": "x"})];
+            let id = stored_of(&store, &[sound.clone(), wrong, sound]);
+            let changed = store.change::<BatchObject>(&id, |record| match end {
+                BatchStatus::Expired => record.object.expires_at = Some(1),
+                _ => record.object.enter(BatchStatus::Cancelling, 1),
+            });
+            changed.expect("it is there");
+            wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b").until_cancelled())));
+            let batch = store.get::<BatchObject>("me", &id).expect("it is there");
+            assert_eq!((batch.status, batch.output_file_id), (end, None));
+            assert_eq!(batch.request_counts, RequestCounts { total: 3, completed: 0, failed: 1 });
+            let lines = lines_of(&store, batch.error_file_id);
+            let ids: Vec<&Value> = lines.iter().map(|line| &line["custom_id"]).collect();
+            assert_eq!(ids, ["0", "1", "2"]);
+            assert_eq!(lines[1]["response"]["body"]["error"]["param"], "max_tokens");
+            for line in [&lines[0], &lines[2]] {
+                assert_eq!((&line["response"], &line["error"]["code"]), (&Value::Null, &json!(code)), "{line}");
+                assert!(line["id"].is_string() && line["error"]["message"].is_string(), "{line}");
+            }
         }
     }
 

@@ -65,9 +65,16 @@ fn read(
     body: &Map<String, Value>,
 ) -> Result<ProtocolRequest, Refusal> {
     let reader = server.reader();
-    let request = reader.read(endpoint, body)?;
+    let mut request = reader.read(endpoint, body)?;
     let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
-    let mut request = reader.encode_after(request, parent.as_deref().unwrap_or_default())?;
+    if let Some(parent) = &parent {
+        if request.salt.is_some() && request.salt != parent.salt {
+            return Err(Refusal::value("cache_salt", "that of the request that kept `parent`, or none", "another one"));
+        }
+        request.salt = parent.salt;
+    }
+    let before = parent.as_ref().map(|parent| &*parent.tokens);
+    let mut request = reader.encode_after(request, before.unwrap_or_default())?;
     request.fit_paths(server.engine.facts())?;
     let repeated = request.repeated();
     match repeated <= MOST_REPEATED {

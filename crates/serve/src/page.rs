@@ -1,5 +1,6 @@
-//! The page at `/`, and the events that it draws: what runs, how long it takes, and the memory for keys and values. All viewers share one
-//! look at the engine a second; each has a task, which ends with its connection or when the server is asked to stop.
+//! The page at `/`, and the events that it draws: what runs, how long it takes, and the memory for keys and values. All
+//! viewers share one look at the engine a second; each has a task, which ends with its connection or when the server is
+//! asked to stop.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -204,8 +205,8 @@ fn batches(server: &Server) -> Vec<Value> {
     open.map(shown).collect()
 }
 
-/// A segment of the prefix tree, with how its text begins: without it where clients with different keys would see each
-/// other's.
+/// A segment of the prefix tree, with how its text begins: without it where clients with different keys, or those
+/// behind a proxy that gives them salts, would see each other's.
 fn shown(segment: MappedSegment, server: &Server) -> Value {
     let text = || server.tokenizer.decode_with_special(&segment.begin).chars().take(MOST_CHARS).collect::<String>();
     json!({
@@ -216,7 +217,7 @@ fn shown(segment: MappedSegment, server: &Server) -> Value {
         "leases": segment.leases,
         "users": segment.users,
         "is_pinned": segment.is_pinned,
-        "text": (!server.keys.are_several()).then(text),
+        "text": (!server.keys.are_several() && !segment.is_salted).then(text),
     })
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineConfig, Event, Extend, Finish, Hear, Priority};
 use offshoot_kv::PromptTree;
-use offshoot_launch::{ChoicesRequest, Generator, PromptRequest, Release};
+use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, PromptRequest, Release};
 
 use crate::bench::{Mode, finish, in_turn, key, length, params, prompt, roomy};
 
@@ -65,9 +65,9 @@ fn choices_of_one_request_cost_what_single_requests_cost(mode: Mode) {
     let mut generator = Generator::new(engine.clone(), Hear::Finishes, Release::EachSample);
     for question in 0..3 {
         let context = [&shots[..], &prompt(1 + question, 20)].concat();
-        generator.begin_choices(question as usize, &choices_of(&context, &choices)).unwrap();
+        generator.begin_choices(question as usize, &choices_of(&context, &choices), BeginOptions::default()).unwrap();
     }
-    assert!(generator.begin_choices(9, &choices_of(&shots, &[])).is_err());
+    assert!(generator.begin_choices(9, &choices_of(&shots, &[]), BeginOptions::default()).is_err());
     let finishes = finishes(&mut generator);
     let text = |question: u64, choice: &Vec<TokenId>| [&shots[..], &prompt(1 + question, 20), choice].concat();
     let texts: Vec<_> = (0..3).flat_map(|question| choices.iter().map(move |choice| text(question, choice))).collect();

@@ -31,8 +31,8 @@ pub struct BatchOutput {
 }
 
 impl BatchOutput {
-    /// Opens a new file or, with `resume`, the existing one. Its answers to `lines` are kept; refused lines are answered
-    /// or refused again, which replaces what the file says of them unless it is the same.
+    /// Opens a new file or, with `resume`, the existing one. Its answers to `lines` are kept; refused lines are
+    /// answered or refused again, which replaces what the file says of them unless it is the same.
     ///
     /// # Errors
     ///
@@ -170,5 +170,43 @@ impl BatchOutput {
     /// Sorts the answers into the order of the input. The file is replaced atomically or not changed.
     pub fn finish(self) -> Result<()> {
         self.file.sort()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::input;
+
+    #[test]
+    fn a_refusal_is_in_the_file_once_however_often_it_is_resumed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (given, out) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+        let text = "{\"custom_id\": \"a\", \"url\": \"/v1/completions\"}\n{\"prompt\": \"no id\"}\n";
+        std::fs::write(&given, text).expect("the temporary folder is writable");
+        let lines = input::read(&given, 1 << 20).expect("two lines");
+        let origin = AnswerOrigin { system_fingerprint: "fp_a".to_owned(), seed: 0 };
+        let refusals: Vec<Refusal> = lines.iter().filter_map(|line| line.call.as_ref().err().cloned()).collect();
+        let resume = |refusals: &[Refusal]| {
+            let mut output = BatchOutput::open(&out, true, &lines, &origin).expect("a new file, or its own");
+            let write = |(line, refusal): (&InputLine, &Refusal)| {
+                output.write(line.index, &BatchAnswer::refused(line, refusal.clone(), &origin)).expect("writable")
+            };
+            let bytes: usize = lines.iter().zip(refusals).map(write).sum();
+            assert_eq!((output.answered(), output.refused()), (0, 2));
+            (output, bytes)
+        };
+        let read = || std::fs::read_to_string(&out).expect("it is there");
+        let (_, bytes) = resume(&refusals);
+        let first = read();
+        assert_eq!((first.lines().count(), first.len()), (2, bytes));
+        let (_, again) = resume(&refusals);
+        assert_eq!((read(), again), (first.clone(), 0), "nothing is repeated");
+        // Another reason replaces it, at the latest when the file is sorted.
+        let (output, _) = resume(&[Refusal::new("other", "another reason"), refusals[1].clone()]);
+        output.finish().expect("writable");
+        let last = read();
+        assert_eq!((last.lines().count(), last.lines().nth(1)), (2, first.lines().nth(1)));
+        assert!(last.contains("another reason"), "{last}");
     }
 }

@@ -233,14 +233,15 @@ impl AnswerLoop<'_> {
         }
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
-        let shared = self.seen.insert(prompt.tokens);
+        let salt = open.request.salt;
+        let shared = self.seen.insert_apart(salt, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
         let home = self.order.lock().expect("reading does not panic").home(at);
-        match self.generator.begin_with(at, &prompt, BeginOptions { home, ..BeginOptions::default() }) {
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, ..BeginOptions::default() }) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;

@@ -16,6 +16,7 @@ use super::request::{
 };
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Priority, SamplingParams, Stop};
+use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::TextStart;
 use offshoot_text::{AddSpecial, Tokenizer};
@@ -103,6 +104,7 @@ impl RequestReader<'_> {
             timeout: fields.seconds("timeout", limits.seconds)?,
             keep,
             parent,
+            salt: salt(&mut fields)?,
         };
         official::take(&mut fields)?;
         fields.finish()?;
@@ -339,6 +341,16 @@ fn text_prompts(
         TextPrompt { text, content, stop, is_unlimited, start, choices }
     };
     written.into_iter().map(prompt).collect()
+}
+
+/// `cache_salt`, as vLLM has it.
+fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
+    let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
+    if salt.is_empty() {
+        return Err(Refusal::value("cache_salt", "a string that is not empty", "an empty one"));
+    }
+    let (beginning, _) = blake3::hash(salt.as_bytes()).as_bytes().as_chunks::<16>();
+    Ok(beginning.first().map(|&half| CacheSalt(half)))
 }
 
 fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {

@@ -8,6 +8,7 @@ use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::AddSpecial;
 use offshoot_text::reasoning::TextStart;
@@ -45,6 +46,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub keep: Option<Keep>,
     /// Id of the kept branch that the prompt follows.
     pub parent: Option<String>,
+    /// Requests of other salts share no cached prefix with it, nor does one without.
+    pub salt: Option<CacheSalt>,
 }
 
 /// What happens to a chat's reasoning.
@@ -199,6 +202,7 @@ impl<P> ProtocolRequest<P> {
             timeout: self.timeout,
             keep: self.keep,
             parent: self.parent,
+            salt: self.salt,
         })
     }
 }

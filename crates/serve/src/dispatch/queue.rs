@@ -198,6 +198,7 @@ pub mod tests {
             timeout: None,
             keep: None,
             parent: None,
+            salt: None,
         };
         Job {
             id: JobId(id),

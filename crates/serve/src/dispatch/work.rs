@@ -14,10 +14,10 @@ use super::outbox::Delivery;
 use super::queue::{JobQueue, Part};
 use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
-use crate::leases::Leases;
+use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
@@ -179,8 +179,11 @@ impl DispatchLoop {
         let job = &open.job;
         let time_to_live = job.keep.unwrap_or_default();
         for (prompt, EncodedPrompt { tokens, .. }) in job.request.prompts.iter().enumerate() {
-            let Ok(branch) = self.generator.engine().root(tokens.clone()) else { continue };
-            let lease = self.leases.keep(job.client, branch, tokens.as_slice().into(), time_to_live);
+            let salt = job.request.salt;
+            let place = RootOptions { salt, ..RootOptions::default() };
+            let Ok(branch) = self.generator.engine().root_with(tokens.clone(), place) else { continue };
+            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt };
+            let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
             job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
@@ -214,20 +217,22 @@ impl DispatchLoop {
                 let continuations: Vec<_> = of.choices.iter().map(|choice| choice.tokens.clone()).collect();
                 let (context, tops, priority) = (&*of.tokens, job.request.choices_top(), job.among_all);
                 let request = ChoicesRequest { context, continuations: &continuations, tops, priority };
-                self.generator.begin_choices(number, &request)?;
+                let options = BeginOptions { salt: job.request.salt, ..BeginOptions::default() };
+                self.generator.begin_choices(number, &request, options)?;
                 continuations.len()
             }
             true => {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
-                let options = BeginOptions { first_sample: first, hear, keep: job.keep.is_some(), home: None };
+                let (keep, salt) = (job.keep.is_some(), job.request.salt);
+                let options = BeginOptions { first_sample: first, hear, keep, home: None, salt };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.cached[prompt] = self.recent.entry(job.client).or_default().add(&of.tokens, self.most_recent);
+            open.cached[prompt] = self.recent.entry(job.client).or_default().add(job, &of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -282,9 +287,10 @@ impl DispatchLoop {
         let kept = match (branch, job.keep.filter(|_| is_sampled)) {
             (Some(branch), Some(time_to_live)) => {
                 let tokens = [&job.request.prompts[sample.prompt].tokens, &finish.tokens[..]].concat();
-                self.recent.entry(job.client).or_default().add(&tokens, self.most_recent);
+                self.recent.entry(job.client).or_default().add(job, &tokens, self.most_recent);
                 open.promised -= 1;
-                Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
+                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt };
+                Some(self.leases.keep(job.client, branch, kept, time_to_live))
             }
             (branch, _) => {
                 branch.into_iter().for_each(|branch| self.generator.engine().release(&[branch]));
@@ -421,13 +427,13 @@ struct RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too. Remembers about `most`
-    /// tokens.
-    fn add(&mut self, prompt: &[TokenId], most: usize) -> usize {
+    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt,
+    /// too. Remembers about `most` tokens.
+    fn add(&mut self, job: &Job, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert(prompt)
+        self.tokens.insert_apart(job.request.salt, prompt)
     }
 }
 
