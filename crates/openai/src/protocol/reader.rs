@@ -349,8 +349,8 @@ fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
     if salt.is_empty() {
         return Err(Refusal::value("cache_salt", "a string that is not empty", "an empty one"));
     }
-    let (beginning, _) = blake3::hash(salt.as_bytes()).as_bytes().as_chunks::<16>();
-    Ok(beginning.first().map(|&half| CacheSalt(half)))
+    let hash = blake3::hash(salt.as_bytes());
+    Ok(hash.as_bytes().first_chunk().copied().map(CacheSalt))
 }
 
 fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {
