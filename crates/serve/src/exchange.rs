@@ -52,10 +52,10 @@ impl FromStr for AllowedOrigin {
             "https" => Some(443),
             _ => None,
         };
-        // Browsers write small letters, no user, no usual port, and nothing behind the host.
+        // Browsers write small letters, no user, no usual port, and nothing behind the host; hosts have no patterns.
         let is_plain = as_written == text
             && *text == text.to_ascii_lowercase()
-            && !place.as_str().contains('@')
+            && !place.as_str().contains(['@', '*'])
             && (place.port().is_none() || place.port_u16().is_some_and(|port| Some(port) != usual_port));
         match is_plain {
             true => HeaderValue::from_str(text).map(AllowedOrigin::One).map_err(|_| wrong()),
