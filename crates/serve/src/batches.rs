@@ -263,7 +263,6 @@ impl Runner {
         };
         let done = answer(&|line| !apart.contains(&line))
             .and_then(|()| groups.iter().try_for_each(|group| answer(&|line| group.contains(&line))));
-        drop(progress);
         let early = match done {
             Err(Error::Interrupted) => self.early_end(&record.object),
             _ => None,
