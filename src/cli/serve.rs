@@ -14,7 +14,7 @@ use offshoot_engine::StoredPrefixes;
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
-use offshoot_serve::{LeaseLimits, ServeLimits, ServeOptions};
+use offshoot_serve::{AllowedOrigin, AllowedOrigins, LeaseLimits, ServeLimits, ServeOptions};
 use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
@@ -35,6 +35,10 @@ pub struct ServeArgs {
     /// commas; without any, requests need none)
     #[arg(long = "api-keys", value_name = "FILE")]
     pub keys: Option<PathBuf>,
+    /// Origin whose pages may read answers in a browser (CORS), such as https://example.org, or * for every one; may be
+    /// given several times (default: none)
+    #[arg(long = "allow-origin", value_name = "ORIGIN")]
+    pub origins: Vec<AllowedOrigin>,
     /// Seed of requests without one, whose answers are then always the same (default: a random one for each)
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0..))]
     pub seed: Option<u64>,
@@ -120,6 +124,7 @@ impl ServeArgs {
             port: args.port,
             names: args.names,
             keys: args.keys,
+            origins: AllowedOrigins::new(args.origins),
             seed: args.seed,
             reasoning: args.reasoning,
             has_page: !args.no_page,

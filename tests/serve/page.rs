@@ -42,7 +42,11 @@ fn events_tell_what_runs_and_what_is_in_memory() {
     let events = events.map(|event| serde_json::from_str::<Value>(&event).expect("an event is JSON"));
     let is_current = |event: &Value| event["requests"]["answered"] == 1 && event["branches"]["running"] == 0;
     let event = events.take(300).find(is_current).expect("in five minutes of events");
-    assert_eq!(event["requests"], json!({"open": 0, "waiting": 0, "answered": 1}));
+    let requests = json!({"open": 0, "waiting": 0, "answered": 1, "refused": 0, "cancelled": 0});
+    assert_eq!(event["requests"], requests);
+    assert_eq!((&event["open_requests"], &event["batches"]), (&json!([]), &json!([])));
+    let latency = &event["latency"];
+    assert!(latency["request"]["p95"].as_f64() > Some(0.0) && latency["first_token"].is_null(), "{latency}");
     assert_eq!(event["branches"], json!({"running": 0, "waiting": 0, "kept": 6}));
     assert_eq!(event["tokens_sampled"], 240);
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is a number"));
@@ -56,6 +60,28 @@ fn events_tell_what_runs_and_what_is_in_memory() {
     assert_eq!(leases, 6);
     let bytes: u64 = segments.iter().map(|segment| number(&segment["bytes"])).sum();
     assert_eq!(bytes, number(&event["kv"]["held"]) + number(&event["kv"]["cached"]));
+}
+
+/// With their sizes, not with their texts.
+#[test]
+fn events_tell_the_open_requests_and_what_was_refused() {
+    let served = Served::start(&[]);
+    served.post("/v1/completions", &json!({"prompt": "a", "max_tokens": "x"})).refused(400);
+    let ask = json!({"prompt": "Mia has 3 pens", "n": 2, "max_tokens": 4000, "ignore_eos": true});
+    let mut stream = served.stream(&ask);
+    stream.next_data().expect("a first chunk");
+    let mut viewer = served.events();
+    let events = std::iter::from_fn(|| viewer.next_data());
+    let events = events.map(|event| serde_json::from_str::<Value>(&event).expect("an event is JSON"));
+    let is_current = |event: &Value| event["requests"]["open"] == 1;
+    let event = events.take(300).find(is_current).expect("in five minutes of events");
+    assert_eq!((&event["requests"]["refused"], &event["requests"]["answered"]), (&json!(1), &json!(0)));
+    let open = event["open_requests"].as_array().expect("a list");
+    let [one] = &open[..] else { panic!("one is open: {open:?}") };
+    assert_eq!((&one["endpoint"], &one["prompts"], &one["results"]), (&json!("completions"), &json!(1), &json!(2)));
+    assert_eq!((&one["left"], &one["is_stream"], &one["has_begun"]), (&json!(2), &json!(true), &json!(true)));
+    assert!(one["seconds"].as_f64() > Some(0.0) && !one.to_string().contains("Mia"), "{one}");
+    assert!(event["latency"]["first_token"]["p50"].as_f64() > Some(0.0), "{event}");
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! What each path answers, and what it refuses.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 
 use crate::served::{QUESTION, Served};
@@ -59,7 +62,9 @@ fn what_is_wrong_is_refused_by_name() {
     assert_eq!(completion(json!({"prompt": "a", "timeout": 1e-9})).refused(408).0, "timeout");
     let unused = served.get("/v1/completions");
     assert_eq!((unused.refused(405).0.as_str(), unused.header("allow")), ("method_not_allowed", "POST"));
-    assert_eq!(served.metric("offshoot_requests_total"), 0.0, "none of them was a request that could be answered");
+    let counts = ["total", "refused_total", "answered_total", "cancelled_total"];
+    let counts = counts.map(|name| served.metric(&format!("offshoot_requests_{name}")));
+    assert!(counts[0] > 30.0 && counts == [counts[0], counts[0], 0.0, 0.0], "all were refused: {counts:?}");
 }
 
 #[test]
@@ -75,6 +80,162 @@ fn only_known_keys_are_answered() {
     assert_eq!(served.post("/v1/completions", &ask).refused(401).0, "invalid_api_key");
     served.set_key("one");
     served.complete(&ask);
+}
+
+/// Sends bytes as they are. Returns the status, the head in small letters and the body of what comes until the end.
+fn exchanged(served: &Served, bytes: &[u8]) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(served.address.trim_start_matches("http://")).expect("it listens");
+    // It may be refused before all of it is written.
+    drop(stream.write_all(bytes));
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("the answer comes before the end");
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("a head and a body: {answer:?}"));
+    let status = head.get(9..12).and_then(|status| status.parse().ok()).expect("a status");
+    (status, head.to_ascii_lowercase(), body.to_owned())
+}
+
+#[test]
+fn heads_that_cannot_be_read_are_refused_in_openais_form() {
+    let served = Served::start(&[]);
+    let long = "a".repeat(300_000);
+    let whole = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (bytes, status, code) in [
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), 400, "invalid_request"),
+        ("GET / HTTP/1.1\r\nno colon\r\n\r\n".to_owned(), 400, "invalid_request"),
+        (format!("GET / HTTP/1.1\r\nX: {long}\r\n\r\n"), 431, "request_head_too_large"),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "X: a\r\n".repeat(200)), 431, "request_head_too_large"),
+    ] {
+        let (found, head, body) = exchanged(&served, bytes.as_bytes());
+        let shown: String = bytes.chars().take(40).collect();
+        assert_eq!(found, status, "{shown}: {head}");
+        assert!(head.contains("content-type: application/json") && head.contains("x-request-id: req_"), "{head}");
+        let body: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{shown}: {error}: {body:?}"));
+        assert_eq!(body["error"]["code"], code, "{shown}");
+        // Behind an answer on the same connection, too.
+        let (found, _, rest) = exchanged(&served, format!("{whole}{bytes}").as_bytes());
+        assert_eq!(found, 200, "{shown}");
+        assert!(rest.starts_with("{\"status\":\"ok\"}") && rest.contains(code), "{shown}: {rest}");
+    }
+    let refused = served.get("/metrics").text;
+    assert!(refused.contains("offshoot_responses_total{class=\"4xx\"} 8"), "{refused}");
+}
+
+#[test]
+fn every_response_has_the_id_of_its_request() {
+    let served = served_with_keys(&["one"]);
+    for path in ["/health", "/v1/models", "/nothing", "/"] {
+        let ids = [0; 2].map(|_| served.get(path).header("x-request-id").to_owned());
+        assert!(ids.iter().all(|id| id.starts_with("req_")) && ids[0] != ids[1], "{path}: {ids:?}");
+        let own = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Request-Id: mine-7\r\n\r\n");
+        let (_, head, _) = exchanged(&served, own.as_bytes());
+        assert!(head.contains("x-request-id: mine-7"), "{path}: {head}");
+    }
+}
+
+#[test]
+fn pages_of_allowed_origins_may_read_answers() {
+    let keys = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(keys.path(), "one").expect("it is writable");
+    let keys = ["--api-keys", keys.path().to_str().expect("temporary files have names in UTF-8")];
+    let one = ["--allow-origin", "https://example.org", "--allow-origin", "http://localhost:3000"];
+    let ask = |served: &Served, method: &str, origin: &str| {
+        let asked = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, x-own";
+        let text = format!(
+            "{method} /v1/completions HTTP/1.1\r\nHost: a\r\nOrigin: {origin}\r\n{asked}\r\nConnection: close\r\n\r\n"
+        );
+        let (status, head, _) = exchanged(served, text.as_bytes());
+        (status, head)
+    };
+    let served = Served::start(&[&keys[..], &one].concat());
+    for origin in ["https://example.org", "http://localhost:3000"] {
+        // A preflight has no key; what it asks leave for needs one.
+        let (status, head) = ask(&served, "OPTIONS", origin);
+        assert_eq!(status, 204, "{head}");
+        for line in [
+            &*format!("access-control-allow-origin: {origin}"),
+            "access-control-allow-headers: authorization, x-own",
+            "access-control-allow-methods: get, post, delete",
+            "vary: origin",
+        ] {
+            assert!(head.contains(line), "{line}: {head}");
+        }
+        let (status, head) = ask(&served, "POST", origin);
+        assert_eq!(status, 401, "{head}");
+        assert!(head.contains(&format!("access-control-allow-origin: {origin}")), "{head}");
+    }
+    for origin in ["https://example.com", "https://example.org.evil.com", "null"] {
+        let (status, head) = ask(&served, "OPTIONS", origin);
+        assert!(status == 405 && !head.contains("access-control"), "{origin}: {head}");
+    }
+    let served = Served::start(&[&keys[..], &["--allow-origin", "*"]].concat());
+    let (status, head) = ask(&served, "OPTIONS", "https://anywhere.org");
+    assert!(status == 204 && head.contains("access-control-allow-origin: *"), "{head}");
+    let served = Served::start(&[]);
+    let (status, head) = ask(&served, "OPTIONS", "https://example.org");
+    assert!(status == 405 && !head.contains("access-control"), "nobody is allowed unless it is said: {head}");
+}
+
+#[test]
+fn requests_are_counted_by_how_they_end() {
+    let served = Served::start(&[]);
+    let ask = json!({"prompt": "a", "max_tokens": 1});
+    served.complete(&ask);
+    assert!(
+        std::iter::from_fn({
+            let mut stream = served.stream(&ask);
+            move || stream.next_data()
+        })
+        .count()
+            > 0
+    );
+    served.post("/v1/completions", &json!({"prompt": "a", "max_tokens": "x"})).refused(400);
+    served.post("/v1/chat/completions", &json!({"messages": 1})).refused(400);
+    served.get("/v1/completions").refused(405);
+    served.get("/v1/nothing").refused(404);
+    let mut long = served.stream(&json!({"prompt": "a", "max_tokens": 4000, "ignore_eos": true}));
+    long.next_data().expect("a first chunk");
+    let counts = || {
+        let names = ["total", "answered_total", "refused_total", "cancelled_total"];
+        names.map(|name| served.metric(&format!("offshoot_requests_{name}")))
+    };
+    assert_eq!(counts(), [5.0, 2.0, 2.0, 0.0], "one of them is open");
+    drop(long);
+    served.wait_for("offshoot_requests_cancelled_total", 1.0);
+    assert_eq!(counts(), [5.0, 2.0, 2.0, 1.0]);
+}
+
+/// A prompt is computed again for another salt, and for none.
+#[test]
+fn prompts_of_other_salts_share_nothing() {
+    let served = Served::start(&[]);
+    let computed = || served.metric("offshoot_engine_prompt_tokens_computed_total");
+    let ask = |salt: Option<&str>| {
+        let before = computed();
+        let body = json!({"prompt": QUESTION, "cache_salt": salt, "max_tokens": 4, "ignore_eos": true, "seed": 1});
+        let answer = served.complete(&body);
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_f64().expect("a number");
+        (answer["choices"][0]["text"].clone(), computed() - before, cached)
+    };
+    let (text, whole, _) = ask(None);
+    assert!(whole > 20.0);
+    for salt in [Some("mine"), Some("yours")] {
+        assert_eq!(ask(salt), (text.clone(), whole, 0.0), "{salt:?} for the first time");
+    }
+    for salt in [None, Some("mine"), Some("yours")] {
+        let (same, again, cached) = ask(salt);
+        assert!(same == text && again <= 1.0 && cached >= whole, "{salt:?} again: {again} computed, {cached} cached");
+    }
+    let refused = served.post("/v1/completions", &json!({"prompt": "a", "cache_salt": ""})).refused(400);
+    assert_eq!(refused, ("invalid_value".to_owned(), json!("cache_salt")));
+    // What follows a kept branch has its salt.
+    let kept = json!({"prompt": QUESTION, "cache_salt": "mine", "max_tokens": 4, "ignore_eos": true, "keep": true});
+    let branch = served.complete(&kept)["choices"][0]["branch"].clone();
+    let before = computed();
+    served.complete(&json!({"parent": branch, "max_tokens": 1}));
+    assert!(computed() - before < whole, "it goes on where the branch ended");
+    let other = served.post("/v1/completions", &json!({"parent": branch, "cache_salt": "yours", "max_tokens": 1}));
+    assert_eq!(other.refused(400), ("invalid_value".to_owned(), json!("cache_salt")));
 }
 
 /// A server with these API keys.

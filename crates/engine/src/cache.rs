@@ -9,7 +9,7 @@ use crate::prefix_store::PrefixStore;
 use crate::token_path::{SharedBeginning, position};
 use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId};
 use offshoot_core::mix::IdMap;
-use offshoot_kv::{OutOfPages, PagePool, PathMark, PrefixTree, StatePlace, Window};
+use offshoot_kv::{OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, Window};
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
 
@@ -111,8 +111,8 @@ impl KvCache {
         self.prefix.groups().window().map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
-    /// A segment with whose path the first `upto` tokens of `branch` are known to begin, and the tokens after it.
-    pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (Option<SegmentId>, Cow<'b, [TokenId]>) {
+    /// A path with which the first `upto` tokens of `branch` are known to begin, and the tokens after it.
+    pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (PathStart, Cow<'b, [TokenId]>) {
         let of_sibling = || {
             let (beginning, mark) = self.matched.as_ref()?;
             self.prefix.marked(*mark).filter(|_| branch.tokens.begins_with(beginning))
@@ -124,7 +124,8 @@ impl KvCache {
             "the path of {path:?} is no beginning of branch {}",
             branch.id
         );
-        (path, branch.tokens.slice(end..upto))
+        let start = path.map_or(PathStart::Root(branch.tokens.salt()), PathStart::Behind);
+        (start, branch.tokens.slice(end..upto))
     }
 
     /// Records that `branch` was matched with the path of `segment`.

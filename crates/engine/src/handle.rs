@@ -155,9 +155,9 @@ impl EngineHandle {
     pub fn root_with(&self, tokens: Vec<TokenId>, options: RootOptions) -> Result<BranchId> {
         self.check_prompt(&tokens)?;
         let branch = self.name_branch();
-        let RootOptions { priority, beside, home } = options;
+        let RootOptions { priority, beside, home, salt } = options;
         let place = QueueKey { priority, order: beside.unwrap_or(branch), branch };
-        self.send(Command::Root { place, path: TokenPath::new(tokens), home })?;
+        self.send(Command::Root { place, path: TokenPath::salted(salt, tokens), home })?;
         Ok(branch)
     }
 

@@ -125,11 +125,12 @@ impl Engine {
         pending.turns > STALLED
     }
 
-    /// Whether a branch will have computed these tokens when its work ends.
+    /// Whether a branch without a salt will have computed these tokens when its work ends.
     fn is_computing(&self, tokens: &[TokenId]) -> bool {
         let last = tokens.len() - 1;
         let begins = |branch: &Branch| {
             !branch.rests()
+                && branch.tokens.salt().is_none()
                 && branch.tokens.get(last) == Some(&tokens[last])
                 && *branch.tokens.slice(0..tokens.len()) == *tokens
         };

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use offshoot_core::ids::BranchId;
+use offshoot_kv::CacheSalt;
 
 /// Lower numbers are served earlier; 0 unless something else is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct RootOptions {
     /// Where several replicas serve one handle: the part of its job, and so the replica, that it belongs to. `None`:
     /// the replica is chosen when it begins.
     pub home: Option<usize>,
+    /// Branches of other salts share no cached prefix with it.
+    pub salt: Option<CacheSalt>,
 }
 
 /// Orders branches in the queue: lower keys are admitted first and preempted last.

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::token_counts::{RunCounts, TokenCounts};
 use offshoot_core::ids::TokenId;
+use offshoot_kv::CacheSalt;
 
 /// The position at which so many tokens end.
 pub(super) fn position(tokens: usize) -> u32 {
@@ -79,6 +80,8 @@ struct SharedRun {
 }
 
 pub(crate) struct TokenPath {
+    /// Prompts of other salts share no keys and values with this one, though their tokens are the same.
+    salt: Option<CacheSalt>,
     /// From position 0 on, without gaps; none is empty.
     shared: Arc<[SharedRun]>,
     /// The branch's own tokens, after the shared ones.
@@ -89,15 +92,21 @@ pub(crate) struct TokenPath {
 pub(crate) struct SharedBeginning(Weak<[SharedRun]>);
 
 impl TokenPath {
-    /// A path of given tokens.
+    /// A path of given tokens without a salt.
+    #[cfg(test)]
     pub fn new(tokens: Vec<TokenId>) -> Self {
-        TokenPath { shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
+        Self::salted(None, tokens)
+    }
+
+    /// A path of given tokens.
+    pub fn salted(salt: Option<CacheSalt>, tokens: Vec<TokenId>) -> Self {
+        TokenPath { salt, shared: Arc::default(), own: TokenRun { tokens, ..TokenRun::default() } }
     }
 
     /// A path of the same tokens for another branch. All forks share one copy, which the first of them makes.
     pub fn fork(&mut self) -> Self {
         self.share();
-        TokenPath { shared: self.shared.clone(), own: TokenRun::default() }
+        TokenPath { salt: self.salt, shared: self.shared.clone(), own: TokenRun::default() }
     }
 
     /// Turns the own tokens into a shared run.
@@ -113,6 +122,10 @@ impl TokenPath {
         }
         runs.push(SharedRun { run: Arc::new(own), end });
         self.shared = runs.into();
+    }
+
+    pub fn salt(&self) -> Option<CacheSalt> {
+        self.salt
     }
 
     pub fn len(&self) -> usize {

@@ -1,8 +1,8 @@
 //! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `groups` says which layers share
 //! pages, `page_pool` allocates these, `page_counts` says how many texts will take, `prefix_tree` records which runs of
-//! tokens share them, `forest` is the snapshot of one step, `states` holds what steps do with the states of delta-rule
-//! layers, `prompt_tree` finds what all prompts of a job share, and cuts a job into parts. Keys, values and devices
-//! belong to the backends.
+//! tokens share them, `salt` keeps prompts apart that are to share none, `forest` is the snapshot of one step, `states`
+//! holds what steps do with the states of delta-rule layers, `prompt_tree` finds what all prompts of a job share, and
+//! cuts a job into parts. Keys, values and devices belong to the backends.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
@@ -14,6 +14,7 @@ pub mod page_pool;
 pub mod plan;
 pub mod prefix_tree;
 pub mod prompt_tree;
+mod salt;
 pub mod states;
 
 pub use forest::{Forest, ForestSegment, StepRow};
@@ -27,6 +28,7 @@ pub use prompt_tree::{
     DistinctTokens, PackedPrompts, PromptNode, PromptPart, PromptParts, PromptTree, Prompts, Saving, TokenCosts,
     tokens_in_batches,
 };
+pub use salt::{CacheSalt, PathStart};
 pub use states::StateRun;
 
 use offshoot_core::ids::PageId;

@@ -1,7 +1,7 @@
-//! A file of results that grows by whole lines, each with a key, and is sorted by these at its end. When `append`
-//! returns, the operating system has the complete line. A line that could not be written completely is removed; an
-//! incomplete line of a killed process is removed when the file is opened again. What the lines hold is left to the
-//! callers.
+//! A file of results that grows by whole lines, each with a key, and is sorted by these at its end; of lines with one
+//! key the last is kept. When `append` returns, the operating system has the complete line. A line that could not be
+//! written completely is removed; an incomplete line of a killed process is removed when the file is opened again. What
+//! the lines hold is left to the callers.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -118,12 +118,16 @@ impl SortedLines {
         Self::reopen(&path, file, b"", &mut |_, _| keys.next().ok_or_else(more))
     }
 
-    /// Sorts the lines. The file is replaced atomically or not changed.
+    /// Sorts the lines and keeps the last one of each key. The file is replaced atomically or not changed.
     pub fn sort(mut self) -> Result<()> {
-        if !self.has_others && self.lines.is_sorted_by_key(|line| line.key) {
+        if !self.has_others && self.lines.is_sorted_by(|one, next| one.key < next.key) {
             return self.file.sync_data().map_err(Error::io(&self.path, "force to the disk"));
         }
+        // The order of lines with one key stays that of the file.
         self.lines.sort_by_key(|line| line.key);
+        self.lines.reverse();
+        self.lines.dedup_by_key(|line| line.key);
+        self.lines.reverse();
         self.rewrite()
     }
 
@@ -231,6 +235,20 @@ mod tests {
         assert!(reopen(&path).is_err_and(|error| error.to_string().contains("another process")));
         drop(first);
         assert!(reopen(&path).is_ok());
+    }
+
+    #[test]
+    fn the_last_line_of_a_key_is_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lines.jsonl");
+        let mut lines = create(&path);
+        for (n, text) in [(0, "first"), (1, "only"), (0, "second"), (2, "only"), (2, "again")] {
+            lines.append((0, n), json!({"n": n, "text": text}).to_string()).expect("writable");
+        }
+        lines.sort().expect("writable");
+        let text = fs::read_to_string(&path).expect("readable");
+        let expected = [(0, "second"), (1, "only"), (2, "again")].map(|(n, text)| json!({"n": n, "text": text}));
+        assert_eq!(text, expected.map(|line| format!("{line}\n")).concat());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Runs batches, one after the other, on a thread of its own: the same code as `offshoot batch`, on the server's engine
 //! and behind the requests of its clients. A batch in progress is on disk: after a crash it goes on where it was.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -28,14 +28,13 @@ use offshoot_openai::protocol::files::{
 use offshoot_openai::protocol::{ProtocolLimits, Refusal, RequestReader};
 use offshoot_text::Tokenizer;
 
+use super::attempts::{Attempt, EarlierAttempts, Suspicion, given_up};
 use super::store::{Record, Store};
 
 /// Batches come after the requests of clients.
 const PRIORITY: Priority = Priority(1000);
 /// The answers of a batch, in messages.
 const ANSWERS: &str = "the answers of the batch";
-/// How often a batch is begun without an answer more: one that ends the server each time is not begun at every start.
-const MOST_BEGUN: u32 = 3;
 
 /// What batches are answered with.
 pub struct BatchEngine {
@@ -114,6 +113,17 @@ impl Batches {
         Ok(record.object)
     }
 
+    /// The batches that run or wait, oldest first, at most so many.
+    pub fn open(&self, most: usize) -> Vec<BatchObject> {
+        let ids: Vec<String> = self.ends().keys().cloned().collect();
+        let records = ids.iter().filter_map(|id| self.store.record::<BatchObject>(id).ok());
+        let mut open: Vec<BatchObject> =
+            records.map(|record| record.object).filter(|batch| !batch.status.is_end()).collect();
+        open.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
+        open.truncate(most);
+        open
+    }
+
     fn ends(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<AtomicBool>>> {
         self.ends.lock().expect("nothing panics while it holds the batches")
     }
@@ -146,8 +156,8 @@ impl Runner {
             }
             let end = self.ends.lock().expect("nothing panics while it holds the batches").get(&id).cloned();
             let (Some(end), Ok(_)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
-            let begun = self.store.change::<BatchObject>(&id, |record| record.begun = record.begun.saturating_add(1));
-            match begun.and_then(|record| self.batch(record, &end)) {
+            let record = self.store.record::<BatchObject>(&id);
+            match record.and_then(|record| self.batch(record, &end)) {
                 Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return,
                 Err(error @ Error::EngineStopped { .. }) => {
                     log::warn!("batch {id} and those behind it wait for the next start: {error}");
@@ -166,26 +176,12 @@ impl Runner {
     ///
     /// `Interrupted` and `EngineStopped` leave the batch to the next start.
     fn batch(&self, mut record: Record<BatchObject>, end: &AtomicBool) -> Result<()> {
-        let answered = match record.begun > MOST_BEGUN {
-            true => {
-                let expected = format!("an answer in one of {MOST_BEGUN} attempts");
-                Err(Error::value("the batch", expected, "none: the server or its engine ended each time"))
-            }
-            false => self.answer(&mut record, end),
-        };
+        let answered = self.answer(&mut record, end);
         self.store.count(&self.store.answers_of(&record.object.id));
         let batch = &mut record.object;
         match answered {
-            Ok(()) => batch.enter(BatchStatus::Completed, now()),
-            Err(error @ Error::EngineStopped { .. }) => return Err(error),
-            Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => {
-                // The batch is not why the server stops.
-                record.begun = record.begun.saturating_sub(1);
-                save(&self.store, &mut record)?;
-                return Err(Error::Interrupted);
-            }
-            Err(Error::Interrupted) if is_past(batch) => batch.enter(BatchStatus::Expired, now()),
-            Err(Error::Interrupted) => batch.enter(BatchStatus::Cancelled, now()),
+            Ok(end) => batch.enter(end, now()),
+            Err(error @ (Error::EngineStopped { .. } | Error::Interrupted)) => return Err(error),
             Err(error) => {
                 let failed = BatchError::new(&Refusal::of(&error), None);
                 batch.errors = Some(BatchErrors::new(vec![failed]));
@@ -193,10 +189,43 @@ impl Runner {
             }
         }
         // What was answered is kept, however it ended.
-        self.publish(&mut record)
+        self.publish(&mut record)?;
+        // What is not removed now is at the next start.
+        drop(fs::remove_file(self.store.attempts_of(&record.object.id)));
+        Ok(())
     }
 
-    fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<()> {
+    /// Why an interrupted batch ends; `None`: the server ends, and the batch goes on at the next start.
+    fn early_end(&self, batch: &BatchObject) -> Option<EarlyEnd> {
+        match batch.status {
+            _ if self.stop.load(Ordering::Relaxed) => None,
+            BatchStatus::Cancelling => Some(EarlyEnd::Cancelled),
+            _ if is_past(batch) => Some(EarlyEnd::Expired),
+            // A cancellation is on disk before it interrupts the batch, and may be newer than `batch`.
+            _ => Some(EarlyEnd::Cancelled),
+        }
+    }
+
+    /// Answers the open requests of a batch. Returns the state that the batch is to end in.
+    fn answer(&self, record: &mut Record<BatchObject>, end: &AtomicBool) -> Result<BatchStatus> {
+        let attempts = self.store.attempts_of(&record.object.id);
+        let earlier = EarlierAttempts::read(&attempts)?;
+        earlier.check()?;
+        let attempt = Attempt::begin(&attempts)?;
+        let done = self.answer_open(record, &earlier, &attempt, end);
+        if matches!(done, Err(Error::Interrupted)) {
+            attempt.stopped();
+        }
+        done
+    }
+
+    fn answer_open(
+        &self,
+        record: &mut Record<BatchObject>,
+        earlier: &EarlierAttempts,
+        attempt: &Attempt,
+        end: &AtomicBool,
+    ) -> Result<BatchStatus> {
         let BatchEngine { engine, tokenizer, config, names, limits, origin } = &self.with;
         let input = self.store.bytes_of(&record.object.input_file_id);
         check_unpacked(&input, self.store.most_bytes)?;
@@ -208,6 +237,11 @@ impl Runner {
         let lines = of_endpoint(lines, &record.object.endpoint);
         let out = self.store.answers_of(record.object.id.as_str());
         let mut file = RequestFile::open(lines, &out, true, origin.clone(), &reader)?;
+        attempt.has_read();
+        let Suspicion { groups, given_up: guilty } = earlier.suspicion(file.open_requests());
+        for line in guilty {
+            file.refuse(line, given_up())?;
+        }
         let (answered, refused) = file.counts();
         let counts = RequestCounts { total: all, completed: answered as u64, failed: refused as u64 };
         record.object.request_counts = counts;
@@ -217,12 +251,45 @@ impl Runner {
         save(&self.store, record)?;
         let bytes = fs::metadata(&out).map_err(Error::io(&out, "look at"))?.len();
         self.store.reserve(ANSWERS, &out, bytes)?;
+        if is_past(&record.object) {
+            end.store(true, Ordering::Relaxed);
+        }
         let written = Mutex::new(Written { record, at: now(), bytes });
-        let progress = StoredProgress { store: &self.store, out: &out, written, end };
-        let done = file.answer(engine.clone(), reader, &progress, end);
+        let progress = StoredProgress { store: &self.store, out: &out, attempt, written, end };
+        // A suspected request ends, at worst, what comes after all others.
+        let apart: HashSet<usize> = groups.iter().flatten().copied().collect();
+        let mut answer = |is_wanted: &dyn Fn(usize) -> bool| {
+            file.answer(is_wanted, engine.clone(), reader, &progress, end).map(drop)
+        };
+        let done = answer(&|line| !apart.contains(&line))
+            .and_then(|()| groups.iter().try_for_each(|group| answer(&|line| group.contains(&line))));
+        let early = match done {
+            Err(Error::Interrupted) => self.early_end(&record.object),
+            _ => None,
+        };
+        if let Some(early) = early {
+            self.leave(&mut file, &out, early)?;
+        }
         // Also of a batch that is cut short: its answers stay.
         file.finish()?;
-        done.map(drop)
+        match early {
+            Some(early) => Ok(early.status()),
+            None => done.map(|()| BatchStatus::Completed),
+        }
+    }
+
+    /// Says of each request that is not answered why it will not be, if there is room for that.
+    fn leave(&self, file: &mut RequestFile, out: &Path, early: EarlyEnd) -> Result<()> {
+        let lines = file.unanswered(early.code(), early.message());
+        let more: usize = lines.iter().map(|(_, line)| line.len() + 1).sum();
+        let bytes = fs::metadata(out).map_err(Error::io(out, "look at"))?.len();
+        match self.store.reserve(ANSWERS, out, bytes + more as u64) {
+            Ok(()) => file.leave(lines),
+            Err(error) => {
+                log::warn!("the {} requests that are not answered have no lines: {error}", lines.len());
+                Ok(())
+            }
+        }
     }
 
     /// Puts the answers of a batch into files of their own: those of answered requests, and those of refused ones.
@@ -262,6 +329,37 @@ impl Runner {
     }
 }
 
+/// Why a batch ends before all of its requests are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EarlyEnd {
+    Cancelled,
+    Expired,
+}
+
+impl EarlyEnd {
+    fn status(self) -> BatchStatus {
+        match self {
+            EarlyEnd::Cancelled => BatchStatus::Cancelled,
+            EarlyEnd::Expired => BatchStatus::Expired,
+        }
+    }
+
+    /// OpenAI's `code` of a request that was not answered, and a sentence.
+    fn code(self) -> &'static str {
+        match self {
+            EarlyEnd::Cancelled => "batch_cancelled",
+            EarlyEnd::Expired => "batch_expired",
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            EarlyEnd::Cancelled => "the batch was cancelled before this request was answered",
+            EarlyEnd::Expired => "the batch's completion window ended before this request was answered",
+        }
+    }
+}
+
 /// Refuses the calls of other endpoints than the batch's.
 fn of_endpoint(mut lines: Vec<InputLine>, endpoint: &str) -> Vec<InputLine> {
     for line in &mut lines {
@@ -298,10 +396,9 @@ fn check_unpacked(input: &Path, most: u64) -> Result<()> {
 
 /// Writes a batch to disk; a cancellation that was written meanwhile stays.
 fn save(store: &Store, record: &mut Record<BatchObject>) -> Result<()> {
-    let (begun, object) = (record.begun, record.object.clone());
+    let object = record.object.clone();
     *record = store.change::<BatchObject>(&record.object.id, |kept| {
         let before = std::mem::replace(&mut kept.object, object);
-        kept.begun = begun;
         kept.object.cancelling_at = before.cancelling_at;
         if before.status == BatchStatus::Cancelling && !kept.object.status.is_end() {
             kept.object.status = BatchStatus::Cancelling;
@@ -316,6 +413,7 @@ struct StoredProgress<'a> {
     store: &'a Store,
     /// The file of answers.
     out: &'a Path,
+    attempt: &'a Attempt,
     written: Mutex<Written<'a>>,
     end: &'a AtomicBool,
 }
@@ -329,17 +427,27 @@ struct Written<'a> {
 }
 
 impl AnswerProgress for StoredProgress<'_> {
-    fn sample_done(&self, _tokens: usize) {}
+    fn request_begun(&self, line: usize) {
+        self.attempt.begun(line);
+    }
 
-    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()> {
+    fn sample_done(&self, _tokens: usize) {
+        let written = self.written.lock().expect("nothing panics while it counts");
+        if is_past(&written.record.object) {
+            self.end.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn request_done(&self, line: usize, is_refused: bool, bytes: usize) -> Result<()> {
+        if is_refused {
+            self.attempt.refused(line);
+        }
         let mut written = self.written.lock().expect("nothing panics while it counts");
         let Written { record, at, bytes: all } = &mut *written;
         let counts = &mut record.object.request_counts;
         *if is_refused { &mut counts.failed } else { &mut counts.completed } += 1;
-        // The first answer is written at once: the batch goes on.
-        let is_first = !is_refused && std::mem::take(&mut record.begun) > 0;
         let time = now();
-        if is_first || time > *at {
+        if time > *at {
             *at = time;
             // A state that is not written is written with the next one.
             if let Err(error) = save(self.store, record) {
@@ -412,10 +520,17 @@ mod tests {
 
     /// A file of one request, and a batch of it.
     fn stored(store: &Store) -> String {
+        stored_of(store, &[json!({"prompt": "a", "max_tokens": 1})])
+    }
+
+    /// A file of these requests, which their numbers name, and a batch of it.
+    fn stored_of(store: &Store, bodies: &[Value]) -> String {
         let file = Store::new_id::<FileObject>();
-        let body = json!({"prompt": "a", "max_tokens": 1});
-        let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
-        fs::write(store.bytes_of(&file), format!("{line}\n")).expect("it is writable");
+        let line = |(number, body): (usize, &Value)| {
+            let id = number.to_string();
+            json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body}).to_string() + "\n"
+        };
+        fs::write(store.bytes_of(&file), bodies.iter().enumerate().map(line).collect::<String>()).expect("writable");
         let new = NewBatch { input_file_id: file, endpoint: Endpoint::Completions, metadata: None };
         let batch = BatchObject::new(Store::new_id::<BatchObject>(), new, now());
         let id = batch.id.clone();
@@ -440,6 +555,66 @@ mod tests {
         wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b"))));
         for state in states() {
             assert_eq!(state, (BatchStatus::Completed, 1, None));
+        }
+    }
+
+    fn lines_of(store: &Store, file: Option<String>) -> Vec<Value> {
+        let Some(file) = file else { return Vec::new() };
+        let text = fs::read_to_string(store.bytes_of(&file)).expect("it was published");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    /// Whenever the engine samples after the prompt 9 it stops, and with it what it has not finished.
+    #[test]
+    fn a_request_that_stops_the_engine_is_refused_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+        let bodies: Vec<Value> = (0..30).map(|prompt| json!({"prompt": [prompt], "max_tokens": 1})).collect();
+        let id = stored_of(&store, &bodies);
+        let batch = || store.get::<BatchObject>("me", &id).expect("it is there");
+        let mut starts = 0;
+        while !batch().status.is_end() {
+            starts += 1;
+            assert!(starts < 20, "{:?}", batch());
+            let script = |call: &offshoot_engine::ScriptedCall<'_>| {
+                assert_ne!(call.tokens[0].0, 9, "the engine of this test stops");
+                ScriptedReply::text("b")
+            };
+            wait_for(begin(&store, EngineHandle::scripted(script)));
+        }
+        let batch = batch();
+        assert_eq!((batch.status, batch.errors, starts), (BatchStatus::Completed, None, 8));
+        assert_eq!(batch.request_counts, RequestCounts { total: 30, completed: 29, failed: 1 });
+        let refused = lines_of(&store, batch.error_file_id);
+        assert_eq!((refused.len(), &refused[0]["custom_id"]), (1, &json!("9")));
+        assert_eq!(refused[0]["response"]["body"]["error"]["code"], "server_ended");
+        assert!(!store.attempts_of(&id).exists(), "it is of no more use");
+    }
+
+    #[test]
+    fn what_a_batch_leaves_unanswered_is_in_its_error_file() {
+        for (end, code) in [(BatchStatus::Cancelled, "batch_cancelled"), (BatchStatus::Expired, "batch_expired")] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+            let [sound, wrong] = [json!({"prompt": "a"}), json!({"prompt": "a", "max_tokens": "x"})];
+            let id = stored_of(&store, &[sound.clone(), wrong, sound]);
+            let changed = store.change::<BatchObject>(&id, |record| match end {
+                BatchStatus::Expired => record.object.expires_at = Some(1),
+                _ => record.object.enter(BatchStatus::Cancelling, 1),
+            });
+            changed.expect("it is there");
+            wait_for(begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b").until_cancelled())));
+            let batch = store.get::<BatchObject>("me", &id).expect("it is there");
+            assert_eq!((batch.status, batch.output_file_id), (end, None));
+            assert_eq!(batch.request_counts, RequestCounts { total: 3, completed: 0, failed: 1 });
+            let lines = lines_of(&store, batch.error_file_id);
+            let ids: Vec<&Value> = lines.iter().map(|line| &line["custom_id"]).collect();
+            assert_eq!(ids, ["0", "1", "2"]);
+            assert_eq!(lines[1]["response"]["body"]["error"]["param"], "max_tokens");
+            for line in [&lines[0], &lines[2]] {
+                assert_eq!((&line["response"], &line["error"]["code"]), (&Value::Null, &json!(code)), "{line}");
+                assert!(line["id"].is_string() && line["error"]["message"].is_string(), "{line}");
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use offshoot_openai::protocol::{
 };
 
 use super::batches::now;
+use super::counted::CountedRequest;
 use super::dispatch::{Delivery, Job, OpenTicket, Outbox};
 use super::keys::ClientId;
 use super::random::random_hex;
@@ -32,6 +33,7 @@ pub async fn generate(
     server: Arc<Server>,
     endpoint: Endpoint,
     client: ClientId,
+    counted: CountedRequest,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
@@ -49,9 +51,9 @@ pub async fn generate(
     match request.stream {
         Some(_) => {
             let writer = ChunkWriter::new(request, &head, server.tokenizer.clone());
-            Ok(stream::response(server, ticket, writer))
+            Ok(stream::response(server, ticket, counted, writer))
         }
-        None => whole(server, ticket, request, head).await,
+        None => whole(server, ticket, request, head).await.inspect(|_| counted.answered()),
     }
 }
 
@@ -63,9 +65,16 @@ fn read(
     body: &Map<String, Value>,
 ) -> Result<ProtocolRequest, Refusal> {
     let reader = server.reader();
-    let request = reader.read(endpoint, body)?;
+    let mut request = reader.read(endpoint, body)?;
     let parent = request.parent.as_deref().map(|parent| server.leases.renew(client, parent)).transpose()?;
-    let mut request = reader.encode_after(request, parent.as_deref().unwrap_or_default())?;
+    if let Some(parent) = &parent {
+        if request.salt.is_some() && request.salt != parent.salt {
+            return Err(Refusal::value("cache_salt", "that of the request that kept `parent`, or none", "another one"));
+        }
+        request.salt = parent.salt;
+    }
+    let before = parent.as_ref().map(|parent| &*parent.tokens);
+    let mut request = reader.encode_after(request, before.unwrap_or_default())?;
     request.fit_paths(server.engine.facts())?;
     let repeated = request.repeated();
     match repeated <= MOST_REPEATED {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_core::setting::MAX_KEPT;
 use offshoot_engine::EngineHandle;
+use offshoot_kv::CacheSalt;
 use offshoot_openai::protocol::Refusal;
 
 use super::keys::ClientId;
@@ -26,10 +27,18 @@ pub struct LeaseLimits {
     pub time_to_live: Duration,
 }
 
+/// What a later request continues.
+#[derive(Clone, Debug)]
+pub struct KeptPrompt {
+    pub tokens: Arc<[TokenId]>,
+    /// That of the request that kept it.
+    pub salt: Option<CacheSalt>,
+}
+
 struct Lease {
     client: ClientId,
     branch: BranchId,
-    tokens: Arc<[TokenId]>,
+    kept: KeptPrompt,
     time_to_live: Duration,
     expires: Instant,
 }
@@ -81,19 +90,19 @@ impl Leases {
     }
 
     /// Keeps a branch that was promised. The lease owns it from now on; its id has 128 random bits.
-    pub fn keep(&self, client: ClientId, branch: BranchId, tokens: Arc<[TokenId]>, time_to_live: Duration) -> String {
+    pub fn keep(&self, client: ClientId, branch: BranchId, kept: KeptPrompt, time_to_live: Duration) -> String {
         let id = format!("branch-{}", random_hex::<16>());
         let expires = Instant::now() + time_to_live;
-        self.lock().by_id.insert(id.clone(), Lease { client, branch, tokens, time_to_live, expires });
+        self.lock().by_id.insert(id.clone(), Lease { client, branch, kept, time_to_live, expires });
         id
     }
 
-    /// The tokens of a kept branch, whose time to live begins anew.
-    pub fn renew(&self, client: ClientId, id: &str) -> Result<Arc<[TokenId]>, Refusal> {
+    /// What a kept branch, whose time to live begins anew, has.
+    pub fn renew(&self, client: ClientId, id: &str) -> Result<KeptPrompt, Refusal> {
         let mut kept = self.lock();
         let lease = kept.by_id.get_mut(id).filter(|lease| lease.client == client).ok_or_else(|| unknown(id))?;
         lease.expires = Instant::now() + lease.time_to_live;
-        Ok(lease.tokens.clone())
+        Ok(lease.kept.clone())
     }
 
     /// Ends a lease.
@@ -124,7 +133,7 @@ impl Leases {
         let kept = self.lock();
         let lease = kept.by_id.get(id).filter(|lease| lease.client == client).ok_or_else(|| unknown(id))?;
         let left = lease.expires.saturating_duration_since(Instant::now()).as_secs();
-        Ok(json!({ "id": id, "object": "branch", "tokens": lease.tokens.len(), "expires_in": left }))
+        Ok(json!({ "id": id, "object": "branch", "tokens": lease.kept.tokens.len(), "expires_in": left }))
     }
 
     fn end(&self, kept: &mut Kept, ids: &[String]) {

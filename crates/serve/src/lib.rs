@@ -4,11 +4,15 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod attempts;
 mod batches;
+mod counted;
 pub mod dispatch;
 mod engine_metrics;
+mod exchange;
 mod file_routes;
 mod generate;
+mod head_refusals;
 mod in_path;
 mod keys;
 mod leases;
@@ -48,6 +52,7 @@ use offshoot_text::{AddSpecial, Tokenizer};
 
 use batches::{BatchEngine, Batches, now};
 use dispatch::Dispatcher;
+pub use exchange::{AllowedOrigin, AllowedOrigins};
 use keys::ApiKeys;
 pub use leases::LeaseLimits;
 use leases::Leases;
@@ -132,7 +137,9 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     });
     announce(&server, address)?;
     let stop = interrupt.listen();
-    runtime.block_on(listen::serve(listener, routes::routes(server, options.has_page), connections, stop));
+    let metrics = server.metrics.clone();
+    let routes = routes::routes(server, options.has_page, options.origins.clone());
+    runtime.block_on(listen::serve(listener, routes, connections, metrics, stop));
     // The last client of the dispatcher is gone with the routes.
     thread.join().map_err(|_| Error::Internal("the dispatcher panicked".to_owned()))?;
     drop(pins);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use futures_util::TryFutureExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,6 +16,9 @@ use nix::sys::socket::{setsockopt, sockopt::TcpUserTimeout};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt;
+
+use super::head_refusals::{BodyUnderWay, ClientStream, ConnectionState};
+use super::metrics::ServeMetrics;
 
 /// Longest time in which the head of a request may arrive, from the last response or the connection's beginning.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +46,13 @@ impl Stopping {
 }
 
 /// Serves until `stop` is set, then until every connection has ended.
-pub async fn serve(listener: TcpListener, routes: Router, connections: usize, stop: &AtomicBool) {
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    connections: usize,
+    metrics: Arc<ServeMetrics>,
+    stop: &AtomicBool,
+) {
     let places = Arc::new(Semaphore::new(connections));
     let (stopping, stopped) = watch::channel(false);
     loop {
@@ -53,9 +63,9 @@ pub async fn serve(listener: TcpListener, routes: Router, connections: usize, st
         };
         match accepted {
             (Ok(place), Ok((stream, _))) => {
-                let (routes, stopped) = (routes.clone(), stopped.clone());
+                let (routes, metrics, stopped) = (routes.clone(), metrics.clone(), stopped.clone());
                 tokio::spawn(async move {
-                    connection(stream, routes, stopped).await;
+                    connection(stream, routes, metrics, stopped).await;
                     drop(place);
                 });
             }
@@ -80,25 +90,35 @@ async fn asked_to(stop: &AtomicBool) {
     }
 }
 
-async fn connection(stream: TcpStream, routes: Router, mut stopped: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, routes: Router, metrics: Arc<ServeMetrics>, mut stopped: watch::Receiver<bool>) {
     let patience = u32::try_from(WRITE_PATIENCE.as_millis()).unwrap_or(u32::MAX);
     // Without these the connection works, too.
     let _ = setsockopt(&stream, TcpUserTimeout, &patience);
     let _ = stream.set_nodelay(true);
     let stopping = Stopping(stopped.clone());
+    let state = Arc::new(ConnectionState::default());
+    let of_requests = state.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(stopping.clone());
-        routes.clone().oneshot(request.map(Body::new))
+        let (under_way, response) = (of_requests.begin(), routes.clone().oneshot(request.map(Body::new)));
+        response.map_ok(|response| response.map(|body| BodyUnderWay::new(body, under_way)))
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MOST_HEAD).max_headers(MOST_HEADERS);
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        _ = stopped.wait_for(|stopped| *stopped) => connection.as_mut().graceful_shutdown(),
+    let stream = ClientStream::new(stream, state.clone(), metrics);
+    {
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let has_ended = tokio::select! {
+            _ = connection.as_mut() => true,
+            _ = stopped.wait_for(|stopped| *stopped) => false,
+        };
+        if !has_ended {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
     }
-    let _ = connection.await;
+    state.linger().await;
 }
 
 /// Raises the limit of open files as far as it goes. Returns for how many connections it suffices, at most `wanted`.

@@ -1,9 +1,12 @@
 //! What the server counts, and its text in Prometheus' format. Reading never waits for the engine.
 
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 /// A sum that only grows.
 #[derive(Debug, Default)]
@@ -51,6 +54,45 @@ impl Histogram {
     }
 }
 
+/// The last durations of two minutes.
+#[derive(Debug, Default)]
+pub struct RecentDurations(Mutex<VecDeque<(Instant, Duration)>>);
+
+/// Durations that half and 95 of 100 do not exceed, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p95: f64,
+}
+
+impl RecentDurations {
+    const WINDOW: Duration = Duration::from_secs(120);
+    const MOST: usize = 4096;
+
+    fn note(&self, time: Duration) {
+        let mut recent = self.0.lock().expect("nothing panics while it holds the durations");
+        if recent.len() == Self::MOST {
+            recent.pop_front();
+        }
+        recent.push_back((Instant::now(), time));
+    }
+
+    /// `None`: there was nothing.
+    pub fn quantiles(&self) -> Option<Quantiles> {
+        let mut recent = self.0.lock().expect("nothing panics while it holds the durations");
+        while recent.front().is_some_and(|(at, _)| at.elapsed() > Self::WINDOW) {
+            recent.pop_front();
+        }
+        let mut times: Vec<Duration> = recent.iter().map(|&(_, time)| time).collect();
+        drop(recent);
+        times.sort_unstable();
+        // The smallest that so large a share does not exceed.
+        let quantile = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1));
+        let (p50, p95) = quantile(50).zip(quantile(95))?;
+        Some(Quantiles { p50: p50.as_secs_f64(), p95: p95.as_secs_f64() })
+    }
+}
+
 /// The moment at which it was made.
 #[derive(Debug)]
 struct Beginning(Instant);
@@ -65,10 +107,14 @@ impl Default for Beginning {
 #[derive(Debug, Default)]
 pub struct ServeMetrics {
     started: Beginning,
-    /// Requests for samples that were answered, cancelled by their client, and refused because the queue was full.
-    pub jobs: Counter,
+    /// Requests for samples or scores that came, and by how they ended: answered whole, left by their client before,
+    /// refused for any reason. Those that have not ended are the rest.
+    pub requests: Counter,
+    pub answered: Counter,
     pub cancelled: Counter,
-    pub refused_full: Counter,
+    pub refused: Counter,
+    /// Jobs that the dispatcher has ended with an answer, for the rate.
+    pub jobs: Counter,
     /// HTTP responses, by the first digit of their status.
     pub responses: [Counter; 6],
     pub samples: Counter,
@@ -77,14 +123,27 @@ pub struct ServeMetrics {
     pub prompt_tokens: Counter,
     pub cached_tokens: Counter,
     /// From the arrival of a request to the first token of its stream, to its end, and between two chunks.
-    pub first_token: Histogram,
-    pub job_seconds: Histogram,
+    first_token: Histogram,
+    job_seconds: Histogram,
     pub between_chunks: Histogram,
+    /// As `first_token` and `job_seconds`, of the last two minutes.
+    pub recent_first_tokens: RecentDurations,
+    pub recent_jobs: RecentDurations,
     /// When jobs ended lately, for the rate.
     rate: Mutex<(Beginning, u64, f64)>,
 }
 
 impl ServeMetrics {
+    pub fn note_first_token(&self, after: Duration) {
+        self.first_token.note(after);
+        self.recent_first_tokens.note(after);
+    }
+
+    pub fn note_job(&self, after: Duration) {
+        self.job_seconds.note(after);
+        self.recent_jobs.note(after);
+    }
+
     /// In how many seconds a queue of `waiting` jobs should be half empty, by the rate of the last seconds: from 1
     /// to 60.
     pub fn seconds_per_job(&self, waiting: usize) -> u64 {
@@ -119,9 +178,10 @@ impl ServeMetrics {
             rows.iter().for_each(|(name, help, value)| counter(out, name, help, value.get()));
         };
         let requests = [
-            ("offshoot_requests_total", "Requests for samples that were answered", &self.jobs),
-            ("offshoot_requests_cancelled_total", "Requests whose client left", &self.cancelled),
-            ("offshoot_requests_refused_total", "Requests refused because the queue was full", &self.refused_full),
+            ("offshoot_requests_total", "Requests for samples or scores that came", &self.requests),
+            ("offshoot_requests_answered_total", "Those of them that were answered", &self.answered),
+            ("offshoot_requests_cancelled_total", "Those of them whose client left before", &self.cancelled),
+            ("offshoot_requests_refused_total", "Those of them that were refused, for any reason", &self.refused),
         ];
         counters(out, &requests);
         head("offshoot_responses_total", "HTTP responses by the class of their status", "counter", out);
@@ -161,4 +221,20 @@ fn head(name: &str, help: &str, kind: &str, out: &mut String) {
 
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(out, "{text}").expect("a string takes what is written to it");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_durations_that_were_noted() {
+        let recent = RecentDurations::default();
+        assert_eq!(recent.quantiles(), None);
+        recent.note(Duration::from_secs(7));
+        assert_eq!(recent.quantiles(), Some(Quantiles { p50: 7.0, p95: 7.0 }));
+        (1..=99).for_each(|seconds| recent.note(Duration::from_secs(seconds)));
+        // 7 is there twice.
+        assert_eq!(recent.quantiles(), Some(Quantiles { p50: 49.0, p95: 94.0 }));
+    }
 }

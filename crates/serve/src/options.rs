@@ -8,6 +8,7 @@ use offshoot_launch::EngineOptions;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 
 use super::dispatch::QueueLimits;
+use super::exchange::AllowedOrigins;
 use super::leases::LeaseLimits;
 
 /// The options of `offshoot serve`.
@@ -21,6 +22,8 @@ pub struct ServeOptions {
     pub names: Vec<String>,
     /// A file with one API key per line; `None`: the environment's, or none are asked for.
     pub keys: Option<PathBuf>,
+    /// Origins whose pages may read answers in a browser.
+    pub origins: AllowedOrigins,
     /// Seed of requests without one; `None`: a random one for each.
     pub seed: Option<u64>,
     pub reasoning: Reasoning,

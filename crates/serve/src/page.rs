@@ -1,5 +1,6 @@
-//! The page at `/`, and the events that it draws: what runs, and the memory for keys and values. All viewers share one
-//! look at the engine a second; each has a task, which ends with its connection or when the server is asked to stop.
+//! The page at `/`, and the events that it draws: what runs, how long it takes, and the memory for keys and values. All
+//! viewers share one look at the engine a second; each has a task, which ends with its connection or when the server is
+//! asked to stop.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use offshoot_kv::MappedSegment;
+use offshoot_openai::protocol::files::{BatchObject, RequestCounts};
 use offshoot_openai::protocol::{Refusal, sse};
 
 use super::listen::Stopping;
@@ -33,6 +35,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const MOST_VIEWERS: usize = 32;
 /// Segments of the prefix tree in an event.
 const MOST_SEGMENTS: usize = 400;
+/// Open requests, and batches, in an event.
+const MOST_REQUESTS: usize = 50;
+const MOST_BATCHES: usize = 10;
 /// Characters of a segment's text.
 const MOST_CHARS: usize = 80;
 
@@ -155,8 +160,16 @@ fn write_event(server: &Server) -> Result<Bytes, Refusal> {
         "requests": {
             "open": server.dispatcher.open(),
             "waiting": server.dispatcher.waiting(),
-            "answered": server.metrics.jobs.get(),
+            "answered": server.metrics.answered.get(),
+            "refused": server.metrics.refused.get(),
+            "cancelled": server.metrics.cancelled.get(),
         },
+        "latency": {
+            "request": server.metrics.recent_jobs.quantiles(),
+            "first_token": server.metrics.recent_first_tokens.quantiles(),
+        },
+        "open_requests": server.dispatcher.list(MOST_REQUESTS),
+        "batches": batches(server),
         "branches": { "running": live.running, "waiting": live.waiting, "kept": server.leases.len() },
         "tokens_sampled": metrics.tokens_sampled,
         "kv": {
@@ -176,8 +189,24 @@ fn write_event(server: &Server) -> Result<Bytes, Refusal> {
     Ok(out.into())
 }
 
-/// A segment of the prefix tree, with how its text begins: without it where clients with different keys would see each
-/// other's.
+/// The batches that run or wait, oldest first: without names where they are those of clients with different keys.
+fn batches(server: &Server) -> Vec<Value> {
+    let open = server.batches.iter().flat_map(|batches| batches.open(MOST_BATCHES));
+    let shown = |batch: BatchObject| {
+        let RequestCounts { total, completed, failed } = batch.request_counts;
+        json!({
+            "id": (!server.keys.are_several()).then_some(batch.id),
+            "status": batch.status,
+            "total": total,
+            "completed": completed,
+            "failed": failed,
+        })
+    };
+    open.map(shown).collect()
+}
+
+/// A segment of the prefix tree, with how its text begins: without it where clients with different keys, or those
+/// behind a proxy that gives them salts, would see each other's.
 fn shown(segment: MappedSegment, server: &Server) -> Value {
     let text = || server.tokenizer.decode_with_special(&segment.begin).chars().take(MOST_CHARS).collect::<String>();
     json!({
@@ -188,6 +217,73 @@ fn shown(segment: MappedSegment, server: &Server) -> Value {
         "leases": segment.leases,
         "users": segment.users,
         "is_pinned": segment.is_pinned,
-        "text": (!server.keys.are_several()).then(text),
+        "text": (!server.keys.are_several() && !segment.is_salted).then(text),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Colours of the page by name, from the first `:root` behind `begin`.
+    fn colours(begin: &str) -> Vec<(&'static str, [f64; 3])> {
+        let rules = HTML.split_once(begin).and_then(|(_, rest)| rest.split_once(":root {")?.1.split_once('}'));
+        let named = rules.expect("the page has them").0.split(';').filter_map(|rule| rule.trim().split_once(": #"));
+        let channel = |hex: &str, at: usize| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("a colour"));
+        named.map(|(name, hex)| (name.trim(), [0, 2, 4].map(|at| channel(hex, at) / 255.0))).collect()
+    }
+
+    fn linear(colour: [f64; 3]) -> [f64; 3] {
+        colour.map(|part| if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) })
+    }
+
+    fn sum(weights: [f64; 3], of: [f64; 3]) -> f64 {
+        weights.iter().zip(of).map(|(weight, part)| weight * part).sum()
+    }
+
+    /// Ottosson's OKLab (2020), in which equal distances look about equally large.
+    fn oklab(colour: [f64; 3]) -> [f64; 3] {
+        const CONES: [[f64; 3]; 3] = [
+            [0.412_221_47, 0.536_332_54, 0.051_445_99],
+            [0.211_903_50, 0.680_699_55, 0.107_396_96],
+            [0.088_302_46, 0.281_718_84, 0.629_978_70],
+        ];
+        const LAB: [[f64; 3]; 3] = [
+            [0.210_454_26, 0.793_617_79, -0.004_072_05],
+            [1.977_998_50, -2.428_592_21, 0.450_593_71],
+            [0.025_904_04, 0.782_771_77, -0.808_675_77],
+        ];
+        let cones = CONES.map(|weights| sum(weights, linear(colour)).cbrt());
+        LAB.map(|weights| sum(weights, cones))
+    }
+
+    /// The contrast of WCAG: from 1 to 21.
+    fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
+        let [one, other] = [one, other].map(|colour| sum([0.2126, 0.7152, 0.0722], linear(colour)) + 0.05);
+        one.max(other) / one.min(other)
+    }
+
+    #[test]
+    fn colours_differ_and_texts_can_be_read_in_both_modes() {
+        for begin in ["<style", "(prefers-color-scheme: dark)"] {
+            let colours = colours(begin);
+            let of = |name: &str| colours.iter().find(|(own, _)| *own == name).expect("the page names it").1;
+            // Of areas that lie beside each other.
+            let areas = ["--card", "--cached", "--use1", "--use2", "--use3", "--use4", "--use5", "--pin"];
+            for (at, one) in areas.iter().enumerate() {
+                for other in &areas[at + 1..] {
+                    let squares = oklab(of(one)).into_iter().zip(oklab(of(other))).map(|(a, b)| (a - b).powi(2));
+                    let distance = squares.sum::<f64>().sqrt();
+                    assert!(distance >= 0.09, "{begin}: {one} and {other} are {distance:.3} apart");
+                }
+            }
+            let on = ["--on0", "--on1", "--on2", "--on3", "--on4", "--on5"];
+            let labels = on.iter().zip(&areas[1..]).map(|(text, area)| (*text, *area));
+            let texts = [("--text", "--card"), ("--faint", "--card"), ("--text", "--back"), ("--bad", "--back")];
+            for (text, area) in labels.chain(texts) {
+                let contrast = contrast(of(text), of(area));
+                assert!(contrast >= 4.5, "{begin}: {text} on {area} has the contrast {contrast:.2}");
+            }
+        }
+    }
 }

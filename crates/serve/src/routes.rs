@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, TRANSFER_ENCODING};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -15,7 +15,9 @@ use serde_json::json;
 
 use offshoot_openai::protocol::{Endpoint, Refusal, RefusalKind, tokenizer_info};
 
+use super::counted::CountedRequest;
 use super::engine_metrics;
+use super::exchange::{AllowedOrigins, exchange};
 use super::file_routes;
 use super::generate::generate;
 use super::in_path::InPath;
@@ -26,7 +28,7 @@ use super::reply::{self, Answer, Refused};
 use super::server::{AppState, Server};
 
 /// `has_page`: with the page at `/`.
-pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
+pub fn routes(server: Arc<Server>, has_page: bool, origins: AllowedOrigins) -> Router {
     let (shell, events) = match has_page {
         true => (page::shell(), page::events()),
         false => Default::default(),
@@ -57,7 +59,8 @@ pub fn routes(server: Arc<Server>, has_page: bool) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
         .layer(from_fn(check_coding))
-        .layer(from_fn_with_state(server.clone(), count_response))
+        .layer(from_fn_with_state(server.clone(), count_exchange))
+        .layer(from_fn_with_state(Arc::new(origins), exchange))
         .with_state(server)
 }
 
@@ -88,8 +91,18 @@ async fn check_coding(request: Request, next: Next) -> Response {
     }
 }
 
-async fn count_response(State(server): AppState, request: Request, next: Next) -> Response {
+/// Counts responses, and requests for samples or scores.
+async fn count_exchange(State(server): AppState, mut request: Request, next: Next) -> Response {
+    let is_counted =
+        request.method() == Method::POST && Endpoint::ALL.iter().any(|one| one.path() == request.uri().path());
+    let counted = is_counted.then(|| CountedRequest::new(server.metrics.clone()));
+    if let Some(counted) = &counted {
+        request.extensions_mut().insert(counted.clone());
+    }
     let response = next.run(request).await;
+    if let Some(counted) = counted.filter(|_| !response.status().is_success()) {
+        counted.refused();
+    }
     let class = usize::from(response.status().as_u16() / 100);
     if let Some(count) = server.metrics.responses.get(class) {
         count.add(1);
@@ -99,9 +112,15 @@ async fn count_response(State(server): AppState, request: Request, next: Next) -
 
 /// Answers the requests of an endpoint.
 fn generating(endpoint: Endpoint) -> MethodRouter<Arc<Server>> {
-    post(move |State(server): AppState, client: Extension<ClientId>, headers: HeaderMap, body: Body| async move {
-        generate(server, endpoint, client.0, headers, body).await.map_err(Refused)
-    })
+    post(
+        move |State(server): AppState,
+              client: Extension<ClientId>,
+              counted: Extension<CountedRequest>,
+              headers: HeaderMap,
+              body: Body| async move {
+            generate(server, endpoint, client.0, counted.0, headers, body).await.map_err(Refused)
+        },
+    )
 }
 
 async fn models(State(server): AppState) -> Response {

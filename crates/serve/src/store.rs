@@ -71,14 +71,12 @@ impl Kept for BatchObject {
 pub struct Record<T> {
     /// Whose it is: `ApiKeys::owner`.
     pub owner: String,
-    /// How often a batch was begun since it had its last answer; 0 for files.
-    pub begun: u32,
     pub object: T,
 }
 
 impl<T> Record<T> {
     pub fn new(owner: String, object: T) -> Record<T> {
-        Record { owner, begun: 0, object }
+        Record { owner, object }
     }
 }
 
@@ -112,13 +110,14 @@ impl Lengths {
     }
 }
 
-/// What the names of bytes end with, of uploaded files and of answers that are collected.
+/// What the names of files end with: of uploaded bytes, of answers that are collected, of the records of attempts.
 const BYTES: &str = ".jsonl";
 const ANSWERS: &str = ".answers.jsonl";
+const ATTEMPTS: &str = ".attempts";
 
 impl Store {
-    /// Claims `folder`, and removes what a crash left there: bytes without an object, answers of batches that have
-    /// ended, and files that are half written.
+    /// Claims `folder`, and removes what a crash left there: bytes without an object, answers and attempts of batches
+    /// that have ended, and files that are half written.
     ///
     /// # Errors
     ///
@@ -132,14 +131,16 @@ impl Store {
         }
         let store = Store { folder, most_bytes, changing: Mutex::new(()), lengths: Mutex::default() };
         store.settle::<FileObject>(BYTES, |id| store.path::<FileObject>(id).exists());
-        store.settle::<BatchObject>(ANSWERS, |id| {
+        let is_open = |id: &str| {
             let path = store.path::<BatchObject>(id);
             match store.read::<Record<BatchObject>>(&path) {
                 Ok(record) => !record.object.status.is_end(),
                 // What cannot be read may be mended by hand.
                 Err(_) => path.exists(),
             }
-        });
+        };
+        store.settle::<BatchObject>(ANSWERS, is_open);
+        store.settle::<BatchObject>(ATTEMPTS, is_open);
         Ok(store)
     }
 
@@ -205,6 +206,11 @@ impl Store {
         self.folder.path().join(BatchObject::FOLDER).join(format!("{batch}{ANSWERS}"))
     }
 
+    /// Where a batch notes its attempts.
+    pub fn attempts_of(&self, batch: &str) -> PathBuf {
+        self.folder.path().join(BatchObject::FOLDER).join(format!("{batch}{ATTEMPTS}"))
+    }
+
     fn path<T: Kept>(&self, id: &str) -> PathBuf {
         self.folder.path().join(T::FOLDER).join(format!("{id}.json"))
     }
@@ -218,7 +224,7 @@ impl Store {
     /// Reads an object, changes it and writes it, while no other request can change it. Returns what was written.
     pub fn change<T: Kept>(&self, id: &str, change: impl FnOnce(&mut Record<T>)) -> Result<Record<T>> {
         let _changing = self.changing();
-        let mut record = self.read(&self.path::<T>(id))?;
+        let mut record = self.record(id)?;
         change(&mut record);
         self.write(&record)?;
         Ok(record)
@@ -232,6 +238,11 @@ impl Store {
     fn write<T: Kept>(&self, record: &Record<T>) -> Result<()> {
         let text = serde_json::to_vec(record).expect("keys are strings");
         write_whole(&self.path::<T>(record.object.id()), |file| file.write_all(&text))
+    }
+
+    /// The object that the server itself calls `id`.
+    pub fn record<T: Kept>(&self, id: &str) -> Result<Record<T>> {
+        self.read(&self.path::<T>(id))
     }
 
     /// The object that `owner` calls `id`.
@@ -373,6 +384,7 @@ mod tests {
             store.bytes_of(&lost),
             store.answers_of(&ended.object.id),
             store.answers_of(&Store::new_id::<BatchObject>()),
+            store.attempts_of(&ended.object.id),
         ];
         for path in needed.iter().chain(&spare) {
             std::fs::write(path, "abc").expect("it is writable");

@@ -14,6 +14,7 @@ use futures_util::stream::unfold;
 
 use offshoot_openai::protocol::{ChunkWriter, sse};
 
+use super::counted::CountedRequest;
 use super::dispatch::{Delivery, OpenTicket};
 use super::reply;
 use super::server::Server;
@@ -25,15 +26,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 struct Stream {
     server: Arc<Server>,
     ticket: OpenTicket,
+    counted: CountedRequest,
     writer: ChunkWriter,
     /// When the last chunk was written.
     written: Option<Instant>,
     has_ended: bool,
 }
 
-pub fn response(server: Arc<Server>, ticket: OpenTicket, writer: ChunkWriter) -> Response {
+pub fn response(server: Arc<Server>, ticket: OpenTicket, counted: CountedRequest, writer: ChunkWriter) -> Response {
     server.ticks.open.fetch_add(1, Ordering::Relaxed);
-    let stream = Stream { server, ticket, writer, written: None, has_ended: false };
+    let stream = Stream { server, ticket, counted, writer, written: None, has_ended: false };
     let pieces = unfold(stream, async |mut stream| {
         let piece = stream.next().await?;
         Some((Ok::<Bytes, Infallible>(piece), stream))
@@ -83,10 +85,12 @@ impl Stream {
             Delivery::Done(cached) => {
                 self.writer.set_cached(cached.iter().sum());
                 self.writer.end(out);
+                self.counted.answered();
                 self.has_ended = true;
             }
             Delivery::Refused(refusal) => {
                 sse::fail(&refusal, out);
+                self.counted.refused();
                 self.has_ended = true;
             }
         }

@@ -59,7 +59,7 @@ pub(super) type ChunkName = [u8; 32];
 #[derive(Clone, Debug)]
 pub(super) struct ChunkKey {
     pub identity: Identity,
-    /// The chunk before; the identity itself for the first one.
+    /// The chunk before. For the first one the identity itself, or a hash of it and the prompt's salt.
     pub before: ChunkName,
     pub tokens: Vec<TokenId>,
 }

@@ -4,8 +4,8 @@
 //!
 //! # Chunks
 //! A prompt is cut at multiples of [`CHUNK_TOKENS`]. The name of a chunk is a hash of what it was computed with and of
-//! all tokens up to its end, so a prompt's longest prefix on disk is found by walking from its start. Bytes are those
-//! of the device's pages: what is read has the bits of what was computed.
+//! all tokens up to its end, behind the prompt's salt if it has one, so a prompt's longest prefix on disk is found by
+//! walking from its start. Bytes are those of the device's pages: what is read has the bits of what was computed.
 //!
 //! # States
 //! Of models with delta-rule layers, chunks help where the state after one is on disk too: rows behind it continue from
@@ -349,7 +349,12 @@ impl PrefixStore {
 
 /// The key of the chunk with this number, of a branch with these names of the chunks before it.
 fn key_of(identity: Identity, branch: &Branch, chain: &[ChunkName], chunk: usize) -> ChunkKey {
-    let before = if chunk == 0 { identity } else { chain[chunk - 1] };
+    let before = match (chunk.checked_sub(1), branch.tokens.salt()) {
+        (Some(last), _) => chain[last],
+        (None, None) => identity,
+        // The names of all chunks behind it depend on it, too.
+        (None, Some(salt)) => blake3::hash(&[&identity[..], &salt.0].concat()).into(),
+    };
     let tokens = branch.tokens.slice(chunk * CHUNK_TOKENS..(chunk + 1) * CHUNK_TOKENS).into_owned();
     ChunkKey { identity, before, tokens }
 }

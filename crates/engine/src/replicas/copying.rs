@@ -38,6 +38,10 @@ impl Router {
             return true;
         }
         let Some(record) = self.branches.get(&key.branch) else { return false };
+        // What is copied is found by its tokens alone.
+        if record.path.salt().is_some() {
+            return false;
+        }
         // Tokens that are scored need rows, whether their keys and values are there or not.
         let (given, usable): (&[TokenId], usize) = match &task.extend.continuation {
             Continuation::Given { tokens, logprobs: None } => (tokens, task.prefix.tokens()),

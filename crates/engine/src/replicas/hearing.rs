@@ -114,11 +114,13 @@ impl Router {
         match (record.on, record.home) {
             // A prompt may continue it: the next message of a chat. Prompts of a job have a home.
             (On::Replica(at), None) => {
-                let prefix = Prefix::of(&record.path.all());
+                let prefix = Prefix::of(record.path.salt(), &record.path.all());
                 self.replicas[at].known.note(&prefix);
                 self.replicas[at].begun.note(&prefix);
             }
-            (On::Nowhere, _) if !finish.tokens.is_empty() => record.prefix = Prefix::of(&record.path.all()),
+            (On::Nowhere, _) if !finish.tokens.is_empty() => {
+                record.prefix = Prefix::of(record.path.salt(), &record.path.all())
+            }
             _ => {}
         }
     }

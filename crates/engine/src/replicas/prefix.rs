@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use offshoot_core::ids::TokenId;
 use offshoot_core::mix::{GOLDEN, mix};
+use offshoot_kv::CacheSalt;
 
 /// Tokens of a block; the last one of a path may have fewer.
 pub const BLOCK: usize = 16;
 
-/// A path: the hash of all tokens up to the end of each block.
+/// A path: the hash of its salt and of all tokens up to the end of each block.
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     tokens: usize,
@@ -18,8 +19,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    pub fn of(tokens: &[TokenId]) -> Self {
-        let mut hash = 0u64;
+    pub fn of(salt: Option<CacheSalt>, tokens: &[TokenId]) -> Self {
+        let mut hash = salt.map_or(0, |CacheSalt(salt)| mix(u128::from_le_bytes(salt) as u64));
         let block = |block: &[TokenId]| {
             for token in block {
                 hash = mix(hash.wrapping_add(u64::from(token.0) + 1).wrapping_mul(GOLDEN));
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     fn prefix(text: &str) -> Prefix {
-        Prefix::of(&text.bytes().map(|byte| TokenId(u32::from(byte))).collect::<Vec<_>>())
+        Prefix::of(None, &text.bytes().map(|byte| TokenId(u32::from(byte))).collect::<Vec<_>>())
     }
 
     #[test]

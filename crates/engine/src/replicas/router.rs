@@ -163,7 +163,7 @@ impl Router {
     }
 
     fn root(&mut self, place: QueueKey, path: TokenPath, home: Option<usize>) {
-        let prefix = Prefix::of(&path.all());
+        let prefix = Prefix::of(path.salt(), &path.all());
         let record = BranchRecord { place, path, prefix, home, on: On::Nowhere, is_pin: false, is_known: true };
         self.branches.insert(place.branch, record);
     }

@@ -11,11 +11,13 @@ use offshoot_core::ids::TokenId;
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
     CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, Finish, Hear, Metrics, PoolSize, PrefixStoreOptions,
+    RootOptions,
     StoredPrefixes::{self, Prompts},
 };
+use offshoot_kv::CacheSalt;
 use offshoot_model::Decoder;
 
-use super::bench::{Mode, Shape, finishes, give, length, model, prompt, sample, score, tokenizer};
+use super::bench::{Mode, Shape, draw, finishes, give, key, length, model, params, prompt, sample, score, tokenizer};
 use super::skip::skipped;
 
 const CHUNK: usize = CHUNK_TOKENS;
@@ -141,6 +143,46 @@ fn prompts_share_the_chunks_that_begin_alike(mode: Mode) {
     assert_eq!(tokens(&all), counts(other.len() - 2 * CHUNK, 2 * CHUNK));
     assert_eq!((first, second), (expected.clone(), expected));
     assert_eq!(files(folder.path()).len(), 3);
+}
+
+fn prompts_of_other_salts_share_no_chunks(mode: Mode) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |salt| {
+        let engine = engine(mode, Some(store(folder.path())));
+        let root = engine.root_with(prompt(1, PROMPT), RootOptions { salt, ..RootOptions::default() }).unwrap();
+        let told = finishes(&engine, vec![draw(root, key("item", 0), params(), length(5))]);
+        engine.prune(&[root]);
+        (told, tokens(&engine.metrics().unwrap()))
+    };
+    let salts = [None, Some(CacheSalt([1; 16])), Some(CacheSalt([2; 16]))];
+    let (all, rest) = (counts(PROMPT, 0), counts(PROMPT - 2 * CHUNK, 2 * CHUNK));
+    let first = salts.map(run);
+    assert!(first.iter().all(|told| *told == (first[0].0.clone(), all)), "each is computed: {first:?}");
+    assert_eq!(files(folder.path()).len(), 6);
+    assert_eq!(salts.map(run), first.map(|(told, _)| (told, rest)), "each reads its own");
+}
+
+/// Also of those in progress at once, and of branches that were sampled.
+fn prompts_of_other_salts_share_no_pages(mode: Mode) {
+    let engine = engine(mode, None);
+    let salts = [None, Some(CacheSalt([1; 16])), Some(CacheSalt([2; 16]))];
+    let run = |salts: &[Option<CacheSalt>]| {
+        let root = |&salt| engine.root_with(prompt(1, 99), RootOptions { salt, ..RootOptions::default() }).unwrap();
+        let roots: Vec<_> = salts.iter().map(root).collect();
+        let forks: Vec<_> = roots.iter().flat_map(|&root| engine.fork(root, 2).unwrap()).collect();
+        let extends = (0..).zip(&forks).map(|(at, &fork)| draw(fork, key("item", at % 2), params(), length(5)));
+        let told = finishes(&engine, extends.collect());
+        engine.release(&[roots, forks].concat());
+        told
+    };
+    let computed = || engine.metrics().unwrap().prompt_tokens_computed;
+    let told = run(&salts);
+    assert_eq!(computed(), 3 * 99);
+    assert!(told.chunks(2).all(|of_salt| *of_salt == told[..2]), "a salt changes no sample: {told:?}");
+    assert_eq!(run(&salts), told);
+    assert_eq!(computed(), 3 * 99, "each finds its own prompt again");
+    run(&[Some(CacheSalt([3; 16]))]);
+    assert_eq!(computed(), 4 * 99);
 }
 
 fn prompts_that_part_inside_a_page_are_stored_whole(mode: Mode) {
@@ -509,6 +551,8 @@ in_modes! {
     a_second_engine_reads_what_the_first_computed,
     a_prompt_of_whole_chunks_is_read_to_its_end,
     prompts_share_the_chunks_that_begin_alike,
+    prompts_of_other_salts_share_no_chunks,
+    prompts_of_other_salts_share_no_pages,
     prompts_that_part_inside_a_page_are_stored_whole,
     many_prompts_at_once_are_read_as_they_are_admitted,
     scores_and_given_texts_are_stored_and_read,

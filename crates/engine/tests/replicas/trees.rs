@@ -36,7 +36,7 @@ fn grow(engine: &EngineHandle, rounds: usize, mut dice: Dice) -> BTreeMap<Branch
     for _ in 0..rounds {
         for _ in 0..dice.within(0, 3) {
             let home = dice.one_in(2).then(|| dice.within(0, 4) as usize);
-            let place = RootOptions { priority: Priority(dice.within(0, 2) as i32), beside: None, home };
+            let place = RootOptions { priority: Priority(dice.within(0, 2) as i32), home, ..RootOptions::default() };
             let root = engine.root_with(prompt(&mut dice), place).expect("a prompt");
             resting.push(root);
             if dice.one_in(2) {

@@ -3,7 +3,7 @@
 use super::page_lists::PageLists;
 use super::{FirstKey, PrefixTree, Segment, SegmentState, count};
 use crate::page_pool::OutOfPages;
-use crate::{PagePool, Reach, Window};
+use crate::{CacheSalt, PagePool, PathStart, Reach, Window};
 use offshoot_core::ids::{SegmentId, TokenId};
 
 /// The longest registered prefix of a prompt.
@@ -25,15 +25,20 @@ pub struct PathMark {
     end: u32,
 }
 
+/// The end of the path of `segment`, or the beginning of those with this salt.
+fn continuing(segment: Option<SegmentId>, salt: Option<CacheSalt>) -> PathStart {
+    segment.map_or(PathStart::Root(salt), PathStart::Behind)
+}
+
 impl PrefixTree {
-    /// Registers a whole prompt and returns the segment in which it ends, with a lease for the caller. The longest
-    /// registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment is sealed:
-    /// fork it to sample.
+    /// Registers a whole prompt without a salt and returns the segment in which it ends, with a lease for the caller.
+    /// The longest registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment
+    /// is sealed: fork it to sample.
     ///
     /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
     /// split at the end of the match; its writer continues in the second part, which may be empty.
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
-        self.admit_behind(pool, None, tokens, u32::MAX)
+        self.admit_behind(pool, PathStart::Root(None), tokens, u32::MAX)
     }
 
     /// Registers the tokens of `path` followed by `rest` as `admit` does. The caller has a lease on `path`, or it comes
@@ -42,12 +47,14 @@ impl PrefixTree {
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
-        path: Option<SegmentId>,
+        path: impl Into<PathStart>,
         rest: &[TokenId],
         rows_from: u32,
     ) -> Result<SegmentId, OutOfPages> {
+        let start = path.into();
+        let (path, salt) = (start.segment(), self.salt_of(start));
         let begin = path.map_or(0, |path| self.end(path));
-        let known = self.find(path, rest);
+        let known = self.find(start, rest);
         let known = self.up_to(known, self.readable_end(known.segment, count(known.tokens), rows_from));
         let end = begin + count(rest.len());
         let rest = match known.tokens.checked_sub(begin as usize) {
@@ -66,7 +73,7 @@ impl PrefixTree {
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
             self.registered += 1;
-            end = Some(self.insert(end, SegmentState::Prompt, rest, pages));
+            end = Some(self.insert(end, salt, SegmentState::Prompt, rest, pages));
         }
         let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
@@ -83,10 +90,10 @@ impl PrefixTree {
     pub fn retain_known(
         &mut self,
         pool: &mut PagePool,
-        path: Option<SegmentId>,
+        path: impl Into<PathStart>,
         rest: &[TokenId],
     ) -> Option<SegmentId> {
-        let known = self.find(path, rest);
+        let known = self.find(path.into(), rest);
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);
         Some(end)
@@ -94,25 +101,34 @@ impl PrefixTree {
 
     /// How many leading tokens of `path` and `rest` (see `admit_behind`) are registered, and how many of these are
     /// computed.
-    pub fn known(&self, path: Option<SegmentId>, rest: &[TokenId]) -> (u32, u32) {
-        let known = self.find(path, rest);
+    pub fn known(&self, path: impl Into<PathStart>, rest: &[TokenId]) -> (u32, u32) {
+        let known = self.find(path.into(), rest);
         let matched = count(known.tokens);
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
     /// The segment in which the longest registered prefix of `path` and `rest` (see `admit_behind`) ends, and its
     /// length; `None` if it is empty. The segment may go on after it.
-    pub fn known_path(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
-        let known = self.find(path, rest);
+    pub fn known_path(&self, path: impl Into<PathStart>, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
+        let known = self.find(path.into(), rest);
         known.segment.map(|segment| (segment, count(known.tokens)))
     }
 
-    pub(super) fn find(&self, path: Option<SegmentId>, rest: &[TokenId]) -> Match {
+    fn salt_of(&self, start: PathStart) -> Option<CacheSalt> {
+        match start {
+            PathStart::Root(salt) => salt,
+            PathStart::Behind(segment) => self.at(segment).salt,
+        }
+    }
+
+    pub(super) fn find(&self, start: PathStart, rest: &[TokenId]) -> Match {
+        let (path, salt) = (start.segment(), self.salt_of(start));
         let begin = path.map_or(0, |path| self.end(path)) as usize;
         let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
         let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
         while found.tokens - begin < rest.len()
-            && let Some((child, common)) = self.best_child(found.segment, &rest[found.tokens - begin..])
+            && let Some((child, common)) =
+                self.best_child(continuing(found.segment, salt), &rest[found.tokens - begin..])
         {
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
             if common < self.at(child).len() as usize {
@@ -158,12 +174,12 @@ impl PrefixTree {
         (is_there && self.is_readable(mark.segment)).then_some(mark.segment)
     }
 
-    /// The child of `parent` that shares most leading tokens with `rest` (at least one) and how many; on ties the
-    /// oldest. Several children can match, because forks of one segment may have sampled the same tokens. A child that
-    /// a branch cannot continue after these tokens counts as if it shared none.
-    fn best_child(&self, parent: Option<SegmentId>, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
+    /// The child of what ends at `start` that shares most leading tokens with `rest` (at least one) and how many; on
+    /// ties the oldest. Several children can match, because forks of one segment may have sampled the same tokens. A
+    /// child that a branch cannot continue after these tokens counts as if it shared none.
+    fn best_child(&self, start: PathStart, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
-        let same_first = (parent, first, 0, SegmentId(0))..=(parent, first, u64::MAX, SegmentId(u32::MAX));
+        let same_first = (start, first, 0, SegmentId(0))..=(start, first, u64::MAX, SegmentId(u32::MAX));
         let mut best: Option<(SegmentId, (usize, usize))> = None;
         for &(.., child) in self.by_first.range(same_first) {
             let segment = self.at(child);
@@ -188,7 +204,8 @@ impl PrefixTree {
     /// The key by which `id` is found; `None` if it has no token.
     pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
         let segment = self.at(id);
-        segment.tokens.first().map(|&first| (segment.parent, first, segment.born, id))
+        let start = continuing(segment.parent, segment.salt);
+        segment.tokens.first().map(|&first| (start, first, segment.born, id))
     }
 
     /// Appends `tokens` to `id`, whose slots are reserved already.
@@ -259,6 +276,7 @@ impl PrefixTree {
         lower.unlaid -= unlaid;
         let upper = Segment {
             parent: lower.parent,
+            salt: lower.salt,
             children: 1,
             first_position: lower.first_position,
             tokens,

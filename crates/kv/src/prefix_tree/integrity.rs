@@ -54,6 +54,8 @@ impl PrefixTree {
             "segment {id} begins at {}, its parent ends at {first:?}",
             segment.first_position
         );
+        let has_salt_above = segment.parent.is_none_or(|parent| self.at(parent).salt == segment.salt);
+        ensure!(has_salt_above, "segment {id} has another salt than its parent");
         Ok(())
     }
 

@@ -27,6 +27,8 @@ pub struct MappedSegment {
     pub users: usize,
     /// Whether it is on the path of a pin.
     pub is_pinned: bool,
+    /// Whether its prompts have a salt, and so may be another client's than those of others.
+    pub is_salted: bool,
     /// Its first tokens, 16 at most.
     pub begin: Vec<TokenId>,
 }
@@ -62,6 +64,7 @@ impl PrefixTree {
                 leases: segment.leases as usize,
                 users: segment.users as usize,
                 is_pinned: pinned.contains(&id),
+                is_salted: segment.salt.is_some(),
                 begin: segment.tokens.iter().take(SHOWN).copied().collect(),
             }
         };

@@ -25,6 +25,9 @@
 //! segment, with two exceptions: nothing can match it, and until the token is known or the slot taken back the segment
 //! can neither be forked nor lose its last lease.
 //!
+//! # Salts
+//! Prompts with different salts share nothing: each salt has roots of its own, and a path has the salt of its root.
+//!
 //! # Windows
 //! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are
 //! the same for all groups; a segment has a list of pages for the groups that hold all positions, and one for those
@@ -82,11 +85,11 @@ pub use states::StatePlace;
 pub use usage::Usage;
 use visits::Visits;
 
-use super::{PageGroups, PagePool, Reach};
+use super::{CacheSalt, PageGroups, PagePool, PathStart, Reach};
 use offshoot_core::ids::{SegmentId, TokenId};
 
-/// The key by which a segment is found: its parent, its first token, its birth.
-type FirstKey = (Option<SegmentId>, TokenId, u64, SegmentId);
+/// The key by which a segment is found: what it continues, its first token, its birth.
+type FirstKey = (PathStart, TokenId, u64, SegmentId);
 
 /// The order of eviction: false for segments that are of no use to a match, then by last use.
 type IdleKey = (bool, u64, SegmentId);
@@ -106,6 +109,8 @@ enum SegmentState {
 #[derive(Debug)]
 struct Segment {
     parent: Option<SegmentId>,
+    /// That of its whole path.
+    salt: Option<CacheSalt>,
     /// The number of its children.
     children: u32,
     first_position: u32,
@@ -170,7 +175,7 @@ pub struct Leased {
     pub tokens: usize,
 }
 
-/// All segments: a forest with one radix tree per distinct first token.
+/// All segments: a forest with one radix tree per salt and distinct first token.
 #[derive(Debug)]
 pub struct PrefixTree {
     page_tokens: u32,
@@ -254,7 +259,7 @@ impl PrefixTree {
     /// Opens an empty child at the end of `segment`, with a lease for the caller. Seals `segment`.
     pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
         let at = self.holder(segment, self.end(segment));
-        self.open_child(at)
+        self.open_child(at, self.at(segment).salt)
     }
 
     /// Opens an empty child after the first `position` tokens of the path of `segment`, with a lease for the caller.
@@ -272,14 +277,14 @@ impl PrefixTree {
             true => self.split(pool, id, position),
             false => id,
         });
-        self.open_child(at)
+        self.open_child(at, self.at(segment).salt)
     }
 
-    fn open_child(&mut self, at: Option<SegmentId>) -> SegmentId {
+    fn open_child(&mut self, at: Option<SegmentId>, salt: Option<CacheSalt>) -> SegmentId {
         if let Some(id) = at {
             self.seal(id);
         }
-        let child = self.insert(at, SegmentState::Open, Vec::new(), PageLists::default());
+        let child = self.insert(at, salt, SegmentState::Open, Vec::new(), PageLists::default());
         self.retain(child);
         child
     }
@@ -356,12 +361,13 @@ impl PrefixTree {
         self.clock
     }
 
-    /// Adds a youngest child to `parent`, with no lease and nothing computed. `pages`: those of the groups that hold
-    /// all positions; the caller has taken them, or shared the first ones if the child continues in the last pages of
-    /// `parent`.
+    /// Adds a youngest child to `parent`, which has the same salt, with no lease and nothing computed. `pages`: those
+    /// of the groups that hold all positions; the caller has taken them, or shared the first ones if the child
+    /// continues in the last pages of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
+        salt: Option<CacheSalt>,
         state: SegmentState,
         tokens: Vec<TokenId>,
         pages: PageLists,
@@ -372,6 +378,7 @@ impl PrefixTree {
         self.held.segments += 1;
         let id = self.place(Segment {
             parent,
+            salt,
             children: 0,
             first_position,
             tokens,

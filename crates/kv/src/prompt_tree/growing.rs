@@ -7,6 +7,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_core::mix::IdMap;
 
 use super::Prompts;
+use crate::CacheSalt;
 
 /// Prompts that have arrived, in 4 bytes for each distinct token.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,13 @@ impl DistinctTokens {
             self.children.insert((at, first.0), node);
         }
         shared
+    }
+
+    /// Adds a prompt that shares nothing with those of other salts. Returns what `insert` does.
+    pub fn insert_apart(&mut self, salt: Option<CacheSalt>, prompt: &[TokenId]) -> usize {
+        let Some(salt) = salt else { return self.insert(prompt) };
+        let before = salt.tokens();
+        self.insert(&[&before, prompt].concat()).saturating_sub(before.len())
     }
 
     /// Number of distinct tokens.

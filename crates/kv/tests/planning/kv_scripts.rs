@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, SegmentId, TokenId};
 use offshoot_fixtures::forests::{ForestShape, grow};
-use offshoot_kv::{KvSlot, MOST_KEPT_TOP, PageGroups, PagePool, PrefixTree, Reach, TokenScore, Usage, Window};
+use offshoot_kv::{
+    CacheSalt, KvSlot, MOST_KEPT_TOP, PageGroups, PagePool, PathStart, PrefixTree, Reach, TokenScore, Usage, Window,
+};
 
 use crate::full::some_or_full;
 
@@ -562,6 +564,37 @@ fn a_prompt_that_goes_on_from_a_running_branch_leaves_its_writer_alone() {
     assert_eq!(tree.context(same), tokens("qthought"));
     assert_eq!(tree.context(longer), tokens("qthought and more"));
     tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
+fn prompts_of_other_salts_are_matched_by_their_own_alone() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(40));
+    let starts =
+        [PathStart::Root(None), PathStart::Root(Some(CacheSalt([1; 16]))), PathStart::Root(Some(CacheSalt([2; 16])))];
+    let [plain, mine, yours] = starts;
+    let first = tree.admit(&mut pool, &tokens("question")).unwrap();
+    assert_eq!([plain, mine, yours].map(|start| tree.known(start, &tokens("questions")).0), [8, 0, 0]);
+    let own = tree.admit_behind(&mut pool, mine, &tokens("question"), u32::MAX).unwrap();
+    assert_ne!(first, own);
+    let branch = tree.fork(own);
+    tree.append(&mut pool, branch, &tokens("because")).unwrap();
+    // Splits inside the prompt, and at its very beginning.
+    let middle = tree.fork_at(&mut pool, branch, 5);
+    tree.append(&mut pool, middle, &tokens("x")).unwrap();
+    let begin = tree.fork_at(&mut pool, branch, 0);
+    tree.append(&mut pool, begin, &tokens("new")).unwrap();
+    tree.check_integrity(&pool).unwrap();
+    let lengths = |tree: &PrefixTree, text: &str| starts.map(|start| tree.known(start, &tokens(text)).0);
+    assert_eq!(lengths(&tree, "questionbecause"), [8, 15, 0]);
+    assert_eq!(lengths(&tree, "questx"), [5, 6, 0]);
+    assert_eq!(lengths(&tree, "news"), [0, 3, 0]);
+    // Behind a path its own salt holds.
+    assert_eq!(tree.known(Some(own), &tokens("be")).0, 10);
+    assert_eq!(tree.known(Some(first), &tokens("be")).0, 8);
+    [first, own, branch, middle, begin].into_iter().for_each(|id| tree.release(id));
+    tree.evict(&mut pool, usize::MAX);
+    tree.check_integrity(&pool).unwrap();
+    assert_eq!(pool.free(), 40);
 }
 
 #[test]

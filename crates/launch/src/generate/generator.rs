@@ -11,6 +11,7 @@ use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions, wait};
+use offshoot_kv::CacheSalt;
 
 /// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
 const AHEAD: usize = 4096;
@@ -64,6 +65,8 @@ pub struct BeginOptions {
     pub home: Option<usize>,
     /// Whether the branches of finished samples are not released, but the caller's ([`Generator::take_branch`]).
     pub keep: bool,
+    /// Prompts of other salts share no cached prefix with it.
+    pub salt: Option<CacheSalt>,
 }
 
 /// Samples in flight. Dropping the generator cancels the unfinished ones and releases all of them.
@@ -121,9 +124,9 @@ impl Generator {
     pub fn begin_with(&mut self, prompt: usize, request: &PromptRequest<'_>, options: BeginOptions) -> Result<()> {
         self.check(request)?;
         // Its root is made first, so that it is served first and the samples find the prompt computed.
-        let scored = self.scored_prompt(request, options.home)?;
+        let scored = self.scored_prompt(request, &options)?;
         let first = options.first_sample as u64;
-        let sampled = (first..).zip(self.branches_of(request, options.home)?).map(|(sample, branch)| {
+        let sampled = (first..).zip(self.branches_of(request, &options)?).map(|(sample, branch)| {
             let uniforms = request.uniforms.child(ForkKind::Sample, sample);
             Extend::sampled(branch, request.params, request.stop, uniforms)
         });
@@ -143,8 +146,8 @@ impl Generator {
         if continuations.is_empty() {
             return Err(Error::value("continuations of a context", "at least one", "none"));
         }
-        let branches =
-            self.forks_of(context, continuations.len(), RootOptions { priority, ..RootOptions::default() })?;
+        let place = RootOptions { priority, salt: options.salt, ..RootOptions::default() };
+        let branches = self.forks_of(context, continuations.len(), place)?;
         let scored = branches.into_iter().zip(continuations);
         let scored = scored.map(|(branch, tokens)| Extend::given(branch, tokens.to_vec(), Some(tops))).collect();
         let longest = continuations.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
@@ -198,10 +201,10 @@ impl Generator {
     }
 
     /// A branch per sample.
-    fn branches_of(&self, request: &PromptRequest<'_>, home: Option<usize>) -> Result<Vec<BranchId>> {
+    fn branches_of(&self, request: &PromptRequest<'_>, options: &BeginOptions) -> Result<Vec<BranchId>> {
         match request.n {
             0 => Ok(Vec::new()),
-            n => self.forks_of(request.tokens, n, request.place(home)),
+            n => self.forks_of(request.tokens, n, request.place(options)),
         }
     }
 
@@ -217,10 +220,10 @@ impl Generator {
     }
 
     /// A branch of the prompt's first token that is given the others, if they are to be scored.
-    fn scored_prompt(&self, request: &PromptRequest<'_>, home: Option<usize>) -> Result<Option<Extend>> {
+    fn scored_prompt(&self, request: &PromptRequest<'_>, options: &BeginOptions) -> Result<Option<Extend>> {
         let Some(top) = request.prompt_logprobs else { return Ok(None) };
         let (first, rest) = request.tokens.split_at(request.tokens.len().min(1));
-        let branch = self.engine.root_with(first.to_vec(), request.place(home))?;
+        let branch = self.engine.root_with(first.to_vec(), request.place(options))?;
         Ok(Some(Extend::given(branch, rest.to_vec(), Some(top))))
     }
 

@@ -4,6 +4,7 @@ use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Priority, RootOptions, SamplingParams, Stop, UniformKey};
 
+use super::BeginOptions;
 use crate::OutputTokens;
 
 /// A prompt to sample from, and how.
@@ -41,8 +42,8 @@ impl PromptRequest<'_> {
         self.n + usize::from(self.prompt_logprobs.is_some())
     }
 
-    pub(super) fn place(&self, home: Option<usize>) -> RootOptions {
-        RootOptions { priority: self.priority, beside: None, home }
+    pub(super) fn place(&self, options: &BeginOptions) -> RootOptions {
+        RootOptions { priority: self.priority, beside: None, home: options.home, salt: options.salt }
     }
 
     /// Output tokens of its samples, for a model with `context` positions.

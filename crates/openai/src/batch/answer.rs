@@ -1,4 +1,5 @@
-//! Lines of the output file: each holds a response, or the reason why the request was refused.
+//! Lines of the output file: each holds a response, the reason why the request was refused, or why it was not
+//! answered before its batch ended.
 
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ pub struct BatchAnswer {
 impl BatchAnswer {
     /// As OpenAI's servers answer a request that they refuse.
     pub fn refused(line: &InputLine, refusal: Refusal, origin: &AnswerOrigin) -> Self {
-        let place = format!("{} {:?}", line.index, line.custom_id);
+        let place = place_of(line);
         let request_id = line.call.as_ref().map_or_else(|_| name_of("req_", &place), |call| origin.request_id(call));
         let line = answer_line(&place, line.custom_id.as_deref(), refusal.status(), request_id, refusal.body());
         BatchAnswer { line, refusal: Some(refusal) }
@@ -38,6 +39,26 @@ impl BatchAnswer {
         let line = answer_line(custom_id, Some(custom_id), 200, origin.request_id(call), body);
         BatchAnswer { line, refusal: None }
     }
+}
+
+/// The line of a request that was not answered when its batch ended, for the reason `code`.
+pub fn unanswered(line: &InputLine, code: &str, message: &str) -> Value {
+    json!({
+        "id": refusal_id(line),
+        "custom_id": line.custom_id,
+        "response": null,
+        "error": { "code": code, "message": message },
+    })
+}
+
+/// `id` of the line that refuses `line`.
+pub fn refusal_id(line: &InputLine) -> String {
+    name_of("batch_req_", &place_of(line))
+}
+
+/// Names a line that may have no id of its own.
+fn place_of(line: &InputLine) -> String {
+    format!("{} {:?}", line.index, line.custom_id)
 }
 
 /// `place`: names the line among those of its file.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::answer::BatchAnswer;
+use super::answer::{BatchAnswer, unanswered};
 use super::input::InputLine;
 use super::origin::AnswerOrigin;
 use super::output::BatchOutput;
@@ -48,9 +48,9 @@ impl RequestFile {
         Ok(RequestFile { lines, output, origin, requests })
     }
 
-    /// Requests that are neither answered nor refused.
-    pub fn open_requests(&self) -> usize {
-        self.requests.len()
+    /// Indices of the lines whose requests are neither answered nor refused.
+    pub fn open_requests(&self) -> impl Iterator<Item = usize> {
+        self.requests.iter().map(|request| request.line).filter(|&line| !self.output.has(line))
     }
 
     /// Requests that are answered, and those that are refused.
@@ -68,9 +68,11 @@ impl RequestFile {
         self.requests.iter().map(|request| request.most_tokens).fold(0, usize::saturating_add)
     }
 
-    /// Answers the open requests, until all are answered or `interrupted` is set. Returns the number of tokens sampled.
+    /// Answers the open requests among these lines, until all of them are answered or `interrupted` is set. Returns the
+    /// number of tokens sampled.
     pub fn answer(
         &mut self,
+        is_wanted: impl Fn(usize) -> bool,
         engine: EngineHandle,
         reader: RequestReader<'_>,
         progress: &dyn AnswerProgress,
@@ -78,7 +80,29 @@ impl RequestFile {
     ) -> Result<usize> {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let job = BatchJob { lines: &self.lines, origin: &self.origin, engine, reader, created, progress };
-        job.answer_all(&self.requests, &mut self.output, interrupted)
+        let is_wanted = |request: &&RequestOutline| is_wanted(request.line) && !self.output.has(request.line);
+        let requests: Vec<&RequestOutline> = self.requests.iter().filter(is_wanted).collect();
+        if requests.is_empty() {
+            return Ok(0);
+        }
+        job.answer_all(&requests, &mut self.output, interrupted)
+    }
+
+    /// Refuses the open request of a line.
+    pub fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
+        let answer = BatchAnswer::refused(&self.lines[line], refusal, &self.origin);
+        self.output.write(line, &answer).map(drop)
+    }
+
+    /// The lines that say of each open request why it is not answered; `code` and `message`: the reason.
+    pub fn unanswered(&self, code: &str, message: &str) -> Vec<(usize, String)> {
+        let line = |line: usize| (line, unanswered(&self.lines[line], code, message).to_string());
+        self.open_requests().filter(|&line| !self.output.was_refused(line)).map(line).collect()
+    }
+
+    /// Writes such lines. Their requests stay open.
+    pub fn leave(&mut self, unanswered: Vec<(usize, String)>) -> Result<()> {
+        unanswered.into_iter().try_for_each(|(line, text)| self.output.leave(line, text))
     }
 
     /// Sorts the answers into the order of the input.

@@ -69,7 +69,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let model = name_of_model(&options.model);
     let reader = request::reader(&tokenizer, &folder.config, &model, options.seed);
     let mut file = RequestFile::open(lines, &options.out, options.resume, origin, &reader)?;
-    let open = file.open_requests();
+    let open = file.open_requests().count();
     let kept = file.output.answered();
     let mut sampled = 0;
     if open > 0 {
@@ -81,7 +81,7 @@ pub fn main(options: &BatchOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         let launch = options.engine.launch(ModelSource::folder(&folder)?, Some(&tokenizer), demand);
         let engine = launch.start()?.engine;
         let progress = Progress::new(open);
-        let answered = file.answer(engine, reader, &progress, interrupt.listen());
+        let answered = file.answer(|_| true, engine, reader, &progress, interrupt.listen());
         progress.finish();
         sampled = answered?;
     }

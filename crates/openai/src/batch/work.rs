@@ -30,18 +30,23 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Hears how answering goes on.
 pub trait AnswerProgress: Sync {
+    /// The request on this line of the input is about to be encoded and sampled.
+    fn request_begun(&self, line: usize);
     /// A sample has ended, with so many tokens.
     fn sample_done(&self, tokens: usize);
-    /// A request is answered or refused, which added so many bytes to the file of answers. An error ends the job.
-    fn request_done(&self, is_refused: bool, bytes: usize) -> Result<()>;
+    /// The request on this line is answered or refused, which added so many bytes to the file of answers. An error ends
+    /// the job.
+    fn request_done(&self, line: usize, is_refused: bool, bytes: usize) -> Result<()>;
 }
 
 impl AnswerProgress for Progress {
+    fn request_begun(&self, _line: usize) {}
+
     fn sample_done(&self, tokens: usize) {
         Progress::sample_done(self, tokens);
     }
 
-    fn request_done(&self, _is_refused: bool, _bytes: usize) -> Result<()> {
+    fn request_done(&self, _line: usize, _is_refused: bool, _bytes: usize) -> Result<()> {
         self.item_done();
         Ok(())
     }
@@ -61,7 +66,7 @@ impl BatchJob<'_> {
     /// Returns the number of tokens sampled, or the interrupt or error that ended the job early.
     pub fn answer_all(
         &self,
-        requests: &[RequestOutline],
+        requests: &[&RequestOutline],
         output: &mut BatchOutput,
         interrupted: &AtomicBool,
     ) -> Result<usize> {
@@ -71,12 +76,12 @@ impl BatchJob<'_> {
     /// As `answer_all`; `encode` turns a line into a request, on a separate thread.
     fn answer_encoded(
         &self,
-        requests: &[RequestOutline],
+        requests: &[&RequestOutline],
         output: &mut BatchOutput,
         interrupted: &AtomicBool,
         mut encode: impl FnMut(usize) -> Result<ProtocolRequest, Refusal> + Send,
     ) -> Result<usize> {
-        let places = |of: &RequestOutline| {
+        let places = |of: &&RequestOutline| {
             let line = of.line;
             (0..of.prompts.len()).map(move |prompt| RequestPrompt { line, prompt })
         };
@@ -104,6 +109,7 @@ impl BatchJob<'_> {
                 Some(true) => return Some(NextPrompt { place, request: None }),
                 Some(false) => {}
                 None => {
+                    self.progress.request_begun(line);
                     let encoded = guarded(|| Ok(encode(line))).unwrap_or_else(|error| Err(Refusal::of(&error)));
                     is_accepted[line] = Some(encoded.is_ok());
                     return Some(NextPrompt { place, request: Some(encoded) });
@@ -227,14 +233,15 @@ impl AnswerLoop<'_> {
         }
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
-        let shared = self.seen.insert(prompt.tokens);
+        let salt = open.request.salt;
+        let shared = self.seen.insert_apart(salt, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
         let home = self.order.lock().expect("reading does not panic").home(at);
-        match self.generator.begin_with(at, &prompt, BeginOptions { home, ..BeginOptions::default() }) {
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, ..BeginOptions::default() }) {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;
@@ -246,7 +253,7 @@ impl AnswerLoop<'_> {
     fn refuse(&mut self, line: usize, refusal: Refusal) -> Result<()> {
         let answer = BatchAnswer::refused(&self.work.lines[line], refusal, self.work.origin);
         let bytes = self.output.write(line, &answer)?;
-        self.work.progress.request_done(true, bytes)
+        self.work.progress.request_done(line, true, bytes)
     }
 
     fn handle(&mut self, event: Event<SampleId>) -> Result<()> {
@@ -298,7 +305,7 @@ impl AnswerLoop<'_> {
             Err(refusal) => return self.refuse(line, refusal),
         };
         let bytes = self.output.write(line, &answer)?;
-        work.progress.request_done(false, bytes)
+        work.progress.request_done(line, false, bytes)
     }
 }
 
@@ -362,6 +369,7 @@ mod tests {
             progress: &progress,
         };
         let mut encoded = 0;
+        let outlines: Vec<&RequestOutline> = outlines.iter().collect();
         let tokens = job.answer_encoded(&outlines, &mut output, &AtomicBool::new(false), |line| {
             encoded += 1;
             let patience = Instant::now() + Duration::from_secs(60);

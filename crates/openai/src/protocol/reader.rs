@@ -16,6 +16,7 @@ use super::request::{
 };
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Priority, SamplingParams, Stop};
+use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::TextStart;
 use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
@@ -24,6 +25,7 @@ use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
 const COMPLETION_TOKENS: usize = 16;
 
 /// Reads requests to one model.
+#[derive(Clone, Copy)]
 pub struct RequestReader<'a> {
     pub tokenizer: &'a Tokenizer,
     pub config: &'a ModelConfig,
@@ -118,6 +120,7 @@ impl RequestReader<'_> {
             timeout: fields.seconds("timeout", limits.seconds)?,
             keep,
             parent,
+            salt: salt(&mut fields)?,
         };
         official::take(&mut fields)?;
         fields.finish()?;
@@ -412,6 +415,16 @@ fn text_prompts(
         TextPrompt { text, content, stop, is_unlimited, start, repeated, most_kept: None, choices }
     };
     written.into_iter().map(prompt).collect()
+}
+
+/// `cache_salt`, as vLLM has it.
+fn salt(fields: &mut BodyFields) -> Result<Option<CacheSalt>, Refusal> {
+    let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
+    if salt.is_empty() {
+        return Err(Refusal::value("cache_salt", "a string that is not empty", "an empty one"));
+    }
+    let hash = blake3::hash(salt.as_bytes());
+    Ok(hash.as_bytes().first_chunk().copied().map(CacheSalt))
 }
 
 fn priority(fields: &mut BodyFields, least: i32) -> Result<Option<Priority>, Refusal> {

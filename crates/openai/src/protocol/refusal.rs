@@ -24,12 +24,16 @@ pub enum RefusalKind {
     Conflict = 409,
     /// The body is longer than the server takes.
     TooLarge = 413,
+    /// The path, with its query, is longer than the server takes.
+    PathTooLong = 414,
     /// The body's `Content-Type` is not one that the path takes.
     MediaType = 415,
     /// The body is of the right form, but cannot be processed.
     Unprocessable = 422,
     /// There are too many requests; a later one may be answered.
     TooMany = 429,
+    /// The head of the request is longer than the server takes.
+    HeadTooLarge = 431,
     /// A bug, or a failing device.
     Internal = 500,
     /// Nothing is answered now: the engine has stopped or the server is shutting down.

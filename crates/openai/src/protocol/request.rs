@@ -10,6 +10,7 @@ use super::refusal::Refusal;
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::reasoning::TextStart;
 use offshoot_text::{AddSpecial, SpecialText, TextKind, Tokenizer};
@@ -51,6 +52,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub keep: Option<Keep>,
     /// Id of the kept branch that the prompt follows.
     pub parent: Option<String>,
+    /// Requests of other salts share no cached prefix with it, nor does one without.
+    pub salt: Option<CacheSalt>,
 }
 
 /// What happens to a chat's reasoning.
@@ -289,6 +292,7 @@ impl<P> ProtocolRequest<P> {
             timeout: self.timeout,
             keep: self.keep,
             parent: self.parent,
+            salt: self.salt,
         })
     }
 }

@@ -11,7 +11,7 @@ mod work;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use offshoot_engine::EngineHandle;
 use offshoot_openai::protocol::Refusal;
@@ -21,8 +21,8 @@ use super::metrics::ServeMetrics;
 
 pub use job::{Job, JobId};
 pub use outbox::{Delivery, Outbox};
-pub use shared::QueueLimits;
 use shared::{Command, Shared, stopped};
+pub use shared::{OpenRequest, QueueLimits};
 
 /// The client of the dispatcher's thread, which ends when it is dropped and every job has ended.
 pub struct Dispatcher {
@@ -78,7 +78,6 @@ impl Dispatcher {
         let (waiting, tokens) = (untaken + shared.queued(), shared.prompt_tokens.load(Ordering::Relaxed));
         if waiting >= shared.limits.jobs || tokens >= shared.limits.prompt_tokens {
             shared.untaken.fetch_sub(1, Ordering::AcqRel);
-            shared.metrics.refused_full.add(1);
             return Err(Refusal::queue_full(waiting, shared.metrics.seconds_per_job(waiting)));
         }
         shared.open.fetch_add(1, Ordering::Relaxed);
@@ -95,6 +94,13 @@ impl Dispatcher {
             true => Err(stopped()),
             false => Ok(()),
         }
+    }
+
+    /// The open jobs that came first, oldest first; none once the dispatcher has ended. Waits for its thread.
+    pub fn list(&self, most: usize) -> Vec<OpenRequest> {
+        let (reply, list) = bounded(1);
+        let sent = self.commands.send(Command::List { most, reply });
+        sent.ok().and_then(|()| list.recv().ok()).unwrap_or_default()
     }
 
     /// Jobs that have not ended.

@@ -201,6 +201,7 @@ pub mod tests {
             timeout: None,
             keep: None,
             parent: None,
+            salt: None,
         };
         Job {
             id: JobId(id),

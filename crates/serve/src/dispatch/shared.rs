@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use crossbeam_channel::Sender;
+use serde::Serialize;
+
 use super::job::{Job, JobId};
 use crate::metrics::ServeMetrics;
 use offshoot_openai::protocol::{Refusal, RefusalKind};
@@ -19,6 +22,27 @@ pub struct QueueLimits {
 pub enum Command {
     Submit(Job),
     Cancel(JobId),
+    /// Asks for the open jobs, oldest first, at most so many.
+    List {
+        most: usize,
+        reply: Sender<Vec<OpenRequest>>,
+    },
+}
+
+/// An open job, as the server's page shows it: without its texts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpenRequest {
+    /// "chat" or "completions".
+    pub endpoint: &'static str,
+    pub prompts: usize,
+    pub prompt_tokens: usize,
+    /// Samples and scores that it asks for, and those of them that have not come.
+    pub results: usize,
+    pub left: usize,
+    pub is_stream: bool,
+    pub has_begun: bool,
+    /// Since it came.
+    pub seconds: f64,
 }
 
 /// What the dispatcher and the HTTP tasks both see.

@@ -12,15 +12,15 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::job::{Job, JobId};
 use super::outbox::Delivery;
 use super::queue::{JobQueue, Part};
-use super::shared::{Command, Shared, stopped};
+use super::shared::{Command, OpenRequest, Shared, stopped};
 use crate::keys::ClientId;
-use crate::leases::Leases;
+use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear};
+use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
 use offshoot_kv::DistinctTokens;
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Refusal};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -122,12 +122,30 @@ impl DispatchLoop {
                 self.shared.untaken.fetch_sub(1, Ordering::AcqRel);
             }
             Command::Cancel(job) => {
-                if self.jobs.contains_key(&job) {
-                    self.shared.metrics.cancelled.add(1);
-                    self.drop_job(job);
-                }
+                self.drop_job(job);
             }
+            // Who asked may have gone.
+            Command::List { most, reply } => drop(reply.send(self.list(most))),
         }
+    }
+
+    fn list(&self, most: usize) -> Vec<OpenRequest> {
+        let mut open: Vec<&OpenJob> = self.jobs.values().collect();
+        open.sort_unstable_by_key(|open| open.job.id);
+        let shown = |open: &OpenJob| OpenRequest {
+            endpoint: match open.job.request.endpoint {
+                Endpoint::Chat => "chat",
+                Endpoint::Completions => "completions",
+            },
+            prompts: open.job.request.prompts.len(),
+            prompt_tokens: open.job.prompt_tokens(),
+            results: open.job.results(),
+            left: open.left,
+            is_stream: open.job.request.stream.is_some(),
+            has_begun: !open.parts.is_empty() || open.has_token,
+            seconds: open.arrived.elapsed().as_secs_f64(),
+        };
+        open.into_iter().take(most).map(shown).collect()
     }
 
     fn take(&mut self, job: Arc<Job>) {
@@ -161,8 +179,11 @@ impl DispatchLoop {
         let job = &open.job;
         let time_to_live = job.keep.unwrap_or_default();
         for (prompt, EncodedPrompt { tokens, .. }) in job.request.prompts.iter().enumerate() {
-            let Ok(branch) = self.generator.engine().root(tokens.clone()) else { continue };
-            let lease = self.leases.keep(job.client, branch, tokens.as_slice().into(), time_to_live);
+            let salt = job.request.salt;
+            let place = RootOptions { salt, ..RootOptions::default() };
+            let Ok(branch) = self.generator.engine().root_with(tokens.clone(), place) else { continue };
+            let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt };
+            let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
             job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
@@ -196,21 +217,23 @@ impl DispatchLoop {
                 let continuations: Vec<_> = of.choices.iter().map(|choice| choice.tokens.clone()).collect();
                 let (context, tops, priority) = (&*of.tokens, job.request.choices_top(), job.among_all);
                 let request = ChoicesRequest { context, continuations: &continuations, tops, priority };
-                let options = BeginOptions { keep: job.keep.is_some(), ..BeginOptions::default() };
+                let (keep, salt) = (job.keep.is_some(), job.request.salt);
+                let options = BeginOptions { keep, salt, ..BeginOptions::default() };
                 self.generator.begin_choices(number, &request, options)?;
                 continuations.len()
             }
             true => {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
-                let options = BeginOptions { first_sample: first, hear, keep: job.keep.is_some(), home: None };
+                let (keep, salt) = (job.keep.is_some(), job.request.salt);
+                let options = BeginOptions { first_sample: first, hear, keep, home: None, salt };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
         };
         let open = self.jobs.get_mut(&id).expect("a job is open while it waits");
         if first == 0 {
-            open.cached[prompt] = self.recent.entry(job.client).or_default().add(&of.tokens, self.most_recent);
+            open.cached[prompt] = self.recent.entry(job.client).or_default().add(job, &of.tokens, self.most_recent);
         }
         open.parts.push(number);
         self.parts.insert(number, OpenPart { job: job.clone(), part, left });
@@ -240,7 +263,7 @@ impl DispatchLoop {
             && !std::mem::replace(&mut open.has_token, true)
             && open.job.request.stream.is_some()
         {
-            self.shared.metrics.first_token.note(open.arrived.elapsed());
+            self.shared.metrics.note_first_token(open.arrived.elapsed());
         }
     }
 
@@ -268,9 +291,10 @@ impl DispatchLoop {
                 let prompt = &job.request.prompts[sample.prompt];
                 let own = if is_choice { &prompt.choices[sample.sample].tokens } else { &finish.tokens };
                 let tokens = [&prompt.tokens[..], own].concat();
-                self.recent.entry(job.client).or_default().add(&tokens, self.most_recent);
+                self.recent.entry(job.client).or_default().add(job, &tokens, self.most_recent);
                 open.promised -= 1;
-                Some(self.leases.keep(job.client, branch, tokens.into(), time_to_live))
+                let kept = KeptPrompt { tokens: tokens.into(), salt: job.request.salt };
+                Some(self.leases.keep(job.client, branch, kept, time_to_live))
             }
             (branch, _) => {
                 branch.into_iter().for_each(|branch| self.generator.engine().release(&[branch]));
@@ -291,7 +315,7 @@ impl DispatchLoop {
     fn end(&mut self, id: JobId) {
         let Some(OpenJob { job, arrived, cached, .. }) = self.forget(id) else { return };
         self.shared.metrics.jobs.add(1);
-        self.shared.metrics.job_seconds.note(arrived.elapsed());
+        self.shared.metrics.note_job(arrived.elapsed());
         self.shared.metrics.prompt_tokens.add(job.prompt_tokens() as u64);
         self.shared.metrics.cached_tokens.add(cached.iter().sum::<usize>() as u64);
         job.outbox.put(Delivery::Done(cached));
@@ -407,13 +431,13 @@ struct RecentPrompts {
 }
 
 impl RecentPrompts {
-    /// The number of tokens at the beginning of `prompt` that begin a recent prompt, too. Remembers about `most`
-    /// tokens.
-    fn add(&mut self, prompt: &[TokenId], most: usize) -> usize {
+    /// The number of tokens at the beginning of `prompt`, one of `job`, that begin a recent prompt of the same salt,
+    /// too. Remembers about `most` tokens.
+    fn add(&mut self, job: &Job, prompt: &[TokenId], most: usize) -> usize {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert(prompt)
+        self.tokens.insert_apart(job.request.salt, prompt)
     }
 }
 
