@@ -37,7 +37,7 @@ pub struct JudgeArgs {
     /// "run": ["./main"]}
     #[arg(long, value_name = "LANGUAGE", default_value = "python", value_parser = language)]
     pub language: Language,
-    /// CPU seconds per test (default: the benchmark's)
+    /// Seconds per test, of processor time and by the candidate's clock (default: those of the problems' harness)
     #[arg(long, value_name = "S", value_parser = some_seconds)]
     pub timeout: Option<Duration>,
     /// MiB of memory per candidate (default: the benchmark's, or 2048)
@@ -94,7 +94,7 @@ impl From<JudgeArgs> for JudgeCommand {
             out: args.out,
             format: args.format,
             language: args.language,
-            limits: LimitChanges { cpu: args.timeout, memory_bytes: args.memory.map(|mib| u64::from(mib) << 20) },
+            limits: LimitChanges { time: args.timeout, memory_bytes: args.memory.map(|mib| u64::from(mib) << 20) },
             workers: args.workers.map(usize::from),
             all_tests: args.all_tests,
             ks: args.k.map(each_once),

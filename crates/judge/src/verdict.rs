@@ -16,7 +16,8 @@ pub enum Verdict {
     /// A result is not the expected one.
     #[serde(rename = "WA")]
     WrongAnswer,
-    /// It took more time than [`Limits::cpu`](crate::problem::Limits::cpu), or it hung.
+    /// It took more time than [`Limits::cpu`](crate::problem::Limits::cpu) or
+    /// [`Limits::wall`](crate::problem::Limits::wall), or its reply took the tests as long to read and compare.
     #[serde(rename = "TLE")]
     TimeLimit,
     /// It took more memory than [`Limits::memory_bytes`](crate::problem::Limits::memory_bytes).

@@ -1,17 +1,12 @@
 //! APPS (Hendrycks et al. 2021): programs over standard input and output, or functions called with data.
 
-use std::time::Duration;
-
 use crate::benchmark::fields::{
     FieldResult, RecordFields, check_raw_list, list, raw_list, raw_object, raw_text, text, wrong,
 };
 use offshoot_core::json::RawJson;
 use offshoot_judge::problem::{
-    Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
+    Assembly, CallSuite, CallTest, Compare, FileForm, Limits, Problem, StreamSuite, StreamTest, TestSuite,
 };
-
-/// Seconds per test in APPS's own script.
-const SECONDS: u64 = 4;
 
 /// Its relative tolerance: that of `numpy.allclose`.
 const TOLERANCE: f64 = 1e-5;
@@ -34,7 +29,7 @@ pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
             })
         }
     };
-    let limits = Limits { cpu: Duration::from_secs(SECONDS), ..Limits::default() };
+    let limits = Limits::of(FileForm::Apps);
     Ok(Problem { id: id.to_string(), assembly: Assembly::WithImports, suite, limits })
 }
 

@@ -1,15 +1,10 @@
 //! Benchmarks with samples that define a Python function: HumanEval (Chen et al. 2021), MBPP (Austin et al. 2021) and
 //! EvalPlus's larger tests for both (Liu et al. 2023).
 
-use std::time::Duration;
-
 use crate::benchmark::fields::{FieldResult, RecordFields, check_raw_list, raw_list, wrong};
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
-use offshoot_judge::problem::{Assembly, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
-
-/// EvalPlus's minimum time per test, in seconds; the judge allows more if the reference is slow.
-const EVAL_PLUS_SECONDS: u64 = 4;
+use offshoot_judge::problem::{Assembly, FileForm, Limits, Problem, ReferenceSuite, ScriptSuite, TestSuite};
 
 pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let prompt = fields.text("prompt")?;
@@ -19,7 +14,12 @@ pub(crate) fn human_eval(id: &str, fields: RecordFields) -> FieldResult<Problem>
         code: format!("{}\ncheck({entry})", fields.text("test")?),
         entry: Some(entry.to_string()),
     };
-    Ok(Problem { assembly: Assembly::After(prompt.to_string()), ..Problem::new(id, TestSuite::Script(script)) })
+    Ok(Problem {
+        id: id.to_string(),
+        assembly: Assembly::After(prompt.to_string()),
+        suite: TestSuite::Script(script),
+        limits: Limits::of(FileForm::HumanEval),
+    })
 }
 
 /// Completes a prompt that ends in the head of a function to a program: adds a body, so that functions defined before
@@ -58,7 +58,7 @@ pub(crate) fn mbpp(id: &str, fields: RecordFields) -> FieldResult<Problem> {
     let mut code = fields.optional_texts("test_imports")?;
     code.extend(fields.optional_text("test_setup_code")?.filter(|code| !code.trim().is_empty()));
     code.extend(asserts);
-    Ok(Problem::script(id, code.join("\n")))
+    Ok(Problem { limits: Limits::of(FileForm::Mbpp), ..Problem::script(id, code.join("\n")) })
 }
 
 /// The text and the tests in a docstring, as in BigCode's harness.
@@ -87,7 +87,7 @@ pub(crate) fn eval_plus(id: &str, fields: RecordFields) -> FieldResult<Problem> 
         atol,
         mbpp: id.strip_prefix("Mbpp/").and_then(|number| number.parse().ok()),
     };
-    let limits = Limits { cpu: Duration::from_secs(EVAL_PLUS_SECONDS), ..Limits::default() };
+    let limits = Limits::of(FileForm::EvalPlus);
     let assembly = Assembly::After(prompt.to_string());
     Ok(Problem { assembly, limits, ..Problem::new(id, TestSuite::Reference(reference)) })
 }

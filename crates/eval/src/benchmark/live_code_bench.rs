@@ -2,7 +2,6 @@
 //! as calls.
 
 use std::io::Read as _;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,11 +12,8 @@ use crate::benchmark::pickle;
 use offshoot_core::json::RawJson;
 use offshoot_core::json::describe;
 use offshoot_judge::problem::{
-    Assembly, CallSuite, CallTest, Compare, Limits, Problem, StreamSuite, StreamTest, TestSuite,
+    Assembly, CallSuite, CallTest, Compare, FileForm, Limits, Problem, StreamSuite, StreamTest, TestSuite,
 };
-
-/// Seconds per test in LiveCodeBench's own script.
-const SECONDS: u64 = 6;
 
 /// Limit of one problem's tests; some have over 100 MB.
 const MOST_TEST_BYTES: u64 = 2 << 30;
@@ -41,7 +37,7 @@ pub(crate) fn problem(id: &str, fields: RecordFields) -> FieldResult<Problem> {
         }),
         _ => return Err(wrong("public_test_cases", "tests of one type", "stdin and functional ones")),
     };
-    let limits = Limits { cpu: Duration::from_secs(SECONDS), ..Limits::default() };
+    let limits = Limits::of(FileForm::LiveCodeBench);
     Ok(Problem { id: id.to_string(), assembly: Assembly::WithImports, suite, limits })
 }
 

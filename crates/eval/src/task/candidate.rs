@@ -29,7 +29,7 @@ pub(crate) struct JudgeSettings {
     /// `python`, `cpp`, or commands: {"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}.
     #[schemars(with = "LanguageSetting", extend("x-expected" = "`python`, `cpp`, or an object with `file` and `run`"))]
     language: Option<Value>,
-    /// Seconds of processor time for each test (default: the benchmark's).
+    /// Seconds for each test, of processor time and by the candidate's clock (default: the benchmark's).
     #[schemars(extend("exclusiveMinimum" = 0, "maximum" = 86_400, "x-expected" = "seconds above 0, at most a day"))]
     timeout: Option<f64>,
     /// Memory of a candidate in MiB (default: the benchmark's).
@@ -76,13 +76,14 @@ enum CandidateExtract {
 /// Limits of a user, for all problems; `None`: the benchmark's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LimitChanges {
-    pub cpu: Option<Duration>,
+    /// CPU time and time by the candidate's clock, for each test.
+    pub time: Option<Duration>,
     pub memory_bytes: Option<u64>,
 }
 
 impl LimitChanges {
     pub fn apply(self, limits: &mut Limits) {
-        limits.cpu = self.cpu.unwrap_or(limits.cpu);
+        *limits = self.time.map_or(*limits, |time| limits.within(time));
         limits.memory_bytes = self.memory_bytes.unwrap_or(limits.memory_bytes);
     }
 }
@@ -130,7 +131,7 @@ impl JudgeGrade {
             extract: settings.extract,
             language,
             limits: LimitChanges {
-                cpu: settings.timeout.map(Duration::from_secs_f64),
+                time: settings.timeout.map(Duration::from_secs_f64),
                 memory_bytes: settings.memory_mb.map(|mb| u64::from(mb) << 20),
             },
             checker,

@@ -491,7 +491,7 @@ def run_calls(job):
                 if not any(same_data(found, value) for value in expected):
                     return f"expected {picture(expected[0]) if expected else 'nothing'}, found {picture(found)}"
 
-            yield order["cpu"], test
+            yield order["wall"], test
 
     job.judge_all(tests())
 

@@ -1,16 +1,16 @@
 //! Checkers: long-lived processes that fork a child for each candidate; the tests run in the child. A checker handles
 //! one candidate at a time. It is confined like a candidate, because tests also come from files.
 
-use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::programs::Programs;
 use super::stream::{self, StreamRead};
-use crate::fair_clock::Deadline;
+use crate::fair_clock::{ClockFile, Deadline, Patience};
 use crate::problem::Limits;
 use crate::sandbox::{Running, Sandbox, WorkFolder};
 use offshoot_core::error::{Error, Result};
@@ -20,8 +20,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_MESSAGE: u64 = 1 << 31;
 
 /// A checker serves thousands of candidates: only its memory has a tight limit.
-const LIMITS: Limits =
-    Limits { cpu: Duration::from_secs(1 << 24), memory_bytes: 4 << 30, output_bytes: 1 << 40, processes: 16 };
+const LIMITS: Limits = Limits {
+    cpu: Duration::from_secs(1 << 24),
+    wall: Duration::MAX,
+    memory_bytes: 4 << 30,
+    output_bytes: 1 << 40,
+    processes: 16,
+};
 
 /// The idle checkers.
 #[derive(Debug, Default)]
@@ -39,8 +44,10 @@ impl Checkers {
             }
         }
         let fresh = Checker::start(sandbox, programs)?;
-        fresh.begin(order).map_err(|error| Error::Internal(format!("a checker died at its start: {error}")))?;
-        Ok(fresh)
+        match fresh.begin(order) {
+            Ok(()) => Ok(fresh),
+            Err(_) => Err(Error::Internal("a checker died at its start".to_string())),
+        }
     }
 
     fn pop(&self) -> Option<Checker> {
@@ -52,6 +59,23 @@ impl Checkers {
     pub fn give_back(&self, checker: Checker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(checker);
     }
+}
+
+/// The results of a reference program.
+#[derive(Debug)]
+pub(super) struct ReferenceAnswers {
+    /// Serialised by the checker; only checkers read them.
+    pub written: Vec<u8>,
+    pub took: ReferenceTimes,
+}
+
+/// The time that a reference program took.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ReferenceTimes {
+    /// CPU seconds for each input.
+    pub seconds: Vec<f64>,
+    /// How many of its results are computed again for each candidate.
+    pub again: u32,
 }
 
 /// Why a reference program gave no result.
@@ -79,26 +103,36 @@ impl Checker {
     }
 
     /// Forks a child that runs `order`.
-    fn begin(&self, order: &Value) -> io::Result<()> {
-        self.send(b'J', order.to_string().as_bytes())
+    fn begin(&self, order: &Value) -> Result<(), StreamRead> {
+        self.send(b'J', order.to_string().as_bytes(), &mut self.patience(PATIENCE))
     }
 
-    pub fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        stream::send(self.stream(), kind, payload)
+    /// The clock of its process.
+    pub fn clock(&self) -> Arc<ClockFile> {
+        self.running.clock()
     }
 
-    pub fn receive(&self, patience: Duration) -> StreamRead {
-        let mut deadline = Deadline::after(patience);
-        stream::receive(self.stream(), LONGEST_MESSAGE, &mut || deadline.wait())
+    /// As long as it may take by its own clock.
+    pub fn patience(&self, limit: Duration) -> Deadline {
+        Deadline::new(self.clock(), limit)
+    }
+
+    pub fn send(&self, kind: u8, payload: &[u8], patience: &mut dyn Patience) -> Result<(), StreamRead> {
+        stream::send(self.stream(), kind, payload, patience)
+    }
+
+    pub fn receive(&self, patience: &mut dyn Patience) -> StreamRead {
+        stream::receive(self.stream(), LONGEST_MESSAGE, patience)
     }
 
     /// Ends the child if it still runs. Returns whether the checker can be used again.
     pub fn rest(&self) -> bool {
-        if self.send(b'A', b"").is_err() {
+        let mut patience = self.patience(PATIENCE);
+        if self.send(b'A', b"", &mut patience).is_err() {
             return false;
         }
         loop {
-            match self.receive(PATIENCE) {
+            match self.receive(&mut patience) {
                 StreamRead::Frame { kind: b'Z', .. } => return true,
                 StreamRead::Frame { .. } => {}
                 _ => return false,
@@ -107,12 +141,17 @@ impl Checker {
     }
 
     /// The results of a reference program, each input within `patience`; only for an order of the suite `expect`.
-    pub fn answers(&self, patience: Duration) -> Result<Vec<u8>, ReferenceError> {
+    pub fn answers(&self, patience: Duration) -> Result<ReferenceAnswers, ReferenceError> {
         let mut given = 0;
+        let mut took = ReferenceTimes::default();
         let mut written = Err("its process ends".to_string());
         loop {
-            match self.receive(if given == 0 { PATIENCE } else { patience }) {
+            match self.receive(&mut self.patience(if given == 0 { PATIENCE } else { patience })) {
                 StreamRead::Frame { kind: b'T', .. } => given += 1,
+                StreamRead::Frame { kind: b'S', payload } => match serde_json::from_slice(&payload) {
+                    Ok(times) => took = times,
+                    Err(why) => written = Err(format!("its times are unreadable: {why}")),
+                },
                 StreamRead::Frame { kind: b'E', payload } => written = Ok(payload),
                 StreamRead::Frame { kind: b'F', payload } => {
                     written = Err(String::from_utf8_lossy(&payload).into_owned())
@@ -126,6 +165,6 @@ impl Checker {
                 StreamRead::End | StreamRead::TooLong => break,
             }
         }
-        written.map_err(|why| ReferenceError { given, why })
+        written.map(|written| ReferenceAnswers { written, took }).map_err(|why| ReferenceError { given, why })
     }
 }

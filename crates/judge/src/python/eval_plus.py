@@ -56,8 +56,6 @@ def meant(task, call):
 # A longer result of the reference, in bytes, is not kept but computed again for each candidate.
 MOST_KEPT = 1 << 26
 AGAIN = (TAG, "again")
-# Seconds for the comparison of such a result, in addition to those for the candidate's own.
-COMPARING = 60
 
 
 def reference_of(order):
@@ -80,6 +78,7 @@ def run_expect(job):
         if order["mbpp"] is not None and order["entry"] in NOT_NONE:
             answer = answer is not None
         answers.append(packed_long(answer) if is_long(answer) else pack(answer, foreign))
+    send(b"S", json.dumps({"seconds": seconds, "again": answers.count(AGAIN)}).encode())
     send(b"E", marshal.dumps((answers, seconds), 2))
 
 
@@ -121,10 +120,10 @@ def run_reference(job):
     def tests():
         for text, answer, took in zip(order["inputs"], answers, seconds):
             arguments = own(meant, order["mbpp"], own(data, text))
-            limit = max(order["cpu"], 4 * took)
-            patience = limit
+            limit = max(order["wall"], order["slower"] * took)
+            cpu = max(order["cpu"], order["slower"] * took * order["margin"])
             if answer == AGAIN:
-                patience += COMPARING
+                limit += order["comparing"]
                 expected = own(computed_again, order, own(meant, order["mbpp"], own(data, text)))
             else:
                 expected = unpack(answer, expected_answer)
@@ -134,12 +133,12 @@ def run_reference(job):
                     function.extend(named({order["entry"]}).values())
                 if not function:
                     raise NameError(f"name '{order['entry']}' is not defined")
-                found = call(function[0], arguments, cpu=limit, mutable=False)
+                found = call(function[0], arguments, cpu=cpu, mutable=False)
                 if not compare.same(found, expected, arguments):
                     call_made = f"{order['entry']}({', '.join(map(picture, arguments))})"
                     return f"{call_made}: expected {picture(expected)}, found {picture(found)}"
 
-            yield patience, test
+            yield limit, test
 
     job.judge_all(tests())
 

@@ -29,24 +29,25 @@ pub(super) struct CheckedTests<'a> {
     pub count: usize,
     /// Whether those after the first failed one are run, too.
     pub all: bool,
-    /// The limits of one test. Loading the program before the first test has the same limits.
+    /// The limits of one test.
     pub each: Limits,
-    /// Longest wall-clock time between two messages of the tests.
+    /// The time of loading the program, before the first test.
+    pub loading: Duration,
+    /// The limits of a process that loads the program and runs all tests.
+    pub whole: Limits,
+    /// Longest time between two messages of the tests, other than on a reply.
     pub patience: Duration,
 }
+
+/// To read and compare one reply, tests may take as long as the candidate for the test. All replies of a test together
+/// may take this many times as long: tests may compute between their calls.
+const READING_IN_ALL: u32 = 10;
 
 impl CheckedTests<'_> {
     /// In bytes: the output limit, or twice what the reference answers to all inputs if that is more.
     fn longest_reply(&self) -> u64 {
         let answered = self.answers.map_or(0, |answers| answers.len() as u64);
         self.each.output_bytes.max(2 * answered)
-    }
-
-    /// The limits of a process that runs all tests.
-    fn whole(&self) -> Limits {
-        let runs = u32::try_from(self.count).unwrap_or(u32::MAX);
-        let runs = if self.count > 1 { runs.saturating_add(1) } else { 1 };
-        Limits { cpu: self.each.cpu.saturating_mul(runs), ..self.each }
     }
 }
 
@@ -96,7 +97,7 @@ enum ConversationEnd {
     /// A test exceeded its limit of wall-clock time.
     TimeOut,
     /// The tests' process died or hangs; the checker cannot be used again.
-    TestsFailed(Verdict, &'static str),
+    TestsFailed(Verdict, String),
 }
 
 impl PythonJudging<'_> {
@@ -122,14 +123,16 @@ impl PythonJudging<'_> {
         self.tests.order["nonce"] = json!(nonce);
         self.tests.order["first"] = json!(judgement.tests.len());
         let folder = self.sandbox.folder()?;
-        let candidate = self.programs.start_runner(self.sandbox, folder.path(), self.tests.whole())?;
+        let candidate = self.programs.start_runner(self.sandbox, folder.path(), self.tests.whole)?;
         let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
         let mut talk = Conversation {
+            clock: Deadline::new(candidate.clock(), self.tests.whole.wall),
+            reading: Deadline::new(checker.clock(), Duration::MAX),
+            test: self.tests.each.wall,
             candidate,
             checker,
             nonce,
             most: self.tests.longest_reply(),
-            clock: CandidateClock { whole: Deadline::after(self.tests.whole().wall()), test: None },
             loaded: false,
             verdicts: &mut judgement.tests,
         };
@@ -153,7 +156,7 @@ impl PythonJudging<'_> {
             }
             ConversationEnd::Done => return Ok(true),
             ConversationEnd::Decided(verdict, message) => (verdict, message),
-            ConversationEnd::TestsFailed(verdict, message) => (verdict, message.to_string()),
+            ConversationEnd::TestsFailed(verdict, message) => (verdict, message),
             ConversationEnd::TimeOut => (Verdict::TimeLimit, Limit::Time.passed(&self.tests.each)),
             ConversationEnd::CandidateEnded => end_verdict(&ended, &self.tests.each),
         };
@@ -170,47 +173,28 @@ struct Conversation<'a> {
     nonce: String,
     /// The longest message of the candidate, in bytes.
     most: u64,
-    clock: CandidateClock,
+    /// The time of the candidate's turns: together, and of its loading or the running test.
+    clock: Deadline,
+    /// The time of reading and comparing replies: of the running test's, and of one.
+    reading: Deadline,
+    /// The limit of the running test.
+    test: Duration,
     loaded: bool,
     verdicts: &'a mut Vec<TestVerdict>,
-}
-
-/// Counts the time in which a candidate is waited for.
-struct CandidateClock {
-    whole: Deadline,
-    /// The deadline of the program's loading, or of the running test, where each test has its own limit.
-    test: Option<Deadline>,
-}
-
-impl CandidateClock {
-    /// Call it before a candidate is waited for: the time since the last wait does not count.
-    fn resume(&mut self) {
-        self.whole.resume();
-        self.test.iter_mut().for_each(Deadline::resume);
-    }
-
-    fn begin(&mut self, cpu: Duration, each: &Limits) {
-        self.test = Some(Deadline::after(Limits { cpu, ..*each }.wall()));
-    }
-
-    /// See [`stream::Patience`].
-    fn wait(&mut self) -> Option<Duration> {
-        let whole = self.whole.wait()?;
-        self.test.as_mut().map_or(Some(whole), |test| test.wait().map(|left| left.min(whole)))
-    }
 }
 
 impl Conversation<'_> {
     fn hold(&mut self, program: &str, tests: &CheckedTests) -> Result<ConversationEnd> {
         if let Some(answers) = tests.answers {
             // A dead checker is noticed at the next read.
-            let _ = self.checker.send(b'V', answers);
+            let _ = self.checker.send(b'V', answers, &mut self.checker.patience(PATIENCE));
         }
-        self.clock.begin(tests.each.cpu, &tests.each);
+        self.clock.begin_part(tests.loading);
         let end = self.load(program);
-        self.clock.test = None;
+        self.clock.end_part();
+        self.begin_reading();
         // Whatever the tests do before they ask the candidate for anything is their own doing.
-        let mut next = self.checker.receive(PATIENCE);
+        let mut next = self.checker.receive(&mut self.checker.patience(PATIENCE));
         match (&next, end) {
             (StreamRead::Frame { kind: b'F', payload }, _) => {
                 return Err(cannot_run(&String::from_utf8_lossy(payload)));
@@ -226,11 +210,11 @@ impl Conversation<'_> {
             let (kind, payload) = match next {
                 StreamRead::Frame { kind, payload } => (kind, payload),
                 StreamRead::TimeOut => {
-                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish"));
+                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".into()));
                 }
                 StreamRead::End | StreamRead::TooLong => {
                     let died = "the process that runs the tests has died";
-                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, died));
+                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, died.into()));
                 }
             };
             match kind {
@@ -238,10 +222,17 @@ impl Conversation<'_> {
                     if let Some(end) = self.relay(&payload) {
                         return Ok(end);
                     }
+                    next = match self.read_reply() {
+                        Ok(word) => word,
+                        Err(end) => return Ok(end),
+                    };
+                    continue;
                 }
                 b'T' => {
                     let begins: TestBegins = parse_message(&payload)?;
-                    self.clock.begin(Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX), &tests.each);
+                    self.test = Duration::try_from_secs_f64(begins.seconds).unwrap_or(Duration::MAX);
+                    self.clock.begin_part(self.test);
+                    self.begin_reading();
                 }
                 b'V' => {
                     let CheckerVerdict { nonce, verdict, message } = parse_message(&payload)?;
@@ -263,10 +254,10 @@ impl Conversation<'_> {
                 // The child ended without a message: it crashed or ran out of memory.
                 _ => {
                     let crash = "the tests crash on what the candidate returns";
-                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, crash));
+                    return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, crash.into()));
                 }
             }
-            next = self.checker.receive(tests.patience);
+            next = self.checker.receive(&mut self.checker.patience(tests.patience));
         }
     }
 
@@ -284,10 +275,8 @@ impl Conversation<'_> {
     /// Sends a frame to the candidate and receives its answer.
     fn ask(&mut self, kind: u8, payload: &[u8]) -> StreamRead {
         let stream = self.candidate.channel().expect("a candidate is started with a channel");
-        self.clock.resume();
-        let patience = &mut || self.clock.wait();
-        match stream::send_within(stream, kind, payload, patience) {
-            Ok(()) => stream::receive(stream, self.most, patience),
+        match stream::send(stream, kind, payload, &mut self.clock) {
+            Ok(()) => stream::receive(stream, self.most, &mut self.clock),
             Err(why) => why,
         }
     }
@@ -304,8 +293,31 @@ impl Conversation<'_> {
                 format!("its reply is not plain data: it {why}"),
             ));
         }
-        let _ = self.checker.send(kind, &payload);
-        None
+        self.reading.begin_part(self.test);
+        match self.checker.send(kind, &payload, &mut self.reading) {
+            Err(StreamRead::TimeOut) => Some(self.reply_takes_too_long()),
+            _ => None,
+        }
+    }
+
+    /// Begins to count the time that replies in this test take.
+    fn begin_reading(&mut self) {
+        self.reading.end_part();
+        self.reading.begin_whole(self.test.saturating_mul(READING_IN_ALL));
+    }
+
+    /// The checker's next word after a reply, which the candidate may have made to be slow to read or to compare.
+    fn read_reply(&mut self) -> Result<StreamRead, ConversationEnd> {
+        match self.checker.receive(&mut self.reading) {
+            StreamRead::TimeOut => Err(self.reply_takes_too_long()),
+            word => Ok(word),
+        }
+    }
+
+    fn reply_takes_too_long(&self) -> ConversationEnd {
+        let seconds = self.test.as_secs_f64();
+        let message = format!("its reply takes longer than {seconds} s to be read and compared");
+        ConversationEnd::TestsFailed(Verdict::TimeLimit, message)
     }
 
     fn same(&self, nonce: &str) -> Result<()> {

@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::checker::{Checkers, ReferenceError};
+use self::checker::{Checkers, PATIENCE, ReferenceAnswers, ReferenceError, ReferenceTimes};
 use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
 use super::sandbox::Sandbox;
 use super::toolchain::Interpreter;
 use super::verdict::Judgement;
+use crate::limits::with_margin;
 use crate::problem::{CallSuite, Limits, ReferenceSuite, ScriptSuite};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::RawJson;
@@ -31,7 +32,17 @@ use offshoot_core::json::RawJson;
 const KEPT_ANSWERS: usize = 16;
 
 /// A reference may take this many times a candidate's time limit per input.
-const REFERENCE_SLOWER: u32 = 10;
+const REFERENCE_SLOWER: u32 = 30;
+
+/// EvalPlus's rules of time: a test may take so many times what the reference takes ...
+const TIMES_THE_REFERENCE: f64 = 4.0;
+/// ... loading and all tests of a list no longer than this, unless one test may ...
+const MOST_IN_ALL: Duration = Duration::from_secs(60);
+/// ... and what is added to that.
+const BESIDE_TESTS: Duration = Duration::from_secs(2);
+
+/// Time for the comparison of a result that the reference computes again for each candidate.
+const COMPARING: Duration = Duration::from_secs(60);
 
 /// Judges Python candidates; shared by the judging threads.
 #[derive(Debug)]
@@ -47,8 +58,7 @@ pub struct Python {
 #[derive(Debug)]
 struct Answers {
     key: blake3::Hash,
-    /// Serialised by the checker; only checkers read them.
-    written: Vec<u8>,
+    reference: ReferenceAnswers,
 }
 
 impl Python {
@@ -67,8 +77,9 @@ impl Python {
     pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
         let ScriptSuite { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
-        let (each, patience) = (limits, limits.wall());
-        self.run(sandbox, program, CheckedTests { order, answers: None, count: 1, all: false, each, patience })
+        let (each, whole, loading, patience) = (limits, limits, limits.wall, PATIENCE);
+        let tests = CheckedTests { order, answers: None, count: 1, all: false, each, loading, whole, patience };
+        self.run(sandbox, program, tests)
     }
 
     /// `limits` apply to each test, of which `all` are run; loading the program counts as a test.
@@ -87,15 +98,19 @@ impl Python {
         let tests: Vec<_> = tests.collect();
         let count = tests.len();
         let order = json!({
-            "suite": "calls", "function": calls.function, "tests": tests, "cpu": limits.cpu.as_secs_f64(), "all": all,
+            "suite": "calls", "function": calls.function, "tests": tests, "all": all,
+            "wall": limits.wall.as_secs_f64(), "cpu": limits.most_cpu().as_secs_f64(),
         });
-        let (each, patience) = (limits, limits.wall());
-        self.run(sandbox, program, CheckedTests { order, answers: None, count, all, each, patience })
+        let runs = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
+        let whole = Limits { cpu: limits.cpu.saturating_mul(runs), wall: limits.wall.saturating_mul(runs), ..limits };
+        let (each, loading, patience) = (limits, limits.wall, PATIENCE);
+        let tests = CheckedTests { order, answers: None, count, all, each, loading, whole, patience };
+        self.run(sandbox, program, tests)
     }
 
     /// EvalPlus's two lists of tests, one after the other. `limits` apply to each test, or four times the reference's
-    /// time if that is more; loading the program counts as a test. Fails with [`Error::Unjudgeable`] if the reference
-    /// program fails.
+    /// time if that is more; loading the program and all tests of a list have the time that EvalPlus gives them
+    /// together. Fails with [`Error::Unjudgeable`] if the reference program fails.
     pub fn reference(
         &self,
         sandbox: &Sandbox,
@@ -104,7 +119,7 @@ impl Python {
         limits: Limits,
         all: bool,
     ) -> Result<Judgement> {
-        let patience = Limits { cpu: limits.cpu.saturating_mul(REFERENCE_SLOWER), ..limits }.wall();
+        let patience = limits.wall.saturating_mul(REFERENCE_SLOWER);
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
         // Both are needed before judging.
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
@@ -112,10 +127,16 @@ impl Python {
             let order = json!({
                 "suite": "reference", "program": reference.program, "entry": reference.entry,
                 "inputs": texts(inputs), "mbpp": reference.mbpp, "atol": reference.atol,
-                "cpu": limits.cpu.as_secs_f64(), "all": all,
+                "wall": limits.wall.as_secs_f64(), "cpu": limits.most_cpu().as_secs_f64(), "all": all,
+                "slower": TIMES_THE_REFERENCE, "margin": with_margin(Duration::from_secs(1)).as_secs_f64(),
+                "comparing": COMPARING.as_secs_f64(),
             });
-            let (answers, count) = (Some(&answers.written[..]), inputs.len());
-            self.run(sandbox, program, CheckedTests { order, answers, count, all, each: limits, patience })
+            let ReferenceAnswers { written, took } = &answers.reference;
+            let loading = reference_whole(took, limits);
+            let (each, whole, patience) = (limits, limits.within(loading), patience.max(PATIENCE));
+            let (answers, count) = (Some(&written[..]), inputs.len());
+            let tests = CheckedTests { order, answers, count, all, each, loading, whole, patience };
+            self.run(sandbox, program, tests)
         };
         Ok(on(&reference.base, &of_base)?.joined(on(&reference.plus, &of_plus)?))
     }
@@ -147,7 +168,7 @@ impl Python {
             return Ok(answers.clone());
         }
         let checker = self.checkers.begin(sandbox, &self.programs, &order)?;
-        let written = checker.answers(patience).map_err(|ReferenceError { given, why }| {
+        let reference = checker.answers(patience).map_err(|ReferenceError { given, why }| {
             let why = match given.checked_sub(1).and_then(|ix| Some((ix, inputs.get(ix)?))) {
                 Some((ix, input)) => format!("its reference fails on `{field}.{ix}`, {}: {why}", input.shown()),
                 None => format!("its reference cannot be run: {why}"),
@@ -156,7 +177,7 @@ impl Python {
             Error::Unjudgeable { why }
         })?;
         self.checkers.give_back(checker);
-        let answers = Arc::new(Answers { key, written });
+        let answers = Arc::new(Answers { key, reference });
         let mut kept = kept();
         kept.truncate(KEPT_ANSWERS - 1);
         kept.push_front(answers.clone());
@@ -164,7 +185,34 @@ impl Python {
     }
 }
 
+/// The time of loading a program and of all its tests, by EvalPlus's rule.
+fn reference_whole(took: &ReferenceTimes, limits: Limits) -> Duration {
+    let slower = |seconds: &f64| Duration::try_from_secs_f64(seconds * TIMES_THE_REFERENCE).unwrap_or(Duration::MAX);
+    let tests = took.seconds.iter().map(|seconds| slower(seconds).max(limits.wall));
+    let longest = tests.clone().max().unwrap_or_default();
+    let all = tests.fold(Duration::ZERO, Duration::saturating_add).min(MOST_IN_ALL.max(longest));
+    all.saturating_add(BESIDE_TESTS).saturating_add(COMPARING.saturating_mul(took.again))
+}
+
 /// The values as texts, for Python's `json`.
 fn texts(values: &[RawJson]) -> Vec<&str> {
     values.iter().map(RawJson::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::FileForm;
+
+    #[test]
+    fn all_tests_of_eval_plus_have_its_time_together() {
+        let limits = Limits::of(FileForm::EvalPlus);
+        let whole = |seconds: &[f64]| {
+            reference_whole(&ReferenceTimes { seconds: seconds.to_vec(), again: 0 }, limits).as_secs_f64()
+        };
+        assert_eq!(whole(&[0.01; 7]), 9.0);
+        assert_eq!(whole(&[0.01, 0.5]), 5.0);
+        assert_eq!(whole(&[0.01; 900]), 62.0);
+        assert_eq!(whole(&[25.0, 0.01]), 102.0, "a test is never cut short by all of them");
+    }
 }

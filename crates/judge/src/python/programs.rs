@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::stream::{self, StreamRead};
 use crate::fair_clock::Deadline;
 use crate::message::last_line;
-use crate::problem::Limits;
+use crate::problem::{FileForm, Limits};
 use crate::sandbox::{Confined, Running, Sandbox, StdoutMode, WallLimit, WarmInterpreter, WorkFolder};
 use crate::toolchain::Interpreter;
 use offshoot_core::error::{Error, Result};
@@ -69,11 +69,13 @@ impl Programs {
         command.push(self.python.version.clone());
         let warm = sandbox.warmed(WarmInterpreter { library: library.to_path_buf(), command })?;
         let folder = sandbox.folder()?;
-        let mut trial = warm.start(self.runner(folder.path(), Limits::default()))?;
+        let mut trial = started(warm.start(self.runner(folder.path(), Limits::of(FileForm::Functions)))?)?;
         let channel = trial.channel().expect("a runner is started with a channel");
-        stream::send(channel, b'P', b"answer = 42").map_err(Error::io(library, "use"))?;
-        let mut deadline = Deadline::after(TRIAL);
-        let loaded = stream::receive(channel, 1 << 10, &mut || deadline.wait());
+        let mut deadline = Deadline::new(trial.clock(), TRIAL);
+        let loaded = match stream::send(channel, b'P', b"answer = 42", &mut deadline) {
+            Ok(()) => stream::receive(channel, 1 << 10, &mut deadline),
+            Err(why) => why,
+        };
         trial.kill();
         let ended = trial.wait()?;
         match loaded {
@@ -88,12 +90,12 @@ impl Programs {
     /// Starts the process of a candidate, confined to `folder`, with a channel.
     pub fn start_runner(&self, sandbox: &Sandbox, folder: &Path, limits: Limits) -> Result<Running> {
         match &self.warm {
-            Ok(warm) => warm.start(self.runner(folder, limits)),
+            Ok(warm) => started(warm.start(self.runner(folder, limits))?),
             Err(_) => {
                 let mut runner = self.runner(folder, limits);
                 runner.arguments.splice(0..0, self.command(&self.runner));
                 runner.readable.push(self.runner.clone());
-                sandbox.start(runner)
+                started(sandbox.start(runner)?)
             }
         }
     }
@@ -111,7 +113,7 @@ impl Programs {
         arguments.extend(self.python.packages.iter().cloned());
         let mut checker = self.confined(arguments, folder, limits);
         checker.readable.push(self.checker.clone());
-        sandbox.start(checker)
+        started(sandbox.start(checker)?)
     }
 
     fn command(&self, program: &Path) -> Vec<String> {
@@ -127,6 +129,13 @@ impl Programs {
             ..Confined::new(&self.python.path, arguments, folder, limits)
         }
     }
+}
+
+/// A program whose channel does not block: see [`stream`].
+fn started(running: Running) -> Result<Running> {
+    let channel = running.channel().expect("it is started with a channel");
+    channel.set_nonblocking(true).map_err(Error::io("a channel to Python", "use"))?;
+    Ok(running)
 }
 
 /// Compiles a program of these parts into `folder`.

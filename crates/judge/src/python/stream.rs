@@ -1,8 +1,12 @@
-//! Frames to and from a Python process: a length (four bytes, little-endian), a letter for the kind, a payload.
+//! Frames to and from a Python process: a length (four bytes, little-endian), a letter for the kind, a payload. Streams
+//! do not block; how long a process is waited for is its [`Patience`]'s to say.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use crate::fair_clock::Patience;
 
 /// The result of reading from a stream, or why nothing can be sent.
 pub(super) enum StreamRead {
@@ -18,36 +22,22 @@ pub(super) enum StreamRead {
     TooLong,
 }
 
-pub(super) fn send(mut stream: &UnixStream, kind: u8, payload: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(payload.len() + 1).map_err(|_| io::Error::other("a message of 4 GiB"))?;
-    let mut head = length.to_le_bytes().to_vec();
-    head.push(kind);
-    if payload.len() < 4096 {
-        head.extend_from_slice(payload);
-        return stream.write_all(&head);
-    }
-    stream.write_all(&head)?;
-    stream.write_all(payload)
-}
-
-/// How long to wait on a stream before asking again, more than zero; `None` if the time is over.
-pub(super) type Patience<'a> = dyn FnMut() -> Option<Duration> + 'a;
-
 /// Sends a frame to a process that may not read it.
-pub(super) fn send_within(
+pub(super) fn send(
     mut stream: &UnixStream,
     kind: u8,
     payload: &[u8],
-    patience: &mut Patience<'_>,
+    patience: &mut dyn Patience,
 ) -> Result<(), StreamRead> {
     let length = u32::try_from(payload.len() + 1).map_err(|_| StreamRead::TooLong)?;
-    let head = [&length.to_le_bytes()[..], &[kind]].concat();
-    for mut part in [&head, payload] {
+    let mut head = length.to_le_bytes().to_vec();
+    head.push(kind);
+    // A short frame wakes its reader once.
+    let (short, long) = if payload.len() < 4096 { (payload, &[][..]) } else { (&[][..], payload) };
+    head.extend_from_slice(short);
+    for mut part in [&head[..], long] {
         while !part.is_empty() {
-            let left = patience().ok_or(StreamRead::TimeOut)?;
-            if stream.set_write_timeout(Some(left)).is_err() {
-                return Err(StreamRead::End);
-            }
+            wait_until(stream, libc::POLLOUT, patience)?;
             match stream.write(part) {
                 Ok(written) => part = &part[written..],
                 Err(error) if is_to_be_tried_again(&error) => {}
@@ -59,7 +49,7 @@ pub(super) fn send_within(
 }
 
 /// Reads the next frame, of at most `most` bytes.
-pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut Patience<'_>) -> StreamRead {
+pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut dyn Patience) -> StreamRead {
     let mut head = [0; 5];
     if let Err(why) = fill(stream, &mut head, patience) {
         return why;
@@ -82,12 +72,9 @@ pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut Patience<'_
     StreamRead::Frame { kind, payload }
 }
 
-fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut Patience<'_>) -> Result<(), StreamRead> {
+fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut dyn Patience) -> Result<(), StreamRead> {
     while !into.is_empty() {
-        let left = patience().ok_or(StreamRead::TimeOut)?;
-        if stream.set_read_timeout(Some(left)).is_err() {
-            return Err(StreamRead::End);
-        }
+        wait_until(stream, libc::POLLIN, patience)?;
         match stream.read(into) {
             Ok(0) => return Err(StreamRead::End),
             Ok(read) => into = &mut into[read..],
@@ -96,6 +83,28 @@ fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut Patience<'_
         }
     }
     Ok(())
+}
+
+/// Waits until the stream can be read or written. What is there when the time is over is still taken: this thread may
+/// come late.
+fn wait_until(stream: &UnixStream, event: libc::c_short, patience: &mut dyn Patience) -> Result<(), StreamRead> {
+    while !is_ready(stream, event, Duration::ZERO) {
+        let left = patience.begin().ok_or(StreamRead::TimeOut)?;
+        let moved = is_ready(stream, event, left);
+        patience.end(moved);
+        if moved {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the stream can be read or written, or has ended, within `wait`.
+fn is_ready(stream: &UnixStream, event: libc::c_short, wait: Duration) -> bool {
+    let mut polled = libc::pollfd { fd: stream.as_raw_fd(), events: event, revents: 0 };
+    let milliseconds = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: the kernel reads and writes one entry, which outlives the call.
+    unsafe { libc::poll(&raw mut polled, 1, milliseconds) > 0 }
 }
 
 fn is_to_be_tried_again(error: &io::Error) -> bool {

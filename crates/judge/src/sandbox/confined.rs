@@ -168,7 +168,11 @@ impl Limit {
     /// That this one of `limits` is exceeded, in words.
     pub(crate) fn passed(self, limits: &Limits) -> String {
         match self {
-            Limit::Time => format!("it takes more than {} s", limits.cpu.as_secs_f64()),
+            Limit::Time if limits.cpu == limits.wall => format!("it takes more than {} s", limits.cpu.as_secs_f64()),
+            Limit::Time => {
+                let (cpu, wall) = (limits.cpu.as_secs_f64(), limits.wall.as_secs_f64());
+                format!("it takes more than {cpu} s of processor time, or {wall} s")
+            }
             Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
             Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
         }

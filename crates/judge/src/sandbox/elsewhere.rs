@@ -1,9 +1,12 @@
 //! Stubs for systems other than Linux, which have no sandbox: nothing can be started.
 
 use std::convert::Infallible;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::confined::{Confined, Ended, InForce, SandboxSetup, WarmInterpreter};
+use crate::fair_clock::ClockFile;
 use offshoot_core::error::{Error, Result};
 
 /// There is none.
@@ -55,6 +58,14 @@ impl Running {
     }
 
     pub fn close_stdin(&mut self) {
+        match self.0 {}
+    }
+
+    pub fn channel(&self) -> Option<&UnixStream> {
+        match self.0 {}
+    }
+
+    pub(crate) fn clock(&self) -> Arc<ClockFile> {
         match self.0 {}
     }
 

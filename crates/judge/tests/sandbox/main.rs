@@ -1,5 +1,7 @@
 //! The sandbox against programs that mean harm.
 
+#[path = "../../../../tests/common/busy.rs"]
+mod busy;
 #[path = "../../../../tests/common/compiler.rs"]
 mod compiler;
 #[path = "../../../../tests/common/sandbox.rs"]

@@ -16,15 +16,21 @@ use offshoot_core::error::Error;
 use offshoot_judge::problem::Limits;
 use offshoot_judge::sandbox::{Confined, Ended, How, Isolation, Limit, Sandbox, SandboxSetup, StdinMode};
 
+use crate::busy::Busy;
 use crate::compiler;
 use crate::sandbox_setup as common;
 use common::setup;
 use compiler::has_compiler;
 
-const LIMITS: Limits =
-    Limits { cpu: Duration::from_secs(2), memory_bytes: 256 << 20, output_bytes: 1 << 20, processes: 16 };
+const LIMITS: Limits = Limits {
+    cpu: Duration::from_secs(2),
+    wall: Duration::from_secs(5),
+    memory_bytes: 256 << 20,
+    output_bytes: 1 << 20,
+    processes: 16,
+};
 /// For what must end by the clock.
-const SHORT: Limits = Limits { cpu: Duration::from_millis(200), ..LIMITS };
+const SHORT: Limits = Limits { cpu: Duration::from_millis(200), wall: Duration::from_millis(800), ..LIMITS };
 
 /// What a sandbox may use of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -486,7 +492,7 @@ fn hidden_memory_counts() {
         ["zombie_leader", "given_up", "unmapped", "copied", "moved", "orphans", "sockets", "tables", "fills_its_file"]
     {
         for &mode in all_modes() {
-            let limits = Limits { cpu: Duration::from_secs(20), ..LIMITS };
+            let limits = LIMITS.within(Duration::from_secs(20));
             let Some(after) = hostile(mode, "memory_hidden.py", limits, &[how]) else { return };
             let by = if how == "fills_its_file" { Limit::Output } else { Limit::Memory };
             assert_eq!(after.ended.how, How::Limit(by), "{how}, {mode:?}: {:?}", after.ended);
@@ -574,6 +580,46 @@ fn endless_output_ends_and_is_not_kept() {
 fn time_is_up_for_sleepers_spinners_and_zombies() {
     for name in ["sleeps.py", "spins.py", "zombies.py"] {
         ends(name, SHORT, &[], Limit::Time);
+    }
+}
+
+/// A candidate that waits for a core, or for the judge at its pipes, is not charged for it; one that sleeps is.
+#[test]
+fn how_a_program_ends_does_not_depend_on_the_machines_load() {
+    const TIGHT: Limits = Limits { cpu: Duration::from_millis(600), wall: Duration::from_millis(600), ..LIMITS };
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
+    let works = "import time\nwhile time.process_time() < 0.5: pass";
+    let both = "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=(0.01,)).start()\n\
+                while time.process_time() < 0.5: pass";
+    let copies = "import sys\nsys.stdout.write(str(len(sys.stdin.read())))";
+    let cases = [
+        (works, How::Exit(0)),
+        (both, How::Exit(0)),
+        (copies, How::Exit(0)),
+        ("import time\ntime.sleep(0.3)", How::Exit(0)),
+        ("import time\ntime.sleep(3)", How::Limit(Limit::Time)),
+        ("import time\nwhile True: time.sleep(0.001)", How::Limit(Limit::Time)),
+        ("while True: pass", How::Limit(Limit::Time)),
+    ];
+    let input = vec![b'x'; 8 << 20];
+    let ended = |mode: Mode, script: &str| {
+        let folder = sandbox(mode).folder().unwrap();
+        let what = Confined {
+            readable: vec![prefix.clone()],
+            stdin: StdinMode::Pipe,
+            limits: TIGHT,
+            ..confined(interpreter, &["-I", "-S", "-c", script], folder.path())
+        };
+        let mut running = sandbox(mode).start(what).unwrap();
+        running.write_stdin(&input).unwrap();
+        running.wait().unwrap()
+    };
+    for &mode in modes().iter().filter(|mode| mode.traces) {
+        let _busy = Busy::start();
+        for (script, how) in &cases {
+            let ended = ended(mode, script);
+            assert_eq!(ended.how, *how, "{mode:?}, {script}: {ended:?}");
+        }
     }
 }
 
@@ -744,8 +790,7 @@ fn a_compiler_runs_confined_and_what_it_builds_runs_elsewhere() {
         let (built, folder) = (sandbox(mode).folder().unwrap(), sandbox(mode).folder().unwrap());
         fs::write(built.path().join("a.cpp"), "#include <iostream>\nint main() { std::cout << \"built\\n\"; }\n")
             .unwrap();
-        let limits =
-            Limits { cpu: Duration::from_secs(30), memory_bytes: 1 << 30, output_bytes: 64 << 20, processes: 16 };
+        let limits = Limits { memory_bytes: 1 << 30, output_bytes: 64 << 20, ..LIMITS.within(Duration::from_secs(30)) };
         let compile = Confined {
             limits,
             keep_files: true,

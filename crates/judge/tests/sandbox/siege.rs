@@ -14,8 +14,13 @@ use offshoot_judge::sandbox::{Ended, How};
 use crate::sandbox::{Mode, all_modes, confined, python, sandbox};
 
 /// Those that siege.py names.
-const LIMITS: Limits =
-    Limits { cpu: Duration::from_millis(500), memory_bytes: 128 << 20, output_bytes: 1 << 20, processes: 16 };
+const LIMITS: Limits = Limits {
+    cpu: Duration::from_millis(500),
+    wall: Duration::from_secs(2),
+    memory_bytes: 128 << 20,
+    output_bytes: 1 << 20,
+    processes: 16,
+};
 
 /// The programs of the siege, by their names.
 const SIEGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/hostile/siege.py");
@@ -69,7 +74,7 @@ fn no_siege_succeeds() {
                 while let Some(&(name, mode)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let complain = |what: String| complaints.lock().unwrap().push(format!("{name}, {mode:?}: {what}"));
                     let (ended, honest) = std::thread::scope(|scope| {
-                        let neighbour = || run(mode, &["-c", HONEST], Limits { cpu: Duration::from_secs(5), ..LIMITS });
+                        let neighbour = || run(mode, &["-c", HONEST], LIMITS.within(Duration::from_secs(5)));
                         let neighbour = scope.spawn(neighbour);
                         (run(mode, &["siege.py", name], LIMITS), neighbour.join().unwrap())
                     });

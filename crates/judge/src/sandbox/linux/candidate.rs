@@ -138,7 +138,8 @@ fn limit(order: &Confined, identity: Identity) -> Result<(), SetupError> {
     // Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards RLIMIT_DATA.
     const STACK: u64 = 128 << 20;
     // For a process that the supervisor does not get to see in time.
-    let seconds = order.limits.cpu.as_secs() + 1 + u64::from(order.limits.cpu.subsec_nanos() > 0);
+    let most_cpu = order.limits.most_cpu();
+    let seconds = most_cpu.as_secs() + 1 + u64::from(most_cpu.subsec_nanos() > 0);
     // The kernel counts all threads of the user.
     let others = match identity {
         Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,

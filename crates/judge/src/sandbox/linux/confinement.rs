@@ -8,6 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
 use super::calls::{CandidateUser, FileBound, SeccompFilters};
+use super::delays::DelaySource;
 use super::files::{self, CommonRules};
 use super::groups::GroupFacts;
 use super::identity::{self, Identity};
@@ -22,6 +23,8 @@ pub(super) struct Confinement {
     pub identity: Identity,
     pub landlock: Option<u32>,
     pub filters: Option<SeccompFilters>,
+    /// `None`: real time counts in full.
+    pub delays: Option<DelaySource>,
     /// Existing files and folders that no candidate can read, by all their names.
     pub hidden: Vec<PathBuf>,
     /// With namespaces: what all candidates see and may read.
@@ -76,7 +79,9 @@ impl Confinement {
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
         let common_root = namespaced.then(CommonRoot::plan);
         let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
-        let confinement = Confinement { namespaced, identity, landlock, filters, hidden, common_root, common_rules };
+        let delays = DelaySource::at_hand(groups.pressure);
+        let confinement =
+            Confinement { namespaced, identity, landlock, filters, delays, hidden, common_root, common_rules };
         let measured = |why: &String| format!("all processes of a candidate together, checked every 5 ms ({why})");
         let bounded = |how: &String| format!("{how}; RLIMIT_DATA as a second limit");
         let in_words = match landlock {
@@ -96,6 +101,7 @@ impl Confinement {
             ("processes", Ok(confinement.reach())),
             ("memory", Ok(groups.memory.as_ref().map_or_else(measured, bounded))),
             ("cpu time", Ok(groups.cpu.as_ref().map_or_else(measured, String::clone))),
+            ("wall clock", DelaySource::in_words(delays)),
             ("files", Ok(files)),
         ];
         let layers = layers.map(|(name, state)| (name.to_string(), state)).into();

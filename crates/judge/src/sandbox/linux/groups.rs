@@ -50,6 +50,8 @@ pub(super) struct Groups {
 pub(super) struct GroupFacts {
     pub memory: Result<String, String>,
     pub cpu: Result<String, String>,
+    /// Whether the kernel counts how long processes wait for a core.
+    pub pressure: bool,
     /// The folders that hold all groups of the server.
     pub tops: Vec<PathBuf>,
 }
@@ -60,7 +62,7 @@ impl Groups {
         let mut groups = Groups { memory: None, cpu: None, free: Vec::new(), made: 0 };
         if !wanted {
             let unwanted = || Err("not wanted".into());
-            return (groups, GroupFacts { memory: unwanted(), cpu: unwanted(), tops: Vec::new() });
+            return (groups, GroupFacts { memory: unwanted(), cpu: unwanted(), pressure: false, tops: Vec::new() });
         }
         let named = |found: &Hierarchy| {
             let version = if found.version == Version::One { 1 } else { 2 };
@@ -81,7 +83,13 @@ impl Groups {
             }
         };
         let tops = groups.memory.iter().chain(&groups.cpu).map(|hierarchy| hierarchy.top.clone()).collect();
-        (groups, GroupFacts { memory: said, cpu: time, tops })
+        let pressure = groups.take().is_ok_and(|taken| {
+            taken.is_some_and(|(number, group)| {
+                groups.give_back(number);
+                group.pressure().is_some()
+            })
+        });
+        (groups, GroupFacts { memory: said, cpu: time, pressure, tops })
     }
 
     /// A group without processes, and its number; `None` if there are no hierarchies.
@@ -312,6 +320,8 @@ struct MemoryGroup {
 struct CpuGroup {
     version: Version,
     used: File,
+    /// How long its processes waited for a core; version 2 only, and not every kernel counts it.
+    pressure: Option<File>,
 }
 
 impl Group {
@@ -327,7 +337,8 @@ impl Group {
                 Version::Two => ("memory.max", "memory.swap.max", "memory.events"),
             };
             if version == Version::Two {
-                group.cpu = Some(CpuGroup { version, used: read(&folder, "cpu.stat")? });
+                let pressure = read(&folder, "cpu.pressure").ok();
+                group.cpu = Some(CpuGroup { version, used: read(&folder, "cpu.stat")?, pressure });
                 // All its processes together, as a candidate that lost one is at its end anyhow.
                 let _ = fs::write(folder.join("memory.oom.group"), "1");
             }
@@ -341,7 +352,7 @@ impl Group {
         }
         if let Some((version, folder)) = cpu {
             doors.push(write(&folder, "cgroup.procs")?);
-            group.cpu = Some(CpuGroup { version, used: read(&folder, "cpuacct.usage")? });
+            group.cpu = Some(CpuGroup { version, used: read(&folder, "cpuacct.usage")?, pressure: None });
         }
         Ok(Group { doors, ..group })
     }
@@ -400,13 +411,25 @@ impl Group {
 
     /// CPU time of all processes that were ever in the group.
     pub fn cpu(&self) -> Option<Duration> {
-        let CpuGroup { version, used } = self.cpu.as_ref()?;
+        let CpuGroup { version, used, .. } = self.cpu.as_ref()?;
         let text = content(used)?;
         match version {
             Version::One => text.trim().parse().ok().map(Duration::from_nanos),
             Version::Two => field(&text, "usage_usec").map(Duration::from_micros),
         }
     }
+
+    /// Time in which one of the processes that were ever in the group waited for a core.
+    pub fn pressure(&self) -> Option<Duration> {
+        some_pressure(&content(self.cpu.as_ref()?.pressure.as_ref()?)?)
+    }
+}
+
+/// Time in a text of `cpu.pressure` in which some process waited for a core.
+fn some_pressure(text: &str) -> Option<Duration> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let total = some.split(' ').find_map(|word| word.strip_prefix("total="))?;
+    total.trim().parse().ok().map(Duration::from_micros)
 }
 
 /// A file of the kernel, made anew at each reading from its beginning.
@@ -443,6 +466,14 @@ mod tests {
         assert_eq!(found(Version::One, "cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
         assert_eq!(found(Version::One, "pids"), None);
         assert_eq!(found(Version::Two, ""), Some("/sys/fs/cgroup/unified/inner".into()));
+    }
+
+    #[test]
+    fn pressure_is_the_time_in_which_some_process_waited() {
+        let text =
+            "some avg10=18.56 avg60=6.59 avg300=33.58 total=35454\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(some_pressure(text), Some(Duration::from_micros(35_454)));
+        assert_eq!(some_pressure(""), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::identity::Identity;
+use crate::fair_clock::ThreadCounts;
 
 /// The processes that a supervisor counts as the candidate's, and their user.
 #[derive(Clone, Copy, Debug)]
@@ -318,6 +319,21 @@ impl ProcessScope {
         }
     }
 
+    /// The counts of all threads, by number, and the states of those of which they are `wanted`.
+    pub fn threads(self, wanted: impl Fn(i32, &ThreadCounts) -> bool) -> Vec<(i32, ThreadCounts, Option<ThreadState>)> {
+        let of = |pid: i32| numbers_in(&format!("/proc/{pid}/task")).map(move |thread| (pid, thread));
+        let seen = |(pid, thread): (i32, i32)| {
+            let task = format!("/proc/{pid}/task/{thread}");
+            let counts = ThreadCounts::of(&fs::File::open(format!("{task}/schedstat")).ok()?)?;
+            let state = if wanted(thread, &counts) { state_of(&format!("{task}/stat")) } else { None };
+            Some((thread, counts, state))
+        };
+        self.identity.reading(|| match self.among {
+            Among::Namespace => numbers_in("/proc").filter(|&pid| pid != 1).flat_map(of).filter_map(seen).collect(),
+            Among::Descendants => descendants().into_iter().flat_map(|(pid, _)| of(pid)).filter_map(seen).collect(),
+        })
+    }
+
     fn signal(self, signal: Signal) {
         match self.among {
             Among::Namespace => {
@@ -342,6 +358,14 @@ impl ProcessScope {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
+}
+
+/// Whether a thread has work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ThreadState {
+    /// It runs, or waits for a core.
+    Runnable,
+    Other,
 }
 
 /// Whether a supervisor still has children.
@@ -409,7 +433,7 @@ pub(super) fn ended_children() -> (Duration, u64) {
     (time(usage.user_time()) + time(usage.system_time()), (usage.max_rss() as u64) << 10)
 }
 
-fn numbers_in(folder: &str) -> impl Iterator<Item = i32> {
+fn numbers_in(folder: &str) -> impl Iterator<Item = i32> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
@@ -417,12 +441,24 @@ fn with_stat(pid: i32) -> Option<(i32, Stat)> {
     Some((pid, stat_of(&format!("/proc/{pid}/stat"))?))
 }
 
-fn stat_of(path: &str) -> Option<Stat> {
+/// The fields of a file `stat` behind the name.
+fn stat_fields(path: &str) -> Option<String> {
     let mut text = [0; 1024];
     let read = fs::File::open(path).and_then(|mut file| file.read(&mut text)).ok()?;
     // The process chooses its name, which is in parentheses, so the fields are read after the last parenthesis.
     let text = String::from_utf8_lossy(&text[..read]);
-    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    Some(text[text.rfind(')')? + 1..].to_string())
+}
+
+fn state_of(path: &str) -> Option<ThreadState> {
+    let fields = stat_fields(path)?;
+    let state = fields.split_ascii_whitespace().next()?;
+    Some(if state == "R" { ThreadState::Runnable } else { ThreadState::Other })
+}
+
+fn stat_of(path: &str) -> Option<Stat> {
+    let text = stat_fields(path)?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
     let both = |field: usize| Some(number(field)? + number(field + 1)?);
     Some(Stat {

@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::wire::{self, SupervisorReport};
 use super::{Ended, How, Limit};
+use crate::fair_clock::ClockFile;
 use offshoot_core::error::{Error, Result};
 
 /// Bytes of standard error that are kept, from its end.
@@ -24,6 +25,7 @@ const STDERR_TAIL: usize = 64 << 10;
 pub struct Running {
     program: PathBuf,
     control: Arc<UnixStream>,
+    clock: Arc<ClockFile>,
     stdin: Option<PipeWriter>,
     channel: Option<UnixStream>,
     stdout: Arc<Mutex<Vec<u8>>>,
@@ -37,16 +39,20 @@ struct FinishedRun {
     too_much: bool,
 }
 
+/// The caller's ends of a candidate's streams.
+pub(super) struct CallerEnds {
+    pub control: UnixStream,
+    pub clock: ClockFile,
+    pub stdin: Option<PipeWriter>,
+    pub stdout: Option<PipeReader>,
+    pub stderr: PipeReader,
+    pub channel: Option<UnixStream>,
+}
+
 impl Running {
-    pub(super) fn over(
-        program: PathBuf,
-        control: UnixStream,
-        stdin: Option<PipeWriter>,
-        stdout: Option<PipeReader>,
-        stderr: PipeReader,
-        channel: Option<UnixStream>,
-        most: u64,
-    ) -> Result<Running> {
+    /// `most`: bytes of output that are kept.
+    pub(super) fn over(program: PathBuf, ends: CallerEnds, most: u64) -> Result<Running> {
+        let CallerEnds { control, clock, stdin, stdout, stderr, channel } = ends;
         let control = Arc::new(control);
         let kept = Arc::new(Mutex::new(Vec::new()));
         let taker = {
@@ -54,7 +60,8 @@ impl Running {
             let thread = std::thread::Builder::new().name("candidate".into()).stack_size(256 << 10);
             thread.spawn(move || take(&control, stdout, stderr, &kept, most)).map_err(Error::io(&program, "watch"))?
         };
-        Ok(Running { program, control, stdin, channel, stdout: kept, taker: Some(taker), killed: false })
+        let clock = Arc::new(clock);
+        Ok(Running { program, control, clock, stdin, channel, stdout: kept, taker: Some(taker), killed: false })
     }
 
     /// Writes to the program's standard input; blocks while the program does not read, until a limit ends it. Does
@@ -80,6 +87,11 @@ impl Running {
     /// theirs.
     pub fn channel(&self) -> Option<&UnixStream> {
         self.channel.as_ref()
+    }
+
+    /// Its clock, for a caller that limits its turns ([`WallLimit::ByCaller`](super::WallLimit::ByCaller)).
+    pub(crate) fn clock(&self) -> Arc<ClockFile> {
+        self.clock.clone()
     }
 
     /// Takes the output so far; it is then not part of [`Ended::stdout`].

@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -24,13 +25,14 @@ use super::confinement::{Confinement, ConfinementFacts};
 use super::groups::{self, Groups};
 use super::identity::Identity;
 use super::probe::{ProbeTarget, SandboxProbe};
-use super::running::Running;
+use super::running::{CallerEnds, Running};
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
     Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
     interpreter, signals, supervisor,
 };
-use crate::problem::Limits;
+use crate::fair_clock::ClockFile;
+use crate::problem::{FileForm, Limits};
 use offshoot_core::error::{Error, Result};
 
 /// The helper's argv[0]; no program has this path.
@@ -39,7 +41,7 @@ const HELPER: &str = "offshoot [sandbox helper]";
 /// it finds it, instead of starting itself forever.
 const MARK: &str = "OFFSHOOT_SANDBOX_HELPER";
 /// Longest wait for the helper's first message.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// If this process was started as the helper, becomes the helper and never returns. Must be the first line of `main` of
 /// every program that uses a [`Sandbox`].
@@ -350,7 +352,7 @@ impl Sandbox {
     fn try_out(&self) -> Result<Vec<SandboxProbe>> {
         let (folder, outside) = (self.folder()?, self.folder()?);
         let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
-        let limits = Limits { cpu: Duration::from_secs(10), ..Limits::default() };
+        let limits = Limits::of(FileForm::Programs).within(Duration::from_secs(10));
         let nothing = Confined::new("/bin/sh", Vec::new(), folder.path(), limits);
         let ended = self.send(nothing, Some(probes))?.wait()?;
         serde_json::from_slice(&ended.stdout)
@@ -395,8 +397,11 @@ impl Sandbox {
             }
             false => (None, None),
         };
+        let clock = memfd_create("offshoot-clock", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from);
+        let clock = File::from(clock.map_err(failed())?);
         let ends = CandidateFds {
             control: their_control.into(),
+            clock: clock.try_clone().map_err(failed())?.into(),
             program: ProgramFds {
                 stdin: their_stdin,
                 stdout: their_stdout,
@@ -409,7 +414,8 @@ impl Sandbox {
         let (program, most) = (what.program.clone(), what.limits.output_bytes);
         let order = CandidateSpec { confined: what, probes };
         wire::send_message(&mut control, &order).map_err(Error::io(&program, "start (its supervisor has gone)"))?;
-        Running::over(program, control, stdin, stdout, stderr, channel, most)
+        let pipes = CallerEnds { control, clock: ClockFile::new(clock), stdin, stdout, stderr, channel };
+        Running::over(program, pipes, most)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The supervisor of one candidate: forks it, watches all its processes, kills them when a limit is exceeded, the main
 //! process has ended or the caller requests it, and reports.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,7 @@ use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
+use super::delays::{CandidateClock, JudgePipes};
 use super::disk::CandidateFiles;
 use super::groups::Group;
 use super::identity::Identity;
@@ -24,7 +26,7 @@ use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{Confined, How, Limit, WallLimit, calls};
-use crate::fair_clock::FairClock;
+use crate::fair_clock::ClockFile;
 
 /// What a candidate has done that executes a program which cannot be read.
 const HIDES: &str = "a program that nobody may read";
@@ -52,10 +54,11 @@ fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, g
     let prepared = Prepared::fork(&requests, confinement, start, group);
     let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
     drop(requests);
-    let CandidateFds { control, program } = ends;
+    let CandidateFds { control, clock, program } = ends;
+    let clock = ClockFile::new(File::from(clock));
     let mut control = UnixStream::from(control);
     let order: CandidateSpec = wire::receive_message(&mut control)?;
-    let report = match prepared.and_then(|prepared| prepared.run(&order, &control, program, confinement)) {
+    let report = match prepared.and_then(|prepared| prepared.run(&order, &control, clock, program, confinement)) {
         Ok(report) => report,
         Err(SetupError { doing, why }) => SupervisorReport::Failed { doing, why: why.to_string() },
     };
@@ -111,6 +114,7 @@ impl Prepared {
         mut self,
         spec: &CandidateSpec,
         control: &UnixStream,
+        clock: ClockFile,
         ends: ProgramFds,
         confinement: &Confinement,
     ) -> Result<SupervisorReport, SetupError> {
@@ -127,7 +131,7 @@ impl Prepared {
         }
         // If the process has failed and ended, its own words say why.
         let _ = ends.send(&self.word).and_then(|()| wire::send_message(&mut self.word, spec));
-        drop(ends);
+        let pipes = JudgePipes::of(order, ends);
         let (listener, stopped) = started(&mut self.word).map_err(doing("hear from the candidate"))?;
         if let Some(stopped) = stopped {
             self.seen.end(|_| ());
@@ -136,6 +140,7 @@ impl Prepared {
         let files = own.map_or_else(CandidateFiles::measured, CandidateFiles::Own);
         let kills = self.group.as_ref().map_or(0, Group::kills);
         let cpu_before = self.group.as_ref().and_then(Group::cpu);
+        let clock = CandidateClock::start(clock, self.seen, confinement.delays, pipes, self.group.as_ref());
         let watch = CandidateWatch {
             order,
             main: self.main,
@@ -146,7 +151,7 @@ impl Prepared {
             kills,
             files,
             started: Instant::now(),
-            clock: FairClock::start(),
+            clock,
             status: None,
             peak_bytes: 0,
         };
@@ -202,7 +207,7 @@ struct CandidateWatch<'a> {
     kills: u64,
     files: CandidateFiles,
     started: Instant,
-    clock: FairClock,
+    clock: CandidateClock,
     status: Option<WaitStatus>,
     peak_bytes: u64,
 }
@@ -256,7 +261,9 @@ impl CandidateWatch<'_> {
             _ if killed => How::Limit(Limit::Memory),
             _ if hides => How::Sandbox(HIDES.into()),
             _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
-            Some(How::Killed) if cpu <= self.order.limits.cpu && self.peak_bytes <= self.order.limits.memory_bytes => {
+            Some(How::Killed)
+                if cpu <= self.order.limits.most_cpu() && self.peak_bytes <= self.order.limits.memory_bytes =>
+            {
                 How::Killed
             }
             _ => judge(self.order, self.status, cpu, self.peak_bytes),
@@ -312,7 +319,9 @@ impl CandidateWatch<'_> {
         if self.peak_bytes > order.limits.memory_bytes || self.lost_one() {
             return Some(How::Limit(Limit::Memory));
         }
-        if cpu > order.limits.cpu || order.wall == WallLimit::Own && self.clock.elapsed() > order.limits.wall() {
+        self.clock.look(cpu, self.group.as_ref());
+        let hangs = order.wall == WallLimit::Own && self.clock.charged() > order.limits.wall;
+        if cpu > order.limits.most_cpu() || hangs {
             return Some(How::Limit(Limit::Time));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
@@ -352,7 +361,7 @@ fn note(of_main: &mut Option<WaitStatus>, main: Pid, status: WaitStatus) {
 fn judge(order: &Confined, status: Option<WaitStatus>, cpu: Duration, peak_bytes: u64) -> How {
     let near = order.limits.memory_bytes - order.limits.memory_bytes / 10;
     match status {
-        _ if cpu > order.limits.cpu => How::Limit(Limit::Time),
+        _ if cpu > order.limits.most_cpu() => How::Limit(Limit::Time),
         _ if peak_bytes > order.limits.memory_bytes => How::Limit(Limit::Memory),
         Some(WaitStatus::Exited(_, 0)) => How::Exit(0),
         _ if peak_bytes > near => How::Limit(Limit::Memory),

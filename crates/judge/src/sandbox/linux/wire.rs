@@ -41,6 +41,8 @@ pub(super) enum SupervisorReport {
 /// The descriptors of one candidate, in the order in which they are sent; a channel may be missing.
 pub(super) struct CandidateFds {
     pub control: OwnedFd,
+    /// The file of the candidate's clock ([`ClockFile`](crate::fair_clock::ClockFile)).
+    pub clock: OwnedFd,
     pub program: ProgramFds,
 }
 
@@ -66,7 +68,7 @@ pub(super) const FAREWELL: &[u8] = b".";
 
 impl CandidateFds {
     pub fn send(&self, server: &impl AsRawFd) -> io::Result<()> {
-        let mut fds = vec![self.control.as_raw_fd()];
+        let mut fds = vec![self.control.as_raw_fd(), self.clock.as_raw_fd()];
         fds.extend(self.program.raw());
         send_fds(server, &fds)
     }
@@ -77,8 +79,9 @@ impl CandidateFds {
             return Ok(ServerRequest::Farewell);
         }
         let mut fds = fds.into_iter();
-        let control = fds.next().ok_or_else(incomplete)?;
-        Ok(ServerRequest::Run(CandidateFds { control, program: ProgramFds::of(fds)? }))
+        let mut next = || fds.next().ok_or_else(incomplete);
+        let (control, clock) = (next()?, next()?);
+        Ok(ServerRequest::Run(CandidateFds { control, clock, program: ProgramFds::of(fds)? }))
     }
 }
 
