@@ -968,7 +968,7 @@ def _defaults(folder: str, source: Any, override: dict[str, Any] | None) -> dict
     if source != "vllm":
         try:
             with open(os.path.join(folder if source == "auto" else source, "generation_config.json"),
-                      encoding="utf-8") as file:
+                      encoding="utf-8-sig") as file:
                 found = json.load(file)
         except OSError:
             if source != "auto":
@@ -988,7 +988,7 @@ def _check_dtype(folder: str, dtype: Any) -> None:
     if asked in ("auto", "none"):
         return
     try:
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        with open(os.path.join(folder, "config.json"), encoding="utf-8-sig") as file:
             config = json.load(file)
     except (OSError, ValueError):
         return  # The engine says what is wrong with the folder.

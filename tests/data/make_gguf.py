@@ -12,6 +12,8 @@ llama3.gguf       goldens/llama3-gqa-ropescaled as the conversion script writes 
 gpt-oss.gguf      goldens/gpt-oss-sinks likewise: experts in one tensor, their biases, sinks
 sentencepiece.gguf, .json   a sentencepiece BPE, and the tokens that sentencepiece gives for texts
 byte-level.gguf, .json      tasks/models/demo's tokenizer, and the tokens that the library gives for the same texts
+pre-tokenizers.json         the tokens that the library gives with the same vocabulary, where texts are split as other
+                            models' tokenizer.json say
 """
 
 import json
@@ -129,9 +131,52 @@ def byte_level_bpe():
     (OUT / "byte-level.json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
 
 
+def split(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def as_bytes(use_regex):
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def digits(individual):
+    return {"type": "Digits", "individual_digits": individual}
+
+
+# Of deepseek-ai/deepseek-coder-6.7b-base and tiiuae/falcon-7b.
+PRE_TOKENIZERS = {
+    "deepseek-coder": [split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
+                       digits(True), as_bytes(False)],
+    "falcon": [{"type": "Punctuation", "behavior": "Contiguous"}, as_bytes(True), digits(False),
+               split("[0-9][0-9][0-9]")],
+}
+# Its letters are those that have cases in Unicode 11, less some; the texts have none of the others.
+PRE_TOKENIZERS["deepseek-llm"] = [
+    split("[\r\n]"), split(r"\s?[\p{Lu}\p{Ll}\p{Lt}]+"), split(r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"),
+    split(r"\s+$"), split("[一-龥ࠀ-一가-퟿]+"), digits(True), as_bytes(False)]
+WORDS = [
+    *TEXTS,
+    "There are 12345678 of 900; was it 1,234.5 or 3x?",
+    "if (pens != 3 && boats <= 14) { return \"the \" + name; }  // ...",
+    "日本語の文章、한국어 and 中文。 Ω K ΐ ά ﬁ ქ",
+    "Привет, как дела? «Hello» ¿qué? — …\r\n\r\n  end   ",
+]
+
+
+def pre_tokenizers():
+    described = json.loads((HERE / "../../tasks/models/demo/tokenizer.json").read_text())
+    cases = {}
+    for name, steps in PRE_TOKENIZERS.items():
+        described |= {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+        library = tokenizers.Tokenizer.from_str(json.dumps(described))
+        cases[name] = [{"text": text, "ids": library.encode(text, add_special_tokens=False).ids} for text in WORDS]
+    (OUT / "pre-tokenizers.json").write_text(json.dumps(cases, ensure_ascii=False, indent=0) + "\n")
+
+
 OUT.mkdir(exist_ok=True)
 blocks()
 model("llama3-gqa-ropescaled", "llama3")
 model("gpt-oss-sinks", "gpt-oss")
 sentencepiece_bpe()
 byte_level_bpe()
+pre_tokenizers()

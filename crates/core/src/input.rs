@@ -18,7 +18,7 @@ pub const MOST_OF_RECORD: usize = 512 << 20;
 /// The largest JSON file or template of a model's folder, in bytes; those of large models have tens of MiB.
 pub const MOST_OF_MODEL_FILE: u64 = 512 << 20;
 
-/// The bytes of a file of a model's folder.
+/// The bytes of a JSON file or template of a model's folder, without a byte order mark.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub fn model_file(path: &Path) -> Result<Vec<u8>> {
         let [most, found] = [MOST_OF_MODEL_FILE, facts.len()].map(figures::bytes);
         return Err(Error::format(path, format!("expected at most {most}, found {found}")));
     }
-    std::fs::read(path).map_err(Error::io(path, "read"))
+    std::fs::read(path).map(without_mark).map_err(Error::io(path, "read"))
 }
 
 /// The bytes of an input file that is read whole: a task, a document, a prompt.
@@ -54,11 +54,16 @@ pub fn text(path: &Path) -> Result<String> {
 /// [`bytes`].
 pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
     let not_text = |at: usize| Error::format(path, format!("not UTF-8 text (byte {at})"));
-    let mut bytes = whole(path, reader)?;
+    let bytes = without_mark(whole(path, reader)?);
+    String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+}
+
+/// The bytes behind a byte order mark, if there is one.
+fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.starts_with(BYTE_ORDER_MARK) {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
-    String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+    bytes
 }
 
 /// The rest of the input `path`, opened and perhaps unpacked; bounded like [`bytes`].

@@ -1,6 +1,11 @@
 //! Converts text to tokens and back, exactly as Hugging Face transformers does for the same model folder; also streamed
 //! decoding, stop strings and chat templates. The callers decide which text is encoded.
 //!
+//! A folder's tokenizer.json is taken as it is. transformers 4 does so too; version 5 builds the tokenizers of some
+//! classes anew: Llama 2's then loses the space at a text's start (" Hello" and "Hello" have the same tokens) and puts
+//! none behind special tokens. What is read here gives the tokens of sentencepiece, with which such models were
+//! trained, and of llama.cpp.
+//!
 //! A prompt is always encoded *whole*: its levels are only positions in its tokens, and the prefix tree finds what
 //! prompts share, token by token. So users get exactly the tokens of `transformers`, even if a merge crosses the
 //! boundary of two levels.
@@ -21,7 +26,12 @@ mod stops;
 mod stream;
 mod tokenizer;
 
+use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
+
+use tokenizers::NormalizedString;
+use tokenizers::tokenizer::normalizer;
 
 use offshoot_core::bounded::caught;
 use offshoot_core::error::{Error, Result};
@@ -134,7 +144,7 @@ impl Tokenizer {
             let encoding = self.inner.encode(text, post_process)?;
             Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
         })?;
-        if let Some(lost) = first_unencoded(text, &offsets) {
+        if let Some(lost) = self.cover_swallowed(text, &mut offsets) {
             let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
             return Err(Error::format(&self.folder, what));
         }
@@ -142,6 +152,62 @@ impl Tokenizer {
         offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
         offsets.resize(tokens.len(), (0, 0));
         Ok(Encoded { tokens, offsets })
+    }
+
+    /// Adds the characters that normalisation swallows (an accent that becomes part of a letter, one that is stripped)
+    /// to the ranges of the tokens before them. Returns the first character, except white space, that has no token.
+    fn cover_swallowed(&self, text: &str, offsets: &mut [(usize, usize)]) -> Option<char> {
+        let gaps = gaps(text, offsets);
+        if gaps.is_empty() {
+            return None;
+        }
+        let normalised = self.normalised(text);
+        let becomes = |(at, c): (usize, char)| normalised[at..at + c.len_utf8()].iter().copied().flatten().next();
+        for gap in &gaps {
+            let marks = text[gap.clone()].char_indices().filter(|(_, c)| !c.is_whitespace());
+            let mut left = marks.filter_map(|(at, c)| becomes((gap.start + at, c)));
+            if let Some(lost) = left.find(|c| !c.is_whitespace()) {
+                return Some(self.without_token(&normalised).unwrap_or(lost));
+            }
+        }
+        let mut gaps = gaps.into_iter().peekable();
+        for offset in offsets.iter_mut().filter(|offset| offset.0 < offset.1) {
+            while gaps.next_if(|gap| gap.start < offset.1).is_some() {}
+            if let Some(gap) = gaps.peek().filter(|gap| gap.start == offset.1) {
+                offset.1 = gap.end;
+            }
+        }
+        None
+    }
+
+    /// The first of these characters that has no token alone. Ranges do not tell: behind a lost character the library
+    /// counts those of its word as if there had been none.
+    fn without_token(&self, characters: &[Option<char>]) -> Option<char> {
+        let mut known = HashSet::new();
+        let mut others = characters.iter().flatten().filter(|c| !c.is_whitespace() && known.insert(**c));
+        let has_none = |c: char| self.encode_tokens(&c.to_string(), false).is_ok_and(|tokens| tokens.is_empty());
+        others.find(|c| has_none(**c)).copied()
+    }
+
+    /// For each byte of `text`, a character of the normalised text that comes from it; `None`: of a byte that
+    /// normalisation swallows, and of those of added tokens, which are not normalised.
+    fn normalised(&self, text: &str) -> Vec<Option<char>> {
+        let mut all = vec![None; text.len()];
+        let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize(self.inner.get_normalizer(), text);
+        let note = |_: usize, piece: NormalizedString| {
+            let (start, _) = piece.offsets_original();
+            for (at, c) in piece.get().char_indices() {
+                let from = piece.convert_offsets(normalizer::Range::Normalized(at..at + c.len_utf8()));
+                for byte in from.into_iter().flatten() {
+                    if let Some(known) = all.get_mut(start + byte) {
+                        known.get_or_insert(c);
+                    }
+                }
+            }
+            Ok(std::iter::once(piece))
+        };
+        pieces.split(note).expect("`note` does not fail");
+        all
     }
 
     fn encode_tokens(&self, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
@@ -242,15 +308,16 @@ fn tokens_of(encoding: &tokenizers::Encoding) -> Vec<TokenId> {
     encoding.get_ids().iter().copied().map(TokenId).collect()
 }
 
-/// The first character, except white space, outside all of the tokens' byte ranges.
-fn first_unencoded(text: &str, offsets: &[(usize, usize)]) -> Option<char> {
+/// The bytes outside all of the tokens' ranges, where they have more than white space.
+fn gaps(text: &str, offsets: &[(usize, usize)]) -> Vec<Range<usize>> {
     let mut covered = 0;
+    let mut gaps = Vec::new();
     for &(start, end) in offsets.iter().chain([&(text.len(), text.len())]) {
         let gap = text.get(covered..start).unwrap_or_default();
-        if let Some(lost) = gap.chars().find(|c| !c.is_whitespace()) {
-            return Some(lost);
+        if gap.chars().any(|c| !c.is_whitespace()) {
+            gaps.push(covered..start);
         }
         covered = covered.max(end);
     }
-    None
+    gaps
 }

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
-use tokenizers::models::bpe::BPE;
+use serde_json::{Map, Value, json};
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
@@ -81,12 +80,11 @@ fn read_plain_bpe(folder: &Path, config: &Config) -> Result<tokenizers::Tokenize
     if !(vocab.is_file() && merges.is_file()) {
         return Err(no_tokenizer(folder));
     }
-    let text =
-        |path: &Path| path.to_str().map(str::to_string).ok_or_else(|| Error::format(path, "its path is not UTF-8"));
-    let model = BPE::from_file(&text(&vocab)?, &text(&merges)?)
-        .build()
+    let lines = text_file(&merges)?;
+    let lines: Vec<&str> = lines.lines().filter(|line| !line.starts_with("#version")).collect();
+    let described = json!({"version": "1.0", "model": {"type": "BPE", "vocab": read_map(&vocab)?, "merges": lines}});
+    let mut tokenizer = parsed(&described.to_string())
         .map_err(|e| Error::format(&vocab, format!("not a BPE vocabulary with {}: {e}", merges.display())))?;
-    let mut tokenizer = tokenizers::Tokenizer::new(model);
     let prefix_space = config.flag("add_prefix_space").unwrap_or(false);
     if config.class().starts_with("Qwen2") {
         let split = Split::new(SplitPattern::Regex(QWEN2_WORDS.to_string()), SplitDelimiterBehavior::Isolated, false)
@@ -218,11 +216,7 @@ impl Config {
         let main = read_map(&folder.join(CONFIG))?;
         let file = folder.join("chat_template.jinja");
         let (chat_template, chat_template_place) = match file.is_file() {
-            true => {
-                let text = String::from_utf8(input::model_file(&file)?);
-                let text = text.map_err(|fault| Error::format(&file, format!("not UTF-8: {}", fault.utf8_error())))?;
-                (Some(Value::String(text)), "chat_template.jinja")
-            }
+            true => (Some(Value::String(text_file(&file)?)), "chat_template.jinja"),
             false => (main.get("chat_template").cloned(), "tokenizer_config.json, `chat_template`"),
         };
         Ok(Config {
@@ -297,6 +291,12 @@ impl Config {
         }
         tokens
     }
+}
+
+/// A file of text, whole.
+fn text_file(path: &Path) -> Result<String> {
+    let text = String::from_utf8(input::model_file(path)?);
+    text.map_err(|fault| Error::format(path, format!("not UTF-8: {}", fault.utf8_error())))
 }
 
 /// A JSON object file; empty where there is no such file.

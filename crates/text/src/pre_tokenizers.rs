@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 pub struct WordSplit {
     /// Its names in files.
     pub names: &'static [&'static str],
-    words: Words,
+    /// What is done to a text, in this order; each step splits the pieces that those before it leave.
+    steps: &'static [Step],
     /// Whether text is normalised to NFC first.
     nfc: bool,
     /// Whether a word that is a token is not taken apart.
@@ -16,12 +17,20 @@ pub struct WordSplit {
     pub adds_bos: bool,
 }
 
-enum Words {
-    /// GPT-2's pattern.
+/// A step of a pre-tokenizer.
+enum Step {
+    /// Matches of a pattern are pieces of their own.
+    Split(&'static str),
+    /// Each digit is a piece of its own.
+    Digits,
+    /// Runs of digits are pieces of their own.
+    Numbers,
+    /// Runs of ASCII symbols and of Unicode's punctuation are pieces of their own.
+    Punctuation,
+    /// Characters become bytes, in GPT-2's alphabet.
+    Bytes,
+    /// The same, after a split by GPT-2's pattern.
     Gpt2,
-    /// Single digits, then GPT-2's pattern.
-    DigitsAndGpt2,
-    Pattern(&'static str),
 }
 
 /// meta-llama/Meta-Llama-3-8B, and cl100k_base.
@@ -42,29 +51,88 @@ const O200K: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-const PLAIN: WordSplit =
-    WordSplit { names: &[], words: Words::Gpt2, nfc: false, ignore_merges: false, adds_bos: false };
+/// Ideographs and syllables of East Asia, as DeepSeek's first tokenizers take them.
+const IDEOGRAPHS: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
+/// deepseek-ai/deepseek-llm-7b-base: runs of letters that have cases, as an older version of Unicode has them.
+const CASED: &str = concat!(
+    r"\s?[",
+    r"A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}\x{295}-\x{2af}",
+    r"\x{370}-\x{373}\x{376}\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}\x{38e}-\x{3a1}",
+    r"\x{3a3}-\x{3f5}\x{3f7}-\x{481}\x{48a}-\x{52f}\x{531}-\x{556}\x{10a0}-\x{10c5}\x{13a0}-\x{13f5}",
+    r"\x{13f8}-\x{13fd}\x{1c90}-\x{1cba}\x{1cbd}-\x{1cbf}\x{1d00}-\x{1d2b}\x{1d6b}-\x{1d77}\x{1d79}-\x{1d9a}",
+    r"\x{1e00}-\x{1f15}\x{1f18}-\x{1f1d}\x{1f20}-\x{1f45}\x{1f48}-\x{1f4d}\x{1f50}-\x{1f57}\x{1f59}\x{1f5b}",
+    r"\x{1f5d}\x{1f5f}-\x{1f7d}\x{1f80}-\x{1fb4}\x{1fb6}-\x{1fbc}\x{1fbe}\x{1fc2}-\x{1fc4}\x{1fc6}-\x{1fcc}",
+    r"\x{1fd0}-\x{1fd3}\x{1fd6}-\x{1fdb}\x{1fe0}-\x{1fec}\x{1ff2}-\x{1ff4}\x{1ff6}-\x{1ffc}\x{2102}\x{2107}",
+    r"\x{210a}-\x{2113}\x{2115}\x{2119}-\x{211d}\x{2124}\x{2126}\x{2128}\x{212a}-\x{212d}\x{212f}-\x{2134}",
+    r"\x{2139}\x{213c}-\x{213f}\x{2145}-\x{2149}\x{214e}\x{2183}\x{2184}\x{2c00}-\x{2c7b}\x{2c7e}-\x{2ce4}",
+    r"\x{2ceb}-\x{2cee}\x{2cf2}\x{2cf3}\x{a640}-\x{a66d}\x{a680}-\x{a69b}\x{a722}-\x{a76f}\x{a771}-\x{a787}",
+    r"\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17}\x{ff21}-\x{ff3a}\x{ff41}-\x{ff5a}",
+    r"\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb}\x{10c80}-\x{10cb2}\x{10cc0}-\x{10cf2}",
+    r"\x{118a0}-\x{118df}\x{1e900}-\x{1e943}",
+    r"]+"
+);
+/// The same model's punctuation.
+const SYMBOLS: &str = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+";
 
-static KINDS: [WordSplit; 8] = [
+const PLAIN: WordSplit =
+    WordSplit { names: &[], steps: &[Step::Gpt2], nfc: false, ignore_merges: false, adds_bos: false };
+
+static KINDS: [WordSplit; 11] = [
     WordSplit { names: &["gpt-2", "phi-2", "mpt"], ..PLAIN },
     WordSplit { names: &["olmo"], nfc: true, ..PLAIN },
     WordSplit {
         names: &["llama-bpe", "llama3", "llama-v3"],
-        words: Words::Pattern(LLAMA3),
+        steps: &[Step::Split(LLAMA3), Step::Bytes],
         ignore_merges: true,
         adds_bos: true,
         ..PLAIN
     },
-    WordSplit { names: &["dbrx", "smaug-bpe"], words: Words::Pattern(LLAMA3), ..PLAIN },
+    WordSplit { names: &["dbrx", "smaug-bpe"], steps: &[Step::Split(LLAMA3), Step::Bytes], ..PLAIN },
     WordSplit {
         names: &["qwen2", "deepseek-r1-qwen", "megrez"],
-        words: Words::Pattern(super::load::QWEN2_WORDS),
+        steps: &[Step::Split(super::load::QWEN2_WORDS), Step::Bytes],
         nfc: true,
         ..PLAIN
     },
-    WordSplit { names: &["tekken"], words: Words::Pattern(TEKKEN), ignore_merges: true, adds_bos: true, ..PLAIN },
-    WordSplit { names: &["gpt-4o", "llama4"], words: Words::Pattern(O200K), ignore_merges: true, ..PLAIN },
-    WordSplit { names: &["smollm", "starcoder", "refact", "command-r"], words: Words::DigitsAndGpt2, ..PLAIN },
+    WordSplit {
+        names: &["tekken"],
+        steps: &[Step::Split(TEKKEN), Step::Bytes],
+        ignore_merges: true,
+        adds_bos: true,
+        ..PLAIN
+    },
+    WordSplit { names: &["gpt-4o", "llama4"], steps: &[Step::Split(O200K), Step::Bytes], ignore_merges: true, ..PLAIN },
+    WordSplit { names: &["smollm", "starcoder", "refact", "command-r"], steps: &[Step::Digits, Step::Gpt2], ..PLAIN },
+    WordSplit {
+        names: &["deepseek-llm"],
+        steps: &[
+            Step::Split(r"[\r\n]"),
+            Step::Split(CASED),
+            Step::Split(SYMBOLS),
+            Step::Split(r"\s+$"),
+            Step::Split(IDEOGRAPHS),
+            Step::Digits,
+            Step::Bytes,
+        ],
+        ..PLAIN
+    },
+    WordSplit {
+        names: &["deepseek-coder"],
+        steps: &[
+            Step::Split(r"[\r\n]"),
+            Step::Split(r"\s?\p{L}+"),
+            Step::Split(r"\s?\p{P}+"),
+            Step::Split(IDEOGRAPHS),
+            Step::Digits,
+            Step::Bytes,
+        ],
+        ..PLAIN
+    },
+    WordSplit {
+        names: &["falcon"],
+        steps: &[Step::Punctuation, Step::Gpt2, Step::Numbers, Step::Split("[0-9][0-9][0-9]")],
+        ..PLAIN
+    },
 ];
 
 impl WordSplit {
@@ -84,19 +152,26 @@ impl WordSplit {
 
     /// As tokenizer.json's `pre_tokenizer`.
     pub fn pre_tokenizer(&self) -> Value {
+        let steps: Vec<Value> = self.steps.iter().map(Step::described).collect();
+        json!({"type": "Sequence", "pretokenizers": steps})
+    }
+}
+
+impl Step {
+    fn described(&self) -> Value {
         let bytes = |use_regex: bool| {
             json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
                 "use_regex": use_regex})
         };
-        let sequence = |first: Value, second: Value| json!({"type": "Sequence", "pretokenizers": [first, second]});
-        match self.words {
-            Words::Gpt2 => bytes(true),
-            Words::DigitsAndGpt2 => sequence(json!({"type": "Digits", "individual_digits": true}), bytes(true)),
-            Words::Pattern(pattern) => {
-                let split =
-                    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
-                sequence(split, bytes(false))
+        match self {
+            Step::Split(pattern) => {
+                json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
             }
+            Step::Digits => json!({"type": "Digits", "individual_digits": true}),
+            Step::Numbers => json!({"type": "Digits", "individual_digits": false}),
+            Step::Punctuation => json!({"type": "Punctuation", "behavior": "Contiguous"}),
+            Step::Bytes => bytes(false),
+            Step::Gpt2 => bytes(true),
         }
     }
 }

@@ -5,12 +5,13 @@
 use std::fmt;
 use std::path::Path;
 
-use offshoot_backend::{Backend, Dtype, RoundingKind};
+use offshoot_backend::{Backend, Dtype, RoundingKind, WeightFormat};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
 
 use super::super::config::ModelConfig;
 use super::super::decoder::Decoder;
+use super::super::layout::Layout;
 use super::super::sequence::Sequence;
 use super::golden_file::{GoldenCase, read_golden};
 
@@ -58,7 +59,7 @@ pub fn golden<B: Backend>(backend: &mut B, model: &mut Decoder<B>, path: &Path) 
 }
 
 pub fn golden_cases<B: Backend>(backend: &mut B, model: &mut Decoder<B>, cases: &[GoldenCase]) -> Result<GoldenReport> {
-    let rounding = coarsest_rounding(model.config());
+    let rounding = coarsest_rounding(backend, model);
     let cases = cases.iter().map(|case| compare(backend, model, rounding, case)).collect::<Result<_>>()?;
     Ok(GoldenReport { dtype: model.dtype(), rounding, cases })
 }
@@ -85,8 +86,9 @@ pub fn tolerance(dtype: Dtype, layers: usize, scale: f32) -> f32 {
 
 /// What is allowed besides where activations of quantised matrices are rounded and golden values come from unrounded
 /// ones. Each of a layer's four products has inputs that are off by at most 2^-4 of themselves (e4m3), or by half a
-/// unit, which is the 254th part of the largest input (int8): 2^-6 of a typical one, a quarter of the largest. They add
-/// up as in [`tolerance`]: `0.58 * sqrt(4 * (layers + 1))` of them, here `1.2 * sqrt(layers + 1)`.
+/// unit, which is the 254th part of the largest input that shares its scale (int8): 2^-6 of a typical one, a quarter of
+/// the largest. They add up as in [`tolerance`]: `0.58 * sqrt(4 * (layers + 1))` of them, here `1.2 * sqrt(layers +
+/// 1)`.
 fn rounding_tolerance(rounding: RoundingKind, layers: usize, scale: f32) -> f32 {
     let walk = 1.2 * (layers as f32 + 1.0).sqrt();
     match rounding {
@@ -95,11 +97,25 @@ fn rounding_tolerance(rounding: RoundingKind, layers: usize, scale: f32) -> f32 
     }
 }
 
-/// The coarsest to which the model's matrices have their activations rounded.
-fn coarsest_rounding(config: &ModelConfig) -> Option<RoundingKind> {
-    let formats = config.quantisation.iter().flat_map(|how| how.formats());
-    let kinds: Vec<_> = formats.filter_map(|format| format.rounding.to()).collect();
+/// The coarsest to which activations are rounded before this backend multiplies them by the model's matrices. Those
+/// that it makes dense round none.
+fn coarsest_rounding<B: Backend>(backend: &B, model: &Decoder<B>) -> Option<RoundingKind> {
+    let config = model.config();
+    let held = config.held_where(|format| config.is_multiplied(backend, format));
+    let formats = held.quantisation.iter().flat_map(|how| how.formats());
+    let mut kinds: Vec<_> = formats.filter_map(|format| format.rounding.to()).collect();
+    if model.dtype() != Dtype::F32 && multiplies_blocks(&held) {
+        kinds.push(RoundingKind::Int8);
+    }
     [RoundingKind::Fp8, RoundingKind::Int8].into_iter().find(|kind| kinds.contains(kind))
+}
+
+/// Whether a matrix of the model is stored in blocks of GGUF. An embedding table alone is not multiplied.
+fn multiplies_blocks(config: &ModelConfig) -> bool {
+    let embed = Layout::of(config).embed.name;
+    let is_multiplied = |name: &str| config.tied_embeddings || name != embed;
+    let mut formats = config.formats.iter();
+    formats.any(|(name, format)| matches!(format, WeightFormat::Blocks(_)) && is_multiplied(name))
 }
 
 /// The compute dtype in which a model must be compared with goldens; `None`: any.

@@ -38,6 +38,11 @@ impl<'a> Fields<'a> {
         Ok(Self { called: Some(called), ..Self::of_file(path, value)? })
     }
 
+    /// Whether the fields were made from the metadata of a GGUF file.
+    pub fn is_metadata(&self) -> bool {
+        self.called.is_some()
+    }
+
     pub fn value(&self, name: &str) -> Option<&'a Value> {
         self.object.get(name).filter(|value| !value.is_null())
     }

@@ -56,6 +56,7 @@ pub enum RopeScaling {
     },
 }
 
+const PARTIAL: &str = "partial_rotary_factor";
 const SUPPORTED: &str = "one of default, linear, llama3, yarn, longrope, proportional";
 
 /// The kinds of layers, as `layer_types` and `rope_parameters` name them; those with attention may have ropes of their
@@ -89,6 +90,8 @@ pub struct RopeDefaults {
     pub theta: f64,
     /// The fraction of a head that is rotated if the config does not say.
     pub fraction: f64,
+    /// Whether a plain or stretched rope may turn a part of a head only; a proportional one always may.
+    pub partial: bool,
     /// Whether `rope_scaling` of the older notation applies to these layers.
     pub scaled: bool,
     /// Whether the kinds "su" and "yarn" mean longrope (Phi-3).
@@ -125,17 +128,20 @@ impl RopeConfig {
             let field = defaults.theta_field.unwrap_or("rope_parameters.rope_theta");
             return Err(fields.error(field, "a number above 1", theta.to_string()));
         }
-        let fraction = number("partial_rotary_factor")?.unwrap_or(defaults.fraction);
+        let kind = scaling_fields.map(rope_kind).transpose()?.map_or("default", |(_, kind)| kind);
+        let is_proportional = kind == "proportional";
+        let mut fraction = number(PARTIAL)?.unwrap_or(defaults.fraction);
+        if !(is_proportional || defaults.partial) {
+            fraction = whole_head(fields, kind, fraction)?;
+        }
         let mut rotary = (head_dim as f64 * fraction) as usize;
-        let is_proportional =
-            scaling_fields.map(rope_kind).transpose()?.is_some_and(|(_, kind)| kind == "proportional");
         if is_proportional {
             rotary = 2 * ((head_dim as f64 * fraction / 2.0) as usize);
         }
         if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
             let expected =
                 format!("a fraction of head_dim ({head_dim}) that gives an even number of elements to rotate");
-            return Err(fields.error("partial_rotary_factor", expected, format!("{fraction} ({rotary} elements)")));
+            return Err(fields.error(PARTIAL, expected, format!("{fraction} ({rotary} elements)")));
         }
         let scaling = match scaling_fields {
             Some(scaling) => RopeScaling::read(scaling, fields, context, rotary, head_dim, defaults.is_phi3)?,
@@ -265,6 +271,22 @@ impl RopeScaling {
         let beta_slow = fields.positive("beta_slow")?.unwrap_or(1.0);
         let truncate = fields.flag("truncate")?.unwrap_or(true);
         Ok(Self::Yarn { factor, original_context, beta_fast, beta_slow, truncate, attention_factor })
+    }
+}
+
+/// The fraction that a family rotates which rotates whole heads: all. transformers ignores the field where the rope is
+/// plain, and cannot compute one that is stretched.
+fn whole_head(fields: &Fields<'_>, kind: &str, fraction: f64) -> Result<f64> {
+    match (fraction == 1.0 || fields.is_metadata(), kind) {
+        (true, _) => Ok(fraction),
+        (false, "default") => {
+            log::warn!("{PARTIAL} {fraction} is ignored, as in transformers: models of this family rotate whole heads");
+            Ok(1.0)
+        }
+        (false, kind) => {
+            let expected = format!("1 (models of this family rotate whole heads, with a {kind} rope too)");
+            Err(fields.error(PARTIAL, expected, fraction.to_string()))
+        }
     }
 }
 

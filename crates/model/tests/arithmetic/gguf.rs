@@ -4,12 +4,16 @@
 use std::path::Path;
 
 use crate::gguf_files::{GgufWriter, golden};
-use offshoot_backend::{ActivationDtype, Backend, BlockView, Dtype, MatrixPart, OutputMode, WeightFormat};
+use crate::shared::shared;
+use offshoot_backend::{
+    ActivationDtype, Backend, BlockView, Dtype, MatrixPart, OutputMode, RoundingKind, WeightFormat,
+};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, CpuBuffer, Isa};
 use offshoot_gguf::{Gguf, TensorType};
 use offshoot_model::{Decoder, ModelFolder, Sequence, check};
+use serde_json::json;
 use tempfile::TempDir;
 
 const QUANTISED: [TensorType; 9] = [
@@ -59,6 +63,52 @@ fn a_llama_is_what_transformers_computes() {
 #[test]
 fn a_mixture_is_what_transformers_computes() {
     compare(&golden("gpt-oss.gguf"), "gpt-oss-sinks");
+}
+
+/// Blocks are multiplied by activations that are rounded to int8, which golden values of unrounded ones allow for; more
+/// than that they do not.
+#[test]
+fn golden_values_allow_for_rounded_activations() {
+    // One token attends to itself alone: rounding does not change whom a row attends to.
+    let tokens = [TokenId(9)];
+    let exact = model(TensorType::Q8_0, TensorType::Q8_0, true);
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("golden.json");
+    let quantised = folder.path().join("model.gguf");
+    std::fs::write(&quantised, model(TensorType::Q8_0, TensorType::Q8_0, false).bytes()).unwrap();
+    let last = &logits(&exact, None, &tokens)[..];
+    let best = (0..VOCAB).max_by(|&a, &b| last[a].total_cmp(&last[b])).unwrap();
+    let passes = |last: &[f32], dtype: Option<Dtype>| {
+        let golden = json!({"prompt": [tokens[0].0], "last_logits": last, "prompt_logprobs": [], "greedy": [best]});
+        std::fs::write(&path, golden.to_string()).unwrap();
+        let mut opened = ModelFolder::open(&quantised).unwrap();
+        opened.dtype = dtype;
+        let mut backend = Cpu::open().unwrap();
+        let mut model = Decoder::load(&mut backend, &opened).unwrap();
+        let report = check::golden(&mut backend, &mut model, &path).unwrap();
+        println!("{dtype:?}\n{report}");
+        (report.passes(), report.rounding, report.cases[0].tolerance)
+    };
+    let (holds, rounding, allowed) = passes(last, None);
+    assert!(holds && rounding == Some(RoundingKind::Int8));
+    let (holds, rounding, narrow) = passes(last, Some(Dtype::F32));
+    assert!(holds && rounding.is_none() && narrow < allowed, "{narrow} and {allowed}");
+    let mut wrong = last.to_vec();
+    wrong[3] += 2.0 * allowed;
+    assert!(!passes(&wrong, None).0);
+}
+
+/// The models of others, compared with transformers' logits.
+#[test]
+fn a_published_quantisation_passes_its_golden() {
+    let Some(golden) = shared("cases/models/Q8_0.golden.json") else { return };
+    for isa in Isa::available() {
+        let mut backend = Cpu::with_isa(isa);
+        let file = ModelFolder::open(golden.with_file_name("Q8_0.gguf")).unwrap();
+        let mut model = Decoder::load(&mut backend, &file).unwrap();
+        let report = check::golden(&mut backend, &mut model, &golden).unwrap();
+        assert!(report.passes(), "{isa}: {report}");
+    }
 }
 
 /// Blocks of random codes, whose numbers are mostly below 1.

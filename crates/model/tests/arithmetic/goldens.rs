@@ -106,6 +106,18 @@ fn families_of_today() {
     }
 }
 
+/// Configs as transformers writes them, or reads them, that say the same in another way: keys of layers with zeros
+/// before them, windows by `layer_types` alone.
+#[test]
+fn configs_in_other_words() {
+    let Some(root) = shared("cases/models") else { return };
+    for isa in Isa::available() {
+        for name in ["gemma4-12-layers", "smollm3-usefalse"] {
+            assert!(compare(isa, &root.join(name), "golden.json").passes(), "{isa}: {name}");
+        }
+    }
+}
+
 #[test]
 fn trained_models() {
     let Some(root) = shared("data/models") else { return };

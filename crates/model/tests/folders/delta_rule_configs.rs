@@ -1,4 +1,4 @@
-//! Configs of models with gated delta-rule layers: Qwen3-Next, Qwen3.5 and Qwen3.6, alone and in their wrappers.
+//! Configs of models with gated delta-rule layers: Qwen3-Next and Qwen3.5 to 3.8, alone and in their wrappers.
 
 use offshoot_backend::{DeltaHeads, HeadLayout, RouterScores, StateDtype};
 use offshoot_model::ModelConfig;
@@ -128,6 +128,26 @@ fn published_shapes_have_the_parameters_they_are_named_for() {
         let config = read(&config, None).unwrap();
         assert_eq!((config.parameters(), config.active_parameters()), (parameters, active), "{}", config.family);
     }
+}
+
+/// Qwen3.8-27B declares itself as Qwen3.5 does.
+#[test]
+fn qwen3_8_is_read_as_what_it_declares() {
+    let text = json!({"model_type": "qwen3_5_text", "hidden_size": 5120, "intermediate_size": 17408,
+        "num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 48, "vocab_size": 248_320, "full_attention_interval": 4,
+        "attn_output_gate": true, "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false,
+        "max_position_embeddings": 262_144, "rope_parameters": {"mrope_interleaved": true,
+            "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25, "rope_theta": 1e7, "rope_type": "default"}});
+    let whole = json!({"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "text_config": text, "vision_config": {"model_type": "qwen3_5"}, "tie_word_embeddings": false});
+    let config = read(&whole, None).unwrap();
+    assert_eq!(config.family.to_string(), "qwen3_5");
+    assert_eq!(attend(&config).iter().filter(|attends| **attends).count(), 16);
+    let rotary = config.attention().map(|attention| attention.rope.as_ref().unwrap().rotary);
+    assert!(rotary.eq([64; 16]));
+    let billions = config.parameters() as f64 / 1e9;
+    assert!((26.5..27.5).contains(&billions), "{billions}");
 }
 
 /// Qwen3-Next-80B-A3B, Qwen3.5-9B and Qwen3.5-35B-A3B: all parameters, and those that a token uses.

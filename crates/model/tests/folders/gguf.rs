@@ -197,7 +197,11 @@ fn parts_of_a_model() {
 }
 
 fn cases(name: &str) -> Vec<(String, Vec<u32>)> {
-    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(golden(name)).unwrap()).unwrap();
+    texts_with_ids(&serde_json::from_slice(&std::fs::read(golden(name)).unwrap()).unwrap())
+}
+
+fn texts_with_ids(cases: &Value) -> Vec<(String, Vec<u32>)> {
+    let cases = cases.as_array().unwrap();
     let ids = |case: &Value| case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
     cases.iter().map(|case| (case["text"].as_str().unwrap().to_owned(), ids(case))).collect()
 }
@@ -244,6 +248,36 @@ fn byte_level_tokens() {
         (tokenizer.vocab_size(), tokenizer.bos(), tokenizer.eos()),
         (whole.vocab_size(), whole.bos(), whole.eos())
     );
+}
+
+/// Kinds of pre-tokenizers, on one vocabulary.
+#[test]
+fn texts_are_split_into_words_as_the_kind_says() {
+    let file = Gguf::open(&golden("byte-level.gguf")).unwrap();
+    let metadata = file.metadata();
+    let of = |key: &str| metadata.texts(&format!("tokenizer.ggml.{key}")).unwrap().unwrap();
+    let types = metadata.counts("tokenizer.ggml.token_type").unwrap().unwrap();
+    let types: Vec<i32> = types.into_iter().map(|kind| kind.try_into().unwrap()).collect();
+    let with = |kind: &str| {
+        let writer = GgufWriter::default()
+            .text("tokenizer.ggml.model", "gpt2")
+            .text("tokenizer.ggml.pre", kind)
+            .texts("tokenizer.ggml.tokens", &of("tokens"))
+            .counts("tokenizer.ggml.token_type", &types)
+            .texts("tokenizer.ggml.merges", &of("merges"));
+        tokenizer(&writer).unwrap()
+    };
+    let all: Value = serde_json::from_slice(&std::fs::read(golden("pre-tokenizers.json")).unwrap()).unwrap();
+    let gpt2 = with("gpt-2");
+    for (kind, cases) in all.as_object().unwrap() {
+        let (tokenizer, mut others) = (with(kind), 0);
+        for (text, expected) in texts_with_ids(cases) {
+            let tokens = tokenizer.encode(&text, AddSpecial::No).unwrap();
+            assert_eq!(ids(&tokens), expected, "{kind}: {text:?}");
+            others += usize::from(tokens != gpt2.encode(&text, AddSpecial::No).unwrap());
+        }
+        assert!(others > 0, "{kind} splits no text as gpt-2 does not");
+    }
 }
 
 /// A byte-level tokenizer of a few tokens.

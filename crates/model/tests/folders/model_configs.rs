@@ -190,6 +190,160 @@ fn windows_are_facts_of_layers() {
     bad(linear, &["`layer_types[1]`", "linear_attention"]);
 }
 
+/// SmolLM3's layers have windows where `layer_types` says so; `use_sliding_window` counts where it says nothing.
+#[test]
+fn windows_of_smollm3_are_those_of_its_layer_types() {
+    let smollm3 = |more: Value| {
+        let mut changes = json!({"model_type": "smollm3", "sliding_window": 100, "no_rope_layers": [1, 0, 1, 0]});
+        changes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        windows(&good(changes))
+    };
+    let types = json!(["full_attention", "full_attention", "full_attention", "sliding_attention"]);
+    let last = [None, None, None, Some(100)];
+    for used in [json!(false), json!(true), json!(null)] {
+        assert_eq!(smollm3(json!({"use_sliding_window": used, "layer_types": types})), last, "{used}");
+    }
+    assert_eq!(smollm3(json!({"use_sliding_window": true})), [None, Some(100), None, Some(100)]);
+    assert_eq!(smollm3(json!({"use_sliding_window": false})), [None; 4]);
+    assert_eq!(smollm3(json!({})), [None; 4]);
+    // transformers cannot make the mask of such a layer.
+    let kinds = json!(["full_attention", "sliding_attention", "full_attention", "full_attention"]);
+    for (family, field) in [("smollm3", "sliding_window"), ("gemma2", "sliding_window"), ("qwen3", "sliding_window")] {
+        let silent = json!({"model_type": family, "layer_types": kinds, "sliding_window": null});
+        bad(silent, &[&format!("`{field}`"), "layer_types[1] is \"sliding_attention\"", "found nothing"]);
+    }
+    let off = json!({"model_type": "qwen2", "layer_types": kinds, "sliding_window": 8, "use_sliding_window": false});
+    bad(off, &["`use_sliding_window`", "true, as layer_types[1]", "found false"]);
+    assert_eq!(windows(&good(json!({"model_type": "llama", "layer_types": kinds}))), [None; 4], "ignored");
+}
+
+/// Only some families rotate a part of each head. transformers ignores the field elsewhere where the rope is plain, and
+/// fails where it is stretched.
+#[test]
+fn a_part_of_each_head_is_rotated_where_the_family_does_so() {
+    let rotary = |changes: Value| rope(&good(changes)).rotary;
+    let experts = |family: &str| {
+        json!({"model_type": family, "partial_rotary_factor": 0.5, "num_experts": 4, "num_local_experts": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 8})
+    };
+    for family in
+        ["llama", "mistral", "ministral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "olmo2", "smollm3", "gemma2"]
+    {
+        let changes = json!({"rope_scaling": null, "no_rope_layers": [1, 1, 1, 1], "head_dim": 16});
+        let mut plain = experts(family);
+        plain.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        assert_eq!(rotary(plain.clone()), 16, "{family}");
+        plain["partial_rotary_factor"] = json!(1.0);
+        plain["rope_scaling"] = json!({"type": "linear", "factor": 2.0});
+        assert_eq!(rotary(plain.clone()), 16, "{family}");
+        plain["partial_rotary_factor"] = json!(0.5);
+        bad(plain, &["`partial_rotary_factor`", "a linear rope", "found 0.5"]);
+    }
+    let inside = json!({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "partial_rotary_factor": 0.5}});
+    bad(inside, &["`partial_rotary_factor`", "a yarn rope", "found 0.5"]);
+    let gpt_oss = json!({"model_type": "gpt_oss", "partial_rotary_factor": 0.5, "num_experts": 4});
+    bad(gpt_oss, &["`partial_rotary_factor`", "a yarn rope", "found 0.5"]);
+    assert_eq!(rotary(json!({"model_type": "phi3", "partial_rotary_factor": 0.5})), 8);
+    assert_eq!(rotary(json!({"model_type": "phi", "partial_rotary_factor": 0.75})), 12);
+    let stretched = json!({"model_type": "phi", "partial_rotary_factor": 0.75,
+        "rope_scaling": {"type": "linear", "factor": 2.0}});
+    assert_eq!(rotary(stretched), 12);
+}
+
+/// transformers pads the keys of `per_layer_config` with zeros from ten layers on.
+#[test]
+fn layers_of_gemma4_are_named_by_their_numbers() {
+    let gemma4 = |own: Value| {
+        let kind = |layer: usize| if layer % 6 == 5 { "full_attention" } else { "sliding_attention" };
+        let kinds: Vec<&str> = (0..12).map(kind).collect();
+        json!({"model_type": "gemma4_text", "num_hidden_layers": 12, "head_dim": 16, "layer_types": kinds,
+            "sliding_window": 8, "per_layer_config": own})
+    };
+    let dims = |own: Value| good(gemma4(own)).heads().map(|heads| heads.head_dim).collect::<Vec<_>>();
+    let wide = json!({"head_dim": 32});
+    let padded = dims(json!({"05": wide, "11": wide}));
+    assert_eq!(padded, [16, 16, 16, 16, 16, 32, 16, 16, 16, 16, 16, 32]);
+    assert_eq!(dims(json!({"5": wide, "011": wide})), padded);
+    bad(gemma4(json!({"05": wide, "5": wide, "11": wide})), &["`per_layer_config`", "one entry for layer 5", "\"05\""]);
+    bad(gemma4(json!({"05": wide, "12": wide})), &["`per_layer_config`", "num_hidden_layers (12)", "\"12\""]);
+    for key in ["-1", "+5", " 5", "5.0", "", "five", "99999999999999999999"] {
+        let said = format!("found \"{key}\"");
+        bad(gemma4(json!({key: wide})), &["`per_layer_config`", "num_hidden_layers (12)", &said]);
+    }
+    bad(gemma4(json!({"05": wide, "11": {"head_dim": 64}})), &["`per_layer_config.11.head_dim`", "32, as layer 5 has"]);
+    bad(gemma4(json!({"05": {"head_dim": 7}, "11": wide})), &["`per_layer_config.05.head_dim`", "even", "found 7"]);
+}
+
+/// Classes that share a `model_type` with generators are refused as what they are.
+#[test]
+fn classes_that_predict_no_tokens_are_named() {
+    for (class, what) in [
+        ("Qwen3ForSequenceClassification", "classifies or scores whole texts"),
+        ("Qwen2ForTokenClassification", "classifies tokens"),
+        ("Qwen2ForRewardModel", "scores texts"),
+        ("Qwen2ForProcessRewardModel", "scores texts"),
+        ("Qwen2ForPrmModel", "scores the steps of a text"),
+        ("LlamaForQuestionAnswering", "marks answers in texts"),
+        ("LlamaForMaskedLM", "reads in both directions"),
+        ("MistralModel", "has no output layer"),
+        ("Gemma3TextModel", "has no output layer"),
+        ("LlamaForCausalLMEagle3", "drafts for another model"),
+    ] {
+        let said = format!("found \"{class}\", which ");
+        for changes in [json!({"architectures": [class]}), json!({"architectures": class})] {
+            bad(changes, &["`architectures`", "predicts tokens", &said, what]);
+        }
+        bad(json!({"architectures": [class], "tie_word_embeddings": true}), &["`architectures`", what]);
+    }
+    for class in ["LlamaForCausalLM", "GPT2LMHeadModel", "Mistral3ForConditionalGeneration", "Unheard"] {
+        good(json!({"architectures": [class]}));
+    }
+    for none in [json!([]), json!(null), json!([null]), json!(["MistralModel", "MistralForCausalLM"])] {
+        good(json!({"architectures": none}));
+    }
+    let wrapped = json!({"model_type": "gemma3", "architectures": ["Gemma3Model"], "text_config": base()});
+    bad(wrapped, &["`architectures`", "has no output layer"]);
+}
+
+/// Fields of `quantization_config` that only say what the tensors say too are still what they must be.
+#[test]
+fn switches_of_quantised_checkpoints_are_true_or_false() {
+    let awq = json!({"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm", "zero_point": true});
+    let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": false, "sym": true,
+        "static_groups": false, "true_sequential": true, "lm_head": false});
+    let switches =
+        [(&awq, &["zero_point"][..]), (&gptq, &["desc_act", "sym", "static_groups", "true_sequential", "lm_head"])];
+    for (config, names) in switches {
+        for name in names {
+            for wrong in [json!([]), json!("0"), json!(0), json!({}), json!("false")] {
+                let mut config = config.clone();
+                config[*name] = wrong.clone();
+                let said = format!("found {wrong}");
+                let place = format!("`quantization_config.{name}`");
+                bad(json!({"quantization_config": config}), &[&place, "true or false", &said]);
+            }
+            for right in [json!(true), json!(false), json!(null)] {
+                let mut config = config.clone();
+                config[*name] = right;
+                good(json!({"quantization_config": config}));
+            }
+        }
+    }
+}
+
+/// Some programs write a byte order mark before JSON.
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: &Value| {
+        std::fs::write(folder.path().join(name), format!("\u{feff}{value}")).unwrap();
+    };
+    write("config.json", &base());
+    write("generation_config.json", &json!({"eos_token_id": [5, 6]}));
+    let config = ModelFolder::open(folder.path()).unwrap().config;
+    assert_eq!(config.eos, [TokenId(5), TokenId(6)]);
+}
+
 #[test]
 fn rope_is_read_in_both_ways_of_writing() {
     let old = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}});
@@ -215,7 +369,8 @@ fn rope_is_read_in_both_ways_of_writing() {
     assert_eq!((original_context, truncate), (1024, false));
     assert!((attention_factor - 1.064_468_903_941_252).abs() < 1e-12);
 
-    let half = good(json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}));
+    let half = json!({"model_type": "phi3", "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}});
+    let half = good(half);
     assert_eq!(rope(&half).rotary, 8);
     assert_eq!(rope(&good(json!({"rope_scaling": null}))).scaling, RopeScaling::Plain);
 }
@@ -288,7 +443,10 @@ fn values_that_cannot_be_are_named() {
     bad(json!({"num_key_value_heads": 3}), &["`num_key_value_heads`", "num_attention_heads (4)", "found 3"]);
     bad(json!({"num_attention_heads": 5, "num_key_value_heads": 5}), &["`num_attention_heads`", "hidden_size (64)"]);
     bad(json!({"head_dim": 4_000_000}), &["`head_dim`"]);
-    bad(json!({"partial_rotary_factor": 0.2}), &["`partial_rotary_factor`", "head_dim (16)", "0.2"]);
+    bad(
+        json!({"model_type": "phi", "partial_rotary_factor": 0.2}),
+        &["`partial_rotary_factor`", "head_dim (16)", "0.2"],
+    );
     bad(json!({"rms_norm_eps": 0}), &["`rms_norm_eps`", "above 0"]);
     bad(json!({"rope_theta": 1.0}), &["`rope_theta`"]);
     bad(json!({"rope_scaling": {"type": "linear"}}), &["`rope_scaling.factor`", "linear"]);

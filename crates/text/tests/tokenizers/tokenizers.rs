@@ -161,6 +161,31 @@ fn beginning_of_text_as_transformers_adds_it() {
     assert_eq!(ids(&encode()), [1, 15043]);
 }
 
+/// Llama 2's own tokenizer.json counts, as transformers 4 reads it: its ids are those of sentencepiece and llama.cpp,
+/// whatever `legacy` says. transformers 5 lays another pre-tokenizer over it, which loses a text's first space and puts
+/// none behind special tokens.
+#[test]
+fn spaces_of_llama2_are_those_of_sentencepiece() {
+    let Some(llama2) = shared("data/tokenizers/llama2") else { return };
+    let tokenizer = Tokenizer::load(&llama2).unwrap();
+    let of = |text: &str| ids(&tokenizer.encode(text, AddSpecial::No).unwrap());
+    // As sentencepiece 0.2 encodes each text by itself.
+    let apart: [(&str, &[u32]); 6] = [
+        (" ", &[259]),
+        (" Hello", &[29871, 15043]),
+        ("  a", &[259, 263]),
+        ("b", &[289]),
+        ("y", &[343]),
+        ("[INST] x", &[518, 25580, 29962, 921]),
+    ];
+    for (text, expected) in apart {
+        assert_eq!(of(text), expected, "{text:?}");
+        assert_eq!(of(&format!("<s>{text}")), [&[1], expected].concat(), "{text:?} behind a special token");
+        assert_eq!(tokenizer.decode(&tokenizer.encode(text, AddSpecial::No).unwrap()), text);
+    }
+    assert_eq!(of("b</s><s>[INST] x"), [289, 2, 1, 518, 25580, 29962, 921]);
+}
+
 #[test]
 fn a_continuation_keeps_its_indent() {
     let Some(folder) = shared("data/tokenizers/codellama") else { return };
@@ -347,6 +372,105 @@ fn sentencepiece_bytes_and_metaspace() {
     write(folder.path(), "tokenizer.json", &tokenizer_json);
     let error = Tokenizer::load(folder.path()).err().unwrap().to_string();
     assert!(error.contains("tokenizer.json: `decoder`") && error.contains("CTC"), "{error}");
+}
+
+/// A vocabulary of single characters, as its tokenizer.json without bytes to fall back on.
+fn of_characters(normalizer: Value, characters: &str) -> Tokenizer {
+    let folder = TempDir::new().unwrap();
+    let vocab: serde_json::Map<String, Value> =
+        characters.chars().enumerate().map(|(id, c)| (c.to_string(), id.into())).collect();
+    let described = json!({"version": "1.0", "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": null,
+        "post_processor": null, "decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": []}});
+    write(folder.path(), "tokenizer.json", &described);
+    Tokenizer::load(folder.path()).unwrap()
+}
+
+/// What a normaliser takes in is not lost; what it leaves and the vocabulary lacks is.
+#[test]
+fn characters_that_normalisation_swallows_are_not_lost() {
+    let kinds = |kind: &str| json!({"type": kind});
+    let stripped = json!({"type": "Sequence", "normalizers": [kinds("NFD"), kinds("StripAccents")]});
+    let replaced = json!({"type": "Replace", "pattern": {"String": "\u{301}"}, "content": ""});
+    let trimmed = json!({"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"Regex": "^#+"}, "content": ""}, {"type": "Strip", "strip_left": true,
+        "strip_right": true}]});
+    let decomposed = "e\u{301}n e\u{301}";
+    let cases = [
+        (kinds("NFC"), decomposed, Ok("én é")),
+        (kinds("NFKC"), "\u{fb01}n e\u{301}", Ok("fin é")),
+        (kinds("NFC"), "\u{1112}\u{1161}\u{11ab}\u{1100}\u{116e}\u{11a8}n", Ok("한국n")),
+        (kinds("NFC"), "o\u{323}\u{302}", Ok("ộ")),
+        (stripped, decomposed, Ok("en e")),
+        (replaced, decomposed, Ok("en e")),
+        (trimmed, "## en", Ok("en")),
+        // There is no composed letter, or no token for it.
+        (kinds("NFC"), "n\u{301}e\u{302}", Err('ń')),
+        (kinds("NFC"), "e\u{301}\u{2603}n", Err('\u{2603}')),
+        (Value::Null, decomposed, Err('\u{301}')),
+        (Value::Null, "e☃", Err('☃')),
+        (Value::Null, "e☃n", Err('☃')),
+    ];
+    for (normalizer, text, expected) in cases {
+        let tokenizer = of_characters(normalizer.clone(), " enfiéộ한국");
+        let found = tokenizer.encode_levels(&[text.to_string()], AddSpecial::No);
+        let what = format!("{normalizer}: {text:?}");
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(tokenizer.decode(&found.tokens), expected, "{what}"),
+            (Err(error), Err(lost)) => {
+                assert!(error.to_string().contains(&format!("no token for {lost:?}")), "{what}: {error}");
+            }
+            (found, _) => panic!("{what}: {:?}", found.map(|found| tokenizer.decode(&found.tokens))),
+        }
+    }
+}
+
+/// A letter belongs to the level in which its last mark stands, since that decides which letter it is.
+#[test]
+fn a_composed_letter_ends_behind_its_marks() {
+    let tokenizer = of_characters(json!({"type": "NFC"}), " enfiéộ");
+    let ends =
+        |levels: [&str; 2]| tokenizer.encode_levels(&levels.map(str::to_string), AddSpecial::No).unwrap().level_ends;
+    assert_eq!(ends(["fine\u{301}", " n"]), [4, 6]);
+    assert_eq!(ends(["fine", "\u{301} n"]), [3, 6]);
+    assert_eq!(ends(["fino\u{323}", "\u{302}n"]), [3, 5]);
+}
+
+#[test]
+fn decomposed_text_has_the_tokens_of_composed_text() {
+    let Some(qwen2) = qwen2_json() else { return };
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "tokenizer.json", &qwen2);
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    let tokens = |text: &str| tokenizer.encode_levels(&[text.to_string()], AddSpecial::Yes).unwrap().tokens;
+    for (decomposed, composed) in [
+        ("A file: re\u{301}sume\u{301}.pdf", "A file: résumé.pdf"),
+        ("\u{1112}\u{1161}\u{11ab}\u{1100}\u{116e}\u{11a8}", "한국"),
+        ("tie\u{302}\u{301}ng Vie\u{323}\u{302}t", "tiếng Việt"),
+    ] {
+        assert_eq!(tokens(decomposed), tokens(composed), "{composed}");
+    }
+}
+
+/// Files that begin with a byte order mark, as some programs write them.
+#[test]
+fn byte_order_marks_are_passed_over() {
+    let plain = tiny(json!({"eos_token": "<end>"}));
+    std::fs::write(plain.path().join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    let folder = TempDir::new().unwrap();
+    for file in std::fs::read_dir(plain.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = format!("\u{feff}{}", text(&file));
+        std::fs::write(folder.path().join(file.file_name().unwrap()), text).unwrap();
+    }
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(ids(&tokenizer.encode("ab<end>", AddSpecial::No).unwrap()), [256, 257]);
+    assert_eq!((tokenizer.eos(), tokenizer.chat(&[say("user", "a")]).unwrap()), (Some(TokenId(257)), "a".to_string()));
+    let whole = json!({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        "decoder": {"type": "Fuse"}});
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), format!("\u{feff}{whole}")).unwrap();
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(ids(&tokenizer.encode("ba", AddSpecial::No).unwrap()), [1, 0]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Reads what differs from layer to layer: windows, ropes, heads, and where keys and values come from.
 
+use std::collections::BTreeMap;
+
 use offshoot_backend::{HeadLayout, MOST_HEAD_DIM};
 use offshoot_core::error::Result;
 
@@ -19,6 +21,60 @@ const DEFAULT_MAX_WINDOW_LAYERS: u64 = 28;
 /// The field in which transformers 5 writes how layers differ in their heads.
 const PER_LAYER: &str = "per_layer_config";
 
+/// The entries of `per_layer_config` by the numbers of their layers. transformers pads the keys with zeros ("05") where
+/// a model has ten layers or more.
+struct Overrides<'a> {
+    /// `None`: there is no such field.
+    fields: Option<Fields<'a>>,
+    /// The keys as they are written.
+    written: BTreeMap<usize, &'a str>,
+}
+
+impl<'a> Overrides<'a> {
+    /// Reads the entries of a model with so many layers.
+    ///
+    /// # Errors
+    ///
+    /// A key that is no layer of the model, or two of one layer; a family whose layers do not differ so; a difference
+    /// in anything but heads.
+    fn read(family: Family, fields: &Fields<'a>, layers: usize) -> Result<Self> {
+        let mut written = BTreeMap::new();
+        let Some(overrides) = fields.object(PER_LAYER)? else { return Ok(Self { fields: None, written }) };
+        for name in overrides.all().keys() {
+            if family != Family::Gemma4 {
+                return Err(fields.error(PER_LAYER, "nothing: only layers of gemma4 differ so", format!("\"{name}\"")));
+            }
+            let digits = Some(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+            let Some(layer) = digits.and_then(|digits| digits.parse().ok()).filter(|&layer| layer < layers) else {
+                let expected = format!("layers below num_hidden_layers ({layers})");
+                return Err(fields.error(PER_LAYER, expected, format!("\"{name}\"")));
+            };
+            if let Some(other) = written.insert(layer, name.as_str()) {
+                let found = format!("\"{other}\" and \"{name}\"");
+                return Err(fields.error(PER_LAYER, format!("one entry for layer {layer}"), found));
+            }
+            let own = overrides.required_object(name, "what this layer has of its own")?;
+            let is_read = |key: &&String| ["head_dim", "num_key_value_heads"].contains(&key.as_str());
+            if let Some(other) = own.all().keys().find(|key| !is_read(key)) {
+                return Err(own.error(other, "head_dim and num_key_value_heads only", "this field"));
+            }
+        }
+        Ok(Self { fields: Some(overrides), written })
+    }
+
+    /// What a layer has of its own.
+    fn of_layer(&self, layer: usize) -> Result<Option<Fields<'a>>> {
+        let Some((fields, name)) = self.fields.as_ref().zip(self.written.get(&layer)) else { return Ok(None) };
+        fields.object(name)
+    }
+
+    /// The path of a layer's entry in config.json, as errors name it.
+    fn place(&self, layer: usize) -> String {
+        let name = self.written.get(&layer).map_or_else(|| layer.to_string(), |name| (*name).to_owned());
+        format!("{PER_LAYER}.{name}")
+    }
+}
+
 /// Reads the layers of a config whose sizes are known.
 pub struct Reader<'a> {
     family: Family,
@@ -26,6 +82,7 @@ pub struct Reader<'a> {
     layers: usize,
     kinds: Vec<LayerKind>,
     heads: Vec<HeadLayout>,
+    overrides: Overrides<'a>,
     /// The ropes of layers with full attention and with windows; `None` where no layer is of that kind.
     full_rope: Option<RopeConfig>,
     sliding_rope: Option<RopeConfig>,
@@ -37,7 +94,8 @@ impl<'a> Reader<'a> {
     /// `positions`: `max_position_embeddings`.
     pub fn new(family: Family, fields: &'a Fields<'a>, hidden: usize, layers: usize, positions: usize) -> Result<Self> {
         let kinds = layer_kinds(family, fields, layers)?;
-        let heads = heads_of_layers(family, fields, hidden, &kinds)?;
+        let overrides = Overrides::read(family, fields, layers)?;
+        let heads = heads_of_layers(family, fields, &overrides, hidden, &kinds)?;
         let rope = |kind: LayerKind| -> Result<Option<RopeConfig>> {
             let Some(first) = kinds.iter().position(|&other| other == kind) else { return Ok(None) };
             let width = heads[first].head_dim;
@@ -45,7 +103,7 @@ impl<'a> Reader<'a> {
             if let Some(other) = other {
                 let expected = format!("{width}, as layer {first} has, of the same kind and so the same rope");
                 let found = heads[other].head_dim.to_string();
-                return Err(fields.error(&format!("{PER_LAYER}.{other}.head_dim"), expected, found));
+                return Err(fields.error(&format!("{}.head_dim", overrides.place(other)), expected, found));
             }
             let defaults = rope_defaults(family, kind);
             RopeConfig::read(fields, kind, defaults, heads[first].head_dim, positions).map(Some)
@@ -57,7 +115,7 @@ impl<'a> Reader<'a> {
             Family::Gemma3 => positions,
             _ => reach(&full_rope).or(reach(&sliding_rope)).unwrap_or(positions),
         };
-        Ok(Self { family, fields, layers, kinds, heads, full_rope, sliding_rope, context })
+        Ok(Self { family, fields, layers, kinds, heads, overrides, full_rope, sliding_rope, context })
     }
 
     pub fn read(&self) -> Result<Vec<LayerSpec>> {
@@ -151,18 +209,39 @@ impl<'a> Reader<'a> {
             None if fields.is_written("sliding_window") || !has_default => None,
             None => Some(DEFAULT_WINDOW),
         };
-        // A window as long as the context hides nothing.
-        let window = window.filter(|&w| w < self.context).map(|w| u32::try_from(w).expect("LARGEST_CONTEXT fits"));
         let is_used = match self.family {
             Family::Llama | Family::Phi | Family::Olmo2 => false,
             _ if self.family.has_delta_rule() => false,
-            Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe | Family::SmolLm3 => {
-                fields.flag("use_sliding_window")?.unwrap_or(false)
-            }
+            _ if self.has_switch() => fields.flag("use_sliding_window")?.unwrap_or(false),
+            // SmolLM3's `use_sliding_window` decides what `layer_types` are where they are not written.
             _ => true,
         };
         let window = window.filter(|_| is_used);
+        let names_windows = is_used || self.has_switch();
+        if names_windows && window.is_none() && listed_kinds(self.family, fields)?.is_some() {
+            self.refuse_kinds_without_window()?;
+        }
+        // A window as long as the context hides nothing.
+        let window = window.filter(|&w| w < self.context).map(|w| u32::try_from(w).expect("LARGEST_CONTEXT fits"));
         Ok(self.kinds.iter().map(|&kind| window.filter(|_| kind == LayerKind::Sliding)).collect())
+    }
+
+    /// Whether `use_sliding_window` decides if there are windows at all.
+    fn has_switch(&self) -> bool {
+        matches!(self.family, Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe)
+    }
+
+    /// Refuses layers that `layer_types` gives a window where the config has none, as transformers does.
+    fn refuse_kinds_without_window(&self) -> Result<()> {
+        let Some(layer) = self.kinds.iter().position(|&kind| kind == LayerKind::Sliding) else { return Ok(()) };
+        let [window, switch] = ["sliding_window", "use_sliding_window"];
+        let has_window = self.fields.value(window).is_some() || !self.fields.is_written(window);
+        let (field, expected, found) = match self.has_switch() && has_window {
+            true => (switch, "true", self.fields.flag(switch)?.map_or("nothing", |_| "false")),
+            false => (window, "a number of tokens", "nothing"),
+        };
+        let expected = format!("{expected}, as layer_types[{layer}] is \"{}\"", LayerKind::Sliding.name());
+        Err(self.fields.error(field, expected, found))
     }
 
     /// Whether each layer has a rope: SmolLM3 leaves some out.
@@ -188,11 +267,8 @@ impl<'a> Reader<'a> {
             };
             if self.heads[layer] != self.heads[source] {
                 let expected = format!("{}, as layer {source} has, whose keys it reads", self.heads[source]);
-                return Err(self.fields.error(
-                    &format!("{PER_LAYER}.{layer}"),
-                    expected,
-                    self.heads[layer].to_string(),
-                ));
+                let found = self.heads[layer].to_string();
+                return Err(self.fields.error(&self.overrides.place(layer), expected, found));
             }
             return Ok(KeySource::OfLayer(source));
         }
@@ -240,11 +316,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `layer_types`, or what the family implies without it. Families whose windows do not differ by layer ignore it, as in
-/// transformers.
-fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+/// `layer_types` as it is written. Families whose windows do not differ by layer ignore it, as in transformers.
+fn listed_kinds<'a>(family: Family, fields: &Fields<'a>) -> Result<Option<&'a [serde_json::Value]>> {
     let ignores = matches!(family, Family::Ministral3 | Family::Mixtral | Family::Qwen3Moe | Family::Phi3);
-    let mut kinds = match fields.list("layer_types")?.filter(|_| !ignores) {
+    Ok(fields.list("layer_types")?.filter(|_| !ignores))
+}
+
+/// `layer_types`, or what the family implies without it.
+fn layer_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>> {
+    let mut kinds = match listed_kinds(family, fields)? {
         None => implied_kinds(family, fields, layers)?,
         Some(kinds) if kinds.len() != layers => {
             let expected = format!("one for each of num_hidden_layers ({layers})");
@@ -290,7 +370,10 @@ fn implied_kinds(family: Family, fields: &Fields<'_>, layers: usize) -> Result<V
             let from = fields.count("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
             (0..layers).map(|layer| full_if((layer as u64) < from)).collect()
         }
-        Family::SmolLm3 => no_rope_layers(fields, layers)?.into_iter().map(full_if).collect(),
+        Family::SmolLm3 => {
+            let windows = fields.flag("use_sliding_window")?.unwrap_or(false);
+            no_rope_layers(fields, layers)?.into_iter().map(|rotated| full_if(rotated || !windows)).collect()
+        }
         Family::Gemma2 | Family::GptOss => every(2, LayerKind::Sliding),
         Family::Olmo3 => every(4, LayerKind::Sliding),
         Family::Gemma3 => {
@@ -342,11 +425,17 @@ fn query_growth(fields: &Fields<'_>) -> Result<Option<QueryGrowth>> {
 }
 
 fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
-    let plain =
-        RopeDefaults { theta_field: Some("rope_theta"), theta: 10_000.0, fraction: 1.0, scaled: true, is_phi3: false };
+    let plain = RopeDefaults {
+        theta_field: Some("rope_theta"),
+        theta: 10_000.0,
+        fraction: 1.0,
+        partial: false,
+        scaled: true,
+        is_phi3: false,
+    };
     match (family, kind) {
-        (Family::Phi, _) => RopeDefaults { fraction: 0.5, ..plain },
-        (Family::Phi3, _) => RopeDefaults { is_phi3: true, ..plain },
+        (Family::Phi, _) => RopeDefaults { fraction: 0.5, partial: true, ..plain },
+        (Family::Phi3, _) => RopeDefaults { partial: true, is_phi3: true, ..plain },
         (Family::Mixtral, _) => RopeDefaults { theta: 1e6, ..plain },
         (Family::SmolLm3, _) => RopeDefaults { theta: 2e6, ..plain },
         (Family::GptOss, _) => RopeDefaults { theta: 150_000.0, ..plain },
@@ -354,7 +443,9 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
         (Family::Olmo3, LayerKind::Sliding) => {
             RopeDefaults { theta_field: None, theta: 500_000.0, scaled: false, ..plain }
         }
-        (Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe, _) => RopeDefaults { fraction: 0.25, ..plain },
+        (Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe, _) => {
+            RopeDefaults { fraction: 0.25, partial: true, ..plain }
+        }
         (Family::Gemma4, _) => RopeDefaults { theta_field: None, scaled: false, ..plain },
         (Family::Gemma3, LayerKind::Full) => RopeDefaults { theta: 1e6, ..plain },
         (Family::Gemma3, LayerKind::Sliding) => {
@@ -365,21 +456,20 @@ fn rope_defaults(family: Family, kind: LayerKind) -> RopeDefaults {
 }
 
 /// The heads of each layer.
-fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[LayerKind]) -> Result<Vec<HeadLayout>> {
+fn heads_of_layers(
+    family: Family,
+    fields: &Fields<'_>,
+    overrides: &Overrides<'_>,
+    hidden: usize,
+    kinds: &[LayerKind],
+) -> Result<Vec<HeadLayout>> {
     let all = heads(fields, hidden)?;
-    let overrides = fields.object(PER_LAYER)?;
-    if let Some(overrides) = &overrides {
-        refuse_other_overrides(family, fields, overrides, kinds.len())?;
-    }
     if family != Family::Gemma4 {
         return Ok(vec![all; kinds.len()]);
     }
-    let of_layer = |(layer, &kind): (usize, &LayerKind)| match &overrides {
-        Some(overrides) => match overrides.object(&layer.to_string())? {
-            Some(own) => changed(&own, all, Some("num_key_value_heads"), "head_dim"),
-            None => Ok(all),
-        },
-        None if kind == LayerKind::Sliding => Ok(all),
+    let of_layer = |(layer, &kind): (usize, &LayerKind)| match overrides.of_layer(layer)? {
+        Some(own) => changed(&own, all, Some("num_key_value_heads"), "head_dim"),
+        None if overrides.fields.is_some() || kind == LayerKind::Sliding => Ok(all),
         None => {
             let equal = fields.flag("attention_k_eq_v")?.unwrap_or(false);
             let all = HeadLayout { head_dim: 512, ..all };
@@ -387,24 +477,6 @@ fn heads_of_layers(family: Family, fields: &Fields<'_>, hidden: usize, kinds: &[
         }
     };
     kinds.iter().enumerate().map(of_layer).collect()
-}
-
-/// Gemma 4's layers may differ from each other in their heads. Other differences are not read.
-fn refuse_other_overrides(family: Family, fields: &Fields<'_>, overrides: &Fields<'_>, layers: usize) -> Result<()> {
-    for name in overrides.all().keys() {
-        if family != Family::Gemma4 {
-            return Err(fields.error(PER_LAYER, "nothing: only layers of gemma4 differ so", format!("\"{name}\"")));
-        }
-        if name.parse::<usize>().ok().is_none_or(|layer| layer >= layers) {
-            let expected = format!("layers below num_hidden_layers ({layers})");
-            return Err(fields.error(PER_LAYER, expected, format!("\"{name}\"")));
-        }
-        let own = overrides.required_object(name, "what this layer has of its own")?;
-        if let Some(other) = own.all().keys().find(|key| !["head_dim", "num_key_value_heads"].contains(&key.as_str())) {
-            return Err(own.error(other, "head_dim and num_key_value_heads only", "this field"));
-        }
-    }
-    Ok(())
 }
 
 /// `heads` with the key heads and width that these fields of `fields` hold, if they do.

@@ -1,8 +1,9 @@
 //! The supported architectures: what each implies by its name and what its config.json may set. The result is plain
-//! data in `ModelConfig`; no other file depends on the family. `defaults` holds what transformers assumes where a
-//! config is silent, `layers` reads what differs from layer to layer, `experts` the mixtures, `delta_rule` layers with
-//! a state, `tokens` special tokens.
+//! data in `ModelConfig`; no other file depends on the family. `classes` refuses what is no generator, `defaults` holds
+//! what transformers assumes where a config is silent, `layers` reads what differs from layer to layer, `experts` the
+//! mixtures, `delta_rule` layers with a state, `tokens` special tokens.
 
+mod classes;
 mod defaults;
 mod delta_rule;
 mod experts;
@@ -66,6 +67,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
     if let Some((name, why)) = OTHER_WRAPPERS.iter().find(|(name, _)| model_type == Some(*name)) {
         return Err(fields.error("model_type", supported(), format!("\"{name}\", which {why}")));
     }
+    classes::refuse_others(fields)?;
     let (text, implied) = match (&nested, wrapper) {
         (Some(nested), wrapper) => (nested, wrapper.map(|wrapper| wrapper.text)),
         (None, Some(Wrapper { name, .. })) => {

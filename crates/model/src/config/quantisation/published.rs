@@ -285,6 +285,8 @@ impl Reader<'_> {
         let fields = self.fields;
         self.expect(fields, "bits", &[4.into()])?;
         self.expect(fields, "version", &["gemm".into(), "GEMM".into()])?;
+        // The tensors say whether there are zero points; a value of another kind is a broken file all the same.
+        fields.flag("zero_point")?;
         let group = self.group(fields, "group_size")?;
         self.skipping("modules_to_not_convert", int4(Packing::Awq, group, true))
     }
@@ -292,6 +294,11 @@ impl Reader<'_> {
     fn gptq(&self) -> Result<Published> {
         let fields = self.fields;
         self.expect(fields, "bits", &[4.into()])?;
+        // The tensors say in which order inputs lie and where zero is; a value of another kind is a broken file all the
+        // same.
+        for name in ["desc_act", "sym", "static_groups", "true_sequential"] {
+            fields.flag(name)?;
+        }
         let zero_offset = match fields.text("checkpoint_format")?.unwrap_or("gptq") {
             "gptq" => 1,
             "gptq_v2" => 0,
