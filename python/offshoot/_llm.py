@@ -43,10 +43,9 @@ from offshoot._outputs import (
     StreamOutput,
     token_logprobs,
 )
-from offshoot._params import SamplingParams, _choice, _flag, _number, _whole
+from offshoot._params import SamplingParams, _choice, _flag, _listed, _number, _whole
 from offshoot._tree import Tree
 from offshoot._vllm import (
-    ONE_MEANING,
     OTHER_WEIGHTS,
     EngineView,
     FlatLogprobs,
@@ -174,6 +173,10 @@ class LLM:
         generation_config: str | os.PathLike[str] = "auto",
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | os.PathLike[str] | None = None,
+        logprobs_mode: str | None = "raw_logprobs",
+        runner: str | None = "auto",
+        convert: str | None = "auto",
+        task: str | None = "auto",
         **more: Any,
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
@@ -212,11 +215,14 @@ class LLM:
                 instead = ": say which GPUs by `devices`" if name == "device_ids" else ""
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled{instead}")
         #: Whether the log-probabilities asked for are those of what is sampled, with temperature and penalties.
-        self._processed = more.get("logprobs_mode") == "processed_logprobs"
-        for name in sorted(ONE_MEANING.keys() & set(more)):
-            if (found := more.pop(name)) not in ONE_MEANING[name]:
-                expected = " or ".join(filter(None, ONE_MEANING[name]))
-                raise NotImplementedError(f"{name}: expected {expected}, found {found!r}")
+        self._processed = logprobs_mode == "processed_logprobs"
+        for name, found, meant in (
+            ("runner", runner, ("auto", "generate")), ("task", task, ("auto", "generate")),
+            ("convert", convert, ("auto", "none")),
+            ("logprobs_mode", logprobs_mode, ("raw_logprobs", "processed_logprobs")),
+        ):
+            if found is not None and found not in meant:
+                raise NotImplementedError(f"{name}: expected {' or '.join(meant)}, found {found!r}")
         if (way := more.get("load_format")) in OTHER_WEIGHTS:
             raise NotImplementedError(f"load_format: expected a way to load the folder's own weights, found {way!r}")
         unknown = sorted(set(more) - _WITHOUT_MEANING)
@@ -624,7 +630,7 @@ class LLM:
 def _priorities(given: int | Sequence[int] | None, prompts: int) -> list[int]:
     """The priority of each prompt."""
     one = given is None or isinstance(given, numbers.Integral)
-    each = [given or 0] * prompts if one else _several(given, "priority: expected a number, or a list of one a prompt")
+    each = [given or 0] * prompts if one else _listed("priority", given)
     if len(each) != prompts:
         raise ValueError(f"priority: expected {prompts}, one for each prompt, found {len(each)}")
     return [_whole("priority", priority, -(1 << 31), (1 << 31) - 1) for priority in each]

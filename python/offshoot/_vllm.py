@@ -28,51 +28,54 @@ WITHOUT_MEANING = frozenset("""
     data_parallel_size_local data_parallel_start_rank dbo_decode_token_threshold dbo_prefill_token_threshold
     dcp_comm_backend dcp_kv_cache_interleave_size dcp_q_replicate decode_context_parallel_size default_mm_loras
     disable_async_output_proc disable_cascade_attn disable_chunked_mm_input disable_custom_all_reduce
-    disable_hybrid_kv_cache_manager disable_log_requests disable_log_stats disable_mm_preprocessor_cache
-    disable_nccl_for_dp_synchronization distributed_executor_backend distributed_timeout_seconds download_dir
-    dp_sync_interval ec_manager_config ec_transfer_config elastic_ep_max_dp_size enable_batch_sharded_sampling
-    enable_chunked_prefill enable_cumem_allocator enable_dbo enable_elastic_ep enable_ep_weight_filter enable_eplb
-    enable_expert_parallel enable_fault_tolerance enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing
-    enable_logging_iteration_details enable_lora enable_lora_bias enable_mamba_cache_stochastic_rounding
-    enable_mamba_shared_prefix_checkpoint enable_mfu_metrics enable_microbatching enable_mixed_moe_lora_format
-    enable_mm_embeds enable_mm_processor_stats enable_moe_shared_loras enable_multimodal_encoder_data_parallel
-    enable_nccl_comm_suspend enable_prefix_caching enable_prompt_adapter enable_prompt_embeds enable_reasoning
-    enable_shm_tensor_arena enable_sleep_mode enable_tower_connector_lora enable_trace_replay enforce_eager
-    engram_config eplb_config eplb_log_balancedness eplb_step_interval eplb_window_size expert_placement_strategy
-    fail_on_environ_validation fault_tolerance_config fully_sharded_loras gdn_prefill_backend guided_decoding_backend
-    guided_decoding_disable_additional_properties guided_decoding_disable_any_whitespace
-    guided_decoding_disable_fallback hf_token ignore_patterns interleave_mm_strings io_processor_plugin ir_op_priority
-    jit_monitor_mode jit_monitor_verbose kda_decode_backend kda_prefill_backend kernel_config kv_cache_memory_bytes
-    kv_cache_metrics kv_cache_metrics_sample kv_events_config kv_offloading_backend kv_offloading_size
-    kv_sharing_fast_prefill kv_transfer_config language_model_only limit_mm_per_prompt linear_backend load_format
-    log_config_file log_level logging_config long_lora_scaling_factors long_prefill_token_threshold
-    long_prefill_token_threshold_adaptive lora_dtype lora_extra_vocab_size lora_target_modules mamba_backend
-    mamba_block_size mamba_cache_dtype mamba_cache_mode mamba_cache_philox_rounds mamba_config mamba_ssm_cache_dtype
-    mamba_ssu_algorithm master_addr master_port max_context_len_to_capture max_cpu_loras max_cudagraph_capture_size
-    max_logprobs max_long_partial_prefills max_lora_cls_labels max_lora_rank max_loras max_num_active_seqs
-    max_num_batched_tokens max_num_partial_prefills max_num_queued_reqs max_num_queued_tokens max_num_scheduled_tokens
-    max_parallel_loading_workers max_prompt_adapter_token max_prompt_adapters max_seq_len_to_capture media_io_kwargs
-    mm_device_do_normalize mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path
-    mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path mm_encoder_only mm_encoder_tp_mode
-    mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_cache_gb mm_processor_cache_type mm_processor_device
-    mm_processor_kwargs mm_shm_cache_max_object_size_mb mm_tensor_ipc model_impl model_loader_extra_config moe_backend
-    monokernel multi_step_stream_outputs nnodes node_rank num_gpu_blocks_override num_lookahead_slots
-    num_redundant_experts num_scheduler_steps num_speculative_tokens numa_bind numa_bind_cpus numa_bind_nodes
-    offload_backend offload_group_size offload_num_in_group offload_params offload_prefetch_step optimization_level
-    otlp_traces_endpoint override_attention_dtype per_request_spec_decode_metrics performance_mode preemption_mode
-    prefill_context_parallel_size prefill_schedule_interval prefix_cache_retention_interval prefix_caching_hash_algo
-    prefix_match_unit profiler_config pt_load_map_location ray_workers_use_nsight reasoning_config reasoning_parser
-    reasoning_parser_plugin renderer_num_workers replayssm_buffer_len revision safetensors_load_strategy
-    safetensors_prefetch_block_size safetensors_prefetch_num_threads scheduler_cls scheduler_delay_factor
-    scheduler_reserve_full_isl scheduling_policy served_model_name show_hidden_metrics_for_version shutdown_timeout
-    skip_mm_profiling skip_tokenizer_init sleep_mode_backend sleep_mode_offload_cudagraph
-    sleep_preserve_parameter_names sparse_indexer_topk_backend spec_method spec_model spec_tokens
-    specialize_active_lora speculative_config speculative_disable_by_batch_size speculative_draft_tensor_parallel_size
-    speculative_max_model_len speculative_model stream_interval structured_outputs_config swa_bounded_replay swap_space
-    tokenizer_mode tokenizer_pool_extra_config tokenizer_pool_size tokenizer_pool_type tokenizer_revision tokens_only
-    trust_remote_code ubatch_size use_fp64_gumbel use_replayssm use_tqdm_on_load use_v2_block_manager
-    video_pruning_method video_pruning_rate watchdog_config watermark weight_transfer_config worker_cls
-    worker_extension_cls worker_use_ray
+    disable_hybrid_kv_cache_manager disable_log_requests disable_log_stats disable_logprobs_during_spec_decoding
+    disable_mm_preprocessor_cache disable_nccl_for_dp_synchronization distributed_executor_backend
+    distributed_timeout_seconds download_dir dp_sync_interval ec_manager_config ec_transfer_config
+    elastic_ep_max_dp_size enable_batch_sharded_sampling enable_chunked_prefill enable_cumem_allocator enable_dbo
+    enable_elastic_ep enable_ep_weight_filter enable_eplb enable_expert_parallel enable_fault_tolerance
+    enable_flashinfer_autotune enable_hc_sp enable_layerwise_nvtx_tracing enable_logging_iteration_details enable_lora
+    enable_lora_bias enable_mamba_cache_stochastic_rounding enable_mamba_shared_prefix_checkpoint enable_mfu_metrics
+    enable_microbatching enable_mixed_moe_lora_format enable_mm_embeds enable_mm_processor_stats
+    enable_moe_shared_loras enable_multimodal_encoder_data_parallel enable_nccl_comm_suspend enable_prefix_caching
+    enable_prompt_adapter enable_prompt_embeds enable_reasoning enable_shm_tensor_arena enable_sleep_mode
+    enable_tower_connector_lora enable_trace_replay enforce_eager engram_config eplb_config eplb_log_balancedness
+    eplb_step_interval eplb_window_size expert_placement_strategy fail_on_environ_validation fault_tolerance_config
+    fully_sharded_loras gdn_prefill_backend guided_decoding_backend guided_decoding_disable_additional_properties
+    guided_decoding_disable_any_whitespace guided_decoding_disable_fallback hf_token ignore_patterns
+    interleave_mm_strings io_processor_plugin ir_op_priority jit_monitor_mode jit_monitor_verbose kda_decode_backend
+    kda_prefill_backend kernel_config kv_cache_memory_bytes kv_cache_metrics kv_cache_metrics_sample kv_events_config
+    kv_offloading_backend kv_offloading_size kv_sharing_fast_prefill kv_transfer_config language_model_only
+    limit_mm_per_prompt linear_backend load_format log_config_file log_level logging_config long_lora_scaling_factors
+    long_prefill_token_threshold long_prefill_token_threshold_adaptive lora_dtype lora_extra_vocab_size
+    lora_target_modules mamba_backend mamba_block_size mamba_cache_dtype mamba_cache_mode mamba_cache_philox_rounds
+    mamba_config mamba_ssm_cache_dtype mamba_ssu_algorithm master_addr master_port max_context_len_to_capture
+    max_cpu_loras max_cudagraph_capture_size max_logprobs max_long_partial_prefills max_lora_cls_labels max_lora_rank
+    max_loras max_num_active_seqs max_num_batched_tokens max_num_partial_prefills max_num_queued_reqs
+    max_num_queued_tokens max_num_scheduled_tokens max_parallel_loading_workers max_prompt_adapter_token
+    max_prompt_adapters max_seq_len_to_capture media_io_kwargs mm_device_do_normalize mm_encoder_attn_backend
+    mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path
+    mm_encoder_only mm_encoder_tp_mode mm_hasher_algorithm mm_ipc_gpu_memory_gb mm_processor_cache_gb
+    mm_processor_cache_type mm_processor_device mm_processor_kwargs mm_shm_cache_max_object_size_mb mm_tensor_ipc
+    model_impl model_loader_extra_config moe_backend monokernel multi_step_stream_outputs ngram_prompt_lookup_max
+    ngram_prompt_lookup_min nnodes node_rank num_gpu_blocks_override num_lookahead_slots num_redundant_experts
+    num_scheduler_steps num_speculative_tokens numa_bind numa_bind_cpus numa_bind_nodes offload_backend
+    offload_group_size offload_num_in_group offload_params offload_prefetch_step optimization_level
+    otlp_traces_endpoint override_attention_dtype override_neuron_config per_request_spec_decode_metrics
+    performance_mode preemption_mode prefill_context_parallel_size prefill_schedule_interval
+    prefix_cache_retention_interval prefix_caching_hash_algo prefix_match_unit profiler_config pt_load_map_location
+    quantization_param_path ray_workers_use_nsight reasoning_config reasoning_parser reasoning_parser_plugin
+    renderer_num_workers replayssm_buffer_len revision safetensors_load_strategy safetensors_prefetch_block_size
+    safetensors_prefetch_num_threads scheduler_cls scheduler_delay_factor scheduler_reserve_full_isl scheduling_policy
+    served_model_name show_hidden_metrics_for_version shutdown_timeout skip_mm_profiling skip_tokenizer_init
+    sleep_mode_backend sleep_mode_offload_cudagraph sleep_preserve_parameter_names sparse_indexer_topk_backend
+    spec_decoding_acceptance_method spec_method spec_model spec_tokens specialize_active_lora speculative_config
+    speculative_disable_by_batch_size speculative_disable_mqa_scorer speculative_draft_tensor_parallel_size
+    speculative_max_model_len speculative_model speculative_model_quantization stream_interval
+    structured_outputs_config swa_bounded_replay swap_space tokenizer_mode tokenizer_pool_extra_config
+    tokenizer_pool_size tokenizer_pool_type tokenizer_revision tokens_only trust_remote_code
+    typical_acceptance_sampler_posterior_alpha typical_acceptance_sampler_posterior_threshold ubatch_size
+    use_fp64_gumbel use_replayssm use_tqdm_on_load use_v2_block_manager video_pruning_method video_pruning_rate
+    watchdog_config watermark weight_transfer_config worker_cls worker_extension_cls worker_use_ray
 """.split())
 
 #: Arguments of vLLM's LLM that would change the samples or their results: refused if they ask for something.
@@ -82,14 +85,6 @@ WOULD_CHANGE = frozenset("""
     override_pooler_config pooler_config qlora_adapter_name_or_path quantization_config return_sampling_mask
     rope_scaling rope_theta watermark_config
 """.split())
-
-#: Arguments of vLLM's LLM of whose values all but these would change what is sampled or returned.
-ONE_MEANING: dict[str, tuple[Any, ...]] = {
-    "convert": (None, "auto", "none"),
-    "logprobs_mode": (None, "raw_logprobs", "processed_logprobs"),
-    "runner": (None, "auto", "generate"),
-    "task": (None, "auto", "generate"),
-}
 
 #: Ways of loading, by vLLM's `load_format`, that give other weights than the folder's.
 OTHER_WEIGHTS = ("dummy", "bitsandbytes")

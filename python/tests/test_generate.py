@@ -545,7 +545,8 @@ def test_the_engine_behind_it_as_scripts_read_it(llm, question, tmp_path):
     engine = llm.llm_engine
     config = engine.model_config
     assert (config.max_model_len, config.model, config.seed) == (llm.max_model_len, llm.model, 0)
-    assert config.get_vocab_size() == llm.facts["vocab"] and config.get_diff_sampling_param() == {"temperature": 0.8}
+    assert config.get_vocab_size() == llm.facts["vocab"]
+    assert SamplingParams(**config.get_diff_sampling_param()) == llm.get_default_sampling_params()
     assert engine.vllm_config.model_config == engine.get_model_config() == llm.model_config == config
     assert engine.tokenizer is engine.get_tokenizer() is llm.get_tokenizer()
     (tmp_path / "own.jinja").write_text("{{ messages[0].content }}!")
