@@ -285,9 +285,9 @@ impl Config {
     /// The texts of the tokens in `additional_special_tokens`, or, as newer files call the list,
     /// `extra_special_tokens`.
     fn additional_tokens(&self) -> Vec<Value> {
-        let listed = [&self.main, &self.special].into_iter().find_map(|map| {
-            [ADDITIONAL, "extra_special_tokens"].into_iter().find_map(|key| map.get(key)?.as_array())
-        });
+        let listed = [&self.main, &self.special]
+            .into_iter()
+            .find_map(|map| [ADDITIONAL, "extra_special_tokens"].into_iter().find_map(|key| map.get(key)?.as_array()));
         let text = |token: &Value| token.as_str().or_else(|| token.get("content")?.as_str()).map(Value::from);
         listed.map_or(&[][..], Vec::as_slice).iter().filter_map(text).collect()
     }
