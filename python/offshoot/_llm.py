@@ -398,25 +398,44 @@ class LLM:
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        special_tokens_in_text: str = "allow",
     ) -> list[RequestOutput]:
-        """Samples the assistant's next turn of one conversation or of several. A message's content is a text or a list
-        of parts of texts; the template gets a text (``chat_template_content_format`` auto or string)."""
+        """Samples the assistant's next turn of one conversation or of several, read as the server reads them. A
+        message's content is a text or a list of parts of texts; several become one text, a line each, unless the
+        template takes lists. The texts of special tokens in messages and tools become the tokens,
+        ``special_tokens_in_text`` "allow", are plain text, "escape", or are an error, "refuse"."""
         _choice("chat_template_content_format", chat_template_content_format, ("auto", "string"))
-        if tools:
-            raise NotImplementedError("tools is not supported")
+        _choice("special_tokens_in_text", special_tokens_in_text, ("allow", "escape", "refuse"))
         if not isinstance(messages, (list, tuple)):
             raise TypeError(f"messages: expected a list of messages or of conversations, found {messages!r}")
         conversations: Any = [messages] if messages and isinstance(messages[0], dict) else messages
-        texts = [
-            self.tokenizer.apply_chat_template(
-                conversation, chat_template=chat_template, tokenize=False, add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message, **(chat_template_kwargs or {}))
-            for conversation in conversations
-        ]
-        tokens = self._engine.tokenizer.encode(texts, False)
-        prompts: list[PromptType] = [{"prompt": text, "prompt_token_ids": ids} for text, ids in zip(texts, tokens)]
+        prompts: list[PromptType] = []
+        for conversation in conversations:
+            body = self.tokenizer._chat(
+                conversation, chat_template, add_generation_prompt, continue_final_message, tools,
+                chat_template_kwargs or {})
+            text, ids = self._engine.tokenizer.chat_tokens(json.dumps(
+                {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
+        sampling_params = self._ending_turns(sampling_params)
         return self.generate(
             prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
+
+    def _ending_turns(
+        self, sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> SamplingParams | list[SamplingParams]:
+        """The parameters with the texts that end the assistant's turn where the model has no token for it."""
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        if isinstance(sampling_params, (list, tuple)):
+            return [cast(SamplingParams, self._ending_turns(each)) for each in sampling_params]
+        own = self._engine.tokenizer.chat_stops()
+        if not own or not isinstance(sampling_params, SamplingParams) or sampling_params.ignore_eos:
+            return cast(SamplingParams, sampling_params)
+        params = sampling_params.clone()
+        stop = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])
+        params.stop = stop + [text for text in own if text not in stop]
+        return params
 
     def stream(
         self, prompts: PromptType | Sequence[PromptType],
@@ -479,15 +498,16 @@ class LLM:
 
     def _score(self, prompts: list[Any], lists: list[Any], special: bool) -> list[ScoredChoices]:
         encoded = []
-        for prompt, choices in zip(prompts, lists):
+        for at, (prompt, choices) in enumerate(zip(prompts, lists)):
+            place = at if len(prompts) > 1 else None
             if not choices:
                 raise ValueError("choices: expected at least one, found none")
             if isinstance(prompt, dict) and prompt.get("prompt_token_ids") is None:
                 prompt = prompt.get("prompt")
             if isinstance(prompt, str) and not any(_is_ids(choice) for choice in choices):
-                encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special))
+                encoded.append(self._engine.tokenizer.encode_choices(prompt, choices, special, place))
             else:
-                ((_, ids),) = self._encoded([prompt])
+                ((_, ids),) = self._encoded([prompt], place)
                 tails = [_ids_of(c) if _is_ids(c) else self._engine.tokenizer.encode([c], False)[0] for c in choices]
                 encoded.append(Context(ids, tails))
         scored = []
@@ -539,10 +559,10 @@ class LLM:
         return range(first, first + count)
 
     def _encoded(
-        self, prompts: list[Any], special: bool = True, most: int | None = None,
+        self, prompts: list[Any], place: int | None = None, *, special: bool = True, most: int | None = None,
     ) -> list[tuple[str | None, list[int]]]:
         """The text, if there is one, and the tokens of each prompt: of texts with special tokens around them, unless
-        ``special`` is False, and the first ``most``."""
+        ``special`` is False, and the first ``most``. ``place``: the number of the only one, for an error."""
         texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
@@ -560,7 +580,8 @@ class LLM:
             elif not isinstance(prompt, str):
                 raise TypeError(f"prompt: expected a text, token ids or a dict, found {prompt!r}")
         missing = [at for at, tokens in enumerate(ids) if tokens is None]
-        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], special)):
+        places = missing if len(prompts) > 1 else None if place is None else [place]
+        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], special, places)):
             ids[at] = tokens[:most]
         return list(zip(texts, ids))
 
@@ -574,7 +595,8 @@ class LLM:
             raise TypeError("prompts: expected a text, token ids or a list of them, found None")
         prompts = prompt_token_ids if prompts is None else prompts
         prompts = [prompts] if _is_one(prompts) else _several(prompts)
-        encoded = self._encoded(prompts, *self._encoding(tokenization_kwargs or {}))
+        special, most = self._encoding(tokenization_kwargs or {})
+        encoded = self._encoded(prompts, special=special, most=most)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         params = (list(sampling_params) if isinstance(sampling_params, (list, tuple))
@@ -790,18 +812,22 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.vocab_size
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return self._native.encode([text], add_special_tokens)[0]
+    def encode(
+        self, text: str, add_special_tokens: bool = True, *, split_special_tokens: bool = False,
+    ) -> list[int]:
+        """The tokens of a text; with ``split_special_tokens`` the texts of special tokens in it are plain text."""
+        return self._native.encode([text], add_special_tokens, None, split_special_tokens)[0]
 
     def __call__(
         self, text: str | list[str], add_special_tokens: bool = True, *, padding: Any = False, truncation: Any = False,
         max_length: int | None = None, return_tensors: Any = None, return_attention_mask: bool = True,
+        split_special_tokens: bool = False,
     ) -> "Encoding":
         """``input_ids`` and ``attention_mask`` of a text, or lists of them; with ``truncation`` the first
-        ``max_length``."""
+        ``max_length``; with ``split_special_tokens`` the texts of special tokens are plain text."""
         _refuse(padding=padding, return_tensors=return_tensors)
         texts = [text] if isinstance(text, str) else _several(text, "text: expected a text or a list of them")
-        ids = self._native.encode(texts, add_special_tokens)
+        ids = self._native.encode(texts, add_special_tokens, None, split_special_tokens)
         if truncation:
             most = self.model_max_length if max_length is None else _whole("max_length", max_length, 1)
             ids = [row[:most] for row in ids]
@@ -917,25 +943,38 @@ class Tokenizer:
         return_dict: bool = False, return_tensors: Any = None, padding: Any = False, truncation: Any = False,
         max_length: int | None = None, tokenizer_kwargs: dict[str, Any] | None = None, **variables: Any,
     ) -> Any:
-        """The text of a conversation, or of several; with ``tokenize`` its tokens. ``variables`` are the template's."""
-        _refuse(tools=tools, return_tensors=return_tensors, padding=padding, truncation=truncation,
+        """The text of a conversation, or of several; with ``tokenize`` its tokens. The template sees the messages, and
+        ``tools`` (dicts), as they are; ``variables`` are the template's."""
+        _refuse(return_tensors=return_tensors, padding=padding, truncation=truncation,
                 tokenizer_kwargs=tokenizer_kwargs)
         if not isinstance(conversation, (list, tuple)):
             raise TypeError(f"conversation: expected a list of messages or of conversations, found {conversation!r}")
         if conversation and isinstance(conversation[0], (list, tuple)):
             return [self.apply_chat_template(
                 each, chat_template=chat_template, tokenize=tokenize, add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message, return_dict=return_dict, **variables)
+                continue_final_message=continue_final_message, tools=tools, return_dict=return_dict, **variables)
                 for each in conversation]
-        template = chat_template or self.chat_template
-        text = self._native.chat_prompt(json.dumps({
-            "chat_template": None if template == self._own_template else template, "messages": list(conversation),
-            "add_generation_prompt": add_generation_prompt and not continue_final_message,
-            "continue_final_message": continue_final_message, "chat_template_kwargs": variables}, ensure_ascii=False))
+        text = self._native.chat_prompt(json.dumps(self._chat(
+            conversation, chat_template, add_generation_prompt, continue_final_message, tools, variables),
+            ensure_ascii=False))
         if not tokenize:
             return text
         ids = self._native.encode([text], False)[0]
         return Encoding(input_ids=ids, attention_mask=[1] * len(ids)) if return_dict else ids
+
+    def _chat(
+        self, conversation: Sequence[Any], chat_template: str | None, add_generation_prompt: bool,
+        continue_final_message: bool, tools: Any, variables: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """What a chat's template sees."""
+        for tool in tools or ():
+            if not isinstance(tool, dict):
+                raise NotImplementedError(f"tools: expected dicts with a JSON schema each, found {tool!r}")
+        template = chat_template or self.chat_template
+        return {"chat_template": None if template == self._own_template else template, "messages": list(conversation),
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
+                "continue_final_message": continue_final_message, "tools": list(tools) if tools else None,
+                "chat_template_kwargs": dict(variables)}
 
 
 class Encoding(dict[str, Any]):

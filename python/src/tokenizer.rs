@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use offshoot::{Result, TokenId};
-use offshoot_openai::protocol::chat_prompt;
+use offshoot::{Error, Result, TokenId};
+use offshoot_openai::protocol::{chat_prompt, chat_tokens};
 use offshoot_text::{AddSpecial, Tokenizer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -57,6 +57,14 @@ fn special(add: bool) -> AddSpecial {
     if add { AddSpecial::Yes } else { AddSpecial::No }
 }
 
+/// Adds the number of a prompt, if it is one of several, to the error about its text.
+fn of_prompt(place: Option<usize>, error: Error) -> Error {
+    match (place, error) {
+        (Some(place), Error::Format { path, what }) => Error::format(path, format!("prompt {place}: {what}")),
+        (_, error) => error,
+    }
+}
+
 #[pymethods]
 impl NativeTokenizer {
     #[new]
@@ -65,35 +73,55 @@ impl NativeTokenizer {
         Ok(Self::of(Arc::new(py.detach(|| Tokenizer::load(&folder)).or_raise()?)))
     }
 
-    /// The tokens of texts.
-    fn encode(&self, py: Python<'_>, texts: Vec<String>, add_special_tokens: bool) -> PyResult<Vec<Vec<u32>>> {
+    /// The tokens of texts. `places`: the numbers that the texts have for the caller, for an error; without them, those
+    /// of several texts count from 0. `split_special_tokens`: the texts of special tokens in them are plain text.
+    #[pyo3(signature = (texts, add_special_tokens, places=None, split_special_tokens=false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        texts: Vec<String>,
+        add_special_tokens: bool,
+        places: Option<Vec<usize>>,
+        split_special_tokens: bool,
+    ) -> PyResult<Vec<Vec<u32>>> {
         process::check()?;
         let special = special(add_special_tokens);
-        let encode = |text: &String| {
-            let tokens = self.tokenizer.encode_levels(std::slice::from_ref(text), special)?.tokens;
+        let place = |at: usize| match &places {
+            Some(places) => places.get(at).copied(),
+            None => (texts.len() > 1).then_some(at),
+        };
+        let encode = |(at, text): (usize, &String)| {
+            let encoded = match split_special_tokens {
+                true => self.tokenizer.encode_plain(text, special),
+                false => self.tokenizer.encode_levels(std::slice::from_ref(text), special).map(|text| text.tokens),
+            };
+            let tokens = encoded.map_err(|error| of_prompt(place(at), error))?;
             Ok(tokens.into_iter().map(|token| token.0).collect())
         };
         // One text is not worth waking the pool's threads for, nor are a few short ones.
         let is_much = texts.len() > 1 && texts.iter().map(String::len).sum::<usize>() > 1 << 14;
         py.detach(|| match is_much {
-            true => texts.par_iter().map(encode).collect::<Result<_>>(),
-            false => texts.iter().map(encode).collect(),
+            true => texts.par_iter().enumerate().map(encode).collect::<Result<_>>(),
+            false => texts.iter().enumerate().map(encode).collect(),
         })
         .or_raise()
     }
 
     /// The tokens of contexts, each with its continuations: every pair is encoded whole, and the context ends where all
-    /// of them agree.
+    /// of them agree. `place`: the number that the context has for the caller, for an error.
+    #[pyo3(signature = (context, choices, add_special_tokens, place=None))]
     fn encode_choices(
         &self,
         py: Python<'_>,
         context: String,
         choices: Vec<String>,
         add_special_tokens: bool,
+        place: Option<usize>,
     ) -> PyResult<Context> {
         process::check()?;
         let special = special(add_special_tokens);
-        let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special)).or_raise()?;
+        let encoded = py.detach(|| self.tokenizer.encode_choices(&[context], &choices, special));
+        let encoded = encoded.map_err(|error| of_prompt(place, error)).or_raise()?;
         Ok(Context { tokens: encoded.prompt.tokens, continuations: encoded.continuations })
     }
 
@@ -143,14 +171,31 @@ impl NativeTokenizer {
         self.tokenizer.chat_template()
     }
 
+    /// Texts that end the assistant's turn of a chat, where no token does.
+    fn chat_stops(&self) -> Vec<String> {
+        self.tokenizer.chat_stops().to_vec()
+    }
+
     fn vocab_size(&self) -> usize {
         self.tokenizer.vocab_size()
     }
 
-    /// The prompt of a chat. `body`: JSON of an object with `messages` and a request's other fields for chats.
+    /// The prompt of a chat as transformers makes it. `body`: JSON of an object with `messages` and a request's other
+    /// fields for chats.
     fn chat_prompt(&self, py: Python<'_>, body: &str) -> PyResult<String> {
-        let body: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))?;
+        let body = fields(body)?;
         py.detach(|| chat_prompt(&body, &self.tokenizer)).map_err(|refusal| PyValueError::new_err(refusal.message))
     }
+
+    /// The prompt of a chat as a server makes it, and its tokens; `body`: as `chat_prompt`'s.
+    fn chat_tokens(&self, py: Python<'_>, body: &str) -> PyResult<(String, Vec<u32>)> {
+        let body = fields(body)?;
+        let made = py.detach(|| chat_tokens(&body, &self.tokenizer));
+        let (text, tokens) = made.map_err(|refusal| PyValueError::new_err(refusal.message))?;
+        Ok((text, tokens.into_iter().map(|token| token.0).collect()))
+    }
+}
+
+fn fields(body: &str) -> PyResult<serde_json::Map<String, serde_json::Value>> {
+    serde_json::from_str(body).map_err(|error| PyValueError::new_err(format!("messages: {error}")))
 }

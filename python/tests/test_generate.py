@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import pickle
+import shutil
 import sys
 import time
 import warnings
@@ -187,6 +188,24 @@ def test_tokens_and_texts(llm):
         tokenizer.decode([1 << 30])
 
 
+def test_the_error_of_a_prompt_names_its_number(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(offshoot.demo_model(), model)
+    tokens = model / "tokenizer.json"
+    tokens.write_text(tokens.read_text().replace('"7":', '"seven":'))
+    with LLM(str(model), device="cpu", kv_memory=64) as llm:
+        texts = ["one 1", {"prompt_token_ids": llm.encode("1")}, "seven 7"]
+        for call in (
+            lambda: llm.generate(texts), lambda: llm.get_tokenizer()(["1", "2", "7"]),
+            lambda: llm.score(["1", "2", "seven 7"], [["a"]] * 3),
+        ):
+            with pytest.raises(ValueError, match="prompt 2: the tokenizer has no token for '7'"):
+                call()
+        with pytest.raises(ValueError, match=": the tokenizer has no token for '7'"):
+            llm.encode("7")
+        assert llm.generate(texts[:2], SamplingParams(max_tokens=1))
+
+
 def test_a_tokenizer_refuses_what_it_would_have_to_ignore(llm):
     tokenizer = llm.get_tokenizer()
     encoded = tokenizer("one two three", truncation=True, max_length=2)
@@ -256,8 +275,7 @@ def test_a_chat_by_a_template_of_ones_own(llm):
     own = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
            "{% if add_generation_prompt %}A:{% endif %}")
     talk = [{"role": "user", "content": "Hi"}]
-    with pytest.raises(ValueError, match="no chat template"):
-        tokenizer.apply_chat_template(talk, tokenize=False)
+    assert tokenizer.apply_chat_template(talk, tokenize=False) == "<|begin_of_text|>Question: Hi\n"
     assert tokenizer.apply_chat_template(talk, chat_template=own, tokenize=False) == "user: Hi\n"
     both = tokenizer.apply_chat_template([talk, talk], chat_template=own, tokenize=False, add_generation_prompt=True)
     assert both == ["user: Hi\nA:"] * 2
@@ -273,6 +291,48 @@ def test_a_chat_by_a_template_of_ones_own(llm):
         tokenizer.chat_template = None
     with pytest.raises(ValueError, match="chat template"):
         tokenizer.apply_chat_template(talk, chat_template="{% if %}", tokenize=False)
+
+
+def test_templates_see_messages_as_transformers_and_as_vllm_give_them(llm):
+    shows = "{{ messages | tojson }}{{ tools | tojson }}"
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+    said = {"content": None, "role": "assistant", "reasoning": "so", "tool_calls": [call]}
+    talk = [said, {"role": "user", "content": "x"}]
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    tokenizer = llm.get_tokenizer()
+    text = tokenizer.apply_chat_template(talk, chat_template=shows, tools=[tool], tokenize=False)
+    assert text == json.dumps(talk) + json.dumps([tool]), "as they are written"
+    with pytest.raises(NotImplementedError, match="tools: expected dicts"):
+        tokenizer.apply_chat_template(talk, tools=[len])
+    (request,) = llm.chat(talk, SamplingParams(max_tokens=1), chat_template=shows, tools=[tool], use_tqdm=False)
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 3}}}
+    seen = {"role": "assistant", "content": "", "reasoning": "so", "reasoning_content": "so", "tool_calls": [call]}
+    assert request.prompt == json.dumps([seen, talk[1]]) + json.dumps([tool]), "as a server reads them"
+
+
+def test_special_tokens_in_texts_are_text_where_that_is_asked_for(llm):
+    tokenizer, end = llm.get_tokenizer(), "<|end_of_text|>"
+    assert tokenizer.encode(f"a{end}")[-1] == 1
+    split = tokenizer.encode(f"a{end}", split_special_tokens=True)
+    assert split[0] == 0 and 1 not in split and tokenizer.decode(split[1:]) == f"a{end}"
+    assert tokenizer(f"a{end}", split_special_tokens=True).input_ids == split
+    talk = [{"role": "user", "content": f"a{end}"}]
+    ends = {}
+    for how in ("allow", "escape"):
+        (request,) = llm.chat(talk, SamplingParams(max_tokens=1), use_tqdm=False, special_tokens_in_text=how)
+        assert request.prompt == f"<|begin_of_text|>Question: a{end}\nAnswer:"
+        ends[how] = request.prompt_token_ids.count(1)
+    assert ends == {"allow": 1, "escape": 0}
+    with pytest.raises(ValueError, match="without special tokens"):
+        llm.chat(talk, SamplingParams(max_tokens=1), special_tokens_in_text="refuse")
+
+
+def test_a_chat_with_the_bundled_model_ends(llm):
+    question = "Mia has 3 pens and buys 4 more. How many pens does Mia have now?"
+    talk = [{"role": "user", "content": question}]
+    (request,) = llm.chat(talk, SamplingParams(temperature=0, max_tokens=100), use_tqdm=False)
+    assert request.outputs[0].finish_reason == "stop" and "\n\n" not in request.outputs[0].text
+    assert request.outputs[0].text.endswith("#### 7")
 
 
 def test_a_table_has_the_samples_of_generate(llm, question):

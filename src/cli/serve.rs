@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::words::{REASONINGS, STORED_PREFIXES};
+use super::words::{REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
@@ -15,6 +15,7 @@ use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
 use offshoot_serve::{LeaseLimits, ServeLimits, ServeOptions};
+use offshoot_text::SpecialText;
 
 #[derive(Debug, Args)]
 pub struct ServeArgs {
@@ -40,6 +41,14 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_parser = one_of(REASONINGS), default_value = "keep")]
     pub reasoning: Reasoning,
+    /// Lets a chat bring a template in `chat_template` in place of the model's. Templates run bounded in memory and
+    /// time
+    #[arg(long)]
+    pub trust_request_chat_template: bool,
+    /// What becomes of the texts of special tokens in prompts, messages and tools, where users could end their turn by
+    /// them; requests may choose by `special_tokens_in_text`, but not `allow` if it is not allowed here
+    #[arg(long, value_parser = one_of(SPECIAL_TEXTS), default_value = "allow")]
+    pub special_tokens_in_text: SpecialText,
     /// File whose text many prompts begin with (a system prompt, examples, a document), or a .json file with the
     /// messages that many chats begin with: computed at the start and never evicted; may be given several times
     #[arg(long = "prefix", value_name = "FILE")]
@@ -120,7 +129,12 @@ impl ServeArgs {
             limits: ServeLimits {
                 queue: QueueLimits { jobs: args.max_queue, prompt_tokens: MOST_PROMPT_TOKENS },
                 leases: LeaseLimits { each: args.max_kept, time_to_live: args.keep_seconds },
-                protocol: ProtocolLimits { n: args.max_n, ..ProtocolLimits::default() },
+                protocol: ProtocolLimits {
+                    n: args.max_n,
+                    templates: args.trust_request_chat_template,
+                    special_text: args.special_tokens_in_text,
+                    ..ProtocolLimits::default()
+                },
                 body: mib(args.max_body),
                 data: args.max_data << 20,
                 connections: args.max_connections,

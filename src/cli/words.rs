@@ -6,6 +6,7 @@ use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
 use offshoot_openai::protocol::Reasoning;
+use offshoot_text::SpecialText;
 
 pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
     ("jsonl", ResultFormat::Jsonl, "JSON lines alone"),
@@ -13,9 +14,13 @@ pub(super) const RESULT_FORMATS: &[Word<ResultFormat>] = &[
 ];
 
 pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
-    ("auto", ExtractMode::Auto, "A fenced block if there is one and the text should be a complete program"),
-    ("none", ExtractMode::None, "The whole text"),
-    ("fence", ExtractMode::Fence, "A fenced block, even if samples continue a prompt"),
+    (
+        "auto",
+        ExtractMode::Auto,
+        "The program between fences or behind prose; a text that continues its prompt stays whole",
+    ),
+    ("none", ExtractMode::None, "The whole text, behind its reasoning"),
+    ("fence", ExtractMode::Fence, "The program between fences; a text without them has none"),
 ];
 
 /// What happens to the text of `<think>` in chats that do not say.
@@ -28,6 +33,13 @@ pub(super) const REASONINGS: &[Word<Reasoning>] = &[
 pub(super) const STORED_PREFIXES: &[Word<StoredPrefixes>] = &[
     ("prompts", StoredPrefixes::Prompts, "Those of every client's prompts, whose texts keys and values tell"),
     ("pinned", StoredPrefixes::Pinned, "Those of --prefix alone"),
+];
+
+/// What becomes of special tokens' texts in what users write.
+pub(super) const SPECIAL_TEXTS: &[Word<SpecialText>] = &[
+    ("allow", SpecialText::Allow, "They become the tokens, as in transformers"),
+    ("escape", SpecialText::Escape, "They are plain text"),
+    ("refuse", SpecialText::Refuse, "The request is refused"),
 ];
 
 pub(super) const PREDICTIONS: &[Word<Predict>] = &[

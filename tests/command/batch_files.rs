@@ -259,7 +259,7 @@ fn answers_of_another_job_are_refused_by_name() {
 fn chats_are_answered_by_models_with_a_template() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = chat_model(folder.path());
-    let parts = json!([{"type": "text", "text": "What is 2 "}, {"type": "text", "text": "and 3?"}]);
+    let parts = json!([{"type": "text", "text": "What is 2"}, {"type": "text", "text": "and 3?"}]);
     let lines = [
         chat(
             "parts",
@@ -268,10 +268,14 @@ fn chats_are_answered_by_models_with_a_template() {
         ),
         chat(
             "text",
-            json!({"messages": [{"role": "user", "content": "What is 2 and 3?"}], "max_tokens": 6, "temperature": 0,
+            json!({"messages": [{"role": "user", "content": "What is 2\nand 3?"}], "max_tokens": 6, "temperature": 0,
                    "n": 2}),
         ),
-        chat("tools", json!({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})),
+        chat(
+            "tools",
+            json!({"messages": [{"role": "user", "content": "a"}],
+                   "tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ),
         chat("image", json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})),
     ];
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -282,7 +286,7 @@ fn chats_are_answered_by_models_with_a_template() {
     let (parts, text) = (&answers[0]["response"]["body"], &answers[1]["response"]["body"]);
     assert_eq!(parts["object"], "chat.completion");
     let content = |body: &Value, choice: usize| body["choices"][choice]["message"]["content"].clone();
-    assert_eq!(content(parts, 0), content(text, 0), "parts are one text");
+    assert_eq!(content(parts, 0), content(text, 0), "parts are one text, a line each");
     assert_eq!(content(text, 0), content(text, 1));
     let logprobs = parts["choices"][0]["logprobs"]["content"].as_array().expect("a list");
     assert!(!logprobs.is_empty());
@@ -307,7 +311,13 @@ fn chats_are_answered_by_models_with_a_template() {
     let tokens = open["usage"]["total_tokens"].as_u64().expect("a count");
     assert_eq!(tokens % 16, 1, "all slots of the pages are full, and the last token has none");
 
-    let plain = batch(folder.path(), "in.jsonl", "plain.jsonl", &[]);
+    fs::remove_file(model.join("chat_template.jinja")).expect("it was written");
+    let own = fs::read(model.join("tokenizer_config.json")).expect("it was copied");
+    let own: Value = serde_json::from_slice(&own).expect("JSON");
+    let without = own.as_object().expect("an object").iter().filter(|(key, _)| *key != "chat_template");
+    let without: serde_json::Map<String, Value> = without.map(|(key, value)| (key.clone(), value.clone())).collect();
+    fs::write(model.join("tokenizer_config.json"), json!(without).to_string()).expect("writable");
+    let plain = batch_on(&model, folder.path(), "in.jsonl", "plain.jsonl", &[]);
     assert_refused(&plain, 4, "chat template");
     let refused = read(&folder.path().join("plain.jsonl"));
     assert!(error(&refused[0])["message"].as_str().expect("a text").contains("chat template"), "{}", refused[0]);

@@ -140,10 +140,10 @@ fn messages_have_known_roles() {
         chat(id, json!({"messages": messages, "max_tokens": 1}))
     };
     let roles = ["system", "developer", "user", "assistant", "tool"];
-    // A person's name changes no prompt; a tool's is shown by templates.
-    let name = |role: &str| if role == "tool" { Value::Null } else { json!("Mia") };
-    let good =
-        roles.map(|role| ask(role, json!({"role": role, "content": "a", "tool_calls": null, "name": name(role)})));
+    // Templates see whatever else a message has, and this one shows none of it.
+    let good = roles.map(|role| {
+        ask(role, json!({"role": role, "content": "a", "tool_calls": null, "name": "Mia", "tool_call_id": "c1"}))
+    });
     let cases = [
         (ask("robot", json!({"role": "robot", "content": "a"})), "invalid_value", "messages[1].role", "\"robot\""),
         (ask("none", json!({"content": "a"})), "invalid_value", "messages[1].role", "nothing"),
@@ -151,18 +151,18 @@ fn messages_have_known_roles() {
         (ask("text", json!("a")), "invalid_value", "messages[1]", "an object"),
         (ask("empty", json!({"role": "user"})), "invalid_value", "messages[1].content", "nothing"),
         (
-            ask("call", json!({"role": "assistant", "content": "a", "tool_calls": [{}]})),
-            "unsupported_parameter",
-            "messages[1].tool_calls",
-            "official",
+            ask("call", json!({"role": "assistant", "content": "a", "tool_calls": ["f"]})),
+            "invalid_value",
+            "messages[1].tool_calls[0]",
+            "an object with `function`",
         ),
         (
-            ask("named", json!({"role": "tool", "content": "a", "name": "Mia"})),
+            ask("refusal", json!({"role": "assistant", "content": "a", "refusal": "no"})),
             "unsupported_parameter",
-            "messages[1].name",
+            "messages[1].refusal",
             "official",
         ),
-        (ask("typo", json!({"role": "user", "contents": "a"})), "unknown_parameter", "messages[1].contents", "field"),
+        (ask("typo", json!({"role": "user", "contents": "a"})), "invalid_value", "messages[1].content", "nothing"),
     ];
     write(folder.path(), &good.iter().chain(cases.iter().map(|(line, ..)| line)).cloned().collect::<Vec<_>>());
     assert_refused(&batch_on(&model, folder.path(), "in.jsonl", "out.jsonl", &[]), cases.len(), "(\"robot\")");

@@ -923,6 +923,33 @@ fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
     );
 }
 
+/// A prompt that the model's tokenizer cannot write ends its own item alone.
+#[test]
+fn one_bad_prompt_is_one_error() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = changed_model(folder.path(), "tokenizer.json", &replace("\"7\":", "\"seven\":"));
+    let task = task_in(folder.path(), |task| {
+        task["prompt"] = json!("Question: {{question}}\nAnswer:");
+        task["method"] = json!({"sample": {"samples": 2}});
+    });
+    let items = folder.path().join("items.jsonl");
+    // The bad one comes first, and is the one that is checked first.
+    let bad = json!({"id": "bad", "question": "Tom has 7 pens. How many pens does Tom have?", "answer": "7"});
+    fs::write(&items, format!("{bad}\n{}", fs::read_to_string(&items).expect("written"))).expect("writable");
+    let out = folder.path().join("out");
+    let ran = run_into(&task, &out, &["--model", &model]);
+    fails(&ran, &["1 of 3 items failed, first `bad`", "no token for '7'"]);
+    assert!(stdout(&ran).contains("items       2 of 3"), "{}", stdout(&ran));
+    let dry = run_into(&task, &folder.path().join("dry"), &["--model", &model, "--dry-run"]);
+    let said = stdout(&dry);
+    let left_out = said.lines().find(|line| line.starts_with("left out")).expect("it is named");
+    assert!(dry.status.success() && left_out.contains("`bad`") && left_out.contains("'7'"), "{said}");
+    fs::write(&items, format!("{bad}\n")).expect("writable");
+    let none = folder.path().join("none");
+    fails(&run_into(&task, &none, &["--model", &model]), &["item `bad`", "no token for '7'"]);
+    assert!(!none.exists(), "no item can be sampled");
+}
+
 #[test]
 fn samples_made_elsewhere_vote() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -23,7 +23,9 @@ fn prompts(task: &str, data: &str) -> Option<Vec<String>> {
     let items = task.items(Some(3)).expect("the data are what the task is for");
     let text = |item| match task.prompt(item).expect("the prompt's fields are there") {
         TaskPrompt::Levels(levels) => levels.concat(),
-        TaskPrompt::Chat { messages, .. } => messages.into_iter().map(|message| message.content).collect(),
+        TaskPrompt::Chat { messages, .. } => {
+            messages.into_iter().filter_map(|message| Some(message.last_text()?.to_owned())).collect()
+        }
     };
     Some(items.iter().map(text).collect())
 }
@@ -81,7 +83,8 @@ fn math_is_read_and_graded_as_it_is() {
     let TaskPrompt::Chat { messages, .. } = task.prompt(&items[0]).expect("the row has a problem") else {
         panic!("a chat")
     };
-    assert!(messages[0].content.contains("half of $1$"), "{}", messages[0].content);
+    let shown = messages[0].last_text().expect("a text");
+    assert!(shown.contains("half of $1$"), "{shown}");
     let right = |item: usize, text: &str| {
         task.grade(&items[item], text, task.answer(text).as_ref()).expect("the task says what is right")
     };

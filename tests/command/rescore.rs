@@ -311,3 +311,64 @@ fn a_reference_that_fails_leaves_out_its_item_and_no_folder() {
     assert_eq!(summary(folder, "out")["items"], json!(3));
     assert_eq!(lines(folder, "out", "items.jsonl")[1].get("error"), None);
 }
+
+/// What a model says is one program, whoever judges it: as a run's line, a completion or a solution.
+#[test]
+fn judge_and_rescore_find_the_same_program() {
+    if !can_judge() {
+        return;
+    }
+    let right = "def half(x):\n    return x / 2\n";
+    let draft = "```python\ndef half(x):\n    # A draft that is longer than the answer.\n    return 0\n```\n";
+    let fenced = format!("```python\n{right}```\n");
+    let texts = [
+        (format!("<think>{draft}</think>{fenced}"), "AC"),
+        (format!("{draft}</think>\n{fenced}"), "AC"),
+        (format!("<thinking>{draft}</thinking>\n\n{right}"), "AC"),
+        (format!("{draft}Better:\n{fenced}As an example:\n```python\nprint(half(1), half(2), half(3))\n```\n"), "AC"),
+        (format!("~~~python\n{right}~~~"), "AC"),
+        (format!("``````\n{right}``````"), "AC"),
+        ("1. So\n   ```python\n   def half(x):\n       return x / 2\n   ```\n".to_string(), "AC"),
+        (format!("Here's the function:\n\n{right}\nIt halves the number."), "AC"),
+        ("<think>a</think>\n```\n    return x / 2\n```".to_string(), "AC"),
+        (fenced.replace('\n', "\r\n"), "AC"),
+        (format!("{fenced}So the answer is:\n{draft}"), "WA"),
+        (format!("<think>{fenced}"), "WA"),
+        ("    return x / 2\n```\n".to_string(), "CE"),
+    ];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    let problem = json!({"task_id": "HumanEval/2", "prompt": "def half(x):\n    \"\"\"Half of it.\"\"\"\n",
+        "entry_point": "half", "test": "def check(f):\n    assert f(3) == 1.5\n"});
+    write_lines(&folder.join("problems.jsonl"), &[problem]);
+    let task = json!({
+        "name": "halves", "model": repository().join("tasks/models/demo"),
+        "items": {"path": "problems.jsonl", "id": "task_id"}, "prompt": "{{prompt}}",
+        "method": {"sample": {"samples": texts.len()}}, "sampling": {"max_tokens": 1, "seed": 1},
+        "grade": {"judge": {}}
+    });
+    fs::write(folder.join("task.json"), task.to_string()).expect("writable");
+    run_into(folder, "out", &[]);
+    let mut samples = lines(folder, "out", "samples.jsonl");
+    samples.iter_mut().zip(&texts).for_each(|(line, (text, _))| line["text"] = json!(text));
+    write_lines(&folder.join("out/samples.jsonl"), &samples);
+    rescore(folder, &[]);
+    let expected: Vec<Value> = texts.iter().map(|(_, verdict)| json!(verdict)).collect();
+    let verdicts: Vec<Value> =
+        lines(folder, "out", "samples.jsonl").iter().map(|line| line["judged"]["verdict"].clone()).collect();
+    assert_eq!(verdicts, expected, "rescore");
+
+    let of_field = |field: &str| -> Vec<Value> {
+        texts.iter().map(|(text, _)| json!({"task_id": "HumanEval/2", (field): text})).collect()
+    };
+    write_lines(&folder.join("text.jsonl"), &samples);
+    write_lines(&folder.join("completion.jsonl"), &of_field("completion"));
+    write_lines(&folder.join("solution.jsonl"), &of_field("solution"));
+    for field in ["text", "completion", "solution"] {
+        let file = format!("{field}.jsonl");
+        succeeds(run(folder, &["judge", "--problems", "problems.jsonl", "--samples", &file]));
+        let results = lines(folder, ".", &format!("{file}_results.jsonl"));
+        let verdicts: Vec<Value> = results.iter().map(|line| line["verdict"].clone()).collect();
+        assert_eq!(verdicts, expected, "{field}");
+    }
+}

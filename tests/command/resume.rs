@@ -377,7 +377,16 @@ fn a_prompt_that_turns_out_too_long_is_an_error_of_its_item() {
     assert!(!folder.join("few").exists(), "nothing was begun");
     write(40);
     let ran = run(folder, &["run", "task.json", "--out", "many"]);
-    refuses(&ran, &["1 of 41 items failed", "the prompt of item `faces`", "the model's context is 4096", "--resume"]);
+    refuses(
+        &ran,
+        &[
+            "1 of 41 items failed",
+            "the prompt of item `faces`",
+            "the model's context is 4096",
+            "--resume",
+            "--skip-too-long",
+        ],
+    );
     assert_eq!(whole_lines(folder, "many"), 40);
 }
 

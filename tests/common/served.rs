@@ -1,5 +1,4 @@
-//! A server of the built binary on the bundled demo model, which gets a chat template, at a free port of the loopback,
-//! and a client of bare sockets.
+//! A server of the built binary on the bundled demo model at a free port of the loopback, and a client of bare sockets.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,11 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-/// The demo model has none.
-const CHAT_TEMPLATE: &str = "{% for message in messages %}\
-    {{ 'Answer: ' if message.role == 'assistant' else 'Question: ' }}{{ message.content }}\n{% endfor %}\
-    {% if add_generation_prompt %}Answer:{% endif %}";
 
 /// How long an answer may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,7 +25,7 @@ impl Served {
     pub fn start(options: &[&str]) -> Served {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let errors = folder.path().join("errors.txt");
-        let model = demo_with_chats(folder.path());
+        let model = Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo");
         let mut command = Command::new(env!("CARGO_BIN_EXE_offshoot"));
         command.args(["serve", "--port", "0", "--model"]).arg(model).args(options);
         command.current_dir(folder.path()).env_remove("RUST_LOG").env("CUDA_VISIBLE_DEVICES", "");
@@ -87,19 +81,6 @@ impl Drop for Served {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// A folder `demo` with links to the demo model's files, and a chat template.
-fn demo_with_chats(folder: &Path) -> PathBuf {
-    let (demo, own) = (Path::new(offshoot_fixtures::REPOSITORY).join("tasks/models/demo"), folder.join("demo"));
-    std::fs::create_dir(&own).expect("the folder is writable");
-    for entry in std::fs::read_dir(demo).expect("it is in the repository") {
-        let path = entry.expect("a folder can be read").path();
-        let name = path.file_name().expect("it has one");
-        std::os::unix::fs::symlink(&path, own.join(name)).expect("the folder is writable");
-    }
-    std::fs::write(own.join("chat_template.jinja"), CHAT_TEMPLATE).expect("the folder is writable");
-    own
 }
 
 fn read(path: &Path) -> String {

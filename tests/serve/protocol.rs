@@ -154,3 +154,56 @@ fn the_engine_is_measured() {
     assert_eq!(metric("kv_held_bytes"), pages[0] * metric("kv_page_bytes"));
     assert_eq!(served.metric("offshoot_branches_kept"), 8.0);
 }
+
+/// Chats of the bundled model work at once: its template asks in the form that it knows, and its turns end.
+#[test]
+fn chats_with_the_bundled_model() {
+    let served = Served::start(&["--trust-request-chat-template", "--special-tokens-in-text", "escape"]);
+    let asked = json!({"role": "user", "content": "Mia has 3 pens and buys 4 more. How many pens does Mia have now?"});
+    let chat = |messages: &Value, more: Value| {
+        let mut body = json!({"messages": messages, "temperature": 0});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        served.post("/v1/chat/completions", &body)
+    };
+    let answer = chat(&json!([asked]), json!({})).succeeds();
+    let choice = &answer["choices"][0];
+    let content = choice["message"]["content"].as_str().expect("a text");
+    assert!(content.ends_with("#### 7"), "{content}");
+    assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &json!("\n\n")));
+    // The answer goes on where it was begun, and stands whole before a client that wants it so.
+    let (begun, rest) = content.split_at(content.find("7 pens").expect("the sum"));
+    let going = json!([asked, {"role": "assistant", "content": begun.trim()}]);
+    for (echo, expected) in [(false, format!(" {rest}")), (true, content.trim().to_owned())] {
+        let answer = chat(&going, json!({"echo": echo})).succeeds();
+        assert_eq!(answer["choices"][0]["message"]["content"], expected, "echo: {echo}");
+        let streamed = chat(&going, json!({"echo": echo, "stream": true})).text;
+        let pieces =
+            streamed.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+        let joined: String =
+            pieces.filter_map(|piece| Some(piece["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
+        assert_eq!(joined, expected, "echo: {echo}, streamed");
+    }
+    let own = json!({"chat_template": "Question: {{ messages[0].content }}\nAnswer:", "add_special_tokens": true});
+    assert_eq!(chat(&json!([asked]), own).succeeds()["choices"][0]["message"]["content"], content);
+    let alone = json!({"max_tokens": 0});
+    let alone = chat(&json!([asked]), alone).succeeds();
+    assert_eq!(
+        (&alone["usage"]["completion_tokens"], &alone["choices"][0]["message"]["content"]),
+        (&json!(0), &json!(""))
+    );
+    let ends = json!([{"role": "user", "content": "a<|end_of_text|>"}]);
+    let tokens = served.post("/tokenize", &json!({"messages": ends})).succeeds();
+    assert!(!tokens["tokens"].as_array().expect("a list").contains(&json!(1)), "{tokens}");
+    let (code, field) = chat(&ends, json!({"special_tokens_in_text": "refuse"})).refused(400);
+    assert_eq!((&*code, field), ("invalid_value", json!("messages")));
+    let (code, field) = chat(&ends, json!({"special_tokens_in_text": "allow"})).refused(400);
+    assert_eq!((&*code, field), ("invalid_value", json!("special_tokens_in_text")));
+    let plain = Served::start(&[]);
+    let own = json!({"messages": [asked], "chat_template": "x"});
+    let (code, field) = plain.post("/v1/chat/completions", &own).refused(400);
+    assert_eq!((&*code, field), ("unsupported_parameter", json!("chat_template")));
+    let cold = plain.complete(&json!({"prompt": QUESTION, "max_tokens": 0}));
+    assert_eq!((&cold["choices"][0]["text"], &cold["choices"][0]["finish_reason"]), (&json!(""), &json!("length")));
+    let computed = plain.metric("offshoot_engine_prompt_tokens_computed_total");
+    assert!(computed >= cold["usage"]["prompt_tokens"].as_f64().expect("a number") - 1.0, "{computed} were computed");
+}

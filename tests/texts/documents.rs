@@ -179,7 +179,7 @@ fn mistakes_name_the_file_the_field_and_what_is_there() {
     desk.put("docs/alice.md", "another");
     desk.refuses(json!("docs"), &["alice", "twice"]);
     desk.put("docs/alice.md", b"a\xffb");
-    desk.refuses(json!("docs"), &["alice.md", "not UTF-8", "byte 1"]);
+    desk.refuses(json!("docs"), &["alice.md", "line 1, byte 2: not UTF-8 text (0xff)"]);
     std::fs::create_dir(desk.folder.path().join("none")).expect("it is writable");
     desk.put("none/a.pdf", "");
     desk.refuses(json!({"path": "none"}), &["none", "no .txt or .md file"]);

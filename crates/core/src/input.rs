@@ -53,9 +53,15 @@ pub fn text(path: &Path) -> Result<String> {
 /// The rest of the input `path`, opened and perhaps unpacked, as text without a byte order mark; bounded like
 /// [`bytes`].
 pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
-    let not_text = |at: usize| Error::format(path, format!("not UTF-8 text (byte {at})"));
     let bytes = without_mark(whole(path, reader)?);
-    String::from_utf8(bytes).map_err(|error| not_text(error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let before = &error.as_bytes()[..at];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let what = not_text(error.as_bytes(), at);
+        Error::format(path, format!("line {line}, byte {}: {what}", at - begin + 1))
+    })
 }
 
 /// The bytes behind a byte order mark, if there is one.
@@ -64,6 +70,15 @@ fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
     bytes
+}
+
+/// Why bytes are not UTF-8, of which those before `at` are.
+pub fn not_text(bytes: &[u8], at: usize) -> String {
+    let byte = bytes.get(at).copied().unwrap_or_default();
+    match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "expected UTF-8 text, found UTF-16".to_string(),
+        _ => format!("not UTF-8 text (0x{byte:02x})"),
+    }
 }
 
 /// The rest of the input `path`, opened and perhaps unpacked; bounded like [`bytes`].
@@ -102,4 +117,26 @@ pub fn open(path: &Path) -> Result<File> {
         return Err(Error::format(path, "expected a file or a pipe, found a device"));
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_is_said_by_line_and_byte() {
+        let read = |bytes: &[u8]| whole_text(Path::new("in.csv"), Cursor::new(bytes.to_vec()));
+        assert_eq!(read(b"\xef\xbb\xbfa\n\xc3\xa9").expect("text"), "a\n\u{e9}");
+        for (bytes, expected) in [
+            (&b"caf\xe9\n"[..], "in.csv: line 1, byte 4: not UTF-8 text (0xe9)"),
+            (b"\xef\xbb\xbf\xe9", "in.csv: line 1, byte 4: not UTF-8 text (0xe9)"),
+            (b"a\r\n\xc3\xa9b\nd\xff", "in.csv: line 3, byte 2: not UTF-8 text (0xff)"),
+            (b"a\nb\xe2\x82", "in.csv: line 2, byte 2: not UTF-8 text (0xe2)"),
+            (b"\xff\xfea\0", "in.csv: line 1, byte 1: expected UTF-8 text, found UTF-16"),
+        ] {
+            assert_eq!(read(bytes).expect_err("no text").to_string(), expected);
+        }
+    }
 }

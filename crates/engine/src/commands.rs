@@ -165,7 +165,8 @@ impl Engine {
                 self.cache.evict_all();
                 // Who asks sees the new counts.
                 self.publish();
-                drop(reply.send(self.cache.prefix.leased().pages > 0));
+                // Who asked may be gone.
+                let _ = reply.send(self.cache.prefix.leased().pages > 0);
             }
             Command::Lend(lend) => self.lend(lend),
             Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),

@@ -10,42 +10,11 @@ use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, Map, Value};
 
+use super::message::Message;
 use offshoot_core::bounded::{Bounds, Work, is_unbounded};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::json::footprint;
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Message {
-    /// `system`, `user` or `assistant`, as the template knows them.
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
-
-impl Message {
-    /// A turn of this role.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Message { role: role.into(), content: content.into() }
-    }
-
-    /// What the user said.
-    pub fn user(content: impl Into<String>) -> Self {
-        Message::new("user", content)
-    }
-
-    /// What the assistant said.
-    pub fn assistant(content: impl Into<String>) -> Self {
-        Message::new("assistant", content)
-    }
-
-    /// What the assistant is told before the conversation.
-    pub fn system(content: impl Into<String>) -> Self {
-        Message::new("system", content)
-    }
-}
 
 /// How a conversation is rendered.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +25,9 @@ pub struct ChatOptions {
     pub template: String,
     /// A template in place of the folder's.
     pub source: Option<String>,
+    /// The tools that the assistant can call, each as the template is to see it. Without `source`, transformers takes
+    /// the folder's template `tool_use` for them, if there is one.
+    pub tools: Vec<Value>,
     /// Further variables of the template, such as `enable_thinking` or `date_string`.
     pub variables: Map<String, Value>,
     /// The time of `strftime_now`, in UTC. A template that writes the date gives different tokens every day; most have
@@ -69,6 +41,7 @@ impl Default for ChatOptions {
             add_generation_prompt: true,
             template: "default".to_string(),
             source: None,
+            tools: Vec::new(),
             variables: Map::new(),
             now: SystemTime::now(),
         }
@@ -110,10 +83,16 @@ impl ChatTemplates {
         self.templates.iter().find(|(name, _)| name == "default").map(|(_, source)| source.as_str())
     }
 
+    /// The template that these options choose.
+    pub fn chosen<'a>(&'a self, options: &'a ChatOptions) -> Option<&'a str> {
+        let named = |name: &str| Some(&*self.templates.iter().find(|(own, _)| own == name)?.1);
+        let of_tools = || named("tool_use").filter(|_| !options.tools.is_empty() && options.template == "default");
+        options.source.as_deref().or_else(of_tools).or_else(|| named(&options.template))
+    }
+
     pub fn render(&self, folder: &Path, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let fault = |what: String| Error::format(folder, what);
-        let named = || Some(&self.templates.iter().find(|(name, _)| *name == options.template)?.1);
-        let Some(source) = options.source.as_ref().or_else(named) else {
+        let Some(source) = self.chosen(options) else {
             let names: Vec<&str> = self.templates.iter().map(|(name, _)| name.as_str()).collect();
             return Err(fault(match names.is_empty() {
                 true => "the model has no chat template (neither chat_template.jinja nor `chat_template` in \
@@ -132,7 +111,8 @@ impl ChatTemplates {
         let mut context = self.tokens.clone();
         context.insert("messages".to_string(), serde_json::json!(messages));
         context.insert("add_generation_prompt".to_string(), options.add_generation_prompt.into());
-        context.insert("tools".to_string(), Value::Null);
+        let tools = if options.tools.is_empty() { Value::Null } else { options.tools.clone().into() };
+        context.insert("tools".to_string(), tools);
         context.insert("documents".to_string(), Value::Null);
         context.extend(options.variables.clone());
         let bounds = Bounds::of_text(source.len() + footprint(&context));

@@ -52,7 +52,8 @@ pub(super) fn load(gguf: &Gguf) -> Result<Tokenizer> {
     inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(path, e.to_string()))?;
     let templates = ChatTemplates::new(templates(&metadata)?.as_ref(), TEMPLATE, vocabulary.token_texts(&metadata)?);
     let (folder, pieces, can_cut) = (path.to_path_buf(), Arc::new(pieces), OnceLock::new());
-    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
+    let (chat_stops, special_texts) = (Vec::new(), OnceLock::new());
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates, chat_stops, special_texts })
 }
 
 /// The kinds of tokens.

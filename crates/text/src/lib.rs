@@ -18,10 +18,12 @@ mod choices;
 mod gguf;
 mod growth;
 mod load;
+pub mod message;
 mod pieces;
 mod pre_tokenizers;
 pub mod reasoning;
 mod shared;
+mod special;
 mod stops;
 mod stream;
 mod tokenizer;
@@ -38,9 +40,12 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_gguf::Gguf;
 
-pub use chat::{CHAT_TEMPLATES, ChatOptions, Message, strftime};
+pub use chat::{CHAT_TEMPLATES, ChatOptions, strftime};
 pub use choices::ChoiceTokens;
+pub use message::Message;
 pub use shared::SharedEncoder;
+use special::SpecialTexts;
+pub use special::{SpecialText, TextKind};
 pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};
@@ -211,7 +216,15 @@ impl Tokenizer {
     }
 
     fn encode_tokens(&self, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
-        self.checked(|| Ok(tokens_of(&self.inner.encode_fast(text, post_process)?)))
+        self.encode_with(&self.inner, text, post_process)
+    }
+
+    fn encode_with(&self, inner: &tokenizers::Tokenizer, text: &str, post_process: bool) -> Result<Vec<TokenId>> {
+        self.checked(|| Ok(tokens_of(&inner.encode_fast(text, post_process)?)))
+    }
+
+    fn special_texts(&self) -> &SpecialTexts {
+        self.special_texts.get_or_init(|| SpecialTexts::of(&self.inner))
     }
 
     /// What `encode` returns. The library panics where an expression of a stranger's tokenizer.json has tried too many
@@ -296,6 +309,31 @@ impl Tokenizer {
     /// The source of the model's default chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates.source()
+    }
+
+    /// The source of the chat template that `options` choose.
+    pub fn chosen_template<'a>(&'a self, options: &'a ChatOptions) -> Option<&'a str> {
+        self.templates.chosen(options)
+    }
+
+    /// Texts that end the assistant's turn of a chat where the model has no token for it: `chat_stop_strings` of
+    /// tokenizer_config.json, a key of Offshoot's own.
+    pub fn chat_stops(&self) -> &[String] {
+        &self.chat_stops
+    }
+
+    /// Whether the chat template takes a content that is a list of parts of text, rather than printing the list.
+    pub fn takes_parts(&self, options: &ChatOptions) -> bool {
+        const PARTS: [&str; 2] = ["OFFSHOOT-FIRST-PART", "OFFSHOOT-SECOND-PART"];
+        let part = |text: &str| serde_json::json!({"type": "text", "text": text});
+        let turn = Message::new("user", "").with("content", PARTS.map(part).to_vec());
+        // Python and JSON print the list with its texts in quotes.
+        let is_bare = |text: &str, part: &str| {
+            text.contains(part) && !['\'', '"'].iter().any(|quote| text.contains(&format!("{quote}{part}{quote}")))
+        };
+        let is_text = |text: String| PARTS.iter().all(|part| is_bare(&text, part));
+        let alone = ChatOptions { tools: Vec::new(), ..options.clone() };
+        self.chat_with(&[turn], &alone).is_ok_and(is_text)
     }
 
     /// The conversation rendered by the model's chat template, up to the start of the assistant's turn. It contains its

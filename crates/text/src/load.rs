@@ -45,7 +45,8 @@ pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     inner.encode_fast("A text, of 2 lines:\nété.", true).map_err(|e| Error::format(&whole, e.to_string()))?;
     let templates = ChatTemplates::new(config.chat_template.as_ref(), config.chat_template_place, config.token_texts());
     let (folder, pieces, can_cut) = (folder.to_path_buf(), Arc::new(pieces), OnceLock::new());
-    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates })
+    let (chat_stops, special_texts) = (config.chat_stops(), OnceLock::new());
+    Ok(Tokenizer { folder, inner, around, bos, eos, pieces, can_cut, templates, chat_stops, special_texts })
 }
 
 fn read_tokenizer_json(path: &Path) -> Result<tokenizers::Tokenizer> {
@@ -234,6 +235,13 @@ impl Config {
 
     fn class(&self) -> &str {
         self.main.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The texts that end the assistant's turn, where no token does.
+    fn chat_stops(&self) -> Vec<String> {
+        let listed = self.main.get("chat_stop_strings").and_then(Value::as_array);
+        let texts = listed.into_iter().flatten().filter_map(Value::as_str).filter(|text| !text.is_empty());
+        texts.map(str::to_owned).collect()
     }
 
     fn flag(&self, key: &str) -> Option<bool> {

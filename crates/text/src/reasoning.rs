@@ -1,6 +1,6 @@
 //! Splits the text of reasoning models into reasoning and content. The reasoning stands between `<think>` and
-//! `</think>`, or the marks of Gemma 4; where the template has already written the first mark, the text begins within
-//! it. Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
+//! `</think>`, or other such marks; where the template has written the first mark, the text begins within it.
+//! Texts in channels are split by `channels`. The result does not depend on how the text was cut into pieces.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,14 @@ struct Marks {
     close: &'static str,
 }
 
-/// The marks of most models, and those of Gemma 4.
-const MARKS: [Marks; 2] =
-    [Marks { open: "<think>", close: "</think>" }, Marks { open: "<|channel>thought\n", close: "<channel|>" }];
+/// The marks of most models, those that others are told to write, and those of Gemma 4, Seed-OSS and Magistral.
+const MARKS: [Marks; 5] = [
+    Marks { open: "<think>", close: "</think>" },
+    Marks { open: "<thinking>", close: "</thinking>" },
+    Marks { open: "<|channel>thought\n", close: "<channel|>" },
+    Marks { open: "<seed:think>", close: "</seed:think>" },
+    Marks { open: "[THINK]", close: "[/THINK]" },
+];
 
 /// Where in an answer a text begins, which its prompt tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,16 +55,28 @@ fn is_open(marks: &Marks, answer: &str) -> bool {
 }
 
 /// The part of a whole sample that answers: what follows its reasoning, or the final channel. A text that closes its
-/// reasoning without having opened it was begun by its prompt.
+/// reasoning without having opened it was begun by its prompt. What is between quotation marks is no mark.
 pub fn answer_part(text: &str) -> Cow<'_, str> {
-    let first = |mark: fn(&Marks) -> &'static str| MARKS.iter().filter_map(|marks| text.find(mark(marks))).min();
-    let is_open = match (first(|marks| marks.close), first(|marks| marks.open)) {
-        (Some(close), Some(open)) => close < open,
-        (close, _) => close.is_some(),
+    let closed = MARKS.iter().filter_map(|marks| Some((unquoted(text, marks.close)?, marks.close.len()))).min();
+    let opened = MARKS.iter().filter_map(|marks| unquoted(text, marks.open)).min();
+    let answer = match closed {
+        Some((at, length)) if opened.is_none_or(|open| at < open) => Cow::Borrowed(&text[at + length..]),
+        _ => {
+            let content = ReasoningSplitter::new(TextStart::Answer).push_last(text).content;
+            if content == text { return Cow::Borrowed(text) } else { Cow::Owned(content) }
+        }
     };
-    let start = if is_open { TextStart::Reasoning } else { TextStart::Answer };
-    let content = ReasoningSplitter::new(start).push_last(text).content;
-    if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
+    // Some models begin to reason again.
+    let reasons_again = MARKS.iter().any(|marks| answer.trim_start().starts_with(marks.open));
+    if reasons_again { Cow::Owned(answer_part(&answer).into_owned()) } else { answer }
+}
+
+/// Where a mark first stands in a text, other than between two equal quotation marks.
+fn unquoted(text: &str, mark: &str) -> Option<usize> {
+    text.match_indices(mark).map(|(at, _)| at).find(|&at| {
+        let before = text[..at].chars().next_back().filter(|c| matches!(c, '\'' | '"' | '`'));
+        before.is_none() || before != text[at + mark.len()..].chars().next()
+    })
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +207,8 @@ mod tests {
             ("a<chan</think>b", true, "a<chan", "b"),
             ("a<channel|>b", true, "a", "b"),
             ("<|channel>thought", false, "", "<|channel>thought"),
+            ("<thinking>a </think></thinking>b", false, "a </think>", "b"),
+            ("a</thinkin</thinking>b", true, "a</thinkin", "b"),
             ("<|channel|>final<|message|>a <|x|>", false, "", "a <|x|>"),
             (
                 "<|channel|>analysis<|message|>a<b<|end|><|start|>assistant<|channel|>final<|message|>c<|en",
@@ -227,6 +246,15 @@ mod tests {
             ("<|channel>thought\n5?<channel|>4", "4"),
             (harmony, "4"),
             ("<|channel|>analysis<|message|>5?", ""),
+            ("<thinking>5? <think></thinking>4", "4"),
+            ("5?</thinking>4", "4"),
+            ("<thinking>5?", ""),
+            ("<seed:think>5?</seed:think>4", "4"),
+            ("[THINK]5?[/THINK]4", "4"),
+            ("<think>5?</think>\n<think>6?</think>4", "4"),
+            ("<think>5?</think><think>6?", ""),
+            ("print(text.split('</think>')[1])", "print(text.split('</think>')[1])"),
+            ("It is `</think>`.</think>4", "4"),
             ("", ""),
         ];
         for (text, answer) in cases {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::chat::ChatTemplates;
 use super::pieces::TokenPieces;
+use super::special::SpecialTexts;
 use offshoot_core::ids::TokenId;
 
 /// Whether the tokenizer's special tokens (usually a beginning of text) are added around a text.
@@ -35,6 +36,9 @@ pub struct Tokenizer {
     /// Whether texts can be encoded in parts; computed on first use.
     pub(super) can_cut: OnceLock<bool>,
     pub(super) templates: ChatTemplates,
+    pub(super) chat_stops: Vec<String>,
+    /// Computed on first use.
+    pub(super) special_texts: OnceLock<SpecialTexts>,
 }
 
 /// The tokens of a prompt and where its levels end in them.

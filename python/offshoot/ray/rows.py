@@ -140,15 +140,25 @@ def _request(llm: LLM, row: dict[str, Any], defaults: dict[str, Any], number: st
 
 
 def _encode(llm: LLM, made: list[Request]) -> None:
-    """Gives each text its tokens, all at once."""
+    """Gives each text its tokens, all at once; a text that has none gets what is wrong with it instead."""
     for special in (False, True):
-        texts = [request.prompt for request in made if request.prompt.get("special") is special]
-        for prompt, ids in zip(texts, llm._engine.tokenizer.encode([prompt["prompt"] for prompt in texts], special)):
+        prompts = [request.prompt for request in made if request.prompt.get("special") is special]
+
+        def encoded(texts: list[str], special: bool = special) -> Any:
+            return _attempt(lambda: llm._engine.tokenizer.encode(texts, special))
+
+        tokens = encoded([prompt["prompt"] for prompt in prompts])
+        if isinstance(tokens, Exception):
+            alone = [encoded([prompt["prompt"]]) for prompt in prompts]
+            tokens = [each if isinstance(each, Exception) else each[0] for each in alone]
+        for prompt, ids in zip(prompts, tokens):
             prompt["prompt_token_ids"] = ids
             del prompt["special"]
 
 
 def _fitting(llm: LLM, request: Request) -> Request:
+    if isinstance(request.prompt["prompt_token_ids"], Exception):
+        raise request.prompt["prompt_token_ids"]
     tokens = len(request.prompt["prompt_token_ids"])
     if not tokens:
         raise ValueError("prompt: expected at least one token, found none")

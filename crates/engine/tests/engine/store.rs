@@ -332,27 +332,22 @@ fn the_prefixes_used_longest_ago_go_first_from_their_ends(mode: Mode) {
     assert_eq!((tokens(&metrics), files(&none.folder).len()), (counts(PROMPT, 0), 0));
 }
 
-/// A lease on a file, for the time of which whoever opens it waits, as for a disk that is slow. The system ends it
-/// after 45 seconds.
-struct Held(fs::File);
-
-impl Held {
-    /// `None` where the file system knows no leases.
-    fn new(path: &Path) -> Option<Held> {
-        // SAFETY: ignoring a signal calls no code; the one that says that somebody opens the file would end the tests.
-        unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
-        let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-        // SAFETY: the descriptor is that of an open file, and the call takes a number.
-        let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
-        (leased == 0).then_some(Held(file))
-    }
+/// The file with a lease on it, as long as it is open: whoever else opens it waits, as for a disk that is slow. The
+/// system ends a lease after 45 seconds. `None` where the file system knows none.
+fn leased(path: &Path) -> Option<fs::File> {
+    // SAFETY: ignoring a signal calls no code; the one that says that somebody opens the file would end the tests.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    // SAFETY: the descriptor is that of an open file, and the call takes a number.
+    let is_leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } == 0;
+    is_leased.then_some(file)
 }
 
 fn others_pass_a_branch_that_waits_for_the_disk(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();
     run(mode, Some(store(folder.path())), prompt(1, PROMPT));
-    let held: Option<Vec<Held>> = files(folder.path()).iter().map(|path| Held::new(path)).collect();
-    let Some(held) = held else { return skipped("the file system knows no leases") };
+    let leased: Option<Vec<fs::File>> = files(folder.path()).iter().map(|path| leased(path)).collect();
+    let Some(leased) = leased else { return skipped("the file system knows no leases") };
     let engine = engine(mode, Some(store(folder.path())));
     let mut slow = engine.receiver(Hear::Finishes);
     let root = engine.root(prompt(1, PROMPT)).unwrap();
@@ -361,7 +356,7 @@ fn others_pass_a_branch_that_waits_for_the_disk(mode: Mode) {
     let quick = sample(&engine, "quick", prompt(2, 40), 3, length(5));
     assert!(slow.poll(Duration::ZERO).is_pending(), "its prefix cannot be read yet");
     assert_eq!(quick, sample(&self::engine(mode, None), "quick", prompt(2, 40), 3, length(5)));
-    drop(held);
+    drop(leased);
     assert!(matches!(slow.next(), Some(Event::Finished { .. })));
     assert_eq!(engine.metrics().unwrap().prompt_tokens_stored, 2 * CHUNK as u64);
 }

@@ -96,15 +96,17 @@ pub(crate) struct AnswerRules {
     /// Patterns, tried in order: the answer is the first group of a match, or the whole match. With neither boxes nor
     /// patterns, the whole text is the answer.
     pub regex: Texts,
-    /// Which match of a pattern, or which box, is the answer (default: last).
+    /// Which match of a pattern, or which box, is the answer (default: last); `all`: the list of them, equal ones once.
     pub take: Option<Take>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Take {
+    #[default]
     Last,
     First,
+    All,
 }
 
 /// The key `answer` of a task file.
@@ -124,30 +126,32 @@ pub(crate) struct Extractor {
     boxed: bool,
     /// Tried in order; with neither boxes nor regexes, the whole text is the answer.
     regexes: Vec<Regex>,
-    first: bool,
+    take: Take,
     pub normalise: Normalise,
 }
 
 impl Extractor {
     /// `place`: where the rules are.
     pub fn new(place: &Place<'_>, rules: &AnswerRules, normalise: Normalise) -> Result<Extractor> {
+        let take = rules.take.unwrap_or_default();
+        if take == Take::All && matches!(normalise, Normalise::Number | Normalise::Choice) {
+            let expected =
+                "`last` or `first`, because an answer of this form is one (of the form `latex`, a list is one)";
+            return Err(place.key("take").wrong_as(expected, "`all`"));
+        }
         let regexes = rules.regex.0.iter().map(|pattern| compile(&place.key("regex"), pattern));
-        Ok(Extractor {
-            boxed: rules.boxed,
-            regexes: regexes.collect::<Result<_>>()?,
-            first: rules.take == Some(Take::First),
-            normalise,
-        })
+        Ok(Extractor { boxed: rules.boxed, regexes: regexes.collect::<Result<_>>()?, take, normalise })
     }
 
     /// The answer of the last box, if boxes are enabled and there is one; otherwise the last match of the first regex
     /// that has one. Only boxes and matches with a canonical form count; the task can choose the first instead of the
-    /// last. The answer of a match is its first matched group, or the whole match if the regex has no groups.
+    /// last, or all of them. The answer of a match is its first matched group, or the whole match if the regex has no
+    /// groups.
     pub fn extract(&self, text: &str) -> Option<ExtractedAnswer> {
         if !self.boxed && self.regexes.is_empty() {
             return self.answer(text);
         }
-        let boxed = self.boxed.then(|| self.pick(boxes(text))).flatten();
+        let boxed = self.boxed.then(|| self.pick(boxes(text).into_iter())).flatten();
         boxed.or_else(|| {
             self.regexes
                 .iter()
@@ -157,7 +161,23 @@ impl Extractor {
 
     fn pick<'t>(&self, found: impl Iterator<Item = &'t str>) -> Option<ExtractedAnswer> {
         let mut answers = found.filter_map(|found| self.answer(found));
-        if self.first { answers.next() } else { answers.last() }
+        match self.take {
+            Take::First => answers.next(),
+            Take::Last => answers.last(),
+            Take::All => self.list(answers),
+        }
+    }
+
+    /// The list of answers as one answer; what a text repeats is in it once.
+    fn list(&self, answers: impl Iterator<Item = ExtractedAnswer>) -> Option<ExtractedAnswer> {
+        let mut distinct: Vec<ExtractedAnswer> = Vec::new();
+        for answer in answers {
+            if distinct.iter().all(|other| other.value != answer.value) {
+                distinct.push(answer);
+            }
+        }
+        let found: Vec<&str> = distinct.iter().map(|answer| answer.found.trim()).collect();
+        self.answer(&found.join(", "))
     }
 
     fn answer(&self, found: &str) -> Option<ExtractedAnswer> {
@@ -187,8 +207,8 @@ pub(crate) fn broken(pattern: &str, error: &regex::Error) -> String {
 mod tests {
     use super::*;
 
-    fn extractor(patterns: &[&str], first: bool, normalise: Normalise) -> Extractor {
-        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), first, normalise }
+    fn extractor(patterns: &[&str], take: Take, normalise: Normalise) -> Extractor {
+        Extractor { boxed: false, regexes: patterns.iter().map(|p| Regex::new(p).unwrap()).collect(), take, normalise }
     }
 
     fn value(e: &Extractor, text: &str) -> Option<String> {
@@ -229,30 +249,46 @@ mod tests {
     fn last_match_unless_first_is_asked_for() {
         let pattern = &["#### (-?[0-9.,]+)"];
         let text = "#### 1\nno, #### 2,000.\n#### .";
-        assert_eq!(value(&extractor(pattern, false, Normalise::Number), text).as_deref(), Some("2000"));
-        assert_eq!(value(&extractor(pattern, true, Normalise::Number), text).as_deref(), Some("1"));
-        assert_eq!(value(&extractor(pattern, false, Normalise::Number), "####"), None);
+        assert_eq!(value(&extractor(pattern, Take::Last, Normalise::Number), text).as_deref(), Some("2000"));
+        assert_eq!(value(&extractor(pattern, Take::First, Normalise::Number), text).as_deref(), Some("1"));
+        assert_eq!(value(&extractor(pattern, Take::Last, Normalise::Number), "####"), None);
     }
 
     #[test]
     fn regexes_are_tried_in_order_and_groups_that_took_part_count() {
         let strict_then_flexible = [r"The answer is (\-?[0-9\.\,]*[0-9]+)", r"(-?[$0-9.,]{2,})|(-?[0-9]+)"];
-        let e = extractor(&strict_then_flexible, false, Normalise::Number);
+        let e = extractor(&strict_then_flexible, Take::Last, Normalise::Number);
         assert_eq!(value(&e, "The answer is 5. Q: 77").as_deref(), Some("5"));
         assert_eq!(value(&e, "perhaps $12 or 7").as_deref(), Some("7"));
-        assert_eq!(value(&extractor(&["[A-D]"], false, Normalise::Choice), "A or C").as_deref(), Some("C"));
-        assert_eq!(value(&extractor(&[], false, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
+        assert_eq!(value(&extractor(&["[A-D]"], Take::Last, Normalise::Choice), "A or C").as_deref(), Some("C"));
+        assert_eq!(value(&extractor(&[], Take::Last, Normalise::Text), " Orange.\n").as_deref(), Some("orange"));
     }
 
     #[test]
     fn boxes_come_before_regexes() {
-        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], false, Normalise::Latex) };
+        let e = Extractor { boxed: true, ..extractor(&["answer is (.*)"], Take::Last, Normalise::Latex) };
         assert_eq!(
             value(&e, r"\boxed{1}, no, \boxed{\dfrac12}; \boxed{ }, answer is 7").as_deref(),
             Some(r"\frac{1}{2}")
         );
         assert_eq!(value(&e, r"\boxed{1, answer is 7").as_deref(), Some("7"));
         assert_eq!(value(&Extractor { regexes: Vec::new(), ..e.clone() }, "7"), None);
-        assert_eq!(value(&Extractor { first: true, ..e }, r"\fbox{1}, no, \boxed{2}").as_deref(), Some("1"));
+        assert_eq!(
+            value(&Extractor { take: Take::First, ..e.clone() }, r"\fbox{1}, no, \boxed{2}").as_deref(),
+            Some("1")
+        );
+        let mention = r"I write \boxed{} or \boxed at the end: \boxed{\dfrac12}. I used \boxed as asked.";
+        assert_eq!(value(&e, mention).as_deref(), Some(r"\frac{1}{2}"));
+    }
+
+    #[test]
+    fn all_answers_are_one_list() {
+        let e = Extractor { boxed: true, ..extractor(&["#([0-9]+)"], Take::All, Normalise::Latex) };
+        let list = Normalise::Latex.apply("3, 5, 7");
+        assert_eq!(value(&e, r"$\boxed{3}$, \boxed{5}, \boxed{7}"), list);
+        assert_eq!(value(&e, r"\boxed{3}: so \boxed{ 3 }, \boxed{}, \boxed{5} and \boxed{7}"), list);
+        assert_eq!(value(&e, r"\boxed{4}"), Normalise::Latex.apply("4"));
+        assert_eq!(value(&e, "#3 #5 #7"), list);
+        assert_eq!(value(&e, "none"), None);
     }
 }

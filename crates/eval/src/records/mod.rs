@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use offshoot_core::error::{Error, Result};
-use offshoot_core::input::{MOST_OF_RECORD, whole_text};
+use offshoot_core::input::{MOST_OF_RECORD, not_text, whole_text};
 use offshoot_core::json;
 use offshoot_core::json::RawJson;
 use offshoot_lines::{Line, Lines, open};
@@ -168,8 +168,9 @@ impl JsonLines {
             return Err(Error::format(self.lines.path(), format!("{place}: {}", too_long.why())));
         }
         std::str::from_utf8(&line.bytes).map_err(|error| {
-            let column = error.valid_up_to() + 1;
-            Error::format(self.lines.path(), format!("{place}, column {column}: not JSON: not UTF-8 text"))
+            let at = error.valid_up_to();
+            let what = not_text(&line.bytes, at);
+            Error::format(self.lines.path(), format!("{place}, byte {}: {what}", at + 1))
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::task::candidate::{CandidateText, ItemTests};
+use crate::task::candidate::ItemTests;
 use crate::task::{Item, Task, TaskPrompt};
 use offshoot_core::error::Result;
 use offshoot_core::json;
@@ -16,6 +16,7 @@ use offshoot_judge::language::Language;
 use offshoot_judge::problem::TestSuite;
 use offshoot_judge::{Judge, JudgeSetup};
 use offshoot_search::{Assessment, Assessor, Outcome, Sample};
+use offshoot_text::Message;
 
 use super::judging::{JudgePool, JudgeQueue};
 use super::outcome::Finished;
@@ -62,9 +63,8 @@ impl RunJudge {
     /// A queue that judges texts by `tests`; `grade` finds their answers.
     fn queue<'a>(&'a self, grade: &'a dyn Fn(&str) -> Assessment, tests: &Arc<ItemTests>) -> JudgeQueue<'a> {
         let (judge, tests) = (self.judge.clone(), tests.clone());
-        JudgeQueue::new(grade, &self.pool, move |text| match tests.candidate(text) {
-            CandidateText::Completion(text) => judge.judge(&tests.problem, &tests.language, &text),
-            CandidateText::Program(program) => judge.judge_program(&tests.problem, &tests.language, &program),
+        JudgeQueue::new(grade, &self.pool, move |text| {
+            judge.judge_program(&tests.problem, &tests.language, &tests.program(text))
         })
     }
 }
@@ -90,7 +90,9 @@ pub fn question_of(task: &Task, item: &Item) -> Result<String> {
         Some(Value::String(question)) => Ok(question.clone()),
         _ => Ok(match task.prompt(item)? {
             TaskPrompt::Levels(levels) => levels.last().cloned().unwrap_or_default(),
-            TaskPrompt::Chat { messages, .. } => messages.last().map(|turn| turn.content.clone()).unwrap_or_default(),
+            TaskPrompt::Chat { messages, .. } => {
+                messages.last().and_then(Message::last_text).unwrap_or_default().to_owned()
+            }
         }),
     }
 }

@@ -7,7 +7,7 @@ use crate::report::Summary;
 use crate::task::Item;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::counted;
-use offshoot_core::setting::RESUME;
+use offshoot_core::setting::{RESUME, SKIP_TOO_LONG};
 use offshoot_search::{FailedBranches, Outcome};
 
 /// The outcome of a run.
@@ -39,9 +39,12 @@ impl RunOutcome {
     pub fn failure(&self, items: &[Item], options: &RunOptions, folder: &Path) -> Result<()> {
         let (left_out, failed): (Vec<&Failed>, Vec<&Failed>) =
             self.failed.iter().partition(|item| options.skip_too_long && item.error.is_too_long());
-        let (of_a_kind, how, then) = match failed.is_empty() {
-            true => (left_out, "are left out", String::new()),
-            false => (failed, "failed", format!(" ({RESUME} tries again)")),
+        let (of_a_kind, how, then) = match failed.first() {
+            None => (left_out, "are left out", String::new()),
+            Some(first) if first.error.is_too_long() => {
+                (failed, "failed", format!(" ({RESUME} tries again, {SKIP_TOO_LONG} leaves such items out)"))
+            }
+            Some(_) => (failed, "failed", format!(" ({RESUME} tries again)")),
         };
         if let Some(Failed { id, error, .. }) = of_a_kind.first() {
             let (some, items) = (of_a_kind.len(), self.summary.items_asked);

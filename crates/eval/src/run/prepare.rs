@@ -20,7 +20,7 @@ use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
 use super::options::RunOptions;
-use super::prompts::{ContextLimit, ItemPrompt, PromptEncoder, PromptText, in_token_order};
+use super::prompts::{ContextLimit, ItemPrompt, PromptEncoder, PromptText, in_token_order, with_advice};
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
 
@@ -95,12 +95,19 @@ impl RenderedTask {
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 
-    /// Encodes all prompts, in the order of the items.
+    /// Encodes all prompts, in the order of the items. Those that cannot be encoded are left out with a warning.
+    ///
+    /// # Errors
+    ///
+    /// A prompt is too long, or no prompt can be encoded.
     pub fn encode_all(&self) -> Result<Vec<ItemPrompt<'_>>> {
         let context = ContextLimit::new(&self.folder, None);
         let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context);
         let stage = Stage::new("prompts in tokens", self.items.len());
-        self.items.iter().map(|item| encoder.encode(item).inspect(|_| stage.step())).collect()
+        let (prompts, left_out) =
+            sound(self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step()), false)?;
+        left_out.iter().for_each(|error| log::warn!("left out: {error}"));
+        Ok(prompts)
     }
 }
 
@@ -135,20 +142,10 @@ impl PreparedRun {
     /// out.
     pub fn encode_all(&self) -> Result<(Vec<ItemPrompt<'_>>, Vec<Error>)> {
         let mut encoder = self.encoder();
-        let (mut prompts, mut left_out) = (Vec::new(), Vec::new());
         let stage = Stage::new("prompts in tokens", self.items.len());
-        for item in &self.items {
-            stage.step();
-            match encoder.encode(item) {
-                Ok(prompt) => prompts.push(prompt),
-                Err(error) if error.is_too_long() && self.skip_too_long => left_out.push(error),
-                Err(error) => return Err(error),
-            }
-        }
-        match left_out.pop_if(|_| prompts.is_empty()) {
-            Some(error) => Err(error),
-            None => Ok((in_token_order(prompts), left_out)),
-        }
+        let encoded = self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step());
+        let (prompts, left_out) = sound(encoded, self.skip_too_long).map_err(|error| with_advice(&self.task, error))?;
+        Ok((in_token_order(prompts), left_out))
     }
 
     /// Maximum KV tokens that the run can use: all prompts, and the samples of `in_flight` items at full length, each
@@ -195,8 +192,10 @@ impl PreparedRun {
             return Ok(());
         }
         match self.encoder().encode(longest) {
-            Err(error) if error.is_too_long() && self.skip_too_long => Ok(()),
-            encoded => self.check_path(facts, &encoded?),
+            Ok(prompt) => self.check_path(facts, &prompt),
+            Err(error) if error.is_too_long() && !self.skip_too_long => Err(with_advice(&self.task, error)),
+            // It is the item's own error.
+            Err(_) => Ok(()),
         }
     }
 
@@ -225,6 +224,29 @@ impl PreparedRun {
     /// Maximum tokens that one sample adds to its prompt.
     pub fn own_tokens(&self) -> usize {
         (self.task.sampling.max_tokens as usize).min(self.context.tokens)
+    }
+}
+
+/// The prompts that were encoded, and the errors of the others.
+///
+/// # Errors
+///
+/// A prompt is too long, unless those are skipped; no prompt was encoded.
+fn sound<'i>(
+    encoded: impl Iterator<Item = Result<ItemPrompt<'i>>>,
+    skip_too_long: bool,
+) -> Result<(Vec<ItemPrompt<'i>>, Vec<Error>)> {
+    let (mut prompts, mut left_out) = (Vec::new(), Vec::new());
+    for prompt in encoded {
+        match prompt {
+            Ok(prompt) => prompts.push(prompt),
+            Err(error) if error.is_too_long() && !skip_too_long => return Err(error),
+            Err(error) => left_out.push(error),
+        }
+    }
+    match left_out.pop_if(|_| prompts.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok((prompts, left_out)),
     }
 }
 

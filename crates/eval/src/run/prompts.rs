@@ -2,7 +2,7 @@
 //! before its search begins, so that a run neither waits for all of them nor keeps them. The task defines the texts,
 //! the tokenizer encodes them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::task::choose::OfferedAnswer;
 use crate::task::{Choose, Item, Method, Task, TaskPrompt, Verdicts};
@@ -178,6 +178,10 @@ impl<'a> PromptEncoder<'a> {
     /// up to `CHECKED_BYTES`, and an empty one; otherwise the first one, which shows errors that all of them have.
     ///
     /// `skip_too_long`: prompts that are too long are no error, unless all are.
+    ///
+    /// # Errors
+    ///
+    /// A prompt is too long, or no prompt can be encoded. Another error of one prompt is its item's alone.
     pub fn check(&mut self, items: &'a [Item], texts: &HashMap<usize, PromptText>, skip_too_long: bool) -> Result<()> {
         let (context, text) = (self.context.tokens, |item: &Item| &texts[&item.index]);
         let mut doubtful: Vec<&Item> = items.iter().filter(|item| text(item).most_tokens() >= context).collect();
@@ -192,17 +196,26 @@ impl<'a> PromptEncoder<'a> {
         if doubtful.is_empty() {
             doubtful.extend(items.first());
         }
-        let mut too_long = 0;
-        doubtful.into_iter().try_for_each(|item| match self.encode(item) {
-            Err(error) if error.is_too_long() && skip_too_long => {
-                too_long += 1;
-                if too_long == items.len() { Err(error) } else { Ok(()) }
+        let (mut first, mut is_sound) = (None, false);
+        for &item in &doubtful {
+            match self.encode(item) {
+                Ok(_) => is_sound = true,
+                Err(error) if error.is_too_long() && !skip_too_long => return Err(with_advice(self.task, error)),
+                Err(error) => first = first.or(Some(error)),
             }
-            Err(error) if error.is_too_long() => {
-                Err(Error::format(&self.task.path, format!("{error} ({SKIP_TOO_LONG} leaves such items out)")))
-            }
-            encoded => encoded.map(drop),
-        })
+        }
+        let Some(error) = first.filter(|_| !is_sound) else { return Ok(()) };
+        let seen: HashSet<usize> = doubtful.iter().map(|item| item.index).collect();
+        let mut others = items.iter().filter(|item| !seen.contains(&item.index));
+        if others.any(|item| self.encode(item).is_ok()) { Ok(()) } else { Err(error) }
+    }
+}
+
+/// Adds to the error of a prompt that is too long how its item is left out.
+pub fn with_advice(task: &Task, error: Error) -> Error {
+    match error.is_too_long() {
+        true => Error::format(&task.path, format!("{error} ({SKIP_TOO_LONG} leaves such items out)")),
+        false => error,
     }
 }
 

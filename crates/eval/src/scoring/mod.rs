@@ -4,7 +4,6 @@
 
 mod doctor;
 mod export;
-mod extract;
 mod options;
 mod pool;
 mod problems;
@@ -20,10 +19,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use doctor::{DoctorOptions, doctor};
-pub use extract::ExtractMode;
 pub use options::{CandidateSource, ScoreOptions};
 
 use crate::benchmark::{BenchmarkFormat, Malformed};
+pub use crate::program::ExtractMode;
+use crate::program::candidate;
 pub use crate::task::candidate::LimitChanges;
 use export::Scored;
 use offshoot_core::error::{Error, Result};
@@ -181,8 +181,8 @@ impl<'a> CandidateJob<'a> {
         match &problems.list[sample.problem].problem {
             Ok(problem) => {
                 let problem = problem.as_ref().expect("samples of problems without tests are left out");
-                let program = extract::program(problem, &options.language, &sample.text, options.extract);
-                Self { problem: Ok(problem), program }
+                let candidate = candidate(problem, &options.language, &sample.text, options.extract);
+                Self { problem: Ok(problem), program: candidate.program(problem, &options.language) }
             }
             Err(malformed) => Self { problem: Err(malformed), program: sample.text.as_str().to_string() },
         }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::extract::ExtractMode;
 use crate::benchmark::BenchmarkFormat;
+use crate::program::ExtractMode;
 use crate::task::candidate::LimitChanges;
 use offshoot_judge::{JudgeSetup, Language};
 

@@ -1,21 +1,21 @@
-//! The key `grade.judge`: converts an item's fields to a problem with tests, and extracts the candidate program from a
-//! sample's text. Text only; the judge runs candidates.
+//! The key `grade.judge`: converts an item's fields to a problem with tests. `program` finds the candidate in a
+//! sample's text, and the judge runs it.
 
 use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::benchmark;
 use crate::benchmark::{BenchmarkFormat, with_body};
+use crate::program::{CandidateText, ExtractMode, candidate};
 use crate::source::values::TaskPath;
 use crate::source::{Place, read_text};
 use offshoot_core::error::{Error, Result};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Compare, Limits, Problem, TestSuite};
-use offshoot_text::reasoning::answer_part;
 
 /// The task file's key `grade.judge`.
 #[derive(Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub(crate) struct JudgeSettings {
     /// The benchmark whose fields the items have (default: recognised by the fields).
     format: Option<BenchmarkFormat>,
     /// The part of a sample's text that is the program.
-    extract: CandidateExtract,
+    extract: ExtractMode,
     /// `python`, `cpp`, or commands: {"file": "main.rs", "compile": ["rustc", "main.rs"], "run": ["./main"]}.
     #[schemars(with = "LanguageSetting", extend("x-expected" = "`python`, `cpp`, or an object with `file` and `run`"))]
     language: Option<Value>,
@@ -53,24 +53,11 @@ enum LanguageSetting {
 pub(crate) struct JudgeGrade {
     /// `None`: recognised by each item's fields.
     format: Option<BenchmarkFormat>,
-    extract: CandidateExtract,
+    extract: ExtractMode,
     language: Language,
     limits: LimitChanges,
     /// A Python program: see [`Compare::Checker`].
     checker: Option<String>,
-}
-
-/// The part of a sample's text that is the candidate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum CandidateExtract {
-    /// The longest block between Markdown fences if there is one, else the whole text.
-    #[default]
-    Auto,
-    /// All of it.
-    Completion,
-    /// The longest block between Markdown fences; without one, there is no candidate.
-    Fence,
 }
 
 /// Limits of a user, for all problems; `None`: the benchmark's.
@@ -93,24 +80,7 @@ impl LimitChanges {
 pub struct ItemTests {
     pub problem: Problem,
     pub language: Language,
-    extract: CandidateExtract,
-}
-
-/// A candidate in a sample's text, or a sample's text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CandidateText {
-    /// Continues the problem's prompt, or is complete, as [`Assembly`] defines.
-    Completion(String),
-    /// A complete program, whatever the assembly.
-    Program(String),
-}
-
-impl CandidateText {
-    pub fn as_str(&self) -> &str {
-        match self {
-            CandidateText::Completion(text) | CandidateText::Program(text) => text,
-        }
-    }
+    extract: ExtractMode,
 }
 
 impl JudgeGrade {
@@ -164,33 +134,14 @@ impl JudgeGrade {
 }
 
 impl ItemTests {
-    /// The candidate in a sample's text, behind its reasoning. Fenced code without indentation is a program; it follows
-    /// the prompt's definitions, so that it can use the prompt's imports. Indented code is the body of the prompt's
-    /// function.
-    pub fn candidate(&self, text: &str) -> CandidateText {
-        let text = &*answer_part(text);
-        let code = match (self.extract, fenced(text)) {
-            (CandidateExtract::Completion, _) | (CandidateExtract::Auto, None) => {
-                return CandidateText::Completion(text.to_string());
-            }
-            (CandidateExtract::Fence | CandidateExtract::Auto, Some(code)) => code,
-            (CandidateExtract::Fence, None) => "",
-        };
-        let indented =
-            code.lines().find(|line| !line.trim().is_empty()).is_some_and(|line| line.starts_with([' ', '\t']));
-        match &self.problem.assembly {
-            Assembly::After(_) if indented => CandidateText::Completion(code.to_string()),
-            Assembly::After(prompt) => CandidateText::Program(format!("{}\n{code}", with_body(prompt))),
-            _ => CandidateText::Completion(code.to_string()),
-        }
+    /// The candidate in a sample's text.
+    fn candidate(&self, text: &str) -> CandidateText {
+        candidate(&self.problem, &self.language, &CandidateText::Completion(text.to_owned()), self.extract)
     }
 
     /// The program that is judged.
     pub fn program(&self, text: &str) -> String {
-        match self.candidate(text) {
-            CandidateText::Completion(text) => self.problem.assembly.program(&text),
-            CandidateText::Program(program) => program,
-        }
+        self.candidate(text).program(&self.problem, &self.language)
     }
 
     /// The completion in HumanEval's format: the text that its scorer appends to the prompt.
@@ -208,30 +159,12 @@ impl ItemTests {
     }
 }
 
-/// The contents of the longest block between lines that begin with ```, of equal ones the first; an unclosed one ends
-/// with the text. Shorter blocks are usually examples of its use.
-pub fn fenced(text: &str) -> Option<&str> {
-    let (mut blocks, mut open, mut at) = (Vec::new(), None, 0);
-    for line in text.split_inclusive('\n') {
-        let end = at + line.len();
-        if line.trim_start().starts_with("```") {
-            match open.take() {
-                None => open = Some(end),
-                Some(begin) => blocks.push(&text[begin..at]),
-            }
-        }
-        at = end;
-    }
-    blocks.extend(open.map(|begin| &text[begin..]));
-    blocks.into_iter().rev().max_by_key(|block| block.len())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
-    fn tests(extract: CandidateExtract) -> ItemTests {
+    fn tests(extract: ExtractMode) -> ItemTests {
         let fields = json!({
             "prompt": "import math\n\ndef f(x):\n    \"\"\"Double.\"\"\"\n",
             "entry_point": "f",
@@ -244,7 +177,7 @@ mod tests {
     #[test]
     fn a_fenced_program_follows_the_prompt_and_a_fenced_body_completes_it() {
         let program = "Sure:\n```python\ndef f(x):\n    return 2 * x\n```\nDone.";
-        let tests = tests(CandidateExtract::Auto);
+        let tests = tests(ExtractMode::Auto);
         let assembled = tests.program(program);
         assert!(assembled.starts_with("import math\n") && assembled.ends_with("\ndef f(x):\n    return 2 * x\n"));
         let body = "```\n    return 2 * x\n```";
@@ -256,7 +189,7 @@ mod tests {
     fn programs_in_the_reasoning_are_no_candidates() {
         let reasoning = "Try:\n```python\ndef f(x):\n    return x + x if x else 0\n```\nSimpler:\n";
         let answer = "```python\ndef f(x):\n    return 2 * x\n```\n";
-        let tests = tests(CandidateExtract::Auto);
+        let tests = tests(ExtractMode::Auto);
         let expected = tests.program(answer);
         for text in [
             format!("<think>{reasoning}</think>\n{answer}"),
@@ -273,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_other_scorers_are_given_makes_the_same_program() {
-        let tests = tests(CandidateExtract::Fence);
+        let tests = tests(ExtractMode::Fence);
         let Assembly::After(prompt) = &tests.problem.assembly else { panic!("HumanEval") };
         for text in ["```\ndef f(x):\n    return 2 * x\n```", "```\n    return 2 * x\n```", "no code"] {
             let (theirs, ours) = (format!("{prompt}{}", tests.completion(text)), tests.program(text));
@@ -281,15 +214,5 @@ mod tests {
                 |program: &str| program.lines().filter(|l| !l.is_empty()).map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(lines(&theirs), lines(&ours), "{text}");
         }
-    }
-
-    #[test]
-    fn the_longest_block_counts_also_where_the_text_is_cut() {
-        assert_eq!(fenced("```\na\n```\n```py\nbb\n```\n"), Some("bb\n"));
-        assert_eq!(fenced("```\na\n```\n```py\nb\n```\n"), Some("a\n"), "of equals the first");
-        assert_eq!(fenced("```py\nx = 1\nprint(x)\n```\nand\n```\nls\n```\n"), Some("x = 1\nprint(x)\n"));
-        assert_eq!(fenced("```\na\n"), Some("a\n"));
-        assert_eq!(fenced("```\na\n```\n```"), Some("a\n"));
-        assert_eq!(fenced("no `code` here"), None);
     }
 }

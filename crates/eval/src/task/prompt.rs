@@ -114,6 +114,9 @@ pub(crate) struct ChatSettings {
     #[serde(default)]
     #[schemars(extend("x-expected" = "a list of objects with `role` and `content`"))]
     messages: Vec<TurnSettings>,
+    /// Tools that the assistant can call, each as the chat template is to see it.
+    #[schemars(extend("x-expected" = "a list of objects"))]
+    tools: Option<Vec<Map<String, Value>>>,
     /// A template of the user's last turn.
     #[schemars(extend("x-expected" = "a template: a chat ends with the user's turn"))]
     user: Option<TextSettings>,
@@ -127,16 +130,38 @@ pub(crate) struct ChatSettings {
 struct TurnSettings {
     #[schemars(extend("x-expected" = "a role, such as \"user\""))]
     role: String,
-    /// A template.
+    /// A template. A turn with `tool_calls` may have none.
     #[schemars(extend("x-expected" = "a template"))]
-    content: TextSettings,
+    content: Option<TextSettings>,
+    /// A template of the reasoning before the content; chat templates know it as `reasoning_content` or `reasoning`.
+    #[schemars(extend("x-expected" = "a template"))]
+    reasoning_content: Option<TextSettings>,
+    /// Calls of tools, as the chat template is to see them.
+    #[schemars(extend("x-expected" = "a list of objects"))]
+    tool_calls: Option<Vec<Map<String, Value>>>,
+    /// The call that a tool's turn answers.
+    tool_call_id: Option<String>,
+    /// The name of who speaks, or of the tool.
+    name: Option<String>,
+    /// Whatever else the chat template is to see of the turn.
+    fields: Option<Map<String, Value>>,
 }
 
 /// The levels of a prompt, or the turns of a chat.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PromptTemplate {
     Levels(Vec<PromptPart>),
-    Chat { turns: Vec<(String, Template)>, options: ChatOptions },
+    Chat { turns: Vec<TurnTemplate>, options: Box<ChatOptions> },
+}
+
+/// A turn of a chat.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TurnTemplate {
+    role: String,
+    content: Option<Template>,
+    reasoning: Option<Template>,
+    /// The other fields, the same for every item.
+    more: Map<String, Value>,
 }
 
 /// A part of a level.
@@ -189,7 +214,7 @@ impl PromptTemplate {
         let template = |part: &PromptPart| matches!(part, PromptPart::Template(template) if template.takes_in(name));
         match self {
             PromptTemplate::Levels(parts) => parts.iter().any(template),
-            PromptTemplate::Chat { turns, .. } => turns.iter().any(|(_, content)| content.takes_in(name)),
+            PromptTemplate::Chat { turns, .. } => turns.iter().any(|turn| turn.takes_in(name)),
         }
     }
 
@@ -199,13 +224,48 @@ impl PromptTemplate {
                 Ok(TaskPrompt::Levels(parts.iter().map(|part| part.render(item)).collect::<Result<_>>()?))
             }
             PromptTemplate::Chat { turns, options } => {
-                let message = |(role, content): &(String, Template)| {
-                    Ok(Message { role: role.clone(), content: content.render(&item.id, &item.fields)? })
-                };
-                let messages = turns.iter().map(message).collect::<Result<_>>()?;
-                Ok(TaskPrompt::Chat { messages, options: options.clone() })
+                let messages = turns.iter().map(|turn| turn.render(item)).collect::<Result<_>>()?;
+                Ok(TaskPrompt::Chat { messages, options: ChatOptions::clone(options) })
             }
         }
+    }
+}
+
+impl TurnTemplate {
+    fn new(role: &str, content: Template) -> Self {
+        TurnTemplate { role: role.to_owned(), content: Some(content), reasoning: None, more: Map::new() }
+    }
+
+    /// `place`: of the turn.
+    fn read(place: &Place<'_>, settings: TurnSettings) -> Result<Self> {
+        let read =
+            |key: &str, text: Option<TextSettings>| text.map(|text| Template::read(&place.key(key), text)).transpose();
+        let TurnSettings { role, content, reasoning_content, tool_calls, tool_call_id, name, fields } = settings;
+        let (content, reasoning) = (read("content", content)?, read("reasoning_content", reasoning_content)?);
+        let calls: Option<Value> = tool_calls.map(|calls| calls.into_iter().map(Value::Object).collect());
+        if content.is_none() && calls.is_none() {
+            return Err(place.key("content").wrong("a template, or `tool_calls` beside it"));
+        }
+        let named =
+            [("tool_calls", calls), ("tool_call_id", tool_call_id.map(Value::from)), ("name", name.map(Value::from))];
+        let named = named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Ok(TurnTemplate { role, content, reasoning, more: named.chain(fields.unwrap_or_default()).collect() })
+    }
+
+    fn render(&self, item: &Item) -> Result<Message> {
+        let render = |template: &Option<Template>| {
+            template.as_ref().map(|template| template.render(&item.id, &item.fields)).transpose()
+        };
+        let mut message = Message::new(&*self.role, render(&self.content)?.unwrap_or_default());
+        if let Some(reasoning) = render(&self.reasoning)? {
+            message = message.with("reasoning", &*reasoning).with("reasoning_content", reasoning);
+        }
+        Ok(self.more.iter().fold(message, |message, (field, value)| message.with(field, value.clone())))
+    }
+
+    /// Whether the turn uses the item's field `name`.
+    fn takes_in(&self, name: &str) -> bool {
+        [&self.content, &self.reasoning].into_iter().flatten().any(|template| template.takes_in(name))
     }
 }
 
@@ -245,29 +305,26 @@ fn levels_of(
 
 fn chat_of(place: &Place<'_>, chat: ChatSettings) -> Result<PromptTemplate> {
     let mut turns = Vec::new();
-    let mut turn = |role: &str, place: Place<'_>, content: TextSettings| -> Result<()> {
-        turns.push((role.to_string(), Template::read(&place, content)?));
-        Ok(())
-    };
     if let Some(system) = chat.system {
-        turn("system", place.key("system"), system)?;
+        turns.push(TurnTemplate::new("system", Template::read(&place.key("system"), system)?));
     }
     for (ix, message) in chat.messages.into_iter().enumerate() {
-        turn(&message.role, place.key("messages").key(&ix.to_string()).key("content"), message.content)?;
+        turns.push(TurnTemplate::read(&place.key("messages").key(&ix.to_string()), message)?);
     }
     if let Some(user) = chat.user {
-        turn("user", place.key("user"), user)?;
+        turns.push(TurnTemplate::new("user", Template::read(&place.key("user"), user)?));
     }
-    if turns.last().is_none_or(|(role, _)| role != "user") {
-        return Err(place.key("user").wrong("a template: a chat ends with the user's turn"));
+    if turns.last().is_none_or(|last| !["user", "tool"].contains(&&*last.role)) {
+        return Err(place.key("user").wrong("a template: a chat ends with the user's turn, or with a tool's answer"));
     }
     // One time for the whole task, so that the date is the same in all prompts.
     let mut options = ChatOptions::default();
     if let Some(variables) = chat.options {
         options.variables = variables;
     }
+    options.tools = chat.tools.into_iter().flatten().map(Value::Object).collect();
     if let Some(name) = chat.template {
         options.template = name;
     }
-    Ok(PromptTemplate::Chat { turns, options })
+    Ok(PromptTemplate::Chat { turns, options: Box::new(options) })
 }

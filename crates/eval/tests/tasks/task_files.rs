@@ -201,7 +201,11 @@ fn broken_patterns_and_templates_are_named() {
     refused(&with("grade", json!({"regex": {"pattern": "*"}})), &["`grade.regex.pattern`", "`*`"]);
     refused(&with("grade", json!({"regex": {"pattern": "a", "field": "b"}})), &["either `field` or `pattern`"]);
     refused(&with("answer", json!({"normalise": "numeric"})), &["`answer.normalise`", "`number`"]);
-    refused(&with("answer", json!({"take": "best"})), &["`answer.take`", "`last` or `first`"]);
+    refused(&with("answer", json!({"take": "best"})), &["`answer.take`", "`last`, `first`, `all`"]);
+    refused(
+        &with("answer", json!({"take": "all", "normalise": "number"})),
+        &["`answer.take`", "`last` or `first`", "`latex`", "found `all`"],
+    );
     refused(&with("prompt", json!({"item": "{{ q"})), &["`prompt.item`", "a template", "line 1 of the template"]);
     refused(&with("prompt", json!({"chat": {"system": "x"}})), &["`prompt.chat.user`", "user's turn"]);
     let error = Desk::new().load(&with("prompt", json!({"item": {"file": "none.txt"}}))).err().unwrap();
@@ -488,10 +492,31 @@ fn a_chat_prompt() {
     let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
         panic!("a chat")
     };
-    let say = |role: &str, content: &str| Message { role: role.into(), content: content.into() };
+    let say = |role: &str, content: &str| Message::new(role, content);
     let expected = [say("system", "Be brief.\n"), say("user", "1+1?"), say("assistant", "2"), say("user", "2+2?")];
     assert_eq!(messages, expected);
     assert_eq!(options.variables["enable_thinking"], false);
+    let call = json!({"type": "function", "function": {"name": "add", "arguments": {"a": 1}}});
+    let tool = json!({"type": "function", "function": {"name": "add"}});
+    let chat = json!({
+        "messages": [
+            {"role": "user", "content": "{{q}}"},
+            {"role": "assistant", "reasoning_content": "{{q}} is easy", "tool_calls": [call],
+             "fields": {"mood": "calm"}},
+            {"role": "tool", "content": "2", "tool_call_id": "c1", "name": "add"},
+        ],
+        "tools": [tool],
+    });
+    let mut task = with("prompt", json!({"chat": chat}));
+    task["items"] = json!([{"q": "1+1?"}]);
+    let task = desk.load(&task).unwrap();
+    let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
+        panic!("a chat")
+    };
+    let easy = say("assistant", "").with("reasoning", "1+1? is easy").with("reasoning_content", "1+1? is easy");
+    let easy = easy.with("tool_calls", json!([call])).with("mood", "calm");
+    let answer = say("tool", "2").with("tool_call_id", "c1").with("name", "add");
+    assert_eq!((messages, options.tools), (vec![say("user", "1+1?"), easy, answer], vec![tool]));
     refused(&with("prompt", json!({"shared": "x", "chat": {"user": "y"}})), &["`shared` beside `chat`"]);
     refused(&with("prompt", json!({"chat": {"messages": [{"role": "user"}]}})), &["`prompt.chat.messages.0.content`"]);
 }

@@ -312,7 +312,7 @@ fn special_tokens_and_chat_templates() {
         .text("tokenizer.chat_template", template);
     let full = tokenizer(&full).unwrap();
     assert_eq!(encoded(&full, "ab"), [0, 4, 5]);
-    let message = Message { role: "user".to_owned(), content: "ab".to_owned() };
+    let message = Message::user("ab");
     assert_eq!(full.chat(&[message]).unwrap(), "<s>ab<sep>");
 }
 

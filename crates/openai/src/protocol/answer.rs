@@ -211,6 +211,7 @@ fn sampled_choices<'a>(
                         (split.content.into(), Some(split.reasoning.into()))
                     }
                 };
+                let content = prompt.repeated.iter().fold(content, |content, begun| format!("{begun}{content}").into());
                 let (role, content, refusal) = (Some("assistant"), Some(content), Some(None));
                 let message = ChatMessage { role, content, refusal, reasoning_content };
                 (ChoiceText::Chat { message }, PromptFields::default())

@@ -3,17 +3,36 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::BodyFields;
+use super::fields::{BodyFields, brief};
 use super::messages::{self, Messages};
 use super::refusal::Refusal;
+use super::request::PromptContent;
+use offshoot_core::error::Error;
+use offshoot_core::ids::TokenId;
+use offshoot_text::message::map_texts;
 use offshoot_text::reasoning::TextStart;
-use offshoot_text::{ChatOptions, Message, Tokenizer};
+use offshoot_text::{AddSpecial, ChatOptions, Message, SpecialText, Tokenizer};
 
 /// A chat as text.
+#[derive(Default)]
 pub struct ChatText {
     pub text: String,
+    /// The same with the special tokens' texts in its messages hidden; `None`: they are tokens like the template's.
+    pub hidden: Option<String>,
+    /// The last message, if it goes on.
+    pub continued: Option<String>,
     /// Where in the answer it ends.
     pub start: TextStart,
+}
+
+/// How chats are read.
+#[derive(Clone, Copy)]
+pub struct ChatReader<'t> {
+    pub tokenizer: &'t Tokenizer,
+    /// What becomes of special tokens' texts in messages and tools.
+    pub special_text: SpecialText,
+    /// Whether `chat_template` may replace the model's.
+    pub takes_template: bool,
 }
 
 /// Ends the message to continue, so that its end is found in the rendered text. The space shows whether the template
@@ -24,27 +43,167 @@ const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
 /// Stands for whatever a user says next.
 const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
-/// Renders `messages` as the chat's other fields say, by the template `source` in place of the model's if there is one.
-/// `follows_branch`: the messages follow a branch that ends with the assistant's words; without messages, those words
-/// go on.
-pub fn take(
-    fields: &mut BodyFields,
-    messages: Option<Value>,
-    follows_branch: bool,
-    source: Option<String>,
-    tokenizer: &Tokenizer,
-) -> Result<ChatText, Refusal> {
-    let variables = fields.object("chat_template_kwargs")?;
-    let adds_prompt = fields.choice("add_generation_prompt")?;
-    let continues = fields.choice("continue_final_message")?;
-    let Some(messages) = messages else {
-        return match follows_branch {
-            true => Ok(ChatText { text: String::new(), start: TextStart::default() }),
-            false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
+/// Variables of templates that have fields of their own.
+const OWN_FIELDS: [&str; 5] = ["messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"];
+
+/// The values of the field `special_tokens_in_text`.
+pub const SPECIAL_TEXTS: [(&str, SpecialText); 3] =
+    [("allow", SpecialText::Allow), ("escape", SpecialText::Escape), ("refuse", SpecialText::Refuse)];
+
+impl ChatReader<'_> {
+    /// Renders `messages` as the chat's other fields say. `follows_branch`: the messages follow a branch that ends with
+    /// the assistant's words; without messages, those words go on.
+    pub fn take(
+        self,
+        fields: &mut BodyFields,
+        messages: Option<Value>,
+        follows_branch: bool,
+    ) -> Result<ChatText, Refusal> {
+        let (options, end) = (self.options(fields)?, ChatEnd::take(fields)?);
+        let Some(messages) = messages else {
+            return match follows_branch {
+                true => Ok(ChatText::default()),
+                false => Err(Refusal::value("messages", "a list of messages with `role` and `content`", "nothing")),
+            };
         };
-    };
-    let options = ChatOptions { variables, source, ..ChatOptions::default() };
-    render(messages::read(&messages)?, ChatEnd { adds_prompt, continues }, follows_branch, options, tokenizer)
+        let mut messages = messages::read(&messages, self.source(&options))?;
+        self.join_parts(&mut messages.list, &options);
+        self.render(messages, end, follows_branch, options)
+    }
+
+    /// What of a chat's fields its template sees beside the messages.
+    fn options(self, fields: &mut BodyFields) -> Result<ChatOptions, Refusal> {
+        let mut variables = fields.object("chat_template_kwargs")?;
+        if let Some(own) = OWN_FIELDS.into_iter().find(|name| variables.contains_key(*name)) {
+            let field = format!("chat_template_kwargs.{own}");
+            return Err(Refusal::value(&field, &format!("it as the field `{own}` of the request"), "it here"));
+        }
+        let source = fields.text("chat_template")?;
+        if source.is_some() && !self.takes_template {
+            let place = "here: this server was not started so that it trusts the templates of requests";
+            return Err(Refusal::out_of_place("chat_template", place));
+        }
+        if let Some(documents) = fields.take("documents") {
+            if !documents.as_array().is_some_and(|list| list.iter().all(Value::is_object)) {
+                return Err(Refusal::value("documents", "a list of objects", &brief(&documents)));
+            }
+            variables.entry("documents").or_insert(documents);
+        }
+        let tools = fields.take("tools").map_or(Ok(Vec::new()), |tools| messages::tools(&tools))?;
+        let options = ChatOptions { variables, source, tools, ..ChatOptions::default() };
+        let shows = |name: &str| self.source(&options).contains(name);
+        if !options.tools.is_empty() && !shows("tools") && !self.source(&options).is_empty() {
+            let message = "`tools`: the chat template shows none, so that the model would not know of them";
+            return Err(Refusal::new("unsupported_parameter", message).about("tools"));
+        }
+        // Of other templates it changes nothing, and `official` refuses it.
+        let effort = if shows("reasoning_effort") { fields.text("reasoning_effort")? } else { None };
+        let mut options = options;
+        if let Some(effort) = effort {
+            options.variables.entry("reasoning_effort").or_insert(effort.into());
+        }
+        Ok(options)
+    }
+
+    /// The source of the template; empty without one, which rendering refuses.
+    fn source<'a>(&'a self, options: &'a ChatOptions) -> &'a str {
+        self.tokenizer.chosen_template(options).unwrap_or_default()
+    }
+
+    /// Contents of several parts become one text, unless the template takes lists of parts.
+    fn join_parts(self, list: &mut [Message], options: &ChatOptions) {
+        let is_list = |message: &Message| message.parts().is_some();
+        if list.iter().any(is_list) && !self.tokenizer.takes_parts(options) {
+            list.iter_mut().for_each(Message::join_parts);
+        }
+    }
+
+    fn render(
+        self,
+        mut messages: Messages,
+        end: ChatEnd,
+        follows_branch: bool,
+        mut options: ChatOptions,
+    ) -> Result<ChatText, Refusal> {
+        let continues = end.continues(&messages)?;
+        self.guard(&mut messages.list, &mut options)?;
+        let list = &mut messages.list;
+        let shown = |text: &str| self.tokenizer.show_special(text).into_owned();
+        let last = list.last().and_then(Message::last_text).map_or_else(String::new, shown);
+        if let Some(last) = list.last_mut().filter(|_| continues)
+            && !last.append(END_MARK)
+        {
+            return Err(Refusal::value("messages", "a text at the end of the message to continue", "none"));
+        }
+        if follows_branch {
+            list.splice(0..0, [Message::user("."), Message::assistant(BRANCH_MARK)]);
+        }
+        options.add_generation_prompt = !continues && end.adds_prompt.unwrap_or(true);
+        let mut text = self.tokenizer.chat_with(list, &options).map_err(|error| Refusal::of(&error))?;
+        if continues {
+            cut_at_end(&mut text)?;
+        }
+        if follows_branch {
+            let at = text.find(BRANCH_MARK).ok_or_else(|| hidden("an earlier message"))?;
+            text.drain(..at + BRANCH_MARK.len());
+        }
+        let (text, hidden) = match self.special_text {
+            SpecialText::Allow => (text, None),
+            SpecialText::Escape | SpecialText::Refuse => (shown(&text), Some(text)),
+        };
+        let start = TextStart::of(&text, continues.then_some(&*last));
+        Ok(ChatText { text, hidden, continued: continues.then_some(last), start })
+    }
+
+    /// Refuses or hides the texts of special tokens in what users wrote.
+    fn guard(self, list: &mut [Message], options: &mut ChatOptions) -> Result<(), Refusal> {
+        if self.special_text == SpecialText::Allow {
+            return Ok(());
+        }
+        let refused = |field: String, error: GuardError| error.about(&field);
+        let mut guard = |text: &str| self.guarded(text);
+        for (index, message) in list.iter_mut().enumerate() {
+            let place = |(field, error)| refused(format!("messages[{index}].{field}"), error);
+            message.map_texts(&mut guard).map_err(place)?;
+        }
+        for (index, tool) in options.tools.iter_mut().enumerate() {
+            map_texts(tool, &mut guard).map_err(|error| refused(format!("tools[{index}]"), error))?;
+        }
+        if let Some(documents) = options.variables.get_mut("documents") {
+            map_texts(documents, &mut guard).map_err(|error| refused("documents".to_owned(), error))?;
+        }
+        Ok(())
+    }
+
+    fn guarded(self, text: &str) -> Result<String, GuardError> {
+        match self.tokenizer.special_in(text) {
+            Some(found) if self.special_text == SpecialText::Refuse => Err(GuardError::Special(found.to_owned())),
+            _ => self.tokenizer.hide_special(text).map_err(GuardError::Marks),
+        }
+    }
+}
+
+/// Why a text of a user is refused.
+enum GuardError {
+    /// It has this text of a special token.
+    Special(String),
+    Marks(Error),
+}
+
+impl GuardError {
+    /// `field`: the place of the text, in a field of the request.
+    fn about(self, field: &str) -> Refusal {
+        let param = field.split(['[', '.']).next().unwrap_or_default();
+        match self {
+            GuardError::Special(found) => refuse_special(field, &found).about(param),
+            GuardError::Marks(error) => Refusal::of(&error).about(param),
+        }
+    }
+}
+
+/// For a user's text with the text of a special token.
+pub fn refuse_special(field: &str, found: &str) -> Refusal {
+    Refusal::value(field, "a text without special tokens", &format!("{found:?}"))
 }
 
 /// What the request says about the end of the text.
@@ -54,9 +213,14 @@ struct ChatEnd {
 }
 
 impl ChatEnd {
+    fn take(fields: &mut BodyFields) -> Result<Self, Refusal> {
+        let adds_prompt = fields.choice("add_generation_prompt")?;
+        Ok(ChatEnd { adds_prompt, continues: fields.choice("continue_final_message")? })
+    }
+
     /// Whether the last message goes on. By default, an assistant's does.
     fn continues(&self, messages: &Messages) -> Result<bool, Refusal> {
-        let is_assistants = messages.list.last().is_some_and(|last| last.role == "assistant");
+        let is_assistants = messages.list.last().is_some_and(|last| last.role() == Some("assistant"));
         let asked = self.continues.unwrap_or(false) || messages.is_prefix;
         match (asked, is_assistants, self.adds_prompt) {
             (true, false, _) => {
@@ -72,37 +236,6 @@ impl ChatEnd {
     }
 }
 
-fn render(
-    mut messages: Messages,
-    end: ChatEnd,
-    follows_branch: bool,
-    options: ChatOptions,
-    tokenizer: &Tokenizer,
-) -> Result<ChatText, Refusal> {
-    let continues = end.continues(&messages)?;
-    let list = &mut messages.list;
-    let last = list.last().map_or_else(String::new, |last| last.content.clone());
-    if let Some(last) = list.last_mut().filter(|_| continues) {
-        last.content.push_str(END_MARK);
-    }
-    if follows_branch {
-        let turn = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
-        list.splice(0..0, [turn("user", "."), turn("assistant", BRANCH_MARK)]);
-    }
-    let add_generation_prompt = !continues && end.adds_prompt.unwrap_or(true);
-    let options = ChatOptions { add_generation_prompt, ..options };
-    let mut text = tokenizer.chat_with(list, &options).map_err(|error| Refusal::of(&error))?;
-    if continues {
-        cut_at_end(&mut text)?;
-    }
-    if follows_branch {
-        let at = text.find(BRANCH_MARK).ok_or_else(|| hidden("an earlier message"))?;
-        text.drain(..at + BRANCH_MARK.len());
-    }
-    let start = TextStart::of(&text, continues.then_some(&*last));
-    Ok(ChatText { text, start })
-}
-
 /// Cuts the text at the end of the message that is to be continued.
 fn cut_at_end(text: &mut String) -> Result<(), Refusal> {
     let at = text.rfind(END_MARK.trim_end()).ok_or_else(|| hidden("the last message"))?;
@@ -115,23 +248,27 @@ fn cut_at_end(text: &mut String) -> Result<(), Refusal> {
 }
 
 /// What all chats begin with that begin with these messages and go on with the user's words, or with the assistant's if
-/// the last message is not its own. `chat`: the messages, or an object with `messages` and `chat_template_kwargs`.
+/// the last message is not its own. `chat`: the messages, or an object with `messages` and, of a chat's other fields,
+/// `tools`, `documents` and `chat_template_kwargs`.
 pub fn beginning(chat: &Value, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let object = match chat {
         Value::Object(object) => object.clone(),
         list => Map::from_iter([("messages".to_owned(), list.clone())]),
     };
     let mut fields = BodyFields::new(&object);
-    let mut messages = messages::read(&fields.take("messages").unwrap_or_default())?;
-    let variables = fields.object("chat_template_kwargs")?;
+    let messages = fields.take("messages").unwrap_or_default();
+    let reader = ChatReader { tokenizer, special_text: SpecialText::Allow, takes_template: false };
+    let options = reader.options(&mut fields)?;
     fields.finish()?;
-    let is_answered = messages.list.last().is_some_and(|last| ["system", "assistant"].contains(&&*last.role));
+    let mut messages = messages::read(&messages, reader.source(&options))?;
+    reader.join_parts(&mut messages.list, &options);
+    let last = messages.list.last().and_then(Message::role);
+    let is_answered = last.is_some_and(|role| ["system", "developer", "assistant"].contains(&role));
     if is_answered {
-        messages.list.push(Message { role: "user".to_owned(), content: NEXT_MARK.to_owned() });
+        messages.list.push(Message::user(NEXT_MARK));
     }
     let end = ChatEnd { adds_prompt: Some(true), continues: None };
-    let options = ChatOptions { variables, ..ChatOptions::default() };
-    let mut text = render(Messages { is_prefix: false, ..messages }, end, false, options, tokenizer)?.text;
+    let mut text = reader.render(Messages { is_prefix: false, ..messages }, end, false, options)?.text;
     if is_answered {
         text.truncate(text.find(NEXT_MARK).ok_or_else(|| hidden("a next message"))?);
     }
@@ -143,14 +280,36 @@ fn hidden(what: &str) -> Refusal {
     Refusal::new("invalid_value", message).about("messages")
 }
 
-/// The prompt of a chat outside a request: `body` has `messages` and, of a request's other fields,
-/// `add_generation_prompt`, `continue_final_message` and `chat_template_kwargs`; `chat_template` is a template in place
-/// of the model's.
+/// The prompt of a chat as transformers makes it: the template sees the messages and tools as they are written, and the
+/// last message goes on only where `continue_final_message` says so. `body` has the fields of a chat that its template
+/// sees.
 pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<String, Refusal> {
     let mut fields = BodyFields::new(body);
-    let source = fields.text("chat_template")?;
-    let messages = fields.take("messages");
-    let chat = take(&mut fields, messages, false, source, tokenizer)?;
+    let messages = messages::as_written(&fields.take("messages").unwrap_or_default())?;
+    let tools = match fields.take("tools") {
+        None => Vec::new(),
+        Some(Value::Array(tools)) => tools,
+        Some(other) => return Err(Refusal::value("tools", "a list of tools", &brief(&other))),
+    };
+    let variables = fields.object("chat_template_kwargs")?;
+    let options = ChatOptions { source: fields.text("chat_template")?, tools, variables, ..ChatOptions::default() };
+    let ChatEnd { adds_prompt, continues } = ChatEnd::take(&mut fields)?;
     fields.finish()?;
-    Ok(chat.text)
+    let end = ChatEnd { adds_prompt, continues: Some(continues.unwrap_or(false)) };
+    let reader = ChatReader { tokenizer, special_text: SpecialText::Allow, takes_template: true };
+    Ok(reader.render(messages, end, false, options)?.text)
+}
+
+/// The prompt of a chat outside a request as a server makes it, and its tokens. `body` has the fields of a chat that
+/// its template sees, and `special_tokens_in_text`.
+pub fn chat_tokens(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<(String, Vec<TokenId>), Refusal> {
+    let mut fields = BodyFields::new(body);
+    let special_text = fields.word("special_tokens_in_text", &SPECIAL_TEXTS)?.unwrap_or_default();
+    let reader = ChatReader { tokenizer, special_text, takes_template: true };
+    let messages = fields.take("messages");
+    let ChatText { text, hidden, .. } = reader.take(&mut fields, messages, false)?;
+    fields.finish()?;
+    let content = PromptContent::of_chat(hidden, AddSpecial::No);
+    let tokens = content.tokens(&text, tokenizer).map_err(|error| Refusal::of(&error))?;
+    Ok((text, tokens))
 }

@@ -212,6 +212,10 @@ impl ChunkWriter {
                     }
                     None => (text.as_str().into(), "".into()),
                 };
+                let content = match prompt.repeated.as_ref().filter(|_| is_first) {
+                    Some(begun) => format!("{begun}{content}").into(),
+                    None => content,
+                };
                 let has_content = !content.is_empty() || (is_first && reasoning.is_empty());
                 let delta = ChatMessage {
                     role: is_first.then_some("assistant"),

@@ -30,7 +30,11 @@ impl RequestReader<'_> {
 
     fn encode_prompt(&self, field: &str, prompt: TextPrompt, parent: &[TokenId]) -> Result<EncodedPrompt, Refusal> {
         let (own, choices) = self.tokens(field, &prompt)?;
-        let TextPrompt { text, stop, is_unlimited, mut start, .. } = prompt;
+        let TextPrompt { mut text, stop, is_unlimited, mut start, repeated, most_kept, .. } = prompt;
+        if most_kept.is_some() {
+            // What is left of it.
+            text = self.tokenizer.decode(&own);
+        }
         if own.is_empty() && !parent.is_empty() {
             let parent = self.tokenizer.decode(parent);
             start = TextStart::of(&parent, Some(&parent));
@@ -55,7 +59,7 @@ impl RequestReader<'_> {
         }
         let stop = offshoot_engine::Stop { max_tokens: stop.max_tokens.min(context - tokens.len()), ..stop };
         stop.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
-        Ok(EncodedPrompt { tokens, text, stop, is_unlimited, start, choices })
+        Ok(EncodedPrompt { tokens, text, stop, is_unlimited, start, repeated, choices })
     }
 
     pub(super) fn check_tokens(&self, field: &str, tokens: &[TokenId]) -> Result<(), Refusal> {
@@ -72,7 +76,11 @@ impl RequestReader<'_> {
     fn tokens(&self, field: &str, prompt: &TextPrompt) -> Result<(Vec<TokenId>, Vec<EncodedChoice>), Refusal> {
         let refuse = |error: Error| Refusal::of(&error);
         let text = &prompt.text;
-        if matches!(prompt.content, PromptContent::Text(_)) {
+        if let Some(most) = prompt.most_kept {
+            let most = most.tokens(self.config.context);
+            return Ok((prompt.content.last_tokens(text, most, self.tokenizer).map_err(refuse)?, Vec::new()));
+        }
+        if !matches!(prompt.content, PromptContent::Tokens(_)) {
             self.check_length(field, "the prompt", text)?;
         }
         let texts: Option<Vec<String>> = prompt.choices.iter().map(text_of).collect();
@@ -89,11 +97,9 @@ impl RequestReader<'_> {
                 Ok((encoded.prompt.tokens, choices))
             }
             (content, _) => {
-                let tokens = match content {
-                    PromptContent::Text(special) => self.tokenizer.encode(text, *special).map_err(refuse)?,
-                    PromptContent::Tokens(tokens) => tokens.clone(),
-                };
-                let choices = prompt.choices.iter().map(|choice| self.choice(choice)).collect::<Result<_, _>>()?;
+                let tokens = content.tokens(text, self.tokenizer).map_err(refuse)?;
+                let choices =
+                    prompt.choices.iter().map(|choice| self.choice(choice, content)).collect::<Result<_, _>>()?;
                 Ok((tokens, choices))
             }
         }
@@ -108,12 +114,15 @@ impl RequestReader<'_> {
         Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field))
     }
 
-    /// A continuation by itself.
-    fn choice(&self, choice: &ChoiceContent) -> Result<EncodedChoice, Refusal> {
+    /// A continuation by itself, encoded as the prompt is.
+    fn choice(&self, choice: &ChoiceContent, prompt: &PromptContent) -> Result<EncodedChoice, Refusal> {
         let (text, tokens) = match choice {
             ChoiceContent::Text(text) => {
-                let tokens = self.tokenizer.encode(text, AddSpecial::No).map_err(|error| Refusal::of(&error))?;
-                (text.clone(), tokens)
+                let tokens = match prompt {
+                    PromptContent::Plain(_) => self.tokenizer.encode_plain(text, AddSpecial::No),
+                    _ => self.tokenizer.encode(text, AddSpecial::No),
+                };
+                (text.clone(), tokens.map_err(|error| Refusal::of(&error))?)
             }
             ChoiceContent::Tokens(tokens) => (self.tokenizer.decode(tokens), tokens.clone()),
         };

@@ -1,6 +1,7 @@
 //! How much a request may ask for. The callers choose: a file of one's own may ask for more than a stranger's call.
 
 use super::refusal::Refusal;
+use offshoot_text::SpecialText;
 
 /// The limits of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,11 @@ pub struct ProtocolLimits {
     pub streams: bool,
     /// Whether choices can be kept as branches and continued.
     pub keeps: bool,
+    /// Whether a chat may bring a chat template of its own.
+    pub templates: bool,
+    /// What becomes of special tokens' texts in prompts and messages. Where they are not allowed, a request can choose
+    /// only whether they are escaped or refused.
+    pub special_text: SpecialText,
 }
 
 impl ProtocolLimits {
@@ -48,6 +54,8 @@ impl ProtocolLimits {
         seconds: u64::MAX,
         streams: false,
         keeps: false,
+        templates: true,
+        special_text: SpecialText::Allow,
     };
 
     /// Refuses a list of `found` entries in `field` that is longer than `most`.
@@ -76,6 +84,8 @@ impl Default for ProtocolLimits {
             seconds: 86_400,
             streams: true,
             keeps: true,
+            templates: false,
+            special_text: SpecialText::Allow,
         }
     }
 }

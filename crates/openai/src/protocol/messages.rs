@@ -1,18 +1,21 @@
-//! Reads the messages of a chat: their roles, and their contents as text.
+//! Reads the messages and tools of a chat as vLLM's server hands them to a chat template: contents as texts, or lists
+//! of parts of text; the arguments of tool calls as values; reasoning under both of its names; and whatever else a
+//! message has. `chat` renders them.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::fields::brief;
 use super::refusal::Refusal;
 use offshoot_text::Message;
 
-/// The roles, and the names that templates have for them: `developer` is OpenAI's newer name for `system`, which
-/// templates do not know.
-const ROLES: [(&str, &str); 5] =
-    [("system", "system"), ("developer", "system"), ("user", "user"), ("assistant", "assistant"), ("tool", "tool")];
+/// The roles that every template is taken to know. `developer` is OpenAI's newer name for `system`.
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// OpenAI's fields of a message that are not supported; `name` for tools alone.
-const UNSUPPORTED: [&str; 6] = ["tool_calls", "tool_call_id", "function_call", "refusal", "audio", "name"];
+/// OpenAI's fields of a message that no known template shows.
+const UNSUPPORTED: [&str; 3] = ["function_call", "refusal", "audio"];
+
+/// The kinds of parts whose text is a part of the content.
+const TEXT_PARTS: [&str; 3] = ["text", "input_text", "output_text"];
 
 /// The messages of a chat.
 pub struct Messages {
@@ -21,12 +24,9 @@ pub struct Messages {
     pub is_prefix: bool,
 }
 
-/// `messages`: the field's value.
-pub fn read(messages: &Value) -> Result<Messages, Refusal> {
-    let list = messages
-        .as_array()
-        .filter(|list| !list.is_empty())
-        .ok_or_else(|| Refusal::value("messages", "a list of messages with `role` and `content`", &brief(messages)))?;
+/// `messages`: the field's value; `template`: the source of the chat template that is to show them.
+pub fn read(messages: &Value, template: &str) -> Result<Messages, Refusal> {
+    let list = list_of(messages)?;
     let is_prefix = |value: &Value| value["prefix"] == true;
     if let Some(index) = list[..list.len() - 1].iter().position(is_prefix) {
         let field = format!("messages[{index}].prefix");
@@ -37,49 +37,160 @@ pub fn read(messages: &Value) -> Result<Messages, Refusal> {
         let field = format!("messages[{}].prefix", list.len() - 1);
         return Err(Refusal::value(&field, "the role `assistant`", &brief(&last["role"])).about("messages"));
     }
-    let messages = list.iter().enumerate().map(|(index, value)| message(index, value));
+    let read = |(index, value)| MessageReader { index, template }.read(value);
+    let messages = list.iter().enumerate().map(read);
     Ok(Messages { list: messages.collect::<Result<_, _>>()?, is_prefix: is_prefix(last) })
 }
 
-/// The message at `index`; its content is a text or a list of text parts.
-fn message(index: usize, value: &Value) -> Result<Message, Refusal> {
-    let at = |field: &str| format!("messages[{index}]{field}");
+/// The messages as they are written, as transformers hands them to a template.
+pub fn as_written(messages: &Value) -> Result<Messages, Refusal> {
+    let message = |(index, value): (usize, &Value)| {
+        let wrong = || wrong(index, "", "an object with `role` and `content`", &brief(value));
+        value.as_object().cloned().map(Message::of).ok_or_else(wrong)
+    };
+    let list = list_of(messages)?.iter().enumerate().map(message).collect::<Result<_, _>>()?;
+    Ok(Messages { list, is_prefix: false })
+}
+
+fn list_of(messages: &Value) -> Result<&Vec<Value>, Refusal> {
+    let wrong = || Refusal::value("messages", "a list of messages with `role` and `content`", &brief(messages));
+    messages.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong)
+}
+
+/// `tools`: the field's value, a list of functions that the assistant can call.
+pub fn tools(tools: &Value) -> Result<Vec<Value>, Refusal> {
     let wrong =
-        |field: &str, expected: &str, found: &str| Refusal::value(&at(field), expected, found).about("messages");
-    let fields: &Map<String, Value> =
-        value.as_object().ok_or_else(|| wrong("", "an object with `role` and `content`", &brief(value)))?;
-    for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
-        match key.as_str() {
-            // Templates leave the reasoning of earlier turns out.
-            "role" | "content" | "reasoning_content" => {}
-            // Of a person it changes no prompt; of a tool, templates show it.
-            "name" if fields.get("role").is_none_or(|role| role != "tool") => {}
-            "prefix" if value.is_boolean() => {}
-            key if UNSUPPORTED.contains(&key) => {
-                return Err(Refusal::unsupported(&at(&format!(".{key}")), &brief(value)).about("messages"));
+        |field: &str, expected: &str, found: &Value| Refusal::value(field, expected, &brief(found)).about("tools");
+    let list = tools.as_array().ok_or_else(|| wrong("tools", "a list of functions", tools))?;
+    for (index, tool) in list.iter().enumerate() {
+        let at = |field: &str| format!("tools[{index}]{field}");
+        if tool["type"] != "function" {
+            return Err(wrong(&at(".type"), "\"function\"", &tool["type"]));
+        }
+        if !tool["function"]["name"].is_string() {
+            return Err(wrong(&at(".function"), "an object with the function's `name`", &tool["function"]));
+        }
+    }
+    Ok(list.clone())
+}
+
+/// Reads one message.
+struct MessageReader<'t> {
+    index: usize,
+    template: &'t str,
+}
+
+impl MessageReader<'_> {
+    fn read(&self, value: &Value) -> Result<Message, Refusal> {
+        let fields = value.as_object();
+        let fields = fields.ok_or_else(|| self.wrong("", "an object with `role` and `content`", &brief(value)))?;
+        let role = self.role(fields.get("role"))?;
+        let is_assistants = role == "assistant";
+        let mut shown = Map::new();
+        shown.insert("role".to_owned(), role.into());
+        shown.insert("content".to_owned(), self.content(fields.get("content"), is_assistants)?);
+        for (key, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
+            match key.as_str() {
+                "role" | "content" => {}
+                "prefix" if value.is_boolean() => {}
+                "tool_calls" if is_assistants => {
+                    shown.insert(key.clone(), self.tool_calls(value)?);
+                }
+                "reasoning" | "reasoning_content" if is_assistants => {
+                    let text = value.as_str().ok_or_else(|| self.wrong(&format!(".{key}"), "a text", &brief(value)))?;
+                    // Templates know it by one name or the other.
+                    for name in ["reasoning", "reasoning_content"] {
+                        if name == key || fields.get(name).is_none_or(is_nothing) {
+                            shown.insert(name.to_owned(), text.into());
+                        }
+                    }
+                }
+                key if UNSUPPORTED.contains(&key) && !self.template.contains(key) => {
+                    let field = format!("messages[{}].{key}", self.index);
+                    return Err(Refusal::unsupported(&field, &brief(value)).about("messages"));
+                }
+                key => {
+                    shown.insert(key.to_owned(), value.clone());
+                }
             }
-            key => {
-                let what = format!("`{}` is not a field of a message", at(&format!(".{key}")));
-                return Err(Refusal::new("unknown_parameter", what).about("messages"));
+        }
+        Ok(Message::of(shown))
+    }
+
+    /// The role as the template knows it: `developer` as `system`, unless the template has that word too. Other roles
+    /// than the usual ones are those that the template names.
+    fn role<'v>(&self, role: Option<&'v Value>) -> Result<&'v str, Refusal> {
+        let named = |role: &str| ['\'', '"'].iter().any(|q| self.template.contains(&format!("{q}{role}{q}")));
+        match role.and_then(Value::as_str) {
+            Some("developer") if !self.template.contains("developer") => Ok("system"),
+            Some(role) if ROLES.contains(&role) || !role.is_empty() && named(role) => Ok(role),
+            _ => {
+                let known = ROLES.map(|name| format!("`{name}`")).join(", ");
+                let expected = format!("one of {known}, or one that the chat template names");
+                Err(self.wrong(".role", &expected, &role.map_or_else(|| "nothing".to_owned(), brief)))
             }
         }
     }
-    let shown = |field: &str| fields.get(field).map_or_else(|| "nothing".to_owned(), brief);
-    let part = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str()).flatten().map(str::to_owned);
-    let content = match fields.get("content") {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
-        _ => None,
-    };
-    let role = fields.get("role").and_then(Value::as_str);
-    let Some((_, role)) = ROLES.iter().find(|(name, _)| Some(*name) == role) else {
-        let known = ROLES.map(|(name, _)| format!("`{name}`")).join(", ");
-        return Err(wrong(".role", &format!("one of {known}"), &shown("role")));
-    };
-    Ok(Message {
-        role: role.to_string(),
-        content: content.ok_or_else(|| wrong(".content", "a text or a list of text parts", &shown("content")))?,
-    })
+
+    /// The content: a text, or a list of several parts of text. Only the assistant may have said nothing.
+    fn content(&self, content: Option<&Value>, may_be_missing: bool) -> Result<Value, Refusal> {
+        let part = |part: &Value| match part {
+            Value::String(text) => Some(text.clone()),
+            part => {
+                part["text"].as_str().filter(|_| TEXT_PARTS.iter().any(|kind| part["type"] == *kind)).map(str::to_owned)
+            }
+        };
+        let parts = match content {
+            Some(Value::String(text)) => return Ok(text.clone().into()),
+            None | Some(Value::Null) if may_be_missing => return Ok("".into()),
+            Some(Value::Array(parts)) => parts.iter().map(part).collect::<Option<Vec<String>>>(),
+            _ => None,
+        };
+        let shown = || content.map_or_else(|| "nothing".to_owned(), brief);
+        let mut parts = parts.ok_or_else(|| self.wrong(".content", "a text or a list of text parts", &shown()))?;
+        match parts.len() {
+            0 => Ok("".into()),
+            1 => Ok(parts.remove(0).into()),
+            _ => Ok(parts.into_iter().map(|text| json!({"type": "text", "text": text})).collect()),
+        }
+    }
+
+    /// The calls, with their arguments as values: clients send JSON texts, and templates write objects.
+    fn tool_calls(&self, calls: &Value) -> Result<Value, Refusal> {
+        let calls = calls.as_array().ok_or_else(|| self.wrong(".tool_calls", "a list of calls", &brief(calls)))?;
+        let call = |(at, call): (usize, &Value)| {
+            let place = |field: &str| format!(".tool_calls[{at}]{field}");
+            let mut call = call.clone();
+            let found = brief(&call);
+            let Some(fields) = call.as_object_mut() else {
+                return Err(self.wrong(&place(""), "an object with `function`", &found));
+            };
+            let Some(function) = fields.get_mut("function") else { return Ok(call) };
+            if !function["name"].is_string() {
+                return Err(self.wrong(&place(".function"), "an object with `name` and `arguments`", &brief(function)));
+            }
+            let arguments = match &function["arguments"] {
+                Value::Null => json!({}),
+                Value::String(text) if text.is_empty() => json!({}),
+                Value::String(text) => serde_json::from_str(text).map_err(|error| {
+                    let found = format!("{} ({error})", brief(&function["arguments"]));
+                    self.wrong(&place(".function.arguments"), "an object, as JSON", &found)
+                })?,
+                given => given.clone(),
+            };
+            function["arguments"] = arguments;
+            Ok(call)
+        };
+        calls.iter().enumerate().map(call).collect()
+    }
+
+    fn wrong(&self, field: &str, expected: &str, found: &str) -> Refusal {
+        wrong(self.index, field, expected, found)
+    }
+}
+
+fn wrong(index: usize, field: &str, expected: &str, found: &str) -> Refusal {
+    Refusal::value(&format!("messages[{index}]{field}"), expected, found).about("messages")
 }
 
 /// Whether a field says no more than its absence would.

@@ -25,7 +25,7 @@ mod tests;
 mod tokens;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
-pub use chat::{beginning as chat_beginning, chat_prompt};
+pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};
 pub use chunks::ChunkWriter;
 pub use endpoint::Endpoint;
 pub use fields::parse_body;

@@ -28,7 +28,8 @@ const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),
     ("functions", is_empty),
-    ("tool_choice", |value| value == "none"),
+    // What the model calls stays in its text: `auto` asks for no more than the tools themselves do.
+    ("tool_choice", |value| value == "none" || value == "auto"),
     ("function_call", |value| value == "none"),
     ("parallel_tool_calls", Value::is_boolean),
     ("modalities", |value| value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))),

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::chat::{self, ChatText};
+use super::chat::{ChatReader, ChatText, SPECIAL_TEXTS};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::limits::ProtocolLimits;
 use super::official;
 use super::refusal::Refusal;
 use super::request::{
-    ChoiceContent, Keep, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
+    ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Priority, SamplingParams, Stop};
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::TextStart;
-use offshoot_text::{AddSpecial, Tokenizer};
+use offshoot_text::{AddSpecial, SpecialText, Tokenizer};
 
 /// OpenAI's default for completions; a chat without a limit uses all of the context and memory.
 const COMPLETION_TOKENS: usize = 16;
@@ -45,6 +45,8 @@ struct WrittenPrompt {
     text: String,
     content: PromptContent,
     start: TextStart,
+    /// The assistant's message that a chat goes on with.
+    continued: Option<String>,
 }
 
 impl RequestReader<'_> {
@@ -61,29 +63,39 @@ impl RequestReader<'_> {
         fields.unpack("extra_body")?;
         let model = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
+        let special_text = self.special_text(&mut fields)?;
         let prompts = match endpoint {
-            Endpoint::Completions => self.prompts(&mut fields, parent.is_some())?,
-            Endpoint::Chat => vec![self.chat(&mut fields, parent.is_some())?],
+            Endpoint::Completions => self.prompts(&mut fields, special_text, parent.is_some())?,
+            Endpoint::Chat => vec![self.chat(&mut fields, special_text, parent.is_some())?],
         };
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
         let best_of = fields.count("best_of", n as u64, limits.n as u64)?.unwrap_or(n);
         let seed = fields.seed("seed")?.map_or(RequestSeed::Callers(self.seed), RequestSeed::Own);
-        let echo = endpoint == Endpoint::Completions && fields.flag("echo")?;
+        let echoes = fields.flag("echo")?;
+        let echo = echoes && endpoint == Endpoint::Completions;
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
         let params = SamplingParams { top_logprobs, ..params(&mut fields)? };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
-        // Where the prompt itself is of use, nothing need be sampled.
-        let least = if echo || prompt_logprobs.is_some() || keep.is_some() { 0 } else { 1 };
-        let (most_tokens, stop) = self.stop(&mut fields, least)?;
+        let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
         let choices = self.choices(endpoint, &mut fields)?;
+        let most_kept = self.most_kept(&mut fields, most_tokens)?;
+        if most_kept.is_some() && (parent.is_some() || !choices.is_empty()) {
+            let beside = if parent.is_some() { "beside `parent`" } else { "beside `choices`" };
+            return Err(Refusal::out_of_place("truncate_prompt_tokens", beside));
+        }
+        let prompts = text_prompts(endpoint, prompts, most_tokens, stop, choices.clone().into()).into_iter();
+        let prompts =
+            prompts.map(|prompt| TextPrompt { repeated: prompt.repeated.filter(|_| echoes), most_kept, ..prompt });
         let samples_nothing = most_tokens == Some(0) || !choices.is_empty();
+        let computes_prompts_alone = samples_nothing && choices.is_empty() && keep.is_none() && parent.is_none();
         let request = ProtocolRequest {
             endpoint,
             model,
-            prompts: text_prompts(endpoint, prompts, most_tokens, stop, choices.into()),
+            prompts: prompts.collect(),
             n,
             best_of: if samples_nothing { 0 } else { best_of },
+            computes_prompts_alone,
             seed,
             echo,
             logprobs: top_logprobs.is_some(),
@@ -176,7 +188,12 @@ impl RequestReader<'_> {
     }
 
     /// `prompt`: a text, texts, a list of tokens or lists of tokens. Behind a branch, at most one, which may be empty.
-    fn prompts(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<Vec<WrittenPrompt>, Refusal> {
+    fn prompts(
+        &self,
+        fields: &mut BodyFields,
+        special_text: SpecialText,
+        follows_branch: bool,
+    ) -> Result<Vec<WrittenPrompt>, Refusal> {
         let special = match fields.choice("add_special_tokens")? {
             Some(false) => AddSpecial::No,
             _ if follows_branch => AddSpecial::No,
@@ -192,7 +209,8 @@ impl RequestReader<'_> {
         let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
         let text = |value: &Value| -> Result<WrittenPrompt, Refusal> {
             let text = value.as_str().ok_or_else(wrong)?;
-            Ok(written(text.to_string(), PromptContent::Text(special)))
+            let content = PromptContent::of_text("prompt", text, special, special_text, self.tokenizer)?;
+            Ok(written(text.to_string(), content))
         };
         let ids = |value: &Value| -> Result<WrittenPrompt, Refusal> {
             let list = value.as_array().ok_or_else(wrong)?;
@@ -217,14 +235,53 @@ impl RequestReader<'_> {
         }
     }
 
-    fn chat(&self, fields: &mut BodyFields, follows_branch: bool) -> Result<WrittenPrompt, Refusal> {
+    fn chat(
+        &self,
+        fields: &mut BodyFields,
+        special_text: SpecialText,
+        follows_branch: bool,
+    ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
-        let ChatText { text, start } = chat::take(fields, messages, follows_branch, None, self.tokenizer)?;
+        let ChatText { text, hidden, continued, start } =
+            self.chats(special_text).take(fields, messages, follows_branch)?;
+        // The template writes its own.
+        let special = match fields.choice("add_special_tokens")? {
+            Some(true) if !follows_branch => AddSpecial::Yes,
+            _ => AddSpecial::No,
+        };
         let content = match text.is_empty() {
             true => PromptContent::Tokens(Vec::new()),
-            false => PromptContent::Text(AddSpecial::No),
+            false => PromptContent::of_chat(hidden, special),
         };
-        Ok(WrittenPrompt { text, content, start })
+        Ok(WrittenPrompt { text, content, start, continued })
+    }
+
+    /// Reads chats; `special_text`: what becomes of special tokens' texts in them.
+    pub(super) fn chats(&self, special_text: SpecialText) -> ChatReader<'_> {
+        ChatReader { tokenizer: self.tokenizer, special_text, takes_template: self.limits.templates }
+    }
+
+    /// `special_tokens_in_text`, which may only narrow what the caller allows.
+    pub(super) fn special_text(&self, fields: &mut BodyFields) -> Result<SpecialText, Refusal> {
+        let usual = self.limits.special_text;
+        let words = if usual == SpecialText::Allow { &SPECIAL_TEXTS[..] } else { &SPECIAL_TEXTS[1..] };
+        Ok(fields.word("special_tokens_in_text", words)?.unwrap_or(usual))
+    }
+
+    /// `truncate_prompt_tokens`: the number of the prompt's last tokens that are kept; -1: as many as the context holds
+    /// beside those that are sampled.
+    fn most_kept(&self, fields: &mut BodyFields, sampled: Option<usize>) -> Result<Option<MostKept>, Refusal> {
+        match fields.whole("truncate_prompt_tokens")? {
+            None => Ok(None),
+            Some(-1) => Ok(Some(MostKept::Beside(sampled.unwrap_or(1)))),
+            Some(given) => match usize::try_from(given).ok().filter(|&most| most > 0) {
+                Some(most) => Ok(Some(MostKept::Tokens(most))),
+                None => {
+                    let expected = "a number of tokens from 1 up, or -1 for as many as fit";
+                    Err(Refusal::value("truncate_prompt_tokens", expected, &given.to_string()))
+                }
+            },
+        }
     }
 
     /// Number of alternatives reported per token, and per token of the prompt; `None`: no log-probabilities are
@@ -246,22 +303,27 @@ impl RequestReader<'_> {
         Ok((own, fields.count("prompt_logprobs", 0, most)?))
     }
 
-    /// The limit of tokens, if any, which is at least `least`, and the other stop conditions.
-    fn stop(&self, fields: &mut BodyFields, least: u64) -> Result<(Option<usize>, Stop), Refusal> {
+    /// The limit of tokens, if any (0: nothing is sampled), and the other stop conditions.
+    fn stop(&self, endpoint: Endpoint, fields: &mut BodyFields) -> Result<(Option<usize>, Stop), Refusal> {
         let limit = u64::from(u32::MAX);
-        let older = fields.count("max_tokens", least, limit)?;
-        let most_tokens = fields.count("max_completion_tokens", least, limit)?.or(older);
-        let (strings, mut tokens) = fields.stops("stop")?;
+        let older = fields.count("max_tokens", 0, limit)?;
+        let most_tokens = fields.count("max_completion_tokens", 0, limit)?.or(older);
+        let (mut strings, mut tokens) = fields.stops("stop")?;
         tokens.extend(fields.token_ids("stop_token_ids")?);
+        let ignore_eos = fields.flag("ignore_eos")?;
         ProtocolLimits::check("stop", self.limits.stops, strings.len() + tokens.len(), "strings and tokens")?;
         let longest = strings.iter().map(String::len).max().unwrap_or(0);
         ProtocolLimits::check("stop", self.limits.stop_bytes, longest, "bytes of a string")?;
+        if endpoint == Endpoint::Chat && !ignore_eos {
+            let own = self.tokenizer.chat_stops().iter().filter(|stop| !strings.contains(stop));
+            strings.extend(own.cloned().collect::<Vec<_>>());
+        }
         let stop = Stop {
             max_tokens: usize::MAX,
             min_tokens: fields.count("min_tokens", 0, limit)?.unwrap_or(0),
             strings,
             tokens,
-            ignore_eos: fields.flag("ignore_eos")?,
+            ignore_eos,
             include_stop: fields.flag("include_stop_str_in_output")?,
         };
         Ok((most_tokens, stop))
@@ -316,7 +378,7 @@ impl RequestReader<'_> {
 }
 
 fn written(text: String, content: PromptContent) -> WrittenPrompt {
-    WrittenPrompt { text, content, start: TextStart::default() }
+    WrittenPrompt { text, content, start: TextStart::default(), continued: None }
 }
 
 /// The prompts, each with the request's stop conditions and continuations.
@@ -333,9 +395,9 @@ fn text_prompts(
     };
     let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
     let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
-    let prompt = |WrittenPrompt { text, content, start }| {
+    let prompt = |WrittenPrompt { text, content, start, continued: repeated }| {
         let (stop, choices) = (stop.clone(), choices.clone());
-        TextPrompt { text, content, stop, is_unlimited, start, choices }
+        TextPrompt { text, content, stop, is_unlimited, start, repeated, most_kept: None, choices }
     };
     written.into_iter().map(prompt).collect()
 }

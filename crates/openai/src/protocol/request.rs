@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::chat::refuse_special;
 use super::endpoint::Endpoint;
 use super::refusal::Refusal;
+use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
-use offshoot_text::AddSpecial;
 use offshoot_text::reasoning::TextStart;
+use offshoot_text::{AddSpecial, SpecialText, TextKind, Tokenizer};
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
     /// continuations are scored (`choices`).
     pub best_of: usize,
+    /// Whether the prompts are only computed, for the cache: `max_tokens` is 0, and nothing keeps them.
+    pub computes_prompts_alone: bool,
     pub seed: RequestSeed,
     /// Whether each choice's text (and its log-probabilities) starts with the prompt.
     pub echo: bool,
@@ -98,6 +102,8 @@ pub struct EncodedPrompt {
     pub is_unlimited: bool,
     /// Where in an answer the sampled text begins.
     pub start: TextStart,
+    /// What the assistant has said already and each choice of a chat repeats (`echo`).
+    pub repeated: Option<String>,
     /// Continuations to score.
     pub choices: Vec<EncodedChoice>,
 }
@@ -120,15 +126,92 @@ pub struct TextPrompt {
     /// Whether the request sets no token limit.
     pub(super) is_unlimited: bool,
     pub(super) start: TextStart,
+    pub(super) repeated: Option<String>,
+    /// How many of its last tokens are the prompt; `None`: all.
+    pub(super) most_kept: Option<MostKept>,
     pub(super) choices: Arc<[ChoiceContent]>,
+}
+
+/// Limit of the tokens that are left of a prompt (`truncate_prompt_tokens`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MostKept {
+    Tokens(usize),
+    /// What the context holds beside this many sampled tokens.
+    Beside(usize),
+}
+
+impl MostKept {
+    /// Number of tokens, for a model with `context` positions.
+    pub fn tokens(self, context: usize) -> usize {
+        match self {
+            MostKept::Tokens(tokens) => tokens,
+            MostKept::Beside(sampled) => context.saturating_sub(sampled.max(1)).max(1),
+        }
+    }
 }
 
 /// What a prompt's tokens are computed from.
 #[derive(Clone, Debug)]
 pub(super) enum PromptContent {
-    /// The text, with these special tokens around it.
+    /// The text, with these special tokens around it; special tokens' texts in it become the tokens.
     Text(AddSpecial),
+    /// The text as plain text, with these special tokens around it.
+    Plain(AddSpecial),
+    /// A chat in which the texts of special tokens are hidden in messages, with these special tokens around it.
+    Hidden {
+        text: String,
+        special: AddSpecial,
+    },
     Tokens(Vec<TokenId>),
+}
+
+impl PromptContent {
+    /// Of a user's text in `field`.
+    ///
+    /// # Errors
+    ///
+    /// The text has that of a special token, and they are refused.
+    pub fn of_text(
+        field: &str,
+        text: &str,
+        special: AddSpecial,
+        special_text: SpecialText,
+        tokenizer: &Tokenizer,
+    ) -> Result<PromptContent, Refusal> {
+        match (special_text, tokenizer.special_in(text).filter(|_| special_text == SpecialText::Refuse)) {
+            (_, Some(found)) => Err(refuse_special(field, found)),
+            (SpecialText::Allow, None) => Ok(PromptContent::Text(special)),
+            (SpecialText::Escape | SpecialText::Refuse, None) => Ok(PromptContent::Plain(special)),
+        }
+    }
+
+    /// Of a rendered chat; `hidden`: the text with the special tokens of its messages hidden, if they are.
+    pub fn of_chat(hidden: Option<String>, special: AddSpecial) -> PromptContent {
+        match hidden {
+            Some(text) => PromptContent::Hidden { text, special },
+            None => PromptContent::Text(special),
+        }
+    }
+
+    /// The tokens of the prompt `text`.
+    pub fn tokens(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, Error> {
+        match self {
+            PromptContent::Text(special) => tokenizer.encode(text, *special),
+            PromptContent::Plain(special) => tokenizer.encode_plain(text, *special),
+            PromptContent::Hidden { text, special } => tokenizer.encode_hidden(text, *special),
+            PromptContent::Tokens(tokens) => Ok(tokens.clone()),
+        }
+    }
+
+    /// The last `most` tokens of the prompt `text`.
+    pub fn last_tokens(&self, text: &str, most: usize, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, Error> {
+        match self {
+            PromptContent::Text(special) => tokenizer.encode_end(text, *special, most, TextKind::Written),
+            PromptContent::Plain(special) => tokenizer.encode_end(text, *special, most, TextKind::Plain),
+            PromptContent::Hidden { text, special } => tokenizer.encode_end(text, *special, most, TextKind::Hidden),
+            PromptContent::Tokens(tokens) => Ok(tokens[tokens.len().saturating_sub(most)..].to_vec()),
+        }
+    }
 }
 
 /// A continuation as the request writes it.
@@ -152,10 +235,11 @@ impl ChoiceContent {
 const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
-    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs` or
-    /// for `prompt_logprobs`; `None`: they are not.
+    /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
+    /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not.
     pub fn scored_top(&self) -> Option<usize> {
-        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
+        let alone = self.computes_prompts_alone.then_some(0);
+        self.params.top_logprobs.filter(|_| self.echo).max(self.prompt_logprobs).max(alone)
     }
 
     /// The number of likeliest tokens in place of each token of a scored continuation: at least one, which tells
@@ -186,6 +270,7 @@ impl<P> ProtocolRequest<P> {
             model: self.model,
             n: self.n,
             best_of: self.best_of,
+            computes_prompts_alone: self.computes_prompts_alone,
             seed: self.seed,
             echo: self.echo,
             logprobs: self.logprobs,
@@ -207,7 +292,9 @@ impl TextPrompt {
     /// Upper bound on the prompt's tokens. Only a tokenizer that replaces characters by longer ones exceeds it.
     pub fn most_tokens(&self) -> usize {
         match &self.content {
-            PromptContent::Text(_) => self.text.len() + SPECIAL_TOKENS,
+            PromptContent::Text(_) | PromptContent::Plain(_) | PromptContent::Hidden { .. } => {
+                self.text.len() + SPECIAL_TOKENS
+            }
             PromptContent::Tokens(tokens) => tokens.len(),
         }
     }

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::chat;
 use super::fields::BodyFields;
 use super::reader::RequestReader;
 use super::refusal::Refusal;
+use super::request::PromptContent;
 use offshoot_core::ids::TokenId;
 use offshoot_text::{AddSpecial, Tokenizer};
 
@@ -16,19 +16,31 @@ impl RequestReader<'_> {
         self.model(&mut fields)?;
         let special = fields.choice("add_special_tokens")?;
         let with_texts = fields.flag("return_token_strs")?;
-        let (text, special) = match (fields.take("messages"), fields.text("prompt")?) {
+        let special_text = self.special_text(&mut fields)?;
+        let as_special = |adds: bool| if adds { AddSpecial::Yes } else { AddSpecial::No };
+        let (text, content) = match (fields.take("messages"), fields.text("prompt")?) {
             (messages @ Some(_), None) => {
-                let chat = chat::take(&mut fields, messages, false, None, self.tokenizer)?;
-                (chat.text, special.unwrap_or(false))
+                let chat = self.chats(special_text).take(&mut fields, messages, false)?;
+                let special = as_special(special.unwrap_or(false));
+                let content = PromptContent::of_chat(chat.hidden, special);
+                (chat.text, content)
             }
-            (None, Some(prompt)) => (prompt, special.unwrap_or(true)),
+            (None, Some(prompt)) => {
+                let content = PromptContent::of_text(
+                    "prompt",
+                    &prompt,
+                    as_special(special.unwrap_or(true)),
+                    special_text,
+                    self.tokenizer,
+                )?;
+                (prompt, content)
+            }
             _ => return Err(Refusal::value("prompt", "either `prompt`, a string, or `messages`", "both or none")),
         };
         fields.finish()?;
         // A text that may have about as many tokens as the context, whose encoding is therefore bounded.
         self.check_length("prompt", "the text", &text)?;
-        let special = if special { AddSpecial::Yes } else { AddSpecial::No };
-        let tokens = self.tokenizer.encode(&text, special).map_err(|error| Refusal::of(&error))?;
+        let tokens = content.tokens(&text, self.tokenizer).map_err(|error| Refusal::of(&error))?;
         let shown = |token: &TokenId| String::from_utf8_lossy(self.tokenizer.token_bytes(*token));
         let texts = with_texts.then(|| tokens.iter().map(shown).collect::<Vec<_>>());
         Ok(json!({

@@ -177,6 +177,7 @@ pub mod tests {
             stop: Stop::max_tokens(256),
             is_unlimited: false,
             start: TextStart::default(),
+            repeated: None,
             choices: Vec::new(),
         };
         let request = ProtocolRequest {
@@ -185,6 +186,7 @@ pub mod tests {
             prompts: vec![prompt],
             n: samples,
             best_of: samples,
+            computes_prompts_alone: false,
             seed: RequestSeed::Own(0),
             echo: false,
             logprobs: false,

@@ -519,7 +519,7 @@ fn an_added_token_that_is_too_long_is_refused_before_it_costs_time() {
 }
 
 fn say(role: &str, content: &str) -> Message {
-    Message { role: role.into(), content: content.into() }
+    Message::new(role, content)
 }
 
 /// A tokenizer with the chat template, and the texts of the special tokens, of a real configuration.
@@ -625,6 +625,46 @@ fn a_rendered_chat_brings_its_own_beginning_of_text() {
     );
 }
 
+/// Of transformers: tools choose the template of that name, unless another one is asked for.
+#[test]
+fn tools_have_a_template_of_their_own() {
+    let named = json!([{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T{{ tools[0].name }}"}]);
+    let tokenizer = Tokenizer::load(tiny(json!({"chat_template": named})).path()).unwrap();
+    let render = |options: &ChatOptions| tokenizer.chat_with(&[say("user", "x")], options).unwrap();
+    let tools = ChatOptions { tools: vec![json!({"name": "add"})], ..ChatOptions::default() };
+    assert_eq!((render(&ChatOptions::default()), render(&tools)), ("D".to_owned(), "Tadd".to_owned()));
+    assert_eq!(render(&ChatOptions { source: Some("own".to_owned()), ..tools }), "own");
+}
+
+/// The tokens around a special token stay those of the tokenizer: lstrip, rstrip and word boundaries among them.
+#[test]
+fn special_tokens_of_users_are_plain_text() {
+    let decoder = json!({"added_tokens_decoder": {
+        "257": {"content": "<end>", "special": true},
+        "258": {"content": "<wide>", "special": true, "lstrip": true, "rstrip": true},
+        "259": {"content": "<mark>", "special": false},
+    }});
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let encode = |text: &str| ids(&tokenizer.encode(text, AddSpecial::No).unwrap());
+    let hidden = |user: &str, rest: &str| {
+        let rendered = format!("{rest}{}{rest}", tokenizer.hide_special(user).unwrap());
+        assert_eq!(tokenizer.show_special(&rendered), format!("{rest}{user}{rest}"));
+        ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap())
+    };
+    for user in ["a b", " a ", "", "<mark> x", "<en", "d>"] {
+        for rest in ["<end>", " <wide> ", "x <mark>"] {
+            assert_eq!(hidden(user, rest), encode(&format!("{rest}{user}{rest}")), "{user:?} in {rest:?}");
+        }
+    }
+    for user in ["<end>", "a<wide>b", "<e<end>nd>"] {
+        let plain = ids(&tokenizer.encode_plain(user, AddSpecial::No).unwrap());
+        assert!(plain.iter().all(|id| ![257, 258].contains(id)), "{plain:?}");
+        assert_eq!(hidden(user, "<end>"), [&[257][..], &plain, &[257]].concat(), "{user:?}");
+        assert!(tokenizer.special_in(user).is_some());
+    }
+    assert_eq!(tokenizer.special_in("<mark> <en"), None);
+}
+
 #[test]
 fn where_templates_come_from_and_what_they_may_say() {
     let named = json!([{"name": "default", "template": "D {{ eos_token }}"}, {"name": "tools", "template": "T"}]);
@@ -643,6 +683,16 @@ fn where_templates_come_from_and_what_they_may_say() {
                     {%- endif %}\n{% endfor %}{{ messages[0] | tojson }}{{ tools is none }}";
     std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
     assert_eq!(load().chat(&question).unwrap(), "y{\"role\": \"user\", \"content\": \"x\\ny\"}True");
+
+    // A turn has what it was given, in that order; the tools, too, are as they were given.
+    std::fs::write(folder.path().join("chat_template.jinja"), "{{ messages | tojson }}{{ tools | tojson }}").unwrap();
+    let turn = json!({"content": null, "role": "assistant", "tool_calls": [{"b": 1, "a": "2"}], "reasoning": "r"});
+    let turn = [Message::of(turn.as_object().unwrap().clone()), say("user", "y").with("name", "Mia")];
+    let shown = r#"[{"content": null, "role": "assistant", "tool_calls": [{"b": 1, "a": "2"}], "reasoning": "r"}, "#;
+    let shown = format!("{shown}{{\"role\": \"user\", \"content\": \"y\", \"name\": \"Mia\"}}]");
+    let tools = ChatOptions { tools: vec![json!({"name": "add"})], ..ChatOptions::default() };
+    assert_eq!(load().chat_with(&turn, &tools).unwrap(), format!("{shown}[{{\"name\": \"add\"}}]"));
+    assert_eq!(load().chat(&turn).unwrap(), format!("{shown}null"));
 
     std::fs::write(folder.path().join("chat_template.jinja"), "{% for %}").unwrap();
     assert!(load().chat(&question).unwrap_err().to_string().contains("the chat template is broken"));

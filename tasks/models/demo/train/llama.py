@@ -165,6 +165,19 @@ def hf_config(shape: Shape) -> dict:
     }
 
 
+# The form of the word problems: a system's text stands before the questions, as a document does.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% set text = message.content | trim %}"
+    "{% if message.role == 'assistant' %}{{ 'Answer: ' + text + '\n\n' }}"
+    "{% elif message.role in ['system', 'developer'] %}{{ text + '\n\n' }}"
+    "{% else %}{{ '' if text.startswith('Question:') else 'Question: ' }}{{ text + '\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Answer:{% endif %}"
+)
+
+
 def tokenizer_config(shape: Shape) -> dict:
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     return {
@@ -175,6 +188,8 @@ def tokenizer_config(shape: Shape) -> dict:
         "model_max_length": shape.context,
         "model_input_names": ["input_ids", "attention_mask"],
         "added_tokens_decoder": {str(i): {"content": text, **flags} for i, text in enumerate(SPECIAL)},
+        "chat_template": CHAT_TEMPLATE,
+        "chat_stop_strings": ["\n\n"],
     }
 
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::sample::{Form, ImportedSample, unknown};
+use crate::program::CandidateText;
 use crate::records::{FileRecord, RecordPlace};
 use crate::scoring::problems::Problems;
-use crate::task::candidate::CandidateText;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json;
 use offshoot_core::json::RawJson;

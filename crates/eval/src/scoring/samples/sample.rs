@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::json;
 
+use crate::program::CandidateText;
 use crate::scoring::problems::Problems;
-use crate::task::candidate::CandidateText;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::RawJson;
 

@@ -8,6 +8,7 @@ use super::super::request::RequestSeed;
 use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning};
 use super::*;
 use offshoot_engine::UniformKey;
+use offshoot_text::SpecialText;
 use offshoot_text::reasoning::TextStart;
 
 fn with(fields: Value) -> Value {
@@ -88,7 +89,11 @@ fn what_does_not_go_together_is_refused_by_name() {
         (json!({"priority": i32::MIN}), "priority"),
         (json!({"stop": ""}), "stop"),
         (json!({"stop": [-1]}), "stop"),
-        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"truncate_prompt_tokens": 0}), "truncate_prompt_tokens"),
+        (json!({"truncate_prompt_tokens": 4, "choices": [" a"]}), "truncate_prompt_tokens"),
+        (json!({"truncate_prompt_tokens": 4, "parent": "x"}), "truncate_prompt_tokens"),
+        (json!({"special_tokens_in_text": "keep"}), "special_tokens_in_text"),
         (json!({"logit_bias": {"5000": 1}}), "logit_bias"),
         (json!({"reasoning": "split"}), "reasoning"),
         (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
@@ -98,39 +103,212 @@ fn what_does_not_go_together_is_refused_by_name() {
         assert_eq!((refusal.param.as_deref(), refusal.status()), (Some(field), 400), "{fields}: {}", refusal.message);
         assert!(refusal.message.contains(&format!("`{field}`")) || field == "logit_bias", "{}", refusal.message);
     }
-    for field in ["tools", "functions", "audio", "response_format", "modalities"] {
+    for field in ["functions", "audio", "response_format", "modalities"] {
         let mut body = json!({"messages": messages("a")});
         body[field] = json!([{"type": "json_object"}]);
         assert_eq!(refusal(Endpoint::Chat, body).code, "unsupported_parameter", "{field}");
     }
 }
 
-/// What a tool's message says beside its text is not dropped in silence.
+/// The text of a chat by a template of its own.
+fn by_template(template: &str, mut body: Value) -> Result<String, Refusal> {
+    body["chat_template"] = json!(template);
+    let read = |reader: &RequestReader<'_>| reader.encode(reader.read(Endpoint::Chat, &object(body))?);
+    with_reader(&ProtocolLimits::BATCH, read).map(|request| request.prompts[0].text.clone())
+}
+
+/// A template shows all that the messages of an agent's earlier turns have.
 #[test]
-fn fields_of_messages_that_are_not_shown_are_refused_by_name() {
-    let call = json!([{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]);
+fn what_messages_have_reaches_the_template() {
+    const ALL: &str = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}{{ tools | tojson }}";
+    let call =
+        |arguments: Value| json!({"id": "c1", "type": "function", "function": {"name": "add", "arguments": arguments}});
+    let calls = |arguments: Value| json!({"role": "assistant", "content": null, "tool_calls": [call(arguments)]});
+    let shown = |arguments: &str| {
+        format!(
+            "{{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{{\"id\": \"c1\", \"type\": \"function\", \
+             \"function\": {{\"name\": \"add\", \"arguments\": {arguments}}}}}]}}"
+        )
+    };
+    let both = r#"{"role": "assistant", "content": "7", "reasoning": "3 + 4", "reasoning_content": "3 + 4"}"#;
     let cases = [
-        ("tool", "tool_call_id", json!("c1")),
-        ("tool", "name", json!("add")),
-        ("assistant", "tool_calls", call),
-        ("assistant", "function_call", json!({"name": "add", "arguments": "{}"})),
-        ("assistant", "refusal", json!("no")),
-        ("assistant", "audio", json!({"id": "a"})),
+        (json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}), both.to_owned()),
+        (json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}), both.to_owned()),
+        (calls(json!("{\"b\": 4, \"a\": [3]}")), shown("{\"b\": 4, \"a\": [3]}")),
+        (calls(json!({"a": 3})), shown("{\"a\": 3}")),
+        (calls(json!("")), shown("{}")),
+        (calls(Value::Null), shown("{}")),
+        (
+            json!({"role": "tool", "tool_call_id": "c1", "name": "add", "content": [{"type": "text", "text": "7"}]}),
+            r#"{"role": "tool", "content": "7", "tool_call_id": "c1", "name": "add"}"#.to_owned(),
+        ),
+        (
+            json!({"role": "user", "content": "a", "mood": {"x": 1}}),
+            r#"{"role": "user", "content": "a", "mood": {"x": 1}}"#.to_owned(),
+        ),
     ];
-    for (role, field, value) in cases {
-        let message = json!({"role": role, "content": "7", field: value});
-        let body = json!({"messages": [{"role": "user", "content": "3 + 4?"}, message]});
-        let refusal = refusal(Endpoint::Chat, body);
-        assert_eq!((refusal.code, refusal.param.as_deref()), ("unsupported_parameter", Some("messages")), "{field}");
-        assert!(refusal.message.contains(&format!("messages[1].{field}`")), "{}", refusal.message);
+    let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]);
+    for (message, expected) in cases {
+        let body =
+            json!({"messages": [message, {"role": "user", "content": "?"}], "tools": tools, "tool_choice": "auto"});
+        let text = by_template(ALL, body).unwrap_or_else(|refusal| panic!("{message}: {}", refusal.message));
+        let (first, rest) = text.split_once('\n').expect("two messages");
+        assert_eq!(first, expected, "{message}");
+        let tools = r#"[{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]"#;
+        assert!(rest.ends_with(tools), "{rest}");
     }
-    // Nothing is lost with these.
-    let plain = chat_text(json!({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "7"}]}));
-    let more = json!([
-        {"role": "user", "content": "a", "name": "Mia"},
-        {"role": "tool", "content": [{"type": "text", "text": "7"}], "tool_calls": [], "refusal": null},
-    ]);
-    assert_eq!(chat_text(json!({"messages": more})), plain);
+    assert!(by_template(ALL, json!({"messages": messages("a")})).expect("no tools").ends_with("null"));
+}
+
+#[test]
+fn what_no_template_shows_is_refused_by_name() {
+    let calls = |arguments: &str| {
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        json!({"role": "assistant", "tool_calls": [call]})
+    };
+    let cases = [
+        (
+            json!({"role": "assistant", "content": "7", "function_call": {"name": "f"}}),
+            "unsupported_parameter",
+            "[1].function_call`",
+        ),
+        (json!({"role": "assistant", "content": "7", "refusal": "no"}), "unsupported_parameter", "[1].refusal`"),
+        (json!({"role": "assistant", "content": "7", "audio": {"id": "a"}}), "unsupported_parameter", "[1].audio`"),
+        (calls("{\"a\": "), "invalid_value", "[1].tool_calls[0].function.arguments`"),
+        (
+            json!({"role": "assistant", "tool_calls": [{"function": {}}]}),
+            "invalid_value",
+            "[1].tool_calls[0].function`",
+        ),
+        (json!({"role": "assistant", "tool_calls": {}}), "invalid_value", "[1].tool_calls`"),
+        (json!({"role": "assistant", "reasoning": 1, "content": "a"}), "invalid_value", "[1].reasoning`"),
+        (json!({"role": "tool"}), "invalid_value", "[1].content`"),
+        (json!({"role": "robot", "content": "a"}), "invalid_value", "[1].role`"),
+        (json!({"role": "user", "content": [{"type": "image_url"}]}), "invalid_value", "[1].content`"),
+    ];
+    for (message, code, place) in cases {
+        let refusal = refusal(Endpoint::Chat, json!({"messages": [{"role": "user", "content": "a"}, message]}));
+        assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some("messages")), "{}", refusal.message);
+        assert!(refusal.message.contains(&format!("`messages{place}")), "{}", refusal.message);
+    }
+    let tool = json!({"type": "function", "function": {"name": "add"}});
+    let with = |fields: Value| {
+        let mut body = json!({"messages": messages("a")});
+        body.as_object_mut().expect("an object").extend(object(fields));
+        refusal(Endpoint::Chat, body)
+    };
+    for (fields, code, param) in [
+        (json!({"tools": [tool]}), "unsupported_parameter", "tools"),
+        (json!({"tools": [{"type": "web_search"}]}), "invalid_value", "tools"),
+        (json!({"tool_choice": "required"}), "unsupported_parameter", "tool_choice"),
+        (json!({"reasoning_effort": "high"}), "unsupported_parameter", "reasoning_effort"),
+        (json!({"chat_template": "x"}), "unsupported_parameter", "chat_template"),
+        (
+            json!({"chat_template_kwargs": {"chat_template": "x"}}),
+            "invalid_value",
+            "chat_template_kwargs.chat_template",
+        ),
+        (json!({"documents": ["a"]}), "invalid_value", "documents"),
+    ] {
+        let refusal = with(fields);
+        assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(param)), "{}", refusal.message);
+    }
+}
+
+/// Of vLLM: a template that loops over parts gets the list, another one text of a line each.
+#[test]
+fn parts_roles_and_variables_are_those_that_the_template_knows() {
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let parts = json!([{"role": "user", "content": [part("a"), part("b"), "c"]}]);
+    let loops = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+                 {% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}";
+    assert_eq!(by_template(loops, json!({"messages": parts})).expect("it loops"), "<a><b><c>");
+    assert_eq!(chat_text(json!({"messages": parts})), "[user] a\nb\nc\n[assistant]");
+    let roles = "{% for m in messages %}{{ m.role }} {% endfor %}{{ reasoning_effort }}{{ documents }}";
+    let talk = json!([{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]);
+    let said = |template: &str, fields: Value| {
+        let mut body = json!({"messages": talk});
+        body.as_object_mut().expect("an object").extend(object(fields));
+        by_template(template, body).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+    };
+    assert_eq!(said(roles, json!({"reasoning_effort": "high"})), "system user highNone");
+    assert_eq!(said(&format!("{roles}{{# developer #}}"), json!({"documents": []})), "developer user []");
+    let ipython = json!({"messages": [{"role": "ipython", "content": "7"}]});
+    assert_eq!(by_template("{{ messages[0].role == 'ipython' }}", ipython).expect("it is named"), "True");
+}
+
+/// Only the template's own special tokens are tokens; otherwise the tokens are the usual ones.
+#[test]
+fn special_tokens_in_messages_are_escaped_or_refused() {
+    const END: &str = "<|end_of_text|>";
+    let template = format!("{{{{ bos_token }}}}{{% for m in messages %}}{{{{ m.content }}}}{END}{{% endfor %}}");
+    let tokens = |content: &str, how: &str| {
+        let message = json!({"role": "user", "content": content, "name": content});
+        let body = json!({"messages": [message], "chat_template": template, "special_tokens_in_text": how});
+        let read = |reader: &RequestReader<'_>| reader.encode(reader.read(Endpoint::Chat, &object(body))?);
+        with_reader(&ProtocolLimits::BATCH, read).map(|request| {
+            let prompt = &request.prompts[0];
+            assert_eq!(prompt.text, format!("<|begin_of_text|>{content}{END}"));
+            prompt.tokens.clone()
+        })
+    };
+    let ends = |tokens: &[TokenId]| tokens.iter().filter(|token| token.0 == 1).count();
+    for content in ["plain", " two  words\n", "caf\u{e9} <|end_of", "", "|>"] {
+        let usual = tokens(content, "allow").expect("allowed");
+        assert_eq!(tokens(content, "escape"), Ok(usual.clone()), "{content:?}");
+        assert_eq!(tokens(content, "refuse"), Ok(usual), "{content:?}");
+    }
+    for content in [END, "a<|end_of_text|>b", "<|end_<|begin_of_text|>of_text|>", "<|begin_of_text|>\n"] {
+        let escaped = tokens(content, "escape").expect("escaped");
+        assert_eq!((escaped[0].0, ends(&escaped), escaped.last()), (0, 1, Some(&TokenId(1))), "{content:?}");
+        assert_eq!(tokenizer().decode_with_special(&escaped), format!("<|begin_of_text|>{content}{END}"));
+        let refused = tokens(content, "refuse").expect_err("refused");
+        assert_eq!((refused.code, refused.param.as_deref()), ("invalid_value", Some("messages")));
+        assert!(refused.message.starts_with("`messages[0].content`") && refused.message.contains("<|"), "{refused:?}");
+    }
+    assert_eq!(ends(&tokens("a<|end_of_text|>b", "allow").expect("allowed")), 2);
+    assert!(tokens("\u{fdd2}1\u{fdd3}", "escape").is_err(), "the marks are nobody's to write");
+    let prompt = json!({"prompt": "a<|end_of_text|>", "special_tokens_in_text": "escape"});
+    let escaped = &super::request(Endpoint::Completions, prompt).prompts[0].tokens;
+    assert_eq!((escaped[0].0, ends(escaped)), (0, 0), "the beginning is the tokenizer's own");
+}
+
+#[test]
+fn the_ends_of_prompts_are_kept() {
+    let kept = |fields: Value| request(Endpoint::Completions, with(fields)).prompts.remove(0);
+    let text = "one two three four five six seven";
+    let whole = tokenizer().encode(text, AddSpecial::Yes).expect("plain text");
+    let last = kept(json!({"prompt": text, "truncate_prompt_tokens": 4}));
+    assert_eq!(last.tokens, [&whole[..1], &whole[whole.len() - 3..]].concat(), "the beginning of text stays");
+    assert_eq!(last.text, tokenizer().decode(&last.tokens));
+    assert_eq!(kept(json!({"prompt": text, "truncate_prompt_tokens": 4000})).tokens, whole);
+    assert_eq!(kept(json!({"prompt": [5, 6, 7], "truncate_prompt_tokens": 2})).tokens, [TokenId(6), TokenId(7)]);
+    let long = kept(json!({"prompt": "a b ".repeat(20_000), "truncate_prompt_tokens": -1, "max_tokens": 96}));
+    assert_eq!((long.tokens.len(), long.stop.max_tokens, long.tokens[0]), (4000, 96, TokenId(0)));
+    let chat = json!({"messages": messages(text), "truncate_prompt_tokens": 3, "add_special_tokens": true});
+    let chat = request(Endpoint::Chat, chat).prompts.remove(0);
+    assert_eq!((chat.tokens.len(), chat.tokens[0]), (3, TokenId(0)));
+}
+
+#[test]
+fn chats_take_the_fields_of_vllm() {
+    let begun = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "It is"}]);
+    let prompt = |fields: Value| {
+        let mut body = json!({"messages": begun});
+        body.as_object_mut().expect("an object").extend(object(fields));
+        request(Endpoint::Chat, body).prompts.remove(0)
+    };
+    assert_eq!(prompt(json!({"echo": true})).repeated.as_deref(), Some("It is"));
+    assert_eq!(prompt(json!({})).repeated, None);
+    assert_eq!(prompt(json!({"echo": true, "continue_final_message": false})).repeated, None);
+    let (with, without) = (prompt(json!({"add_special_tokens": true})), prompt(json!({})));
+    assert_eq!(with.tokens, [&[TokenId(0)], &without.tokens[..]].concat());
+    for endpoint in Endpoint::ALL {
+        let body = json!({"prompt": "a", "max_tokens": 0});
+        let body = if endpoint == Endpoint::Chat { json!({"messages": begun, "max_tokens": 0}) } else { body };
+        let alone = request(endpoint, body);
+        assert_eq!((alone.best_of, alone.scored_top(), alone.results(0)), (0, Some(0), 1), "the prompt is computed");
+    }
 }
 
 /// Also where the template trims what it shows.
@@ -200,6 +378,8 @@ fn limits_hold() {
         seconds: 10,
         streams: false,
         keeps: false,
+        templates: false,
+        special_text: SpecialText::Refuse,
     };
     let cases = [
         (json!({"n": 5}), "n"),
@@ -218,6 +398,8 @@ fn limits_hold() {
         (json!({"stream": true}), "stream"),
         (json!({"keep": true}), "keep"),
         (json!({"parent": "a"}), "parent"),
+        (json!({"prompt": "<|end_of_text|>"}), "prompt"),
+        (json!({"special_tokens_in_text": "allow"}), "special_tokens_in_text"),
     ];
     for (fields, field) in cases {
         let read = with_reader(&limits, |reader| {
@@ -250,16 +432,16 @@ fn a_last_message_of_the_assistant_goes_on() {
         body
     };
     let begun = json!({"role": "assistant", "content": "It is  "});
-    assert_eq!(chat_text(ask(begun.clone(), json!({}))), "[user] ab\n[assistant] It is", "the template trims");
+    assert_eq!(chat_text(ask(begun.clone(), json!({}))), "[user] a\nb\n[assistant] It is", "the template trims");
     let prefix = json!({"role": "assistant", "content": "It is", "prefix": true});
     let vllm = json!({"continue_final_message": true, "add_generation_prompt": false});
     for body in [ask(prefix, json!({})), ask(begun.clone(), vllm)] {
-        assert_eq!(chat_text(body), "[user] ab\n[assistant] It is");
+        assert_eq!(chat_text(body), "[user] a\nb\n[assistant] It is");
     }
     let anew = chat_text(ask(begun.clone(), json!({"continue_final_message": false})));
-    assert_eq!(anew, "[user] ab\n[assistant] It is\n[assistant]");
+    assert_eq!(anew, "[user] a\nb\n[assistant] It is\n[assistant]");
     let neither = chat_text(ask(begun.clone(), json!({"add_generation_prompt": false})));
-    assert_eq!(neither, "[user] ab\n[assistant] It is\n");
+    assert_eq!(neither, "[user] a\nb\n[assistant] It is\n");
     let both = ask(begun, json!({"continue_final_message": true, "add_generation_prompt": true}));
     assert_eq!(refusal(Endpoint::Chat, both).param.as_deref(), Some("add_generation_prompt"));
     let body = ask(json!({"role": "user", "content": "c"}), json!({"continue_final_message": true}));
