@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offshoot._llm import LLM, Tokenizer
     from offshoot._params import SamplingParams
 
-#: Arguments of vLLM's LLM, from 0.6 on, that change no sample: what they set is not here, or is done otherwise.
+#: Arguments of the LLM of vLLM 0.6 to 0.33 that change no sample: what they set is not here, or is done otherwise.
 WITHOUT_MEANING = frozenset("""
     _api_process_count _api_process_rank additional_config aggregate_engine_logging all2all_backend
     allow_deprecated_quantization allowed_local_media_path allowed_media_domains api_server_count async_scheduling
