@@ -4,21 +4,29 @@ text are ``search``'s."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._outputs import Logprob
-from offshoot._params import SamplingParams, _number, _whole
+from offshoot._params import SamplingParams, _flag, _number, _whole
+from offshoot._vllm import asks
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
     from offshoot._llm import LLM
 
 
-@dataclasses.dataclass(kw_only=True)
+#: Most beams of a prompt: each step asks for twice as many of the likeliest tokens, of which an engine reports 2048.
+_MOST_BEAMS = 1024
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
 class BeamSearchParams:
     """How a prompt is searched: ``beam_width`` sequences of at most ``max_tokens``, ranked by their log-probability
-    over their length, with the prompt's, to the power of ``length_penalty``."""
+    over their length, with the prompt's, to the power of ``length_penalty``. ``include_stop_str_in_output`` is without
+    a meaning, as in vLLM's ``LLM``."""
 
     beam_width: int
     max_tokens: int
@@ -26,12 +34,34 @@ class BeamSearchParams:
     temperature: float = 0.0
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    structured_outputs: Any = None
+    watermarking: bool | None = None
+    allowed_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
-        self.beam_width = _whole("beam_width", self.beam_width, 1, 1 << 16)
+        self._check()
+
+    def checked(self) -> "BeamSearchParams":
+        """A copy, refused as when it was made if a field that was set since is wrong."""
+        made = copy.copy(self)
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        self.beam_width = _whole("beam_width", self.beam_width, 1, _MOST_BEAMS)
         self.max_tokens = _whole("max_tokens", self.max_tokens, 1)
         self.temperature = _number("temperature", self.temperature)
+        if not 0.0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature: expected a number from 0 up, found {self.temperature}")
         self.length_penalty = _number("length_penalty", self.length_penalty)
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty: expected a finite number, found {self.length_penalty}")
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            setattr(self, name, _flag(name, getattr(self, name)))
+        for name in ("structured_outputs", "watermarking", "allowed_token_ids"):
+            if asks(getattr(self, name)):
+                raise NotImplementedError(f"{name} is not supported: it would change what is found")
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,6 +121,7 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
     for done, beams in zip(ended, growing):
         sequences = best(done + beams)
         for beam in sequences:
-            beam.text, beam.finish_reason = llm.tokenizer.decode(beam.tokens), beam.finish_reason or "length"
+            beam.text = llm.tokenizer.decode(beam.tokens, params.skip_special_tokens)
+            beam.finish_reason = beam.finish_reason or "length"
         outputs.append(BeamSearchOutput(sequences))
     return outputs

@@ -43,8 +43,19 @@ from offshoot._outputs import (
     StreamOutput,
     token_logprobs,
 )
-from offshoot._params import SamplingParams, _choice, _number, _whole
+from offshoot._params import SamplingParams, _choice, _flag, _listed, _number, _whole
 from offshoot._tree import Tree
+from offshoot._vllm import (
+    OTHER_WEIGHTS,
+    EngineView,
+    FlatLogprobs,
+    ModelConfig,
+    asks,
+    is_plain,
+    refuse_lora,
+)
+from offshoot._vllm import WITHOUT_MEANING as _WITHOUT_MEANING
+from offshoot._vllm import WOULD_CHANGE as _WOULD_CHANGE
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
@@ -54,32 +65,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at Ctrl-C and the progress bar.
 WAIT = 0.1
-
-#: Arguments of vLLM's LLM that change nothing here.
-_WITHOUT_MEANING = {
-    "additional_config", "allowed_local_media_path", "async_scheduling", "attention_backend", "block_size",
-    "code_revision", "collect_detailed_traces", "compilation_config", "config_format", "cpu_offload_gb",
-    "cuda_graph_sizes", "disable_async_output_proc", "disable_cascade_attn", "disable_chunked_mm_input",
-    "disable_custom_all_reduce", "disable_hybrid_kv_cache_manager", "disable_log_requests", "disable_log_stats",
-    "distributed_executor_backend", "download_dir", "enable_chunked_prefill", "enable_expert_parallel", "enable_lora",
-    "enable_prefix_caching", "enable_sleep_mode", "enforce_eager", "fully_sharded_loras", "guided_decoding_backend",
-    "hf_token", "ignore_patterns", "kv_cache_memory_bytes", "kv_transfer_config", "limit_mm_per_prompt", "load_format",
-    "long_lora_scaling_factors", "lora_dtype", "lora_extra_vocab_size", "max_context_len_to_capture", "max_cpu_loras",
-    "max_logprobs", "max_long_partial_prefills", "max_lora_rank", "max_loras", "max_num_batched_tokens",
-    "max_num_partial_prefills", "max_parallel_loading_workers", "max_seq_len_to_capture", "mm_processor_kwargs",
-    "model_loader_extra_config", "num_gpu_blocks_override", "num_lookahead_slots", "num_scheduler_steps",
-    "num_speculative_tokens", "otlp_traces_endpoint", "preemption_mode", "prefix_caching_hash_algo",
-    "ray_workers_use_nsight", "revision", "runner", "scheduling_policy", "served_model_name", "skip_tokenizer_init",
-    "speculative_config", "speculative_model", "task", "tokenizer_mode", "tokenizer_pool_extra_config",
-    "tokenizer_pool_size", "tokenizer_pool_type", "tokenizer_revision", "trust_remote_code", "use_tqdm_on_load",
-    "use_v2_block_manager", "worker_cls", "worker_use_ray",
-}
-
-#: Arguments of vLLM's LLM that would change the samples.
-_WOULD_CHANGE = {
-    "disable_sliding_window", "hf_config_path", "hf_overrides", "logits_processor_pattern", "logits_processors",
-    "override_pooler_config", "rope_scaling", "rope_theta",
-}
 
 #: Fields of a generation_config.json, and what `SamplingParams` calls them.
 _DEFAULTS = {
@@ -143,16 +128,17 @@ class LLM:
     each with the whole model and a part of the prompts: "all" (every GPU) or a list such as ["cuda:0", "cuda:1"]; the
     samples are those of one. ``data_parallel_size`` means the first so many GPUs. ``tensor_parallel_size``: so many
     GPUs, the given one and those behind it or all of ``devices``, compute one model together. ``memory``: the share of
-    each device's free memory for keys and values, or ``kv_memory`` in MiB. ``seed``: what samples without a seed of
-    their own follow from. ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same).
-    ``kv_dtype``: auto or fp8. ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory.
-    ``weights``: fp8, int8 or int4, which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8
-    on Hopper); ``activations``: bf16 to round none. ``deterministic``: on a GPU, samples do not depend on what else
-    runs, to the last bit. ``prefix_store``: a folder where computed prompts are kept. ``threads``: of the CPU backend;
-    one number for a process.
+    each device's free memory for keys and values, or ``kv_memory`` in MiB. ``swap_memory``: MiB of host memory for
+    samples that make room for others on a GPU. ``seed``: what samples without a seed of their own follow from.
+    ``plan``: how attention is shared (balanced, tree, single, flat; samples are the same). ``kv_dtype``: auto or fp8.
+    ``state_dtype``: f32, or bf16 for states of delta-rule layers in half the memory. ``weights``: fp8, int8 or int4,
+    which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8 on Hopper); ``activations``: bf16
+    to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit.
+    ``prefix_store``: a folder where computed prompts are kept. ``threads``: of the CPU backend; one number for a
+    process. ``chat_template``: its text, or a file of it, in place of the model's.
 
-    The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here with one warning; those that would
-    change the samples and are not supported raise ``NotImplementedError``.
+    The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
+    there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
     """
 
     def __init__(
@@ -164,6 +150,7 @@ class LLM:
         devices: str | Sequence[str] | None = None,
         memory: float | None = None,
         kv_memory: int | None = None,
+        swap_memory: int | None = None,
         seed: int | None = 0,
         plan: str = "balanced",
         kv_dtype: str | None = None,
@@ -181,11 +168,15 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int | None = None,
-        swap_space: float | None = None,
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
         generation_config: str | os.PathLike[str] = "auto",
         override_generation_config: dict[str, Any] | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
+        logprobs_mode: str | None = "raw_logprobs",
+        runner: str | None = "auto",
+        convert: str | None = "auto",
+        task: str | None = "auto",
         **more: Any,
     ):
         path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else _refuse_model(model)
@@ -211,20 +202,29 @@ class LLM:
         for name, share in (("memory", memory), ("gpu_memory_utilization", gpu_memory_utilization)):
             if share is not None and not 0.0 < _number(name, share) <= 1.0:
                 raise ValueError(f"{name}: expected a number above 0 and up to 1, found {share}")
-        if swap_space is not None and not 0.0 <= _number("swap_space", swap_space) < float("inf"):
-            raise ValueError(f"swap_space: expected a number of GiB from 0 up, found {swap_space}")
         kv_memory = None if kv_memory is None else _whole("kv_memory", kv_memory, 1)
+        swap_memory = None if swap_memory is None else _whole("swap_memory", swap_memory, 0)
         max_model_len = None if max_model_len is None else _whole("max_model_len", max_model_len, 1)
         max_num_seqs = None if max_num_seqs is None else _whole("max_num_seqs", max_num_seqs, 1)
         threads = None if threads is None else _whole("threads", threads, 1)
         own_seed = 0 if seed is None else _whole("seed", seed)
         _choice("plan", plan, ("balanced", "tree", "single", "flat"))
+        template = None if chat_template is None else _template(chat_template)
         for name in sorted(_WOULD_CHANGE & set(more)):
-            if more.pop(name):
-                raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
-        for name in ("task", "runner"):
-            if more.get(name, "auto") not in (None, "auto", "generate"):
-                raise NotImplementedError(f"{name}: expected auto or generate, found {more[name]!r}")
+            if asks(more.pop(name)):
+                instead = ": say which GPUs by `devices`" if name == "device_ids" else ""
+                raise NotImplementedError(f"{name} is not supported: it would change what is sampled{instead}")
+        #: Whether the log-probabilities asked for are those of what is sampled, with temperature and penalties.
+        self._processed = logprobs_mode == "processed_logprobs"
+        for name, found, meant in (
+            ("runner", runner, ("auto", "generate")), ("task", task, ("auto", "generate")),
+            ("convert", convert, ("auto", "none")),
+            ("logprobs_mode", logprobs_mode, ("raw_logprobs", "processed_logprobs")),
+        ):
+            if found is not None and found not in meant:
+                raise NotImplementedError(f"{name}: expected {' or '.join(meant)}, found {found!r}")
+        if (way := more.get("load_format")) in OTHER_WEIGHTS:
+            raise NotImplementedError(f"load_format: expected a way to load the folder's own weights, found {way!r}")
         unknown = sorted(set(more) - _WITHOUT_MEANING)
         if unknown:
             raise TypeError(f"LLM: there is no argument {unknown[0]!r}")
@@ -240,14 +240,16 @@ class LLM:
             path, device=str(device), devices=devices, tensor_parallel=ranks, plan=plan,
             kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights,
             activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
-            swap_memory=None if swap_space is None else int(swap_space * 1024),
-            max_branches=max_num_seqs, context=max_model_len, deterministic=bool(deterministic),
-            prefix_store=prefix_store, prefix_store_size=float(prefix_store_size), threads=threads)
+            swap_memory=swap_memory, max_branches=max_num_seqs, context=max_model_len,
+            deterministic=bool(deterministic), prefix_store=prefix_store, prefix_store_size=float(prefix_store_size),
+            threads=threads)
         self._facts = self._engine.facts()
         self.model = path
         self.seed = own_seed
         self.max_model_len = min(self._facts["context"], max_model_len or self._facts["context"])
         self.tokenizer = Tokenizer(self._engine.tokenizer, self._facts)
+        if template is not None:
+            self.tokenizer.chat_template = template
         self._names = itertools.count()
         self._naming = threading.Lock()
         _open.add(self)
@@ -278,6 +280,25 @@ class LLM:
     def get_tokenizer(self) -> "Tokenizer":
         return self.tokenizer
 
+    @property
+    def model_config(self) -> ModelConfig:
+        """What scripts read of vLLM's: ``model``, ``tokenizer``, ``max_model_len``, ``seed``."""
+        return ModelConfig(
+            self.model, self.model, self.max_model_len, self.seed, _vocab_size=self._facts["vocab"],
+            _defaults=self._defaults)
+
+    @property
+    def llm_engine(self) -> EngineView:
+        """This LLM as scripts see vLLM's engine behind it: ``model_config``, ``tokenizer``."""
+        return EngineView(self)
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Gives up cached prompts, so that the next ones are computed anew: samples are the same, but what computing
+        them costs can be measured. Whether nothing is cached any more: what runs, and trees, keep theirs. A
+        ``prefix_store`` keeps what it has."""
+        _refuse(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
+        return self._engine.evict()
+
     def get_default_sampling_params(self) -> SamplingParams:
         """What holds where no ``SamplingParams`` are given: the values of the model's generation_config.json. With
         ``LLM(generation_config="vllm")`` they are those of ``SamplingParams()``; ``override_generation_config`` goes
@@ -294,18 +315,26 @@ class LLM:
         prompt_token_ids: list[int] | list[list[int]] | None = None,
         use_tqdm: bool = True,
         lora_request: Any = None,
-        priority: int | None = None,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Any = None,
         names: Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """Samples prompts and returns a ``RequestOutput`` each, in their order.
 
         A prompt is a text, a list of token ids, or a dict with ``prompt`` or ``prompt_token_ids``. One
         ``SamplingParams`` holds for all prompts, a list has one for each. What prompts begin with alike is computed
-        once.
+        once. ``priority``: one for all prompts, or a list of one for each; lower numbers are served earlier.
+        ``tokenization_kwargs``: how texts become tokens, by ``add_special_tokens``, ``truncation`` and ``max_length``
+        as transformers' tokenizers take them.
         ``names``: what the random numbers of each prompt follow from, beside the seed; by default its place among all
         prompts of this LLM, or with a seed of its own nothing else.
         """
-        job = self._begin(prompts, sampling_params, prompt_token_ids, lora_request, priority, names, stream=False)
+        if asks(mm_processor_kwargs):
+            warnings.warn("without a meaning in Offshoot, ignored: mm_processor_kwargs", stacklevel=2)
+        job = self._begin(
+            prompts, sampling_params, prompt_token_ids, lora_request, priority, names, tokenization_kwargs,
+            stream=False)
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:
                 for event in job.events():
@@ -322,7 +351,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
-        priority: int | None = None,
+        priority: int | Sequence[int] | None = None,
         names: Sequence[str] | None = None,
     ) -> pa.Table:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
@@ -361,6 +390,7 @@ class LLM:
         use_tqdm: bool = True,
         *,
         lora_request: Any = None,
+        priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -387,7 +417,8 @@ class LLM:
                 {**body, "special_tokens_in_text": special_tokens_in_text}, ensure_ascii=False))
             prompts.append({"prompt": text, "prompt_token_ids": ids})
         sampling_params = self._ending_turns(sampling_params)
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request, priority=priority)
 
     def _ending_turns(
         self, sampling_params: SamplingParams | Sequence[SamplingParams] | None,
@@ -424,7 +455,7 @@ class LLM:
     async def agenerate(
         self, prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-        prompt_token_ids: list[int] | list[list[int]] | None = None, priority: int | None = None,
+        prompt_token_ids: list[int] | list[list[int]] | None = None, priority: int | Sequence[int] | None = None,
         names: Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """``generate`` for asyncio; many may run at once and share what they can. A task that is cancelled ends its
@@ -490,16 +521,20 @@ class LLM:
 
     def beam_search(
         self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
-        use_tqdm: bool = False,
+        use_tqdm: bool = False, concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """Beam search over tokens after each prompt, as vLLM's; ``offshoot.beam_search`` searches over steps of
-        text."""
-        if lora_request is not None:
-            raise NotImplementedError("lora_request is not supported")
+        text. ``concurrency_limit``: so many prompts at a time."""
+        refuse_lora(lora_request)
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params: expected BeamSearchParams, found {params!r}")
-        encoded = self._encoded([prompts] if _is_one(prompts) else _several(prompts))
-        return beam_search(self, [ids for _, ids in encoded], params)
+        params = params.checked()
+        encoded = [ids for _, ids in self._encoded([prompts] if _is_one(prompts) else _several(prompts))]
+        most = len(encoded) if concurrency_limit is None else _whole("concurrency_limit", concurrency_limit, 1)
+        found: list[BeamSearchOutput] = []
+        for first in range(0, len(encoded), most or 1):
+            found += beam_search(self, encoded[first:first + most], params)
+        return found
 
     # Trees.
 
@@ -522,9 +557,11 @@ class LLM:
                 next(self._names)
         return range(first, first + count)
 
-    def _encoded(self, prompts: list[Any], place: int | None = None) -> list[tuple[str | None, list[int]]]:
-        """The text, if there is one, and the tokens of each prompt; ``place``: the number of the only one, for an
-        error."""
+    def _encoded(
+        self, prompts: list[Any], place: int | None = None, *, special: bool = True, most: int | None = None,
+    ) -> list[tuple[str | None, list[int]]]:
+        """The text, if there is one, and the tokens of each prompt: of texts with special tokens around them, unless
+        ``special`` is False, and the first ``most``. ``place``: the number of the only one, for an error."""
         texts: list[Any] = [prompt.get("prompt") if isinstance(prompt, dict) else prompt for prompt in prompts]
         ids: list[Any] = [None] * len(prompts)
         for at, prompt in enumerate(prompts):
@@ -543,21 +580,22 @@ class LLM:
                 raise TypeError(f"prompt: expected a text, token ids or a dict, found {prompt!r}")
         missing = [at for at, tokens in enumerate(ids) if tokens is None]
         places = missing if len(prompts) > 1 else None if place is None else [place]
-        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], True, places)):
-            ids[at] = tokens
+        for at, tokens in zip(missing, self._engine.tokenizer.encode([texts[at] for at in missing], special, places)):
+            ids[at] = tokens[:most]
         return list(zip(texts, ids))
 
     def _begin(
         self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: Any = None,
-        priority: int | None = None, names: Sequence[str] | None = None, *, stream: bool,
+        priority: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None, *, stream: bool,
     ) -> _Job:
-        if lora_request is not None:
-            raise NotImplementedError("lora_request is not supported")
+        refuse_lora(lora_request)
         if prompts is None and prompt_token_ids is None:
             raise TypeError("prompts: expected a text, token ids or a list of them, found None")
         prompts = prompt_token_ids if prompts is None else prompts
         prompts = [prompts] if _is_one(prompts) else _several(prompts)
-        encoded = self._encoded(prompts)
+        special, most = self._encoding(tokenization_kwargs or {})
+        encoded = self._encoded(prompts, special=special, most=most)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         params = (list(sampling_params) if isinstance(sampling_params, (list, tuple))
@@ -567,6 +605,15 @@ class LLM:
         for each in params:
             if not isinstance(each, SamplingParams):
                 raise TypeError(f"sampling_params: expected SamplingParams, found {each!r}")
+        # Fields may have been set since they were made, and may be while samples run.
+        checked = {id(each): each.checked() for each in {id(each): each for each in params}.values()}
+        params = [checked[id(each)] for each in params]
+        for each in checked.values():
+            if self._processed and each.logprobs is not None and not is_plain(each):
+                raise NotImplementedError(
+                    "logprobs_mode: expected raw_logprobs, or sampling by the model's own probabilities (temperature 1 "
+                    "without penalties and cuts) or the likeliest token, found processed_logprobs")
+        priorities = _priorities(priority, len(prompts))
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
         first = self._take_names(len(prompts)) if prompts else range(0)
@@ -584,10 +631,30 @@ class LLM:
                 made[key] = _limited(each, room).sampling(room, self._engine.tokenizer)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
-            requests.append(Request(ids, made[key], seed % (1 << 64), name))
+            requests.append(Request(ids, made[key], seed % (1 << 64), name, priorities[at]))
             kept.append(_JobPrompt(text, ids, each))
-        generation = self._engine.generate(requests, stream=stream, priority=priority or 0)
+        generation = self._engine.generate(requests, stream=stream)
         return _Job(self, generation, kept, first)
+
+
+    def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
+        """Whether special tokens are added to texts, and the most tokens of one, by a tokenizer's arguments."""
+        if unknown := sorted(set(given) - {"add_special_tokens", "truncation", "max_length"}):
+            raise NotImplementedError(f"tokenization_kwargs: {unknown[0]} is not supported")
+        special = _flag("add_special_tokens", given.get("add_special_tokens", True))
+        if not given.get("truncation"):
+            return special, None
+        most = given.get("max_length")
+        return special, self.max_model_len if most is None else _whole("max_length", most, 1)
+
+
+def _priorities(given: int | Sequence[int] | None, prompts: int) -> list[int]:
+    """The priority of each prompt."""
+    one = given is None or isinstance(given, numbers.Integral)
+    each = [given or 0] * prompts if one else _listed("priority", given)
+    if len(each) != prompts:
+        raise ValueError(f"priority: expected {prompts}, one for each prompt, found {len(each)}")
+    return [_whole("priority", priority, -(1 << 31), (1 << 31) - 1) for priority in each]
 
 
 def _limited(params: SamplingParams, room: int) -> SamplingParams:
@@ -699,7 +766,8 @@ class _Job:
         text = finish.text if params.detokenize else ""
         texts = self.llm._engine.tokenizer.token_texts
         rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
-        return CompletionOutput(index, text, ids, finish.logprob, rows, finish.finish_reason, finish.stop_reason)
+        shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
+        return CompletionOutput(index, text, ids, finish.logprob, shown, finish.finish_reason, finish.stop_reason)
 
     def outputs(self) -> list[RequestOutput]:
         return [self.output(prompt) for prompt in range(len(self.prompts))]
@@ -720,7 +788,8 @@ class _Job:
             rows = token_logprobs(prompt.ids[1:], scored.logprobs, scored.ranks, tops, texts)
             prompt_logprobs = [None, *rows]
         finished = len(samples) == prompt.results and all(output.finish_reason != "abort" for output in made)
-        return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, prompt_logprobs, made, finished)
+        flat = FlatLogprobs.of(prompt_logprobs) if prompt_logprobs is not None and params.flat_logprobs else None
+        return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished)
 
 
 class Tokenizer:
@@ -737,6 +806,10 @@ class Tokenizer:
         self.vocab_size = native.vocab_size()
         self._vocab: dict[str, int] | None = None
         self.model_max_length: int | None = facts["context"]
+        self.name_or_path = os.fspath(native.folder())
+        #: As transformers' tokenizers say it. Nothing is padded here, and long texts lose their ends.
+        self.padding_side = self.truncation_side = "right"
+        self.is_fast = True
 
     @classmethod
     def of_folder(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
@@ -798,6 +871,30 @@ class Tokenizer:
             texts = self._native.token_texts(list(range(self.vocab_size)))
             self._vocab = {text: self.vocab_size - at for at, text in enumerate(reversed(texts), 1)}
         return dict(self._vocab)
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """The text of tokens that are given by their texts, as ``convert_ids_to_tokens`` gives them."""
+        return "".join(tokens)
+
+    @property
+    def special_tokens_map(self) -> dict[str, str | list[str]]:
+        """The texts of special tokens by their names; ``additional_special_tokens`` is a list."""
+        named: dict[str, str | list[str]] = json.loads(self._native.special_tokens())
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+            if getattr(self, name) is not None:
+                named[name] = getattr(self, name)
+        return named
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The texts of the special tokens that have a name, or are named in a list, each once."""
+        texts = ([named] if isinstance(named, str) else named for named in self.special_tokens_map.values())
+        return list(dict.fromkeys(itertools.chain.from_iterable(texts)))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of ``all_special_tokens``."""
+        return [id for text in self.all_special_tokens if (id := self._native.token_id(text)) is not None]
 
     @property
     def pad_token_id(self) -> int | None:
@@ -1001,6 +1098,15 @@ def _ids_of(value: Any) -> list[int]:
 
 def _is_id(token: Any) -> bool:
     return isinstance(token, numbers.Integral) and 0 <= int(token) < 1 << 8 * array.array("I").itemsize
+
+
+def _template(given: str | os.PathLike[str]) -> str:
+    """A chat template: that of a file, or the text itself, which has braces or lines."""
+    text = os.fspath(given)
+    if isinstance(given, str) and any(mark in text for mark in "{}\n"):
+        return text
+    with open(text, encoding="utf-8-sig") as file:
+        return file.read()
 
 
 def _refuse_model(model: Any) -> NoReturn:

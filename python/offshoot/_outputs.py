@@ -12,6 +12,8 @@ from offshoot._facts import FinishReason
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from offshoot._vllm import FlatLogprobs
+
 
 @dataclasses.dataclass(slots=True)
 class Logprob:
@@ -31,7 +33,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    logprobs: list[dict[int, Logprob]] | None
+    logprobs: list[dict[int, Logprob]] | FlatLogprobs | None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     lora_request: None = None
@@ -48,7 +50,7 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    prompt_logprobs: list[dict[int, Logprob] | None] | FlatLogprobs | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: None = None

@@ -1,15 +1,18 @@
-"""``SamplingParams``, with the fields of vLLM's: read, checked and turned into the engine's."""
+"""``SamplingParams``, with the fields of vLLM's: read, checked and turned into the engine's. Fields may be set at any
+time, so whoever samples by them takes ``checked()`` ones."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import numbers
 import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
 from offshoot._native import NativeTokenizer, Sampling
+from offshoot._vllm import RequestOutputKind, asks
 
 _MOST_TOKENS = 1 << 30
 #: Most samples of a prompt, as in a task.
@@ -34,6 +37,14 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
+def _flag(name: str, value: Any) -> bool:
+    """Whether something holds: a boolean, numpy's included, or 0 or 1."""
+    if not isinstance(value, bool) and getattr(getattr(value, "dtype", None), "kind", None) != "b" and not (
+            isinstance(value, numbers.Integral) and value in (0, 1)):
+        raise TypeError(f"{name}: expected True or False, found {value!r}")
+    return bool(value)
+
+
 def _token(value: Any) -> int:
     """A token id as a key of ``logit_bias``, which JSON writes as a text."""
     return _whole("logit_bias", int(value) if isinstance(value, str) and value.isdecimal() else value, 0)
@@ -54,7 +65,29 @@ def _listed(name: str, value: Any) -> list[Any]:
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
-@dataclasses.dataclass(kw_only=True)
+#: Fields that change nothing here, and what they are where nothing is said.
+_WITHOUT_MEANING = {
+    "spaces_between_special_tokens": True, "length_penalty": 1.0, "early_stopping": False, "stream_interval": None,
+    "skip_clone": False, "output_text_buffer_length": 0, "skip_reading_prefix_cache": None,
+    "routed_experts_prompt_start": 0,
+}
+
+#: Fields of vLLM's that would change what is sampled or returned.
+_NOT_SUPPORTED = (
+    "watermarking", "thinking_token_budget", "repetition_detection", "logprob_token_ids", "prompt_logprob_token_ids",
+    "prompt_logprob_start", "trace_decode_token_ids",
+)
+
+
+def _output_kind(value: Any) -> RequestOutputKind:
+    """A kind, vLLM's own too, or its number."""
+    name = getattr(value, "name", None)
+    if isinstance(name, str) and name in RequestOutputKind.__members__:
+        return RequestOutputKind[name]
+    return RequestOutputKind(_whole("output_kind", value, 0, len(RequestOutputKind) - 1))
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
 class SamplingParams:
     """How a prompt is sampled. The names, defaults and meanings are those of ``vllm.SamplingParams``.
 
@@ -97,8 +130,35 @@ class SamplingParams:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | str = False
+    flat_logprobs: bool = False
+    stream_interval: int | None = None
+    skip_clone: bool = False
+    output_text_buffer_length: int = 0
+    skip_reading_prefix_cache: bool | None = None
+    routed_experts_prompt_start: int = 0
+    watermarking: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: Any = None
+    logprob_token_ids: list[int] | None = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: int | None = None
+    trace_decode_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
+        self._check()
+        ignored = [name for name, usual in _WITHOUT_MEANING.items() if getattr(self, name) != usual]
+        if ignored:
+            warnings.warn(f"without a meaning in Offshoot, ignored: {', '.join(sorted(ignored))}", stacklevel=3)
+
+    def checked(self) -> "SamplingParams":
+        """A copy, refused as when it was made if a field that was set since is wrong. What is set later does not reach
+        the copy."""
+        made = copy.copy(self)
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        """Refuses what is wrong, and brings the fields into one form."""
         if self.use_beam_search:
             raise NotImplementedError("use_beam_search is not supported: use LLM.beam_search")
         self.n = _whole("n", self.n, 1, MOST_SAMPLES)
@@ -134,8 +194,13 @@ class SamplingParams:
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled")
         if self.extra_args:
             raise NotImplementedError(f"extra_args is not supported, found {sorted(self.extra_args)}")
-        if not self.spaces_between_special_tokens:
-            warnings.warn("spaces_between_special_tokens has no meaning in Offshoot and is ignored", stacklevel=3)
+        for name in _NOT_SUPPORTED:
+            if asks(getattr(self, name)):
+                raise NotImplementedError(f"{name} is not supported: it would change what is sampled or returned")
+        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "flat_logprobs"):
+            setattr(self, name, _flag(name, getattr(self, name)))
+        if self.output_kind is not None:
+            self.output_kind = _output_kind(self.output_kind)
         if not 0.0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature: expected a number from 0 up, found {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
@@ -149,6 +214,9 @@ class SamplingParams:
             raise ValueError(f"repetition_penalty: expected a number above 0, found {self.repetition_penalty}")
         if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
             raise TypeError(f"logit_bias: expected a dict of biases by token id, found {self.logit_bias!r}")
+        for bias in (self.logit_bias or {}).values():
+            if math.isnan(_number("logit_bias", bias)):
+                raise ValueError(f"logit_bias: expected numbers, found {bias}")
         self.sampling(room=_MOST_TOKENS)
 
     @classmethod
@@ -193,7 +261,7 @@ class SamplingParams:
         return ids[-kept:] if kept else ids
 
     def sampling(self, room: int, tokenizer: NativeTokenizer | None = None) -> Sampling:
-        """The engine's parameters, for a prompt that leaves room for so many tokens. Fields may have been set since.
+        """The engine's parameters, for a prompt that leaves room for so many tokens; of ``checked()`` ones.
         ``tokenizer``: what spells ``bad_words``; without it they are only checked."""
         words = self._bad_words()
         spelt = [] if tokenizer is None else [run for word in words for run in tokenizer.spellings(word)]

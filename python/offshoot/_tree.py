@@ -171,6 +171,7 @@ class Tree:
         params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
+        params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
         return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._engine.tokenizer)))

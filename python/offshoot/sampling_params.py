@@ -2,5 +2,7 @@
 
 from offshoot._beams import BeamSearchParams
 from offshoot._params import SamplingParams
+from offshoot._vllm import RequestOutputKind, StructuredOutputsParams
+from offshoot._vllm import StructuredOutputsParams as GuidedDecodingParams
 
-__all__ = ["SamplingParams", "BeamSearchParams"]
+__all__ = ["SamplingParams", "BeamSearchParams", "RequestOutputKind", "StructuredOutputsParams", "GuidedDecodingParams"]

@@ -74,13 +74,16 @@ class Sample:
 @dataclasses.dataclass(slots=True)
 class Outcome:
     """The result of a search on one prompt. ``prediction``: the answer chosen; ``chosen``: the index of its sample;
-    ``votes``: answers with their votes, most first; ``scores``: the scorer's values by sample."""
+    ``tied``: if there are several, the samples on which the choice could have fallen as well, ``chosen`` first (of a
+    vote, the first sample of each answer with the most votes); ``votes``: answers with their votes, most first;
+    ``scores``: the scorer's values by sample."""
 
     samples: list[Sample]
     prediction: str | None
     correct: bool | None
     votes: list[tuple[str, int]]
     chosen: int | None
+    tied: list[int]
     cancelled: int
     scores: list[float] | list[list[float]] | None
     sampled_tokens: int
@@ -365,6 +368,7 @@ def _search(
     params = SamplingParams(max_tokens=256) if sampling_params is None else sampling_params
     if not isinstance(params, SamplingParams):
         raise TypeError(f"sampling_params: expected SamplingParams, found {params!r}")
+    params = params.checked()
     if params.samples != 1:
         raise ValueError(
             f"sampling_params.n: expected 1, found {params.samples}: the search's own numbers say how many")
@@ -412,4 +416,5 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     ]
     return Outcome(
         samples, row["prediction"], row["correct"], [tuple(vote) for vote in row["votes"]], row["chosen"],
-        row["cancelled"], row.get("scores"), row["spent"]["sampled"], row["spent"]["given"], row["nodes"])
+        row.get("tied", []), row["cancelled"], row.get("scores"), row["spent"]["sampled"], row["spent"]["given"],
+        row["nodes"])

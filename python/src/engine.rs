@@ -166,6 +166,12 @@ impl Engine {
         Ok(value.to_string())
     }
 
+    /// Gives up cached prefixes that nothing holds; whether none are held.
+    fn evict(&self, py: Python<'_>) -> PyResult<bool> {
+        let handle = self.handle()?;
+        py.detach(|| handle.evict()).or_raise()
+    }
+
     /// Ends the engine once nothing uses it any more.
     fn close(&self, py: Python<'_>) {
         let Ok(handle) = self.handle.get() else { return };
@@ -175,16 +181,10 @@ impl Engine {
     }
 
     /// Begins to sample prompts. `stream`: whether tokens are heard of, too.
-    #[pyo3(signature = (requests, *, stream=false, priority=0))]
-    fn generate(
-        &self,
-        py: Python<'_>,
-        requests: Vec<Py<Request>>,
-        stream: bool,
-        priority: i32,
-    ) -> PyResult<Generation> {
+    #[pyo3(signature = (requests, *, stream=false))]
+    fn generate(&self, py: Python<'_>, requests: Vec<Py<Request>>, stream: bool) -> PyResult<Generation> {
         let handle = self.handle()?;
-        let requests = requests.into_iter().map(|request| OwnedRequest::new(request, priority)).collect();
+        let requests = requests.into_iter().map(OwnedRequest::new).collect();
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 

@@ -26,33 +26,33 @@ pub struct Request {
     tokens: Vec<TokenId>,
     sampling: Sampling,
     uniforms: UniformKey,
+    /// Its place in the engine's queue.
+    priority: Priority,
 }
 
 #[pymethods]
 impl Request {
-    /// `seed` and `name`: what its random numbers follow from.
+    /// `seed` and `name`: what its random numbers follow from. `priority`: lower numbers are served earlier.
     #[new]
-    fn new(token_ids: Vec<u32>, sampling: &Sampling, seed: u64, name: &str) -> Request {
-        let uniforms = UniformKey::root(seed, name);
-        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms }
+    #[pyo3(signature = (token_ids, sampling, seed, name, priority=0))]
+    fn new(token_ids: Vec<u32>, sampling: &Sampling, seed: u64, name: &str, priority: i32) -> Request {
+        let (uniforms, priority) = (UniformKey::root(seed, name), Priority(priority));
+        Request { tokens: params::token_ids(token_ids), sampling: sampling.clone(), uniforms, priority }
     }
 }
 
-/// A request that waits or is sampled, with its place in the engine's queue.
-pub struct OwnedRequest {
-    request: Py<Request>,
-    priority: Priority,
-}
+/// A request that waits or is sampled.
+pub struct OwnedRequest(Py<Request>);
 
 impl OwnedRequest {
-    pub fn new(request: Py<Request>, priority: i32) -> OwnedRequest {
-        OwnedRequest { request, priority: Priority(priority) }
+    pub fn new(request: Py<Request>) -> OwnedRequest {
+        OwnedRequest(request)
     }
 }
 
 impl AsRequest for OwnedRequest {
     fn as_request(&self) -> PromptRequest<'_> {
-        let Request { tokens, sampling, uniforms } = self.request.get();
+        let Request { tokens, sampling, uniforms, priority } = self.0.get();
         let Sampling { params, stop, n, prompt_logprobs } = sampling;
         PromptRequest {
             tokens,
@@ -61,7 +61,7 @@ impl AsRequest for OwnedRequest {
             params,
             stop,
             uniforms: *uniforms,
-            priority: self.priority,
+            priority: *priority,
         }
     }
 }

@@ -34,7 +34,6 @@ fn keyword(setting: &str) -> String {
         "context" => "max_model_len",
         "gpu_memory" => "gpu_memory_utilization",
         "max_branches" => "max_num_seqs",
-        "swap_memory" => "swap_space",
         "tensor_parallel" => "tensor_parallel_size",
         same => same,
     };

@@ -1,7 +1,7 @@
 //! A tokenizer as Python holds it: that of an engine, or of a model's folder without the model. Encodes and decodes
 //! texts and writes the prompts of chats.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use offshoot::{Error, Result, TokenId};
@@ -155,6 +155,22 @@ impl NativeTokenizer {
     /// The text of a special token by its name, such as `eos_token`.
     fn named_token(&self, name: &str) -> Option<&str> {
         self.tokenizer.named_token(name)
+    }
+
+    /// The texts of special tokens by their names, as a JSON object; `additional_special_tokens` is a list.
+    fn special_tokens(&self) -> PyResult<String> {
+        serde_json::to_string(self.tokenizer.special_tokens())
+            .map_err(|error| PyValueError::new_err(format!("special tokens: {error}")))
+    }
+
+    /// The id of the token of exactly this text in the vocabulary.
+    fn token_id(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token(text).map(|token| token.0)
+    }
+
+    /// The folder or file that it was read from.
+    fn folder(&self) -> &Path {
+        self.tokenizer.folder()
     }
 
     fn chat_template(&self) -> Option<&str> {

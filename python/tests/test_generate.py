@@ -2,10 +2,13 @@
 
 import asyncio
 import gc
+import itertools
 import json
 import math
+import pathlib
 import pickle
 import shutil
+import sys
 import time
 import warnings
 
@@ -13,7 +16,10 @@ import numpy
 import pytest
 
 import offshoot
-from offshoot import LLM, EngineFacts, EngineMetrics, PageCounts, SamplingParams
+from offshoot import LLM, EngineFacts, EngineMetrics, PageCounts, SamplingParams, _vllm
+from offshoot.logprobs import FlatLogprobs
+from offshoot.lora.request import LoRARequest
+from offshoot.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 
 def texts(outputs):
@@ -413,7 +419,8 @@ def test_tables(llm, question):
     assert list(table.to_pandas()["finish_reason"])
 
 
-@pytest.mark.parametrize("wrong, kind", [
+#: Fields of ``SamplingParams`` that are refused.
+WRONG = [
     (dict(n=0), ValueError), (dict(n=1.5), TypeError), (dict(n=True), TypeError), (dict(temperature=-1), ValueError),
     (dict(temperature="hot"), TypeError), (dict(top_p=0), ValueError), (dict(max_tokens=0), ValueError),
     (dict(stop=[""]), ValueError), (dict(best_of=1, n=2), ValueError), (dict(logprobs=-1), NotImplementedError),
@@ -426,10 +433,79 @@ def test_tables(llm, question):
     (dict(frequency_penalty=3), ValueError), (dict(repetition_penalty=0), ValueError),
     (dict(logit_bias=[1]), TypeError), (dict(logit_bias={"a": 1}), TypeError),
     (dict(truncate_prompt_tokens="all"), TypeError),
-])
+    (dict(presence_penalty=99.0), ValueError), (dict(seed=1.5), TypeError), (dict(min_p=7.0), ValueError),
+    (dict(top_p=5.0), ValueError), (dict(best_of=0), ValueError), (dict(stop=""), ValueError),
+    (dict(logits_processors=[lambda ids, logits: logits]), NotImplementedError),
+    (dict(structured_outputs=StructuredOutputsParams(choice=["yes"])), NotImplementedError),
+    (dict(extra_args={"conf_threshold": 1.0}), NotImplementedError), (dict(ignore_eos="no"), TypeError),
+    (dict(detokenize=None), TypeError), (dict(flat_logprobs=2), TypeError), (dict(output_kind=3), ValueError),
+    (dict(output_kind="delta"), TypeError), (dict(logit_bias={1: math.nan}), ValueError),
+    (dict(logprob_token_ids=[1]), NotImplementedError), (dict(thinking_token_budget=0), NotImplementedError),
+    (dict(prompt_logprob_token_ids=numpy.array([[1]])), NotImplementedError),
+    (dict(watermarking=True), NotImplementedError), (dict(repetition_detection=object()), NotImplementedError),
+]
+
+
+@pytest.mark.parametrize("wrong, kind", WRONG)
 def test_wrong_parameters(wrong, kind):
     with pytest.raises(kind, match="|".join(wrong)) if kind is not OverflowError else pytest.raises(kind):
         SamplingParams(**wrong)
+
+
+@pytest.mark.parametrize("wrong, kind", WRONG)
+def test_what_is_refused_is_refused_when_it_is_set_later(llm, question, wrong, kind):
+    params = SamplingParams(temperature=0, max_tokens=8)
+    with pytest.raises(kind if "temprature" not in wrong else AttributeError):
+        for name, value in wrong.items():
+            setattr(params, name, value)
+        llm.generate(question, params)
+
+
+def test_every_way_to_sample_refuses_what_was_set_later(llm, question):
+    params, beams = SamplingParams(max_tokens=4), offshoot.BeamSearchParams(beam_width=2, max_tokens=2)
+    params.stop.append("")
+    tree = llm.tree(question)
+    for sample in (
+        lambda: llm.generate([question, question], [SamplingParams(max_tokens=1), params]),
+        lambda: llm.generate_table(question, params), lambda: llm.stream(question, params),
+        lambda: llm.astream(question, params), lambda: asyncio.run(llm.agenerate(question, params)),
+        lambda: tree.extend([tree.root], params), lambda: tree.root.extend(params),
+        lambda: offshoot.sample(llm, question, 2, sampling_params=params),
+    ):
+        with pytest.raises(ValueError, match="stop: expected texts that are not empty"):
+            sample()
+    for name, wrong, kind in (
+        ("beam_width", 0, ValueError), ("beam_width", 5000, ValueError), ("max_tokens", 1.5, TypeError),
+        ("temperature", -1, ValueError), ("length_penalty", math.inf, ValueError), ("ignore_eos", "no", TypeError),
+        ("structured_outputs", {"regex": "a"}, NotImplementedError), ("allowed_token_ids", [5], NotImplementedError),
+    ):
+        with pytest.raises(kind, match=name):
+            offshoot.BeamSearchParams(**{"beam_width": 2, "max_tokens": 2, name: wrong})
+        later = beams.checked()
+        setattr(later, name, wrong)
+        with pytest.raises(kind, match=name):
+            llm.beam_search(question, later)
+    with pytest.raises(AttributeError):
+        beams.beam_widht = 3
+    assert llm.beam_search(question, beams)
+
+
+def test_what_is_set_while_samples_run_does_not_reach_them(llm, question):
+    params = SamplingParams(n=2, max_tokens=30, seed=1)
+    whole = texts(llm.generate(question, params))[0]
+    stream = llm.stream(question, params)
+    params.n, params.detokenize, params.max_tokens = 0, False, "many"
+    assert [each.output.text for each in sorted(
+        (item for item in stream if item.output), key=lambda item: item.index)] == whole
+
+
+def test_fields_of_vllm_that_mean_nothing_are_said_once(llm, question):
+    with pytest.warns(UserWarning, match="skip_clone, spaces_between_special_tokens, stream_interval") as said:
+        params = SamplingParams(max_tokens=2, stream_interval=4, skip_clone=True, spaces_between_special_tokens=False,
+                                output_kind=RequestOutputKind.DELTA, structured_outputs=None, extra_args={})
+        llm.generate(question, params)
+    assert len(said) == 1
+    assert SamplingParams(output_kind=2).output_kind is RequestOutputKind.FINAL_ONLY
 
 
 def test_parameters_of_older_scripts_and_fields_that_are_set_later(llm, question):
@@ -527,21 +603,25 @@ def test_models_that_cannot_be_loaded(tmp_path):
         LLM(offshoot.demo_model(), gpu_memory_utilisation=0.5)
     with pytest.raises(MemoryError):
         LLM(offshoot.demo_model(), device="cpu", kv_memory=1 << 30)
-    with pytest.raises(MemoryError, match=r"\(swap_space\)"):
-        LLM(offshoot.demo_model(), device="cpu", swap_space=1e9)
+    with pytest.raises(MemoryError, match=r"\(swap_memory\)"):
+        LLM(offshoot.demo_model(), device="cpu", swap_memory=1 << 40)
     with pytest.raises(ValueError, match="device"):
         LLM(offshoot.demo_model(), device="gpu")
     for name, wrong, kind in (
         ("kv_memory", -1, ValueError), ("kv_memory", 0, ValueError), ("kv_memory", "a", TypeError),
         ("memory", 2.0, ValueError),
-        ("gpu_memory_utilization", 0, ValueError), ("swap_space", "a", TypeError), ("swap_space", -1, ValueError),
+        ("gpu_memory_utilization", 0, ValueError), ("swap_memory", "a", TypeError), ("swap_memory", -1, ValueError),
         ("max_model_len", -5, ValueError), ("max_model_len", "a", TypeError), ("max_num_seqs", 0, ValueError),
         ("threads", 0, ValueError), ("seed", "a", TypeError), ("plan", "x", ValueError), ("kv_dtype", "x", ValueError),
         ("kv_cache_dtype", "fp8_e5m2", ValueError), ("hf_overrides", {"a": 1}, NotImplementedError),
         ("rope_scaling", {"a": 1}, NotImplementedError), ("logits_processors", [1], NotImplementedError),
-        ("task", "embed", NotImplementedError),
+        ("task", "embed", NotImplementedError), ("convert", "classify", NotImplementedError),
+        ("logprobs_mode", "raw_logits", NotImplementedError), ("load_format", "dummy", NotImplementedError),
+        ("device_ids", [0], NotImplementedError), ("model_weights", "other", NotImplementedError),
+        ("quantization_config", {"a": 1}, NotImplementedError), ("pooler_config", object(), NotImplementedError),
+        ("return_sampling_mask", True, NotImplementedError), ("chat_template", "absent.jinja", FileNotFoundError),
     ):
-        with pytest.raises(kind, match=f"^{name}\\b"):
+        with pytest.raises(kind, match=f"^{name}\\b" if kind is not FileNotFoundError else wrong):
             LLM(offshoot.demo_model(), device="cpu", **{name: wrong})
 
 
@@ -552,6 +632,146 @@ def test_what_has_no_meaning_is_said_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LLM(offshoot.demo_model(), device="cpu", kv_memory=64, dtype="auto", gpu_memory_utilization=0.9).close()
+
+
+def test_all_names_of_vllm_are_taken():
+    ignored = dict.fromkeys(_vllm.WITHOUT_MEANING, 1) | {"load_format": "safetensors", "swap_space": 1e9}
+    nothing = {name: empty for name, empty in zip(sorted(_vllm.WOULD_CHANGE), itertools.cycle([None, False, [], {}]))}
+    usual = {"task": "generate", "runner": "auto", "convert": "none", "logprobs_mode": "raw_logprobs"}
+    with pytest.warns(UserWarning) as said:
+        LLM(offshoot.demo_model(), device="cpu", kv_memory=64, **ignored, **nothing, **usual).close()
+    (said,) = said
+    assert str(said.message).endswith(", ".join(sorted(ignored))) and len(ignored) > 200
+    for names in (
+        "model_impl max_cudagraph_capture_size reasoning_parser language_model_only optimization_level", "swap_space",
+        "mm_processor_cache_gb worker_extension_cls mamba_ssm_cache_dtype calculate_kv_scales attention_config",
+        "structured_outputs_config weight_transfer_config stream_interval data_parallel_backend",
+    ):
+        assert set(names.split()) <= _vllm.WITHOUT_MEANING
+
+
+def test_processed_log_probabilities_where_they_are_the_raw_ones(question):
+    with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, logprobs_mode="processed_logprobs") as llm:
+        for params in (SamplingParams(max_tokens=2, logprobs=0), SamplingParams(max_tokens=2, temperature=0.5),
+                       SamplingParams(max_tokens=2, temperature=0, top_k=4, logprobs=1)):
+            llm.generate(question, params)
+        for params in (SamplingParams(temperature=0.5, logprobs=0), SamplingParams(top_p=0.5, logprobs=0),
+                       SamplingParams(temperature=0, repetition_penalty=1.1, logprobs=0),
+                       SamplingParams(logit_bias={5: 1.0}, logprobs=1)):
+            with pytest.raises(NotImplementedError, match="logprobs_mode"):
+                llm.generate(question, params)
+
+
+def test_the_engine_behind_it_as_scripts_read_it(llm, question, tmp_path):
+    engine = llm.llm_engine
+    config = engine.model_config
+    assert (config.max_model_len, config.model, config.seed) == (llm.max_model_len, llm.model, 0)
+    assert config.get_vocab_size() == llm.facts["vocab"]
+    assert SamplingParams(**config.get_diff_sampling_param()) == llm.get_default_sampling_params()
+    assert engine.vllm_config.model_config == engine.get_model_config() == llm.model_config == config
+    assert engine.tokenizer is engine.get_tokenizer() is llm.get_tokenizer()
+    (tmp_path / "own.jinja").write_text("{{ messages[0].content }}!")
+    with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, chat_template=tmp_path / "own.jinja") as own:
+        assert own.chat([{"role": "user", "content": "a"}], SamplingParams(max_tokens=1))[0].prompt == "a!"
+
+
+def test_cached_prompts_can_be_given_up(question):
+    with LLM(offshoot.demo_model(), device="cpu", kv_memory=64) as llm:
+        def computed():
+            before = llm.metrics()["prompt_tokens_computed"]
+            llm.generate(question, SamplingParams(max_tokens=1))
+            return llm.metrics()["prompt_tokens_computed"] - before
+
+        tokens = len(llm.encode(question))
+        assert computed() == tokens and computed() < tokens
+        assert llm.reset_prefix_cache() is True and llm.metrics()["pages"]["cached"] == 0
+        assert computed() == tokens
+        assert llm.llm_engine.reset_prefix_cache()
+        with pytest.raises(NotImplementedError, match="reset_running_requests"):
+            llm.reset_prefix_cache(reset_running_requests=True)
+        tree = llm.tree(question, seed=1)
+        tree.extend([tree.root], SamplingParams(max_tokens=1))
+        assert llm.reset_prefix_cache() is False, "a tree holds its own"
+
+
+def test_priorities_and_how_texts_become_tokens(llm, question):
+    params = SamplingParams(max_tokens=3, temperature=0)
+    plain = texts(llm.generate([question, "a b"], params))
+    for priority in (None, 0, 3, [0, 5], numpy.array([-1, 2])):
+        assert texts(llm.generate([question, "a b"], params, priority=priority)) == plain
+    assert llm.chat([{"role": "user", "content": "a"}], params, chat_template="{{ messages[0].content }}", priority=[1])
+    for wrong, kind in (([0], ValueError), ([0, 1.5], TypeError), ("high", TypeError), (1 << 40, ValueError)):
+        with pytest.raises(kind, match="priority"):
+            llm.generate([question, "a b"], params, priority=wrong)
+    ids = llm.encode(question)
+    for given, expected in (
+        (None, ids), ({}, ids), ({"truncation": True}, ids), ({"truncation": True, "max_length": 3}, ids[:3]),
+        ({"add_special_tokens": False}, llm.encode(question, add_special_tokens=False)),
+    ):
+        assert llm.generate(question, params, tokenization_kwargs=given)[0].prompt_token_ids == expected
+    with pytest.raises(NotImplementedError, match="tokenization_kwargs: padding"):
+        llm.generate(question, params, tokenization_kwargs={"padding": True})
+    adapter = LoRARequest("a", 1, "folder")
+    assert texts(llm.generate([question, "a b"], params, lora_request=[None, None])) == plain
+    for call in (lambda: llm.generate(question, params, lora_request=adapter),
+                 lambda: llm.beam_search(question, offshoot.BeamSearchParams(beam_width=1, max_tokens=1), adapter)):
+        with pytest.raises(NotImplementedError, match="lora_request"):
+            call()
+
+
+def test_flat_log_probabilities_read_like_lists(llm, question):
+    params = SamplingParams(n=2, max_tokens=6, seed=1, logprobs=2, prompt_logprobs=1)
+    (listed,) = llm.generate(question, params)
+    params.flat_logprobs = True
+    (flat,) = llm.generate(question, params)
+    assert isinstance(flat.prompt_logprobs, FlatLogprobs)
+    assert list(flat.prompt_logprobs) == [{}, *listed.prompt_logprobs[1:]]
+    for short, output in zip(flat.outputs, listed.outputs):
+        rows = short.logprobs
+        assert isinstance(rows, FlatLogprobs) and list(rows) == output.logprobs and len(rows) == len(output.token_ids)
+        assert rows[-1] == output.logprobs[-1] and list(rows[1:3]) == output.logprobs[1:3]
+        first = range(rows.start_indices[1], rows.end_indices[1])
+        assert [rows.token_ids[at] for at in first] == list(output.logprobs[1])
+        with pytest.raises(IndexError):
+            rows[len(rows)]
+
+
+def test_a_tokenizer_has_the_names_of_transformers(llm, tmp_path):
+    tokenizer = offshoot.Tokenizer.of_folder(llm.model)
+    assert tokenizer.name_or_path == llm.model and tokenizer.is_fast and tokenizer.padding_side == "right"
+    assert set(tokenizer.all_special_ids) == {llm.facts["bos"], *llm.facts["eos"]}
+    named = tokenizer.special_tokens_map
+    assert named["eos_token"] == tokenizer.eos_token and set(named.values()) == set(tokenizer.all_special_tokens)
+    assert tokenizer.convert_tokens_to_string(tokenizer.tokenize("a b")) == "a b"
+    tokenizer.pad_token = "x"
+    assert tokenizer.convert_tokens_to_ids("x") in tokenizer.all_special_ids
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (tmp_path / name).write_bytes((pathlib.Path(llm.model) / name).read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"additional_special_tokens": ["x", {"content": "y"}]}))
+    more = offshoot.Tokenizer.of_folder(tmp_path)
+    assert more.special_tokens_map["additional_special_tokens"] == ["x", "y"]
+    assert more.all_special_ids == [*llm.get_tokenizer().all_special_ids, *more.convert_tokens_to_ids(["x", "y"])]
+
+
+def test_a_script_of_vllm_finds_its_modules(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", offshoot)
+    try:
+        from vllm import LLM as Model
+        from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+        from vllm.logprobs import FlatLogprobs as Flat
+        from vllm.lora.request import LoRARequest as Adapter
+        from vllm.sampling_params import GuidedDecodingParams
+        from vllm.sampling_params import RequestOutputKind as Kind
+        from vllm.utils import random_uuid
+    finally:
+        for name in [name for name in sys.modules if name.startswith("vllm.")]:
+            del sys.modules[name]
+    assert (Model, Adapter, Flat) == (LLM, LoRARequest, FlatLogprobs), "not a second one"
+    assert (Kind, GuidedDecodingParams) == (RequestOutputKind, StructuredOutputsParams)
+    assert len({random_uuid() for _ in range(100)}) == 100
+    assert destroy_model_parallel() is None and destroy_distributed_environment() is None
+    adapter = Adapter(lora_name="a", lora_int_id=1, lora_path="b")
+    assert (adapter.name, adapter.adapter_id, adapter.path) == ("a", 1, "b")
 
 
 def test_an_interruption_can_be_pickled(llm, question):
@@ -589,6 +809,10 @@ def test_beam_search_finds_the_likeliest_sequences(llm, question):
     assert any(beam.finish_reason == "stop" and beam.tokens[-1] in llm.facts["eos"]
                for each in ended for beam in each.sequences)
     assert llm.beam_search([], params) == []
+    ended_alone = llm.beam_search(
+        [question, "Question: a"], offshoot.BeamSearchParams(beam_width=2, max_tokens=40), concurrency_limit=1)
+    assert [[beam.tokens for beam in each.sequences] for each in ended_alone] == [
+        [beam.tokens for beam in each.sequences] for each in ended]
     with pytest.raises(TypeError, match="params: expected BeamSearchParams"):
         llm.beam_search(question, SamplingParams())
 

@@ -340,6 +340,12 @@ def test_configurations_that_cannot_be():
             config(**wrong)
     with pytest.raises(ValueError, match="tensor_parallel_size"):
         offray.OffshootConfig(model="m", engine_kwargs={"tensor_parallel_size": 2})
+    later = config()
+    later.batch_size = 0
+    with pytest.raises(ValueError, match="batch_size"):
+        offray.build_processor(later)(None)
+    with pytest.raises(AttributeError):
+        later.batchsize = 5
     with pytest.raises(TypeError, match="expected an OffshootConfig"):
         offray.build_processor({"model": "m"})
 

@@ -56,6 +56,18 @@ def test_votes_of_many_prompts_are_those_of_each(llm):
         for sample in offshoot.vote(llm, prompts[:1], 8, answer=ANSWER, sampling_params=PARAMS, seed=3)[0].samples]
 
 
+def test_samples_that_tie_are_named(llm, question):
+    wild = SamplingParams(max_tokens=12, temperature=3)
+    outcome = offshoot.vote(llm, question, 4, answer=lambda text: text, sampling_params=wild, seed=1)
+    assert len(outcome.votes) == 4, "all answers differ"
+    assert outcome.tied == [0, 1, 2, 3] and outcome.chosen == 0
+    assert offshoot.best_of_n(llm, question, 3, score=lambda text: 1.0, sampling_params=wild).tied == [0, 1, 2]
+    scores = {}
+    outcome = offshoot.best_of_n(
+        llm, question, 3, score=lambda text: scores.setdefault(text, float(len(scores))), sampling_params=wild)
+    assert len(scores) == 3 and outcome.tied == []
+
+
 def test_a_decided_vote_skips_the_rest(llm, question):
     whole = offshoot.vote(llm, question, 32, answer=lambda text: "same", sampling_params=PARAMS, stop_when="certain")
     assert whole.prediction == "same" and len(whole.samples) == 17 and whole.cancelled == 15

@@ -51,7 +51,11 @@ impl Intake {
                 (branches.len(), 0)
             }
             Command::Borrow { tokens, .. } => (1, tokens.len()),
-            Command::Metrics { .. } | Command::Pin { .. } | Command::CacheMap { .. } | Command::Lend(_) => (1, 0),
+            Command::Metrics { .. }
+            | Command::Pin { .. }
+            | Command::CacheMap { .. }
+            | Command::Evict { .. }
+            | Command::Lend(_) => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -159,6 +163,13 @@ impl Engine {
                 }
             }
             Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
+            Command::Evict { reply } => {
+                self.cache.evict_all();
+                // Who asks sees the new counts.
+                self.publish();
+                // Who asked may be gone.
+                let _ = reply.send(self.cache.prefix.leased().pages > 0);
+            }
             Command::Lend(lend) => self.lend(lend),
             Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
         }

@@ -57,6 +57,10 @@ pub(crate) enum Command {
         most: usize,
         reply: Sender<Vec<MappedSegment>>,
     },
+    /// Frees the cached pages that no branch holds. The reply says whether any are held still.
+    Evict {
+        reply: Sender<bool>,
+    },
     /// Asks for a part of a prefix, for another engine.
     Lend(Lend),
     /// Takes a part of the prefix `tokens` that another engine has lent. The reply says whether it did.
@@ -219,6 +223,14 @@ impl EngineHandle {
         let (reply, receiver) = unbounded();
         self.send(Command::CacheMap { most, reply })?;
         receiver.recv().map_err(|_| self.stopped())
+    }
+
+    /// Gives up the cached pages that no branch holds: what comes next computes its prompts anew. Whether nothing is
+    /// cached any more; false while branches hold pages. A prefix store keeps what it has.
+    pub fn evict(&self) -> Result<bool> {
+        let (reply, receiver) = unbounded();
+        self.send(Command::Evict { reply })?;
+        receiver.recv().map(|holds| !holds).map_err(|_| self.stopped())
     }
 
     fn name_branch(&self) -> BranchId {

@@ -73,6 +73,11 @@ impl ChatTemplates {
         self.tokens.get(name)?.as_str()
     }
 
+    /// The texts of special tokens by their names, as templates see them.
+    pub fn tokens(&self) -> &Map<String, Value> {
+        &self.tokens
+    }
+
     /// The default template.
     pub fn source(&self) -> Option<&str> {
         self.templates.iter().find(|(name, _)| name == "default").map(|(_, source)| source.as_str())

@@ -320,6 +320,12 @@ impl Tokenizer {
         self.templates.token(name)
     }
 
+    /// The texts of the special tokens that have a name, such as `eos_token`, by it; `additional_special_tokens` is a
+    /// list of texts.
+    pub fn special_tokens(&self) -> &serde_json::Map<String, serde_json::Value> {
+        self.templates.tokens()
+    }
+
     /// The source of the model's default chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates.source()

@@ -22,6 +22,9 @@ use offshoot_core::input;
 
 const CONFIG: &str = "tokenizer_config.json";
 
+/// The key of the special tokens that a model adds to those with names of their own.
+const ADDITIONAL: &str = "additional_special_tokens";
+
 pub(super) fn load(folder: &Path) -> Result<Tokenizer> {
     let config = Config::read(folder)?;
     let whole = folder.join("tokenizer.json");
@@ -274,12 +277,27 @@ impl Config {
         }
     }
 
-    /// The special tokens that a chat template may name.
+    /// The special tokens that a chat template may name; of those that the model adds to the usual ones, a list.
     fn token_texts(&self) -> Map<String, Value> {
         const NAMES: [&str; 7] =
             ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
         let named = NAMES.iter().filter_map(|&name| Some((name.to_string(), self.token_text(name)?.into())));
-        named.collect()
+        let mut texts: Map<String, Value> = named.collect();
+        let additional = self.additional_tokens();
+        if !additional.is_empty() {
+            texts.insert(ADDITIONAL.to_owned(), additional.into());
+        }
+        texts
+    }
+
+    /// The texts of the tokens in `additional_special_tokens`, or, as newer files call the list,
+    /// `extra_special_tokens`.
+    fn additional_tokens(&self) -> Vec<Value> {
+        let listed = [&self.main, &self.special]
+            .into_iter()
+            .find_map(|map| [ADDITIONAL, "extra_special_tokens"].into_iter().find_map(|key| map.get(key)?.as_array()));
+        let text = |token: &Value| token.as_str().or_else(|| token.get("content")?.as_str()).map(Value::from);
+        listed.map_or(&[][..], Vec::as_slice).iter().filter_map(text).collect()
     }
 
     /// Tokens in addition to the vocabulary, by id: text and properties.

@@ -12,7 +12,7 @@ from offshoot._params import SamplingParams, _whole
 from offshoot.ray.blocks import ROW
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, slots=True)
 class OffshootConfig:
     """How ``build_processor`` runs a model.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,10 +26,10 @@ class Processor:
         self._totals: Any = None
 
     def __call__(self, dataset: ray.data.Dataset) -> ray.data.Dataset:
+        config = dataclasses.replace(self.config)  # Its fields may have been set since: they are checked again.
         check_dataset(dataset)
         if self._totals is None:
             self._totals = Totals.remote()
-        config = self.config
         if config.row is not None:
             dataset = _with_numbers(dataset, config.row)
         if self.preprocess is not None:

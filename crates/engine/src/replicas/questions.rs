@@ -47,6 +47,17 @@ impl Router {
         answer(join);
     }
 
+    /// Has all engines give up what they cache; sends whether any holds pages still.
+    pub fn evict(&mut self, reply: Sender<bool>) {
+        let asked = self.ask_each(|reply| Command::Evict { reply });
+        let join = move || {
+            let held: Vec<bool> = asked.into_iter().map(|receiver| receiver.recv().unwrap_or_default()).collect();
+            // Who asked may be gone.
+            let _ = reply.send(held.contains(&true));
+        };
+        answer(join);
+    }
+
     fn ask_each<T>(&mut self, question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
         let replicas = 0..self.replicas.len();
         let ask = |at| {

@@ -144,6 +144,28 @@ fn the_map_shows_what_is_pinned(mode: Mode) {
     assert_eq!(pinned[0].begin, prompt(1, 16));
 }
 
+fn what_is_cached_can_be_given_up(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let pin = engine.pin(prompt(1, 40)).unwrap();
+    let computed = || {
+        let before = engine.metrics().unwrap().prompt_tokens_computed;
+        let root = engine.root(prompt(2, 30)).unwrap();
+        finish(&engine, draw(root, key("item", 0), params(), length(9)));
+        engine.release(&[root]);
+        engine.metrics().unwrap().prompt_tokens_computed - before
+    };
+    assert_eq!(computed(), 30);
+    assert!(computed() < 30, "most of it is cached");
+    assert!(!engine.evict().unwrap(), "the pin is held");
+    let pages = engine.live().unwrap().pages;
+    assert_eq!((pages.cached, pages.held), (0, pages.pinned));
+    assert_eq!(computed(), 30, "anew");
+    drop(pin);
+    assert!(engine.evict().unwrap());
+    let pages = engine.live().unwrap().pages;
+    assert_eq!(pages.free, pages.total);
+}
+
 fn thousands_that_go_at_once_free_their_rows_before_the_next_step(mode: Mode) {
     const GONE: u64 = 5000;
     let (backend, decoder) = decoder(Shape::Full);
@@ -179,5 +201,6 @@ in_modes! {
     kept_branches_go_on_after_their_pages_were_taken,
     what_is_live_is_current_after_each_turn,
     the_map_shows_what_is_pinned,
+    what_is_cached_can_be_given_up,
     thousands_that_go_at_once_free_their_rows_before_the_next_step,
 }

@@ -114,6 +114,8 @@ fn pins_are_on_every_engine_and_stay_on_those_that_live() {
         while engine.live().expect("it runs").pages.held > 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        assert!(engine.evict().expect("it runs"));
+        assert!(engine.cache_map(100).expect("it runs").is_empty(), "neither engine caches anything");
         let gone = replicas::join(vec![ends_after(3), lives()]).expect("alike");
         let _pin = gone.pin(prompt(1, 50)).expect("one of them has it");
         let root = gone.root([prompt(1, 50), prompt(2, 7)].concat()).expect("a prompt");

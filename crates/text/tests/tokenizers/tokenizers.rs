@@ -241,6 +241,19 @@ fn tiny_tokenizer() -> &'static Tokenizer {
     TINY.get_or_init(|| Tokenizer::load(tiny(json!({"eos_token": "<end>"})).path()).unwrap())
 }
 
+/// As transformers' `special_tokens_map`; newer files call the list of those without a name `extra_special_tokens`.
+#[test]
+fn special_tokens_by_their_names() {
+    for list in ["additional_special_tokens", "extra_special_tokens"] {
+        let folder = tiny(json!({"eos_token": {"content": "<end>"}, list: ["ab", {"content": "c"}]}));
+        write(folder.path(), "special_tokens_map.json", &json!({"pad_token": "a", "eos_token": "b"}));
+        let tokenizer = Tokenizer::load(folder.path()).unwrap();
+        let expected = json!({"eos_token": "<end>", "pad_token": "a", "additional_special_tokens": ["ab", "c"]});
+        assert_eq!(Value::Object(tokenizer.special_tokens().clone()), expected);
+    }
+    assert_eq!(Value::Object(tiny_tokenizer().special_tokens().clone()), json!({"eos_token": "<end>"}));
+}
+
 #[test]
 fn a_tiny_vocabulary() {
     let tokenizer = tiny_tokenizer();
