@@ -927,7 +927,7 @@ fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
 #[test]
 fn one_bad_prompt_is_one_error() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let model = changed_model(folder.path(), "tokenizer.json", &replace("\"7\":", "\"seven\":"));
+    let model = changed_model(folder.path(), "tokenizer.json", replace("\"7\":", "\"seven\":"));
     let task = task_in(folder.path(), |task| {
         task["prompt"] = json!("Question: {{question}}\nAnswer:");
         task["method"] = json!({"sample": {"samples": 2}});
