@@ -30,6 +30,11 @@ pub struct Limits {
 /// candidate uses are charged, so a limit of 3 s allows 4.5 s.
 const CPU_MARGIN: u32 = 2;
 
+/// Real time that a program may take, as a multiple of what its clock allows. Only beside about so many busy programs on
+/// each core does an honest one take as long; but one that keeps a thread waiting for a core while another sleeps stops
+/// its clock, and is ended in the end.
+const REAL_TIME: u32 = 60;
+
 impl Limits {
     /// The limits of a problem that comes in this form.
     pub const fn of(form: FileForm) -> Limits {
@@ -69,6 +74,11 @@ impl Limits {
     pub fn within(self, time: Duration) -> Limits {
         Limits { cpu: time, wall: time, ..self }
     }
+}
+
+/// Real time after which a program is ended that may take `time` by its clock, whatever that says.
+pub(crate) fn most_real(time: Duration) -> Duration {
+    time.saturating_mul(REAL_TIME)
 }
 
 /// CPU time that a limit of `time` allows.

@@ -26,7 +26,8 @@ use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{Confined, How, Limit, WallLimit, calls};
-use crate::fair_clock::ClockFile;
+use crate::fair_clock::{self, ClockFile};
+use crate::limits;
 
 /// What a candidate has done that executes a program which cannot be read.
 const HIDES: &str = "a program that nobody may read";
@@ -222,7 +223,9 @@ impl CandidateWatch<'_> {
         let ended_by_us = loop {
             let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
             let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let begun = fair_clock::now();
             let _ = poll(&mut waited, LOOK_MS);
+            self.clock.slept(begun);
             let has =
                 |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
             if has(0) {
@@ -320,7 +323,9 @@ impl CandidateWatch<'_> {
             return Some(How::Limit(Limit::Memory));
         }
         self.clock.look(cpu, self.group.as_ref());
-        let hangs = order.wall == WallLimit::Own && self.clock.charged() > order.limits.wall;
+        let wall = order.limits.wall;
+        let hangs = order.wall == WallLimit::Own
+            && (self.clock.charged() > wall || self.started.elapsed() > limits::most_real(wall));
         if cpu > order.limits.most_cpu() || hangs {
             return Some(How::Limit(Limit::Time));
         }
