@@ -445,11 +445,22 @@ fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
 fn sandboxes_that_come_and_go_leave_one_another_their_groups() {
     let Some(&mode) = modes().first() else { return };
     let set_up = || Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap();
+    let alone = set_up();
+    let in_force = alone.in_force().to_string();
+    let known = groups_of(std::process::id());
+    drop(alone);
+    let next = set_up();
+    let new = groups_of(std::process::id()).into_iter().filter(|group| !known.contains(group)).count();
+    // Those of other tests' sandboxes may be among them.
+    assert!(known.is_empty() || new > 0, "the next server's groups have the names of the last one's");
+    drop(next);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..4 {
                     let sandbox = set_up();
+                    // One that cannot start a supervisor is set up anew without namespaces.
+                    assert_eq!(sandbox.in_force().to_string(), in_force);
                     let folder = sandbox.folder().unwrap();
                     for _ in 0..4 {
                         let ended = sandbox.start(confined("/bin/true", &[], folder.path())).unwrap().wait().unwrap();
