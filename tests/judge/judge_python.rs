@@ -625,7 +625,7 @@ fn a_candidate_may_use_locks_and_pools() {
     let manager = "from multiprocessing import Manager, Process, Queue\nfrom threading import Thread\n\
                    def f(xs):\n    queue = Queue()\n    with Manager() as manager:\n        \
                    shared = manager.dict()\n        \
-                   workers = [kind(target=lambda: queue.put(shared.update({ix: 2 * abs(x)}))) \
+                   workers = [kind(target=lambda ix=ix, x=x: queue.put(shared.update({ix: 2 * abs(x)}))) \
                    for ix, x in enumerate(xs) for kind in (Process, Thread)]\n        \
                    for worker in workers: worker.start(); queue.get(); worker.join()\n        \
                    return sum(shared.values())";

@@ -49,8 +49,8 @@ impl ClockFile {
         self.0.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 0)
     }
 
-    /// Says that the caller sends no more input. A pipe does not tell the supervisor: the program itself can open it for
-    /// writing, so that it never ends.
+    /// Says that the caller sends no more input. A pipe does not tell the supervisor: the program itself can open it
+    /// for writing, so that it never ends.
     pub fn end_input(&self) {
         // If memory is short, the program is not charged while its input is empty.
         let _ = self.0.write_all_at(&[1], INPUT_ENDED);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use seccompiler::SeccompCmpArgLen::Dword;
-use seccompiler::SeccompCmpOp::{Eq, Le, MaskedEq, Ne};
+use seccompiler::SeccompCmpOp::{Eq, Ge, Le, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
 
 /// System calls by name, as libc numbers them.
@@ -217,13 +217,23 @@ impl SeccompFilters {
     }
 }
 
-/// Calls that are answered as done, and are not: a process that gives up its turns waits for a core without end on a busy
-/// machine, and a socket with a larger buffer holds more than its supervisor counts.
+/// Calls that are answered as done, and are not: a process that gives up its turns waits for a core without end on a
+/// busy machine, and a socket with a larger buffer holds more than its supervisor counts.
 fn without_effect() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let argument = SeccompCondition::new;
     let own = || argument(0, Dword, Eq, 0);
-    // A lower priority, which is a number from 0; a higher one the kernel refuses.
-    let lower = vec![own()?, argument(1, Dword, Eq, 0)?, argument(2, Dword, Le, i32::MAX as u64)?];
+    // SAFETY: takes no pointers; the own process has a priority.
+    let priority = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // A lower priority is a larger number; a higher one the kernel refuses.
+    let lower = |from: i32, to: i32| {
+        let (from, to) =
+            (argument(2, Dword, Ge, u64::from(from as u32))?, argument(2, Dword, Le, u64::from(to as u32))?);
+        SeccompRule::new(vec![own()?, argument(1, Dword, Eq, 0)?, from, to])
+    };
+    let mut lowers = vec![lower(priority.max(0), i32::MAX)?];
+    if priority < 0 {
+        lowers.push(lower(priority, -1)?);
+    }
     const RESET_ON_FORK: u64 = 0x4000_0000;
     let idle = |policy: i32| {
         SeccompRule::new(vec![own()?, argument(1, Dword, MaskedEq(0xffff_ffff & !RESET_ON_FORK), policy as u64)?])
@@ -231,7 +241,7 @@ fn without_effect() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let buffer =
         vec![argument(1, Dword, Eq, libc::SOL_SOCKET as u64)?, argument(2, Dword, Eq, libc::SO_SNDBUF as u64)?];
     Ok(BTreeMap::from([
-        (libc::SYS_setpriority, vec![SeccompRule::new(lower)?]),
+        (libc::SYS_setpriority, lowers),
         (libc::SYS_sched_setscheduler, vec![idle(libc::SCHED_IDLE)?, idle(libc::SCHED_BATCH)?]),
         (libc::SYS_setsockopt, vec![SeccompRule::new(buffer)?]),
     ]))

@@ -15,8 +15,8 @@ use super::{Confined, StdinMode, StdoutMode};
 use crate::fair_clock::{self, ClockFile, ClockReading, OWN_COUNTS, ThreadCounts};
 use crate::limits::margin_of;
 
-/// A supervisor that sleeps longer between two looks, and has not waited for a core itself, was stopped: the rest is not
-/// charged. Only its sleep counts so, as a candidate can make its looks slow, by what there is to see.
+/// A supervisor that sleeps longer between two looks, and has not waited for a core itself, was stopped: the rest is
+/// not charged. Only its sleep counts so, as a candidate can make its looks slow, by what there is to see.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// The part of a supervisor's time that it may spend on measuring: an eighth.
 const LOOKING: u32 = 8;
@@ -138,8 +138,8 @@ impl DelayMeter {
         for (thread, counts, runnable) in seen {
             // A number may have passed to another thread, whose counts begin anew.
             let known = self.threads.get(&thread).filter(|known| known.counts.slices <= counts.slices);
-            // One that has not had a core yet waits for its first, since the last look or later. Who is only seen so, as
-            // short programs are, waits on average as long as if it had waited all the time between two looks.
+            // One that has not had a core yet waits for its first, since the last look or later. One that is only seen
+            // so, as short programs are, waits on average as long as if it had waited all the time between two looks.
             let waits = KnownThread { counts, runnable, ..KnownThread::default() };
             let mut known = known.copied().unwrap_or(if counts.slices == 0 { waits } else { KnownThread::default() });
             claims.push((thread, known.claim(counts, runnable, interval)));
