@@ -80,6 +80,12 @@ def links():
         os.link("one", str(number))
 
 
+def links_of_nothing():
+    os.close(os.open("one", os.O_WRONLY | os.O_CREAT))
+    for number in range(6000):
+        os.link("one", str(number))
+
+
 def attributes():
     """Data beside the data: extended attributes, long links, names of folders."""
     for number in range(6000):

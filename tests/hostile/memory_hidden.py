@@ -135,6 +135,27 @@ def sockets():
     time.sleep(100)
 
 
+def backlog():
+    """What is sent over connections that nobody accepts, and whose other end is closed, is in the kernel."""
+    for number in range(40):
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(f"server{number}")
+        server.listen(100)
+        globals()[f"server{number}"] = server
+        for _ in range(90):
+            client = socket.socket(socket.AF_UNIX)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+            client.connect(f"server{number}")
+            client.setblocking(False)
+            try:
+                while True:
+                    client.send(b"x" * 65536)
+            except BlockingIOError:
+                pass
+            client.close()
+    time.sleep(100)
+
+
 def tables():
     """A page that is read and never written is in no count, and the tables that lead to it neither."""
     size, flags = 15 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000

@@ -622,7 +622,18 @@ fn a_candidate_may_use_locks_and_pools() {
                 return sum(pool.map(g, xs)) + sum(pool.map(abs, xs))";
     let executor = "from concurrent.futures import ProcessPoolExecutor\ndef g(x): return 2 * abs(x)\n\
                     def f(xs):\n    with ProcessPoolExecutor(2) as pool:\n        return sum(pool.map(g, xs))";
-    for program in [pool, executor] {
+    let manager = "from multiprocessing import Manager, Process, Queue\nfrom threading import Thread\n\
+                   def f(xs):\n    queue = Queue()\n    with Manager() as manager:\n        \
+                   shared = manager.dict()\n        \
+                   workers = [kind(target=lambda ix=ix, x=x: queue.put(shared.update({ix: 2 * abs(x)}))) \
+                   for ix, x in enumerate(xs) for kind in (Process, Thread)]\n        \
+                   for worker in workers: worker.start(); queue.get(); worker.join()\n        \
+                   return sum(shared.values())";
+    let asynchronous = "import asyncio, socket\nasync def g(x): await asyncio.sleep(0); return 2 * abs(x)\n\
+                        async def whole(xs): return await asyncio.gather(*map(g, xs))\n\
+                        def f(xs):\n    one, other = socket.socketpair(); one.send(b'x'); other.recv(1)\n    \
+                        return sum(asyncio.run(whole(xs)))";
+    for program in [pool, executor, manager, asynchronous] {
         let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([12]))]), program);
         assert!(judgement.accepted(), "{judgement:?}");
     }

@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limits::most_real;
+
 /// The longest wait between two looks at a clock.
 const STEP: Duration = Duration::from_millis(100);
 /// The shortest one: a supervisor measures every 5 ms.
@@ -25,9 +27,13 @@ pub struct ClockReading {
     pub free: Duration,
 }
 
-/// The last reading of a program's clock, in a file that its supervisor writes and its caller reads.
+/// The last reading of a program's clock, in a file that its supervisor writes and its caller reads; behind it, whether
+/// the caller has ended the program's input.
 #[derive(Debug)]
 pub struct ClockFile(File);
+
+/// Where the file says that the input has ended: behind the three words of a reading.
+const INPUT_ENDED: u64 = 24;
 
 /// Tells a whole reading from one that is being written.
 const CHECK: u64 = 0x0ff5_4007_c10c_4a5e;
@@ -41,6 +47,17 @@ impl ClockFile {
         let [at, free] = [reading.at, reading.free].map(nanoseconds);
         let words = [at, free, at ^ free ^ CHECK];
         self.0.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 0)
+    }
+
+    /// Says that the caller sends no more input. A pipe does not tell the supervisor: the program itself can open it
+    /// for writing, so that it never ends.
+    pub fn end_input(&self) {
+        // If memory is short, the program is not charged while its input is empty.
+        let _ = self.0.write_all_at(&[1], INPUT_ENDED);
+    }
+
+    pub fn input_has_ended(&self) -> bool {
+        self.0.read_at(&mut [0], INPUT_ENDED).is_ok_and(|read| read > 0)
     }
 
     /// `None` until the program begins.
@@ -67,6 +84,14 @@ pub fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec, which outlives the call; every kernel has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// CPU time of this thread.
+pub fn own_cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec, which outlives the call; every kernel has this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -116,6 +141,8 @@ struct TurnClock {
     /// The latest reading that has been taken into account.
     last: Option<ClockReading>,
     charged: Duration,
+    /// All of its turns.
+    real: Duration,
     spare: Duration,
     /// Turns that have ended, as far as they are not before the last reading: begin and end.
     ended: Vec<(Duration, Duration)>,
@@ -126,7 +153,8 @@ struct TurnClock {
 impl TurnClock {
     fn new(file: Arc<ClockFile>) -> TurnClock {
         let last = file.read();
-        TurnClock { file, last, charged: Duration::ZERO, spare: Duration::ZERO, ended: Vec::new(), open: None }
+        let (charged, real, spare) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        TurnClock { file, last, charged, real, spare, ended: Vec::new(), open: None }
     }
 
     fn open(&mut self, now: Duration, own_wait: Duration) {
@@ -154,16 +182,36 @@ impl TurnClock {
         let within = |(begin, end): (Duration, Duration)| end.min(reading.at).saturating_sub(begin.max(last.at));
         let turns: Duration = self.ended.iter().copied().chain(open).map(within).sum();
         let free = self.spare + reading.free.saturating_sub(last.free);
+        self.real += turns;
         self.charged += turns.saturating_sub(free);
         self.spare = free.saturating_sub(turns).min(MOST_SPARE);
         self.ended.retain(|&(_, end)| end > reading.at);
     }
 
-    /// Charged so far, and all that earlier turns can be charged for when the next reading comes.
-    fn charged_at_most(&self) -> Duration {
+    /// The end of an allowance of `limit` from now on. All that earlier turns can be charged for when the next reading
+    /// comes is theirs.
+    fn allow(&self, limit: Duration) -> Allowance {
         let since = self.last.map_or(Duration::ZERO, |last| last.at);
-        self.charged + self.ended.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum::<Duration>()
+        let before: Duration = self.ended.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum();
+        Allowance {
+            charged: (self.charged + before).saturating_add(limit),
+            real: (self.real + before).saturating_add(most_real(limit)),
+        }
     }
+
+    /// What is left of an allowance; zero if it is used up.
+    fn left(&self, of: Allowance) -> Duration {
+        of.charged.saturating_sub(self.charged).min(of.real.saturating_sub(self.real))
+    }
+}
+
+/// How far a program's turns may go.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    /// By its clock.
+    charged: Duration,
+    /// In real time.
+    real: Duration,
 }
 
 /// How long a process is waited for.
@@ -178,24 +226,25 @@ pub trait Patience {
 #[derive(Debug)]
 pub struct Deadline {
     clock: TurnClock,
-    whole: Duration,
-    part: Option<Duration>,
+    whole: Allowance,
+    part: Option<Allowance>,
 }
 
 impl Deadline {
     /// All turns of the program together may take `limit`.
     pub fn new(file: Arc<ClockFile>, limit: Duration) -> Deadline {
-        Deadline { clock: TurnClock::new(file), whole: limit, part: None }
+        let clock = TurnClock::new(file);
+        Deadline { whole: clock.allow(limit), clock, part: None }
     }
 
     /// The turns from now on may take `limit`.
     pub fn begin_whole(&mut self, limit: Duration) {
-        self.whole = self.clock.charged_at_most().saturating_add(limit);
+        self.whole = self.clock.allow(limit);
     }
 
     /// The turns from now on may take `limit`, until the next part or [`Deadline::end_part`].
     pub fn begin_part(&mut self, limit: Duration) {
-        self.part = Some(self.clock.charged_at_most().saturating_add(limit));
+        self.part = Some(self.clock.allow(limit));
     }
 
     pub fn end_part(&mut self) {
@@ -203,8 +252,8 @@ impl Deadline {
     }
 
     fn left(&self) -> Option<Duration> {
-        let limit = self.part.map_or(self.whole, |part| part.min(self.whole));
-        let left = limit.saturating_sub(self.clock.charged);
+        let whole = self.clock.left(self.whole);
+        let left = self.part.map_or(whole, |part| whole.min(self.clock.left(part)));
         (!left.is_zero()).then(|| left.clamp(SHORTEST_STEP, STEP))
     }
 }
@@ -253,6 +302,10 @@ mod tests {
         assert_eq!(file.read(), Some(written));
         file.0.write_all_at(&[9], 0).unwrap();
         assert_eq!(file.read(), None, "half of another");
+        assert!(!file.input_has_ended());
+        file.end_input();
+        file.write(written).unwrap();
+        assert_eq!((file.read(), file.input_has_ended()), (Some(written), true));
     }
 
     #[test]
@@ -272,9 +325,9 @@ mod tests {
         let mut clock = clock();
         clock.open(ms(1000), ms(0));
         clock.close(ms(1900), ms(0), true);
-        assert_eq!((clock.charged, clock.charged_at_most()), (ms(0), ms(900)));
+        assert_eq!((clock.charged, clock.allow(ms(7)).charged), (ms(0), ms(907)));
         clock.settle(reading(2000, 850));
-        assert_eq!((clock.charged, clock.charged_at_most()), (ms(50), ms(50)));
+        assert_eq!((clock.charged, clock.allow(ms(7)).charged), (ms(50), ms(57)));
     }
 
     #[test]
@@ -334,6 +387,18 @@ mod tests {
         assert_eq!(deadline.left(), None);
         deadline.begin_whole(ms(1));
         assert_eq!(deadline.left(), Some(SHORTEST_STEP));
+    }
+
+    #[test]
+    fn real_time_passes_a_deadline_too_whatever_is_free() {
+        let mut deadline = Deadline { clock: clock(), ..Deadline::new(file(), ms(10)) };
+        deadline.clock.open(ms(1000), ms(0));
+        deadline.clock.settle(reading(1500, 500));
+        assert_eq!((deadline.clock.charged, deadline.left()), (ms(0), Some(ms(10))));
+        deadline.clock.settle(reading(1600, 600));
+        assert_eq!((deadline.clock.charged, deadline.left()), (ms(0), None));
+        deadline.begin_whole(Duration::MAX);
+        assert!(deadline.left().is_some());
     }
 
     #[test]

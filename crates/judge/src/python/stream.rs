@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::fair_clock::Patience;
 
+/// Who has sent so many bytes and not been read waits for its reader, as a stream holds little more.
+const MUCH: usize = 64 << 10;
+
 /// The result of reading from a stream, or why nothing can be sent.
 pub(super) enum StreamRead {
     Frame {
@@ -37,7 +40,9 @@ pub(super) fn send(
     head.extend_from_slice(short);
     for mut part in [&head[..], long] {
         while !part.is_empty() {
-            wait_until(stream, libc::POLLOUT, patience)?;
+            if wait_until(stream, libc::POLLOUT, patience)? {
+                patience.end(true);
+            }
             match stream.write(part) {
                 Ok(written) => part = &part[written..],
                 Err(error) if is_to_be_tried_again(&error) => {}
@@ -74,8 +79,13 @@ pub(super) fn receive(stream: &UnixStream, most: u64, patience: &mut dyn Patienc
 
 fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut dyn Patience) -> Result<(), StreamRead> {
     while !into.is_empty() {
-        wait_until(stream, libc::POLLIN, patience)?;
-        match stream.read(into) {
+        let waited = wait_until(stream, libc::POLLIN, patience)?;
+        let read = stream.read(into);
+        if waited {
+            // It goes on while this thread comes late, unless it has said all or cannot say more.
+            patience.end(read.as_ref().is_ok_and(|&read| read == into.len() || read >= MUCH));
+        }
+        match read {
             Ok(0) => return Err(StreamRead::End),
             Ok(read) => into = &mut into[read..],
             Err(error) if is_to_be_tried_again(&error) => {}
@@ -85,18 +95,19 @@ fn fill(mut stream: &UnixStream, mut into: &mut [u8], patience: &mut dyn Patienc
     Ok(())
 }
 
-/// Waits until the stream can be read or written. What is there when the time is over is still taken: this thread may
-/// come late.
-fn wait_until(stream: &UnixStream, event: libc::c_short, patience: &mut dyn Patience) -> Result<(), StreamRead> {
-    while !is_ready(stream, event, Duration::ZERO) {
-        let left = patience.begin().ok_or(StreamRead::TimeOut)?;
-        let moved = is_ready(stream, event, left);
-        patience.end(moved);
-        if moved {
-            break;
-        }
+/// Waits until the stream can be read or written. Returns whether it had to, and then `patience` is still to end. What
+/// is there when the time is over is still taken: this thread may come late.
+fn wait_until(stream: &UnixStream, event: libc::c_short, patience: &mut dyn Patience) -> Result<bool, StreamRead> {
+    if is_ready(stream, event, Duration::ZERO) {
+        return Ok(false);
     }
-    Ok(())
+    loop {
+        let left = patience.begin().ok_or(StreamRead::TimeOut)?;
+        if is_ready(stream, event, left) {
+            return Ok(true);
+        }
+        patience.end(false);
+    }
 }
 
 /// Whether the stream can be read or written, or has ended, within `wait`.
@@ -109,4 +120,38 @@ fn is_ready(stream: &UnixStream, event: libc::c_short, wait: Duration) -> bool {
 
 fn is_to_be_tried_again(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other side sends one byte more whenever it is waited for.
+    struct Trickle {
+        other: UnixStream,
+        rest: Vec<u8>,
+        moved: Vec<bool>,
+    }
+
+    impl Patience for Trickle {
+        fn begin(&mut self) -> Option<Duration> {
+            self.other.write_all(&[self.rest.remove(0)]).unwrap();
+            Some(Duration::from_millis(1))
+        }
+
+        fn end(&mut self, moved: bool) {
+            self.moved.push(moved);
+        }
+    }
+
+    #[test]
+    fn who_sends_byte_by_byte_has_its_turn_until_the_last() {
+        let (ours, other) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut trickle = Trickle { other, rest: b"\x04\0\0\0Rabc".to_vec(), moved: Vec::new() };
+        assert!(
+            matches!(receive(&ours, 3, &mut trickle), StreamRead::Frame { kind: b'R', payload } if payload == b"abc")
+        );
+        assert_eq!(trickle.moved, [false, false, false, false, true, false, false, true]);
+    }
 }

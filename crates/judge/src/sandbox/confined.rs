@@ -162,7 +162,14 @@ pub enum Limit {
     Time,
     Memory,
     Output,
+    /// [`MOST_FILES`], or folders nested deeper than [`DEEPEST`].
+    Files,
 }
+
+/// Files, folders and links that a candidate may have at once.
+pub(crate) const MOST_FILES: u64 = 4096;
+/// How deep its folders may be nested where they are measured, or copied back.
+pub(crate) const DEEPEST: usize = 64;
 
 impl Limit {
     /// That this one of `limits` is exceeded, in words.
@@ -175,6 +182,9 @@ impl Limit {
             }
             Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
             Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
+            Limit::Files => {
+                format!("it makes more than {MOST_FILES} files, folders and links, or nests {DEEPEST} folders")
+            }
         }
     }
 }
@@ -184,7 +194,7 @@ impl From<Limit> for Verdict {
         match limit {
             Limit::Time => Verdict::TimeLimit,
             Limit::Memory => Verdict::MemoryLimit,
-            Limit::Output => Verdict::OutputLimit,
+            Limit::Output | Limit::Files => Verdict::OutputLimit,
         }
     }
 }

@@ -5,7 +5,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -438,6 +440,38 @@ fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
     }
 }
 
+/// A caller clears up behind one of its servers while it starts the next, and another judges.
+#[test]
+fn sandboxes_that_come_and_go_leave_one_another_their_groups() {
+    let Some(&mode) = modes().first() else { return };
+    let set_up = || Sandbox::set_up(&SandboxSetup { groups: mode.groups, ..setup(mode.namespaces) }).unwrap();
+    let alone = set_up();
+    let in_force = alone.in_force().to_string();
+    let known = groups_of(std::process::id());
+    drop(alone);
+    let next = set_up();
+    let new = groups_of(std::process::id()).into_iter().filter(|group| !known.contains(group)).count();
+    // Those of other tests' sandboxes may be among them.
+    assert!(known.is_empty() || new > 0, "the next server's groups have the names of the last one's");
+    drop(next);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    let sandbox = set_up();
+                    // One that cannot start a supervisor is set up anew without namespaces.
+                    assert_eq!(sandbox.in_force().to_string(), in_force);
+                    let folder = sandbox.folder().unwrap();
+                    for _ in 0..4 {
+                        let ended = sandbox.start(confined("/bin/true", &[], folder.path())).unwrap().wait().unwrap();
+                        assert_eq!(ended.how, How::Exit(0));
+                    }
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn when_all_are_killed_the_next_sandbox_clears_up() {
     Caller::live();
@@ -503,6 +537,18 @@ fn hidden_memory_counts() {
     }
 }
 
+/// Only where a candidate may have sockets.
+#[test]
+fn what_unaccepted_connections_hold_counts() {
+    for &mode in all_modes().iter().filter(|mode| mode.namespaces) {
+        let limits = LIMITS.within(Duration::from_secs(20));
+        let Some(after) = hostile(mode, "memory_hidden.py", limits, &["backlog"]) else { return };
+        let said = String::from_utf8_lossy(&after.ended.stderr);
+        let has_namespaces = !said.contains("PermissionError");
+        assert!(!has_namespaces || after.ended.how == How::Limit(Limit::Memory), "{mode:?}: {:?}", after.ended);
+    }
+}
+
 /// CPU time that is in no process's count of itself or its children.
 #[test]
 fn hidden_time_counts() {
@@ -544,11 +590,19 @@ fn hidden_files_count() {
                 };
             let found = match &after.ended.how {
                 How::Sandbox(what) => how == "behind_a_closed_program" && what.contains("nobody may read"),
+                How::Limit(Limit::Files) => ["beyond_the_longest_path", "links", "attributes"].contains(&how),
                 other => *other == How::Limit(Limit::Output),
             };
             assert!(refused || found, "{how}, {mode:?}: {:?}", after.ended);
         }
     }
+}
+
+/// It writes nothing.
+#[test]
+fn a_farm_of_links_is_told_its_own_limit() {
+    let limits = Limits { output_bytes: 64 << 20, ..LIMITS };
+    ends("files_hidden.py", limits, &["links_of_nothing"], Limit::Files);
 }
 
 #[test]
@@ -592,6 +646,10 @@ fn how_a_program_ends_does_not_depend_on_the_machines_load() {
     let both = "import threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=(0.01,)).start()\n\
                 while time.process_time() < 0.5: pass";
     let copies = "import sys\nsys.stdout.write(str(len(sys.stdin.read())))";
+    // It keeps its own input from ending, so that a pipe shows an empty input for which it could wait.
+    let holds_its_input = "import os, time\nown, left = os.open('/dev/stdin', os.O_WRONLY), 8 << 20\n\
+                           while left: left -= len(os.read(0, left))\ntime.sleep(3)";
+    let many_programs = "import os\nfor _ in range(60): os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)";
     let cases = [
         (works, How::Exit(0)),
         (both, How::Exit(0)),
@@ -600,6 +658,8 @@ fn how_a_program_ends_does_not_depend_on_the_machines_load() {
         ("import time\ntime.sleep(3)", How::Limit(Limit::Time)),
         ("import time\nwhile True: time.sleep(0.001)", How::Limit(Limit::Time)),
         ("while True: pass", How::Limit(Limit::Time)),
+        (holds_its_input, How::Limit(Limit::Time)),
+        (many_programs, How::Exit(0)),
     ];
     let input = vec![b'x'; 8 << 20];
     let ended = |mode: Mode, script: &str| {
@@ -620,6 +680,47 @@ fn how_a_program_ends_does_not_depend_on_the_machines_load() {
             let ended = ended(mode, script);
             assert_eq!(ended.how, *how, "{mode:?}, {script}: {ended:?}");
         }
+    }
+}
+
+/// Of two that wait for a core, the one with the lower priority waits longer, and is not charged for it.
+#[test]
+fn a_program_cannot_give_up_its_turns() {
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
+    let script = "import os\nbefore = os.nice(0)\nos.nice(7)\nos.setpriority(os.PRIO_PROCESS, 0, 19)\n\
+                  for policy in (os.SCHED_IDLE, os.SCHED_BATCH):\n    \
+                  os.sched_setscheduler(0, policy, os.sched_param(0))\n\
+                  print(os.getpriority(os.PRIO_PROCESS, 0) - before, os.sched_getscheduler(0) == os.SCHED_OTHER)";
+    for &mode in modes() {
+        let folder = sandbox(mode).folder().unwrap();
+        let what =
+            Confined { readable: vec![prefix.clone()], ..confined(interpreter, &["-I", "-c", script], folder.path()) };
+        let ended = sandbox(mode).start(what).unwrap().wait().unwrap();
+        assert_eq!((ended.how.clone(), String::from_utf8_lossy(&ended.stdout).as_ref()), (How::Exit(0), "0 True\n"));
+    }
+}
+
+/// A program whose clock stands still, here because its input never comes, is ended all the same.
+#[test]
+fn real_time_ends_a_program_whose_clock_stands_still() {
+    for &mode in modes() {
+        let folder = sandbox(mode).folder().unwrap();
+        let nonce = format!("waits-{}-{}", mode.namespaces, std::process::id());
+        let waits = Confined {
+            stdin: StdinMode::Pipe,
+            environment: vec![("OFFSHOOT_NONCE".into(), nonce.clone())],
+            limits: Limits { wall: Duration::from_millis(30), ..LIMITS },
+            ..confined("/bin/cat", &[], folder.path())
+        };
+        let mut running = sandbox(mode).start(waits).unwrap();
+        running.write_stdin(b"not all").unwrap();
+        while running.take_stdout().is_empty() && carrying(&nonce).is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        while !carrying(&nonce).is_empty() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(running.wait().unwrap().how, How::Limit(Limit::Time), "{mode:?}");
     }
 }
 
@@ -653,19 +754,38 @@ fn python_can_share_memory_locks_and_pools_where_there_are_namespaces() {
     for &mode in modes() {
         let has_own = mode.namespaces && sandbox(FULL).in_force().to_string().contains("a /dev/shm of its own");
         let folder = sandbox(mode).folder().unwrap();
-        let script = "from multiprocessing import Lock, Pool, shared_memory\n\
+        let script = "from multiprocessing import Lock, Manager, Pool, Process, Queue, shared_memory\n\
                       with Lock(), Pool(2) as pool: print(sum(pool.map(abs, range(-9, 0))))\n\
                       memory = shared_memory.SharedMemory(create=True, size=4096)\n\
                       memory.buf[0] = 7\n\
                       again = shared_memory.SharedMemory(memory.name)\n\
                       print(again.buf[0])\n\
-                      memory.unlink()\n";
+                      memory.unlink()\n\
+                      queue = Queue()\n\
+                      with Manager() as manager:\n    \
+                          shared = manager.dict(a=1)\n    \
+                          both = lambda: (shared.update(b=2), queue.put(3))\n    \
+                          child = Process(target=both); child.start()\n    \
+                          print(queue.get(), child.join(), dict(shared))\n\
+                      import asyncio, socket\n\
+                      from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor\n\
+                      for Executor in ProcessPoolExecutor, ThreadPoolExecutor:\n    \
+                          with Executor(2) as pool: print(list(pool.map(abs, [-1, -2])))\n\
+                      async def served():\n    \
+                          async def echo(reader, writer): writer.write(await reader.read(4)); writer.close()\n    \
+                          async with await asyncio.start_unix_server(echo, 'own'):\n        \
+                              reader, writer = await asyncio.open_unix_connection('own')\n        \
+                              writer.write(b'echo'); print((await reader.read()).decode()); writer.close()\n\
+                      asyncio.run(served())\n";
         let what =
             Confined { readable: vec![prefix.clone()], ..confined(interpreter, &["-I", "-c", script], folder.path()) };
         let ended = sandbox(mode).start(what).unwrap().wait().unwrap();
         let said = String::from_utf8_lossy(&ended.stdout).into_owned();
         match has_own {
-            true => assert_eq!((ended.how.clone(), said.as_str()), (How::Exit(0), "45\n7\n"), "{ended:?}"),
+            true => {
+                let expected = "45\n7\n3 None {'a': 1, 'b': 2}\n[1, 2]\n[1, 2]\necho\n";
+                assert_eq!((ended.how.clone(), said.as_str()), (How::Exit(0), expected), "{ended:?}");
+            }
             false => assert_eq!((ended.how, said.as_str()), (How::Exit(1), ""), "a lock needs a /dev/shm"),
         }
     }
@@ -681,6 +801,53 @@ fn nothing_outside_is_read_or_written() {
 #[test]
 fn there_is_no_network() {
     is_refused("sockets.py");
+}
+
+/// Neither the machine's sockets nor those of another candidate of the same server, by path or by abstract name; and no
+/// sockets at all without a network of one's own.
+#[test]
+fn sockets_of_others_are_out_of_reach() {
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
+    let outside = tempfile::tempdir().unwrap();
+    fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let path = outside.path().join("socket");
+    let name = format!("offshoot-outside-{}", std::process::id());
+    let _listeners = [
+        UnixListener::bind(&path).unwrap(),
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap(),
+    ];
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    let listens = "import socket, sys, time\nopened = []\n\
+                   for name in ('own', '\\0offshoot-candidate'):\n    \
+                   opened.append(socket.socket(socket.AF_UNIX))\n    opened[-1].bind(name)\n    \
+                   opened[-1].listen()\nprint(flush=True)\ntime.sleep(100)";
+    let connects = "import socket, sys\nfor name in sys.argv[1:]:\n    try:\n        \
+                    socket.socket(socket.AF_UNIX).connect(name.replace('@', '\\0'))\n        print('ESCAPED')\n    \
+                    except OSError: print('refused')";
+    for &mode in modes() {
+        let (folder, others) = (sandbox(mode).folder().unwrap(), sandbox(mode).folder().unwrap());
+        let python = |script: &str, arguments: &[&str], folder: &Path| {
+            let all = [&["-I", "-c", script], arguments].concat();
+            let what = Confined { readable: vec![prefix.clone()], ..confined(interpreter, &all, folder) };
+            sandbox(mode).start(what).unwrap()
+        };
+        let mut listening = python(listens, &[], others.path());
+        if sandbox(mode).in_force().to_string().contains("but among its own processes") {
+            while listening.take_stdout().is_empty() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let names = [
+            path.display().to_string(),
+            format!("@{name}"),
+            others.path().join("own").display().to_string(),
+            "@offshoot-candidate".into(),
+        ];
+        let ended = python(connects, &names.each_ref().map(String::as_str), folder.path()).wait().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "refused\n".repeat(names.len()), "{mode:?}: {ended:?}");
+        listening.kill();
+        listening.wait().unwrap();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use seccompiler::SeccompCmpArgLen::Dword;
-use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
+use seccompiler::SeccompCmpOp::{Eq, Ge, Le, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
 
 /// System calls by name, as libc numbers them.
@@ -33,13 +33,17 @@ const HOSTILE_HERE: SystemCalls = calls![SYS_iopl SYS_ioperm SYS_kexec_file_load
 #[cfg(not(target_arch = "x86_64"))]
 const HOSTILE_HERE: SystemCalls = &[];
 
-/// The network, and calls whose effects outlive the process or reach other processes.
+/// Calls whose effects outlive the process or reach other processes.
 const REFUSED: SystemCalls = calls![
-    SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp
-    SYS_listen SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget
-    SYS_msgrcv SYS_msgsnd SYS_process_madvise SYS_process_mrelease SYS_semctl SYS_semget SYS_semop SYS_semtimedop
-    SYS_shmat SYS_shmctl SYS_shmget SYS_socket SYS_syslog SYS_vmsplice
+    SYS_fanotify_mark SYS_inotify_add_watch SYS_ioprio_set SYS_kcmp SYS_lookup_dcookie SYS_migrate_pages SYS_move_pages
+    SYS_mq_open SYS_mq_unlink SYS_msgctl SYS_msgget SYS_msgrcv SYS_msgsnd SYS_process_madvise SYS_process_mrelease
+    SYS_sched_setattr SYS_semctl SYS_semget SYS_semop SYS_semtimedop SYS_shmat SYS_shmctl SYS_shmget SYS_syslog
+    SYS_vmsplice
 ];
+
+/// The network. A candidate with a network of its own may make sockets of the kind AF_UNIX, with which its processes
+/// reach one another.
+const NETWORK: SystemCalls = calls![SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_listen SYS_socket];
 
 /// Reported as missing, as on an older kernel, for which libraries have a fallback: `clone3` hides its flags from
 /// filters, a memory file hides its size from the supervisor, io_uring bypasses filters, and all programs of a machine
@@ -85,6 +89,13 @@ pub(super) enum FileBound {
     Measured,
 }
 
+/// Whether each candidate has a network of its own, an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CandidateNetwork {
+    Own,
+    Machine,
+}
+
 /// The filters, compiled.
 #[derive(Debug)]
 pub(super) struct SeccompFilters {
@@ -96,21 +107,32 @@ pub(super) struct SeccompFilters {
 }
 
 impl SeccompFilters {
-    pub fn new(user: CandidateUser, files: FileBound) -> Result<SeccompFilters, BackendError> {
+    pub fn new(
+        user: CandidateUser,
+        files: FileBound,
+        network: CandidateNetwork,
+    ) -> Result<SeccompFilters, BackendError> {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = always(REFUSED);
         let only = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
         let argument = SeccompCondition::new;
-        // A pair of connected streams or sequences of packets (with which Rust's library starts programs) reaches no
-        // other process; a datagram socket could address any process.
+        // Streams and sequences of packets, whose other end is fixed once; a datagram goes wherever it is addressed.
         const KIND: u64 = 0xf;
-        refused.insert(
-            libc::SYS_socketpair,
-            vec![
+        let but_connected = || -> Result<Vec<SeccompRule>, BackendError> {
+            Ok(vec![
                 only(vec![argument(0, Dword, Ne, libc::AF_UNIX as u64)?])?,
                 only(vec![argument(1, Dword, MaskedEq(KIND), libc::SOCK_DGRAM as u64)?])?,
                 only(vec![argument(1, Dword, MaskedEq(KIND), libc::SOCK_RAW as u64)?])?,
-            ],
-        );
+            ])
+        };
+        // A pair reaches no other process; Rust's library starts programs with one.
+        refused.insert(libc::SYS_socketpair, but_connected()?);
+        match network {
+            CandidateNetwork::Own => refused.insert(libc::SYS_socket, but_connected()?),
+            CandidateNetwork::Machine => {
+                refused.extend(always(NETWORK));
+                None
+            }
+        };
         let typed = |call: u64| only(vec![argument(1, Dword, Eq, call)?]);
         const TIOCLINUX: u64 = 0x541c;
         refused.insert(libc::SYS_ioctl, vec![typed(libc::TIOCSTI)?, typed(TIOCLINUX)?]);
@@ -140,14 +162,10 @@ impl SeccompFilters {
             refusing.push(compiled(always(ALLOCATION), SeccompAction::Errno(libc::EOPNOTSUPP as u32))?);
             messages = Some(compiled(always(MESSAGES), refuse.clone())?);
         }
-        for call in [
-            libc::SYS_sched_setaffinity,
-            libc::SYS_sched_setattr,
-            libc::SYS_sched_setparam,
-            libc::SYS_sched_setscheduler,
-        ] {
+        for call in [libc::SYS_sched_setaffinity, libc::SYS_sched_setparam, libc::SYS_sched_setscheduler] {
             refused.insert(call, vec![another()?]);
         }
+        refusing.push(compiled(without_effect()?, SeccompAction::Errno(0))?);
         let mut hostile = always(HOSTILE);
         hostile.extend(always(HOSTILE_HERE));
         let namespaces = [
@@ -197,6 +215,36 @@ impl SeccompFilters {
     pub fn refuse_messages(&self) -> io::Result<()> {
         self.messages.as_ref().map_or(Ok(()), |filter| set(filter, 0).map(drop))
     }
+}
+
+/// Calls that are answered as done, and are not: a process that gives up its turns waits for a core without end on a
+/// busy machine, and a socket with a larger buffer holds more than its supervisor counts.
+fn without_effect() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let argument = SeccompCondition::new;
+    let own = || argument(0, Dword, Eq, 0);
+    // SAFETY: takes no pointers; the own process has a priority.
+    let priority = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // A lower priority is a larger number; a higher one the kernel refuses.
+    let lower = |from: i32, to: i32| {
+        let (from, to) =
+            (argument(2, Dword, Ge, u64::from(from as u32))?, argument(2, Dword, Le, u64::from(to as u32))?);
+        SeccompRule::new(vec![own()?, argument(1, Dword, Eq, 0)?, from, to])
+    };
+    let mut lowers = vec![lower(priority.max(0), i32::MAX)?];
+    if priority < 0 {
+        lowers.push(lower(priority, -1)?);
+    }
+    const RESET_ON_FORK: u64 = 0x4000_0000;
+    let idle = |policy: i32| {
+        SeccompRule::new(vec![own()?, argument(1, Dword, MaskedEq(0xffff_ffff & !RESET_ON_FORK), policy as u64)?])
+    };
+    let buffer =
+        vec![argument(1, Dword, Eq, libc::SOL_SOCKET as u64)?, argument(2, Dword, Eq, libc::SO_SNDBUF as u64)?];
+    Ok(BTreeMap::from([
+        (libc::SYS_setpriority, lowers),
+        (libc::SYS_sched_setscheduler, vec![idle(libc::SCHED_IDLE)?, idle(libc::SCHED_BATCH)?]),
+        (libc::SYS_setsockopt, vec![SeccompRule::new(buffer)?]),
+    ]))
 }
 
 /// Lets this process send signals only to itself and its group, for kernels with a Landlock that does not scope

@@ -7,7 +7,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 
-use super::calls::{CandidateUser, FileBound, SeccompFilters};
+use super::calls::{CandidateNetwork, CandidateUser, FileBound, SeccompFilters};
 use super::delays::DelaySource;
 use super::files::{self, CommonRules};
 use super::groups::GroupFacts;
@@ -71,9 +71,15 @@ impl Confinement {
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
         let user = if identity == Identity::Caller { CandidateUser::Shared } else { CandidateUser::Own };
-        let files = if namespaced { FileBound::Kernel } else { FileBound::Measured };
-        let (filters, seccomp) = match filters(user, files) {
-            Ok(filters) => (Some(filters), Ok("no sockets, tracing, mounts, namespaces, io_uring, keys".to_string())),
+        let (files, network, sockets) = match namespaced {
+            true => (FileBound::Kernel, CandidateNetwork::Own, "sockets but among its own processes"),
+            false => (FileBound::Measured, CandidateNetwork::Machine, "sockets"),
+        };
+        let filters = usable_filters().and_then(|()| {
+            SeccompFilters::new(user, files, network).map_err(|why| format!("its filter does not compile: {why}"))
+        });
+        let (filters, seccomp) = match filters {
+            Ok(filters) => (Some(filters), Ok(format!("no {sockets}, tracing, mounts, namespaces, io_uring, keys"))),
             Err(why) => (None, Err(why)),
         };
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
@@ -153,7 +159,8 @@ fn enter_namespaces() -> io::Result<String> {
     Ok(format!("{user}mount, pid, net, ipc, uts; a root and a /dev/shm of its own"))
 }
 
-fn filters(user: CandidateUser, files: FileBound) -> Result<SeccompFilters, String> {
+/// Whether the kernel has filters of system calls, or why not.
+fn usable_filters() -> Result<(), String> {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
     const GET_ACTION_AVAIL: libc::c_ulong = 2;
     // SAFETY: the kernel reads one number through the pointer, which outlives the call.
@@ -161,5 +168,5 @@ fn filters(user: CandidateUser, files: FileBound) -> Result<SeccompFilters, Stri
     if known < 0 {
         return Err(format!("the kernel has no seccomp filters ({})", io::Error::last_os_error()));
     }
-    SeccompFilters::new(user, files).map_err(|why| format!("its filter does not compile: {why}"))
+    Ok(())
 }

@@ -15,9 +15,9 @@ use super::{Confined, StdinMode, StdoutMode};
 use crate::fair_clock::{self, ClockFile, ClockReading, OWN_COUNTS, ThreadCounts};
 use crate::limits::margin_of;
 
-/// A supervisor that sees more real time pass between two looks, and has not waited for a core itself, was stopped: the
-/// rest is not charged.
-const LONGEST_LOOK: Duration = Duration::from_millis(200);
+/// A supervisor that sleeps longer between two looks, and has not waited for a core itself, was stopped: the rest is
+/// not charged. Only its sleep counts so, as a candidate can make its looks slow, by what there is to see.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// The part of a supervisor's time that it may spend on measuring: an eighth.
 const LOOKING: u32 = 8;
 
@@ -138,7 +138,10 @@ impl DelayMeter {
         for (thread, counts, runnable) in seen {
             // A number may have passed to another thread, whose counts begin anew.
             let known = self.threads.get(&thread).filter(|known| known.counts.slices <= counts.slices);
-            let mut known = known.copied().unwrap_or_default();
+            // One that has not had a core yet waits for its first, since the last look or later. One that is only seen
+            // so, as short programs are, waits on average as long as if it had waited all the time between two looks.
+            let waits = KnownThread { counts, runnable, ..KnownThread::default() };
+            let mut known = known.copied().unwrap_or(if counts.slices == 0 { waits } else { KnownThread::default() });
             claims.push((thread, known.claim(counts, runnable, interval)));
             now.insert(thread, known);
         }
@@ -153,9 +156,10 @@ impl DelayMeter {
     }
 }
 
-/// Our ends of a candidate's pipes: whether it waits for the judge, which may itself wait for a core.
+/// The candidate's ends of its pipes: whether it waits for the judge, which may itself wait for a core.
 #[derive(Debug)]
 pub(super) struct JudgePipes {
+    /// `None` when the judge has ended it.
     input: Option<OwnedFd>,
     outputs: Vec<OwnedFd>,
 }
@@ -170,8 +174,11 @@ impl JudgePipes {
         }
     }
 
-    /// Whether its input is empty and has not ended, or an output is full.
-    fn keep_it_waiting(&self) -> bool {
+    /// Whether its input is empty and the judge has not ended it, or an output is full.
+    fn keep_it_waiting(&mut self, clock: &ClockFile) -> bool {
+        if self.input.is_some() && clock.input_has_ended() {
+            self.input = None;
+        }
         let state = |fd: &OwnedFd, wanted: PollFlags| {
             let mut polled = [PollFd::new(fd.as_fd(), wanted)];
             let asked = poll(&mut polled, PollTimeout::ZERO).is_ok();
@@ -191,13 +198,15 @@ pub(super) struct CandidateClock {
     kept_waiting: bool,
     started: Duration,
     looked: Duration,
-    /// How long the last look took.
+    /// CPU time of the last look.
     cost: Duration,
     /// Time that the candidate was kept waiting, by the machine or the judge.
     waited: Duration,
     free: Duration,
     own: Option<File>,
     own_wait: Duration,
+    /// Time since the last look in which this process can only have been stopped, with the machine or by somebody.
+    stopped: Duration,
 }
 
 impl CandidateClock {
@@ -205,7 +214,7 @@ impl CandidateClock {
         file: ClockFile,
         scope: ProcessScope,
         source: Option<DelaySource>,
-        pipes: JudgePipes,
+        mut pipes: JudgePipes,
         group: Option<&Group>,
     ) -> CandidateClock {
         let delays = DelayMeter::new(scope, source, group);
@@ -213,7 +222,7 @@ impl CandidateClock {
         let own_wait = own.as_ref().and_then(ThreadCounts::of).unwrap_or_default().waited;
         let started = fair_clock::now();
         let clock = CandidateClock {
-            kept_waiting: pipes.keep_it_waiting(),
+            kept_waiting: pipes.keep_it_waiting(&file),
             file,
             delays,
             pipes,
@@ -224,6 +233,7 @@ impl CandidateClock {
             free: Duration::ZERO,
             own,
             own_wait,
+            stopped: Duration::ZERO,
         };
         clock.publish();
         clock
@@ -236,29 +246,27 @@ impl CandidateClock {
         if interval < self.cost * LOOKING {
             return;
         }
-        let keeps = self.pipes.keep_it_waiting();
+        let begun = fair_clock::own_cpu();
+        let keeps = self.pipes.keep_it_waiting(&self.file);
         // Half of an interval at one end of which the candidate waits for the judge.
         let for_judge = interval / 2 * (u32::from(keeps) + u32::from(self.kept_waiting));
         self.kept_waiting = keeps;
         let for_core = self.delays.waited(group, interval);
-        let stopped = self.stopped(interval);
+        let stopped = std::mem::take(&mut self.stopped).min(interval);
         self.waited += for_core.max(for_judge).max(stopped);
         self.looked = now;
         let elapsed = now - self.started;
         self.free = (self.waited + margin_of(cpu.min(elapsed))).min(elapsed);
         self.publish();
-        self.cost = fair_clock::now() - now;
+        self.cost = fair_clock::own_cpu().saturating_sub(begun);
     }
 
-    /// Time of the interval in which this process can only have been stopped, with the machine or by somebody.
-    fn stopped(&mut self, interval: Duration) -> Duration {
-        if interval <= LONGEST_LOOK {
-            return Duration::ZERO;
-        }
+    /// Notes that this process has slept since `begun`, until its next look.
+    pub fn slept(&mut self, begun: Duration) {
         let own_wait = self.own.as_ref().and_then(ThreadCounts::of).unwrap_or_default().waited;
         let waited = own_wait.saturating_sub(self.own_wait);
         self.own_wait = own_wait;
-        interval.saturating_sub(LONGEST_LOOK + waited)
+        self.stopped += fair_clock::now().saturating_sub(begun + LONGEST_SLEEP + waited);
     }
 
     /// What is charged for the time from the start to the last look.
@@ -330,6 +338,15 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_only_seen_waiting_for_its_first_core_is_given_that_time() {
+        let mut meter = meter();
+        let programs: Duration = (0..10).map(|number| meter.given(vec![(number, counts(0, 0, 0), true)], LOOK)).sum();
+        assert_eq!(programs, ms(50));
+        assert_eq!(given(&[(counts(0, 0, 0), true), (counts(1, 4, 1), true), (counts(2, 9, 2), true)]), ms(9));
+        assert_eq!(given(&[(counts(0, 0, 0), false)]), ms(0));
+    }
+
+    #[test]
     fn a_number_that_passes_to_another_thread_is_known_anew() {
         let mut meter = meter();
         assert_eq!(meter.given(vec![(7, counts(9, 4, 30), false)], LOOK), ms(4));
@@ -341,5 +358,20 @@ mod tests {
         let mut meter = DelayMeter { source: None, ..meter() };
         assert_eq!(meter.waited(None, LOOK), ms(0));
         assert!(DelaySource::in_words(None).unwrap_err().contains("counts in full"));
+    }
+
+    #[test]
+    fn a_supervisor_that_is_long_about_its_looks_was_not_stopped() {
+        let scope = ProcessScope { among: Among::Descendants, identity: Identity::Caller };
+        let file = || ClockFile::new(tempfile::tempfile().expect("a temporary file"));
+        let pipes = || JudgePipes { input: None, outputs: Vec::new() };
+        let mut clock = CandidateClock::start(file(), scope, None, pipes(), None);
+        std::thread::sleep(LONGEST_SLEEP + ms(50));
+        clock.look(ms(0), None);
+        assert_eq!(clock.charged(), clock.looked - clock.started);
+        let mut clock = CandidateClock::start(file(), scope, None, pipes(), None);
+        clock.slept(clock.started.saturating_sub(LONGEST_SLEEP + ms(3_600_000)));
+        clock.look(ms(0), None);
+        assert_eq!(clock.charged(), ms(0));
     }
 }

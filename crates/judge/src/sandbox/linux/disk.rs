@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
-use super::Confined;
 use super::processes::ProcessScope;
 use super::root::OwnFiles;
 use super::tree::{self, CopyError, Unbounded};
+use super::{Confined, Limit};
 
 /// The files of a running candidate.
 pub(super) enum CandidateFiles {
@@ -41,24 +41,27 @@ impl CandidateFiles {
         })
     }
 
-    /// Whether they exceed the limit. Measures them only so often that it takes little of the time.
-    pub fn exceed_now(&mut self, order: &Confined, seen: ProcessScope) -> bool {
+    /// Which limit they exceed, if one. Measures them only so often that it takes little of the time.
+    pub fn exceeded_now(&mut self, order: &Confined, seen: ProcessScope) -> Option<Limit> {
         match self {
-            CandidateFiles::Measured(files) if files.measured.elapsed() < files.took * SHARE => false,
-            _ => self.exceed(order, seen),
+            CandidateFiles::Measured(files) if files.measured.elapsed() < files.took * SHARE => None,
+            _ => self.exceeded(order, seen),
         }
     }
 
-    /// Whether they exceed the limit.
-    pub fn exceed(&mut self, order: &Confined, seen: ProcessScope) -> bool {
+    /// Which limit they exceed, if one.
+    pub fn exceeded(&mut self, order: &Confined, seen: ProcessScope) -> Option<Limit> {
         match self {
-            CandidateFiles::Own(files) => files.full(),
+            CandidateFiles::Own(files) => files.exceeded(),
             CandidateFiles::Measured(files) => {
                 let begun = Instant::now();
-                let exceed = files.bytes(order, seen).is_none_or(|bytes| bytes > order.limits.output_bytes);
+                let exceeded = match files.bytes(order, seen) {
+                    Ok(bytes) => (bytes > order.limits.output_bytes).then_some(Limit::Output),
+                    Err(Unbounded) => Some(Limit::Files),
+                };
                 files.measured = Instant::now();
                 files.took = begun.elapsed();
-                exceed
+                exceeded
             }
         }
     }
@@ -83,16 +86,12 @@ impl CandidateFiles {
 }
 
 impl MeasuredFiles {
-    /// `None` if there are too many to measure.
-    fn bytes(&mut self, order: &Confined, seen: ProcessScope) -> Option<u64> {
+    fn bytes(&mut self, order: &Confined, seen: ProcessScope) -> Result<u64, Unbounded> {
         let known = &mut self.known;
         let note = |inode, bytes| {
             known.insert(inode, bytes);
         };
-        let in_folder = match tree::measure(&order.folder, note) {
-            Ok(size) => size.bytes,
-            Err(Unbounded) => return None,
-        };
-        Some(in_folder.saturating_add(seen.unlinked_bytes(known, order.limits.output_bytes.saturating_add(1))))
+        let in_folder = tree::measure(&order.folder, note)?.bytes;
+        Ok(in_folder.saturating_add(seen.unlinked_bytes(known, order.limits.output_bytes.saturating_add(1))))
     }
 }

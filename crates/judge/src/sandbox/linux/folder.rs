@@ -105,7 +105,7 @@ fn locked(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-fn random() -> Result<u64> {
+pub(super) fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     let source = Path::new("/dev/urandom");
     File::open(source)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use super::folder::{PREFIX, remove_unused};
+use super::folder::{PREFIX, random, remove_unused};
 
 /// Where the kernel's control groups and this process's places among them are listed.
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -105,7 +105,7 @@ impl Groups {
             let Some(Hierarchy { version, top, .. }) = hierarchy else { return Ok(None) };
             let folder = top.join(number.to_string());
             match fs::create_dir(&folder) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(named("create", &folder)(error)),
                 _ => Ok(Some((*version, folder))),
             }
         };
@@ -227,10 +227,11 @@ impl Hierarchy {
     }
 }
 
-/// A new group, locked.
+/// A new group, locked. No other group ever has its name: a caller that clears up behind one of its servers
+/// ([`remove_behind`]) would else remove the group of the next.
 fn locked_group(parent: &Path, caller: u32) -> io::Result<(PathBuf, File)> {
-    for attempt in 0..100 {
-        let top = parent.join(format!("{PREFIX}{caller}-{attempt}"));
+    for _ in 0..100 {
+        let top = parent.join(format!("{PREFIX}{caller}-{:016x}", random().map_err(io::Error::other)?));
         match fs::create_dir(&top) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

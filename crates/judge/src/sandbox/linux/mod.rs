@@ -23,7 +23,8 @@ mod tree;
 mod wire;
 
 use super::confined::{
-    Confined, Ended, How, InForce, Isolation, Limit, SandboxSetup, StdinMode, StdoutMode, WallLimit, WarmInterpreter,
+    Confined, DEEPEST, Ended, How, InForce, Isolation, Limit, MOST_FILES, SandboxSetup, StdinMode, StdoutMode,
+    WallLimit, WarmInterpreter,
 };
 
 pub use folder::WorkFolder;

@@ -2,6 +2,8 @@
 //! protection as in force only if these attempts were refused.
 
 use std::fs::{self, File};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,7 @@ impl SandboxProbe {
         match self {
             SandboxProbe::Read => "reading a file outside",
             SandboxProbe::Write => "writing a file outside",
-            SandboxProbe::Socket => "opening a socket",
+            SandboxProbe::Socket => "a socket that reaches others",
             SandboxProbe::Signal => "sending a signal to the caller",
         }
     }
@@ -34,20 +36,26 @@ impl SandboxProbe {
 pub(super) struct ProbeTarget {
     /// A world-readable file of the caller, in a world-writable folder.
     pub file: PathBuf,
+    /// The caller listens on this socket, and on an abstract one whose name is this path.
+    pub socket: PathBuf,
     pub caller: i32,
 }
 
 pub(super) const FILE: &str = "secret";
+const SOCKET: &str = "socket";
 
 impl ProbeTarget {
-    /// Writes the file that the probes try to read and write.
-    pub fn in_folder(folder: &Path) -> std::io::Result<ProbeTarget> {
+    /// Writes the file that the probes try to read and write, and listens where they try to connect.
+    pub fn in_folder(folder: &Path) -> std::io::Result<(ProbeTarget, [UnixListener; 2])> {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
         let file = folder.join(FILE);
         fs::write(&file, "a candidate can read this")?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
-        Ok(ProbeTarget { file, caller: std::process::id() as i32 })
+        let socket = folder.join(SOCKET);
+        let listeners = [UnixListener::bind(&socket)?, UnixListener::bind_addr(&abstract_name(&socket)?)?];
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
+        Ok((ProbeTarget { file, socket, caller: std::process::id() as i32 }, listeners))
     }
 
     /// Runs all probes; returns those that were not refused.
@@ -59,10 +67,20 @@ impl ProbeTarget {
             SandboxProbe::Write => {
                 File::create(&self.file).is_ok() || File::create(self.file.with_extension("new")).is_ok()
             }
-            SandboxProbe::Socket => socket(libc::AF_INET) || socket(libc::AF_INET6) || socket(libc::AF_UNIX),
+            SandboxProbe::Socket => {
+                let abstract_one = abstract_name(&self.socket).and_then(|name| UnixStream::connect_addr(&name));
+                socket(libc::AF_INET)
+                    || socket(libc::AF_INET6)
+                    || UnixStream::connect(&self.socket).is_ok()
+                    || abstract_one.is_ok()
+            }
             // SAFETY: signal 0 only asks whether a signal could be sent.
             SandboxProbe::Signal => unsafe { libc::kill(self.caller, 0) == 0 },
         };
         SandboxProbe::ALL.into_iter().filter(succeeds).collect()
     }
+}
+
+fn abstract_name(of: &Path) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(of.as_os_str().as_encoded_bytes())
 }

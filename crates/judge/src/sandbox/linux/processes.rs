@@ -173,7 +173,8 @@ impl ProcessMeter {
                 self.scope.signal(Signal::SIGCONT);
             }
         }
-        used.memory_bytes += self.hidden_bytes(&living) + buffered_bytes(&living) + table_bytes(&living);
+        used.memory_bytes +=
+            self.hidden_bytes(&living) + buffered_bytes(self.scope.among, &living) + table_bytes(&living);
         used
     }
 
@@ -557,12 +558,16 @@ fn mappings(pid: i32) -> impl Iterator<Item = Mapping> {
 
 /// What the kernel may hold for the processes in sockets and pipes: their number times the usual bounds, as it tells no
 /// more. A few of each process are free, so that honest programs do not pay for what they do not fill.
-fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
+fn buffered_bytes(among: Among, living: &[(i32, Stat)]) -> u64 {
     const FREE: u64 = 8;
     const SOCKET: u64 = 208 << 10;
     const PIPE: u64 = 64 << 10;
     let mut known = HashSet::new();
-    let mut bytes = 0;
+    let in_network = match among {
+        Among::Namespace => living.iter().find_map(|&(pid, _)| sockets_in_network(pid)),
+        Among::Descendants => None,
+    };
+    let mut bytes = in_network.unwrap_or(0) * SOCKET;
     for (pid, _) in living {
         let folder = format!("/proc/{pid}/fd");
         // The number of open descriptors, which kernels before 6.2 do not tell.
@@ -572,7 +577,7 @@ fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
         for open in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let Ok(facts) = fs::metadata(open.path()) else { continue };
             let kind = facts.file_type();
-            let most = if kind.is_socket() {
+            let most = if kind.is_socket() && in_network.is_none() {
                 SOCKET
             } else if kind.is_fifo() {
                 PIPE
@@ -585,6 +590,13 @@ fn buffered_bytes(living: &[(i32, Stat)]) -> u64 {
         }
     }
     bytes.saturating_sub(FREE * SOCKET * living.len() as u64)
+}
+
+/// The sockets in the network of a process, which is its candidate's own, also those that no process has open:
+/// connections that nobody has accepted, and those in messages. `None` if the process has ended.
+fn sockets_in_network(pid: i32) -> Option<u64> {
+    let list = fs::read_to_string(format!("/proc/{pid}/net/unix")).ok()?;
+    Some(list.lines().skip(1).count() as u64)
 }
 
 /// The bytes that a file of `/proc/PID` tells by this name, in KiB; `None` where it does not.

@@ -16,7 +16,7 @@ use nix::unistd::{chdir, pivot_root};
 
 use super::setup_error::{SetupError, doing};
 use super::tree::{self, CopyError};
-use super::{Confined, base};
+use super::{Confined, Limit, MOST_FILES, base};
 
 /// The folder of POSIX shared memory and semaphores, in the same file system as the working folder.
 pub(super) const SHARED: &str = "/dev/shm";
@@ -152,14 +152,16 @@ impl OwnFiles {
         }
         let inner = tree::open(&work).map_err(doing("open its files"))?;
         tree::copy(&mut outer, &inner, u64::MAX).map_err(|error| match error {
-            CopyError::TooLarge => doing("copy its folder")(io::Error::other("it holds too many files")),
+            CopyError::TooLarge | CopyError::Unbounded => {
+                doing("copy its folder")(io::Error::other("it holds too many files"))
+            }
             CopyError::Io(why) => doing("copy its folder")(why),
         })?;
         let used = fstatvfs(&whole).map_err(doing("measure its files"))?;
         let before = (used.blocks() - used.blocks_free()) * used.fragment_size();
         // One page and one file more than it may have: where they are in use, it has exceeded the limit.
         let most = before.saturating_add(order.limits.output_bytes.next_multiple_of(PAGE)).min(WIDE - PAGE) + PAGE;
-        mounted(flags | MsFlags::MS_REMOUNT, most, used.files() - used.files_free() + tree::MOST_FILES + 1)?;
+        mounted(flags | MsFlags::MS_REMOUNT, most, used.files() - used.files_free() + MOST_FILES + 1)?;
         mount(Some(&work), folder, none, MsFlags::MS_BIND, none).map_err(doing("show its folder"))?;
         mount(Some(&memory), shared, none, MsFlags::MS_BIND, none).map_err(doing("show shared memory"))?;
         set(folder, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV).map_err(doing("close its folder"))?;
@@ -167,9 +169,13 @@ impl OwnFiles {
         Ok(OwnFiles { whole, outer, most })
     }
 
-    /// Whether the candidate has used up its files.
-    pub fn full(&self) -> bool {
-        fstatvfs(&self.whole).is_ok_and(|used| used.blocks_free() == 0 || used.files_free() == 0)
+    /// Which limit the candidate's files exceed, if one.
+    pub fn exceeded(&self) -> Option<Limit> {
+        match fstatvfs(&self.whole).ok()? {
+            used if used.blocks_free() == 0 => Some(Limit::Output),
+            used if used.files_free() == 0 => Some(Limit::Files),
+            _ => None,
+        }
     }
 
     /// Copies the working folder back to the caller's.

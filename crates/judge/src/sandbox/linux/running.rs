@@ -71,7 +71,7 @@ impl Running {
         match stdin.write_all(bytes) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.stdin = None;
+                self.close_stdin();
                 Ok(())
             }
             Err(error) => Err(Error::io(&self.program, "write the input of")(error)),
@@ -80,7 +80,9 @@ impl Running {
 
     /// Closes the program's standard input.
     pub fn close_stdin(&mut self) {
-        self.stdin = None;
+        if self.stdin.take().is_some() {
+            self.clock.end_input();
+        }
     }
 
     /// Our end of the channel, if one was requested. It reaches its end when all processes of the program have closed
@@ -107,7 +109,7 @@ impl Running {
 
     /// Closes its input and waits until none of its processes is left. Fails if it could not be started or watched.
     pub fn wait(mut self) -> Result<Ended> {
-        self.stdin = None;
+        self.close_stdin();
         // An unread descriptor that the program sent over the channel would keep its streams open.
         self.channel = None;
         let taken = self.join()?;

@@ -237,9 +237,9 @@ enum ForkSide {
     Child,
 }
 
-/// Forks; with namespaces, into a pid and a mount namespace of the child's own.
+/// Forks; with namespaces, into a pid and a mount namespace and an empty network of the child's own.
 fn fork_into(namespaces: bool, start: ProgramStart) -> io::Result<ForkSide> {
-    let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS } else { 0 };
+    let flags = if namespaces { libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET } else { 0 };
     // SAFETY: as fork(2), and this process has one thread, so the child may do whatever the parent may.
     let fork = || Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) });
     let child = match start {
@@ -351,7 +351,7 @@ impl Sandbox {
     /// Runs the probes in a confined process; returns those that succeeded but should have failed.
     fn try_out(&self) -> Result<Vec<SandboxProbe>> {
         let (folder, outside) = (self.folder()?, self.folder()?);
-        let probes = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
+        let (probes, _sockets) = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits::of(FileForm::Programs).within(Duration::from_secs(10));
         let nothing = Confined::new("/bin/sh", Vec::new(), folder.path(), limits);
         let ended = self.send(nothing, Some(probes))?.wait()?;

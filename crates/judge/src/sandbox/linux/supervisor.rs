@@ -26,7 +26,8 @@ use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{Confined, How, Limit, WallLimit, calls};
-use crate::fair_clock::ClockFile;
+use crate::fair_clock::{self, ClockFile};
+use crate::limits;
 
 /// What a candidate has done that executes a program which cannot be read.
 const HIDES: &str = "a program that nobody may read";
@@ -222,7 +223,9 @@ impl CandidateWatch<'_> {
         let ended_by_us = loop {
             let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
             let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+            let begun = fair_clock::now();
             let _ = poll(&mut waited, LOOK_MS);
+            self.clock.slept(begun);
             let has =
                 |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
             if has(0) {
@@ -245,7 +248,7 @@ impl CandidateWatch<'_> {
         self.look();
         let hides = self.hides();
         // Unlinked files last as long as the processes that hold them.
-        let files = self.files.exceed(self.order, self.meter.scope());
+        let files = self.files.exceeded(self.order, self.meter.scope());
         self.meter.scope().end(|status| note(&mut self.status, self.main, status));
         let (_, largest) = processes::ended_children();
         let cpu = self.counted_cpu().unwrap_or_else(|| self.meter.used(self.order.limits.memory_bytes).cpu);
@@ -260,13 +263,15 @@ impl CandidateWatch<'_> {
             Some(how @ (How::Limit(_) | How::Sandbox(_))) => how,
             _ if killed => How::Limit(Limit::Memory),
             _ if hides => How::Sandbox(HIDES.into()),
-            _ if files || self.files.exceed(self.order, self.meter.scope()) => How::Limit(Limit::Output),
-            Some(How::Killed)
-                if cpu <= self.order.limits.most_cpu() && self.peak_bytes <= self.order.limits.memory_bytes =>
-            {
-                How::Killed
-            }
-            _ => judge(self.order, self.status, cpu, self.peak_bytes),
+            ended_by_us => match (files.or_else(|| self.files.exceeded(self.order, self.meter.scope())), ended_by_us) {
+                (Some(limit), _) => How::Limit(limit),
+                (None, Some(How::Killed))
+                    if cpu <= self.order.limits.most_cpu() && self.peak_bytes <= self.order.limits.memory_bytes =>
+                {
+                    How::Killed
+                }
+                _ => judge(self.order, self.status, cpu, self.peak_bytes),
+            },
         };
         let failed = matches!(how, How::Exit(code) if code != 0) || matches!(how, How::Signal(_));
         if failed && self.files.disk_is_full(self.order) {
@@ -320,7 +325,9 @@ impl CandidateWatch<'_> {
             return Some(How::Limit(Limit::Memory));
         }
         self.clock.look(cpu, self.group.as_ref());
-        let hangs = order.wall == WallLimit::Own && self.clock.charged() > order.limits.wall;
+        let wall = order.limits.wall;
+        let hangs = order.wall == WallLimit::Own
+            && (self.clock.charged() > wall || self.started.elapsed() > limits::most_real(wall));
         if cpu > order.limits.most_cpu() || hangs {
             return Some(How::Limit(Limit::Time));
         }
@@ -331,10 +338,7 @@ impl CandidateWatch<'_> {
         if self.hides() {
             return Some(How::Sandbox(HIDES.into()));
         }
-        if self.files.exceed_now(order, self.meter.scope()) {
-            return Some(How::Limit(Limit::Output));
-        }
-        None
+        self.files.exceeded_now(order, self.meter.scope()).map(How::Limit)
     }
 
     /// Keeps the candidate's files if they are wanted; more than the output limit allows is no candidate's to keep.
@@ -345,6 +349,7 @@ impl CandidateWatch<'_> {
         match self.files.keep(self.order) {
             Ok(()) => Ok(how),
             Err(CopyError::TooLarge) => Ok(How::Limit(Limit::Output)),
+            Err(CopyError::Unbounded) => Ok(How::Limit(Limit::Files)),
             Err(CopyError::Io(why)) => Err(doing("keep its files")(why)),
         }
     }

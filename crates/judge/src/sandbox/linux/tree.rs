@@ -14,9 +14,7 @@ use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-/// A tree with more files and folders, or with deeper nesting, counts as larger than any limit.
-pub(super) const MOST_FILES: u64 = 4096;
-const DEEPEST: usize = 64;
+use super::{DEEPEST, MOST_FILES};
 
 /// What a tree holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +89,8 @@ fn visit(
 pub(super) enum CopyError {
     /// It is larger than the copy may be.
     TooLarge,
+    /// It exceeds [`MOST_FILES`] or the deepest nesting.
+    Unbounded,
     Io(io::Error),
 }
 
@@ -109,7 +109,7 @@ pub(super) fn copy(from: &mut Dir, to: &impl AsFd, most: u64) -> Result<(), Copy
 
 fn copy_level(from: &mut Dir, to: &impl AsFd, depth: usize, left: &mut TreeSize) -> Result<(), CopyError> {
     if depth > DEEPEST {
-        return Err(CopyError::TooLarge);
+        return Err(CopyError::Unbounded);
     }
     let mut names = Vec::new();
     for entry in from.iter() {
@@ -120,7 +120,7 @@ fn copy_level(from: &mut Dir, to: &impl AsFd, depth: usize, left: &mut TreeSize)
     }
     for (name, kind) in names {
         let name = name.as_c_str();
-        left.files = left.files.checked_sub(1).ok_or(CopyError::TooLarge)?;
+        left.files = left.files.checked_sub(1).ok_or(CopyError::Unbounded)?;
         match kind {
             Some(Type::Directory) => {
                 let mut inner = Dir::openat(&*from, name, FOLDER, Mode::empty())?;
