@@ -1,5 +1,5 @@
-// The fourth kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting the
-// cumulative distribution in vocabulary order at the request's uniform) and returns its log-probability under the
+// The fourth kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting
+// the cumulative distribution in vocabulary order at the request's uniform) and returns its log-probability under the
 // model's own logits, which it first restores where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf`
 // of crates/cpu/src/sampling/clear.rs.
 // Grid: one block of one warp per request.

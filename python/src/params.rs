@@ -12,8 +12,8 @@ pub struct Sampling {
     pub stop: Stop,
     /// Samples of a prompt.
     pub n: usize,
-    /// How many of the likeliest tokens are reported in place of each of the prompt's, at least one: so that its rank is
-    /// known, too. `None`: it is not scored.
+    /// How many of the likeliest tokens are reported in place of each of the prompt's, at least one: so that its rank
+    /// is known, too. `None`: it is not scored.
     pub prompt_logprobs: Option<usize>,
 }
 

@@ -12,7 +12,8 @@ use offshoot_backend::{MOST_TOP, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
-/// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this order, then the uniform.
+/// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this
+/// order, then the uniform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingParams {
@@ -477,8 +478,8 @@ impl Finish {
         }
     }
 
-    /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that were
-    /// not scored.
+    /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that
+    /// were not scored.
     pub fn records(&self) -> impl Iterator<Item = TokenRecord<'_>> {
         let kept = self.tokens.iter().zip(&self.logprobs).enumerate().map(|(at, (&token, &logprob))| TokenRecord {
             token,

@@ -16,8 +16,8 @@ impl TokenPlacer {
         TokenPlacer { stream, next: chars }
     }
 
-    /// Number of characters before the next token, which is `token`. Behind a stop string's beginning, where the text is
-    /// cut off, it counts the characters that were cut.
+    /// Number of characters before the next token, which is `token`. Behind a stop string's beginning, where the text
+    /// is cut off, it counts the characters that were cut.
     pub fn place(&mut self, token: TokenId) -> usize {
         let place = self.next;
         self.next += self.stream.push(token).chars().count();
