@@ -29,7 +29,7 @@ fn what_is_wrong_with_a_question_is_found_before_anything_is_sampled() {
     let wrong = [
         (json!("{{question}} Right?"), vec!["{{thoughts}}"]),
         (json!("{{subject}}: {{thoughts}} Right?"), vec!["`subject`", "pens-11"]),
-        (json!({"chat": {"user": "{{thoughts}} Right?"}}), vec!["chat"]),
+        (json!({"chat": {"turns": "{{thoughts}} Right?"}}), vec!["chat", "turns"]),
         (json!(format!("{}{{{{thoughts}}}} Right?", "pens ".repeat(6000))), vec!["the scorer's prompt", "4096"]),
     ];
     for (prompt, words) in wrong {
@@ -42,7 +42,9 @@ fn what_is_wrong_with_a_question_is_found_before_anything_is_sampled() {
             }
         }
     }
-    for (_, method) in methods(&question(json!("{{question}} {{thoughts}} Right?"))) {
+    // The bundled model has a chat template.
+    let right = [json!("{{question}} {{thoughts}} Right?"), json!({"chat": {"user": "{{thoughts}} Right?"}})];
+    for (_, method) in right.into_iter().flat_map(|prompt| methods(&question(prompt))) {
         let folder = task_folder(|task| task["method"] = method.clone());
         succeeds(run(folder.path(), &["run", "task.json", "--dry-run"]));
     }
