@@ -162,7 +162,7 @@ pub enum Limit {
     Time,
     Memory,
     Output,
-    /// [`MOST_FILES`], or folders nested deeper than [`DEEPEST`].
+    /// `MOST_FILES`, or folders nested deeper than `DEEPEST`.
     Files,
 }
 
