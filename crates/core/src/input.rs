@@ -53,15 +53,18 @@ pub fn text(path: &Path) -> Result<String> {
 /// The rest of the input `path`, opened and perhaps unpacked, as text without a byte order mark; bounded like
 /// [`bytes`].
 pub fn whole_text(path: &Path, reader: impl Read) -> Result<String> {
-    let bytes = without_mark(whole(path, reader)?);
-    String::from_utf8(bytes).map_err(|error| {
+    let mut text = String::from_utf8(whole(path, reader)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let before = &error.as_bytes()[..at];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let what = not_text(error.as_bytes(), at);
         Error::format(path, format!("line {line}, byte {}: {what}", at - begin + 1))
-    })
+    })?;
+    if text.as_bytes().starts_with(BYTE_ORDER_MARK) {
+        text.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(text)
 }
 
 /// The bytes behind a byte order mark, if there is one.
