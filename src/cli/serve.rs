@@ -35,8 +35,8 @@ pub struct ServeArgs {
     /// commas; without any, requests need none)
     #[arg(long = "api-keys", value_name = "FILE")]
     pub keys: Option<PathBuf>,
-    /// Origin whose pages may read answers in a browser (CORS), such as `https://example.org`, or * for every one; may be
-    /// given several times (default: none)
+    /// Origin whose pages may read answers in a browser (CORS), such as `https://example.org`, or * for every one; may
+    /// be given several times (default: none)
     #[arg(long = "allow-origin", value_name = "ORIGIN")]
     pub origins: Vec<AllowedOrigin>,
     /// Seed of requests without one, whose answers are then always the same (default: a random one for each)

@@ -1,5 +1,5 @@
-//! `--tensor-parallel` as a user meets it: a run leaves the same results whatever the number of devices that compute its
-//! model. Here these are CPUs, which add up alike with and without `--deterministic`.
+//! `--tensor-parallel` as a user meets it: a run leaves the same results whatever the number of devices that compute
+//! its model. Here these are CPUs, which add up alike with and without `--deterministic`.
 
 use crate::runs::{assert_equal_results, refuses, run, run_into, succeeds, task_folder};
 

@@ -31,9 +31,9 @@ pub struct Limits {
 /// thirds of what a candidate uses are charged, so a limit of 3 s allows 4.5 s.
 const CPU_MARGIN: u32 = 2;
 
-/// Real time that a program may take, as a multiple of what its clock allows. Only beside about 40 busy programs on each
-/// core does an honest one take as long; but one that keeps a thread waiting for a core while another sleeps stops its
-/// clock, and is ended in the end.
+/// Real time that a program may take, as a multiple of what its clock allows. Only beside about 40 busy programs on
+/// each core does an honest one take as long; but one that keeps a thread waiting for a core while another sleeps stops
+/// its clock, and is ended in the end.
 const REAL_TIME: u32 = 60;
 
 impl Limits {

@@ -47,8 +47,9 @@ pub struct Suspicion {
 impl EarlierAttempts {
     /// Reads the record at `path`, if there is one.
     pub fn read(path: &Path) -> Result<EarlierAttempts> {
-        match fs::read_to_string(path) {
-            Ok(text) => Ok(EarlierAttempts::of(&text)),
+        // Lines are not forced to disk: after a power cut there may be anything.
+        match fs::read(path) {
+            Ok(bytes) => Ok(EarlierAttempts::of(&String::from_utf8_lossy(&bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(EarlierAttempts::default()),
             Err(error) => Err(Error::io(path, "read")(error)),
         }

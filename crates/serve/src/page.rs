@@ -230,7 +230,9 @@ mod tests {
         let rules = HTML.split_once(begin).and_then(|(_, rest)| rest.split_once(":root {")?.1.split_once('}'));
         let named = rules.expect("the page has them").0.split(';').filter_map(|rule| rule.trim().split_once(": #"));
         let channel = |hex: &str, at: usize| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).expect("a colour"));
-        named.map(|(name, hex)| (name.trim(), [0, 2, 4].map(|at| channel(hex, at) / 255.0))).collect()
+        named
+            .map(|(name, hex)| (name.trim().trim_start_matches('-'), [0, 2, 4].map(|at| channel(hex, at) / 255.0)))
+            .collect()
     }
 
     fn linear(colour: [f64; 3]) -> [f64; 3] {
@@ -269,7 +271,7 @@ mod tests {
             let colours = colours(begin);
             let of = |name: &str| colours.iter().find(|(own, _)| *own == name).expect("the page names it").1;
             // Of areas that lie beside each other.
-            let areas = ["--card", "--cached", "--use1", "--use2", "--use3", "--use4", "--use5", "--pin"];
+            let areas = ["card", "cached", "use1", "use2", "use3", "use4", "use5", "pin"];
             for (at, one) in areas.iter().enumerate() {
                 for other in &areas[at + 1..] {
                     let squares = oklab(of(one)).into_iter().zip(oklab(of(other))).map(|(a, b)| (a - b).powi(2));
@@ -277,9 +279,9 @@ mod tests {
                     assert!(distance >= 0.09, "{begin}: {one} and {other} are {distance:.3} apart");
                 }
             }
-            let on = ["--on0", "--on1", "--on2", "--on3", "--on4", "--on5"];
+            let on = ["on0", "on1", "on2", "on3", "on4", "on5"];
             let labels = on.iter().zip(&areas[1..]).map(|(text, area)| (*text, *area));
-            let texts = [("--text", "--card"), ("--faint", "--card"), ("--text", "--back"), ("--bad", "--back")];
+            let texts = [("text", "card"), ("faint", "card"), ("text", "back"), ("bad", "back")];
             for (text, area) in labels.chain(texts) {
                 let contrast = contrast(of(text), of(area));
                 assert!(contrast >= 4.5, "{begin}: {text} on {area} has the contrast {contrast:.2}");

@@ -59,16 +59,33 @@ fn is_open(marks: &Marks, answer: &str) -> bool {
 pub fn answer_part(text: &str) -> Cow<'_, str> {
     let closed = MARKS.iter().filter_map(|marks| Some((unquoted(text, marks.close)?, marks.close.len()))).min();
     let opened = MARKS.iter().filter_map(|marks| unquoted(text, marks.open)).min();
-    let answer = match closed {
-        Some((at, length)) if opened.is_none_or(|open| at < open) => Cow::Borrowed(&text[at + length..]),
-        _ => {
-            let content = ReasoningSplitter::new(TextStart::Answer).push_last(text).content;
-            if content == text { return Cow::Borrowed(text) } else { Cow::Owned(content) }
-        }
+    let rest = match closed {
+        Some((at, length)) if opened.is_none_or(|open| at < open) => &text[at + length..],
+        _ => text,
     };
-    // Some models begin to reason again.
-    let reasons_again = MARKS.iter().any(|marks| answer.trim_start().starts_with(marks.open));
-    if reasons_again { Cow::Owned(answer_part(&answer).into_owned()) } else { answer }
+    if rest.len() < text.len() && opening(rest).is_none() {
+        return Cow::Borrowed(rest);
+    }
+    let last = last_reasoning(rest);
+    let content = ReasoningSplitter::new(TextStart::Answer).push_last(last).content;
+    if content == text { Cow::Borrowed(text) } else { Cow::Owned(content) }
+}
+
+/// The marks whose opening one a text begins with.
+fn opening(text: &str) -> Option<&'static Marks> {
+    MARKS.iter().find(|marks| text.trim_start().starts_with(marks.open))
+}
+
+/// The text from its last reasoning on, of those with which it begins: some models begin to reason again, and again.
+fn last_reasoning(text: &str) -> &str {
+    let mut rest = text;
+    while let Some(marks) = opening(rest)
+        && let Some((_, behind)) = rest.split_once(marks.close)
+        && opening(behind).is_some()
+    {
+        rest = behind;
+    }
+    rest
 }
 
 /// Where a mark first stands in a text, other than between two equal quotation marks.
@@ -260,6 +277,10 @@ mod tests {
         for (text, answer) in cases {
             assert_eq!(answer_part(text), answer, "{text:?}");
         }
+        // However often it begins to reason again.
+        let again = "<think></think>".repeat(20_000);
+        assert_eq!(answer_part(&format!("{again}4")), "4");
+        assert_eq!(answer_part(&format!("5?</think>{again}<think>6?")), "");
     }
 
     #[test]

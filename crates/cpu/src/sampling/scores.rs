@@ -25,8 +25,8 @@ fn made_safe(x: f32) -> f32 {
 
 /// The scores a request samples from, before temperature and filters: bias is added; then penalties are applied
 /// (repetition as in Hugging Face: positive scores of seen tokens are divided, others multiplied; frequency and
-/// presence as in OpenAI's API: subtracted, for tokens in the sampled text); then banned tokens, and all but the allowed
-/// ones, are set to -inf.
+/// presence as in OpenAI's API: subtracted, for tokens in the sampled text); then banned tokens, and all but the
+/// allowed ones, are set to -inf.
 pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]> {
     let no_penalty = request.seen.is_empty()
         || (request.repetition_penalty == 1.0 && request.frequency_penalty == 0.0 && request.presence_penalty == 0.0);

@@ -181,7 +181,8 @@ impl Manifest {
         if let Some(Difference { field, expected, found }) = differences.first("", Some(&self.task), Some(&now.task)) {
             return differs(&format!("task.{field}"), expected, found);
         }
-        let (files, prompt_files) = (renamed(&self.files, &moves), renamed(&self.prompt_files, &moves));
+        let files = renamed(&self.files, &moves, &now.files);
+        let prompt_files = renamed(&self.prompt_files, &moves, &now.prompt_files);
         let mut names = files.keys().chain(now.files.keys());
         if let Some(name) = names.find(|name| files.get(*name) != now.files.get(*name)) {
             let hash = |of: &BTreeMap<_, String>| of.get(name).map_or("no such file", String::as_str).to_string();
@@ -307,10 +308,22 @@ impl Move {
     }
 }
 
-/// Files by the names that they have now.
-fn renamed(files: &BTreeMap<String, String>, moves: &[Move]) -> BTreeMap<String, String> {
-    let name = |name: &String| moves.iter().find_map(|one| one.of(name)).unwrap_or_else(|| name.clone());
-    files.iter().map(|(file, hash)| (name(file), hash.clone())).collect()
+/// Files by the names that they have `now`: those that are no longer there and lie where one of the moves took them.
+fn renamed(
+    files: &BTreeMap<String, String>,
+    moves: &[Move],
+    now: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut renamed = BTreeMap::new();
+    for (name, hash) in files {
+        let moved = || moves.iter().filter_map(|one| one.of(name)).find(|moved| now.contains_key(moved));
+        let is_there = now.contains_key(name);
+        // Two of one name, of which one has other bytes, are told apart by the old name.
+        let moved =
+            if is_there { None } else { moved() }.filter(|moved| renamed.get(moved).is_none_or(|one| one == hash));
+        renamed.insert(moved.unwrap_or_else(|| name.clone()), hash.clone());
+    }
+    renamed
 }
 
 /// Tells of the strings of `before` that are others in `now`.

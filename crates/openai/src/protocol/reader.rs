@@ -281,7 +281,8 @@ impl RequestReader<'_> {
             None => Ok(None),
             Some(-1) => Ok(Some(MostKept::Beside(sampled.unwrap_or(1)))),
             Some(given) => match usize::try_from(given).ok().filter(|&most| most > 0) {
-                Some(most) => Ok(Some(MostKept::Tokens(most))),
+                // More than the context holds need not be encoded to be refused.
+                Some(most) => Ok(Some(MostKept::Tokens(most.min(self.config.context + 1)))),
                 None => {
                     let expected = "a number of tokens from 1 up, or -1 for as many as fit";
                     Err(Refusal::value("truncate_prompt_tokens", expected, &given.to_string()))

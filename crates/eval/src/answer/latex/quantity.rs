@@ -101,7 +101,7 @@ impl Reader {
                     let (power, behind) = power(rest);
                     rest = behind;
                     let is_sign = matches!(token, Token::Command(_));
-                    let unit = if unit == "pounds" && !is_sign { "lb" } else { unit };
+                    let unit = if unit == "pounds" && is_sign { "sterling" } else { unit };
                     self.times(unit, side * power.unwrap_or(size))?;
                     size = 1;
                 }
@@ -186,7 +186,7 @@ fn known(unit: &str) -> Option<(String, i128, i128, i128)> {
         "$" | "dollar" | "usd" => one("dollar money", 1, 1),
         "cent" => one("dollar money", 1, 100),
         "euro" => one("euro money", 1, 1),
-        "pounds" => one("sterling money", 1, 1),
+        "sterling" => one("sterling money", 1, 1),
         "yen" | "rupee" => one(&format!("{unit} money"), 1, 1),
         "%" | "percent" | "pct" | "percentage" => one("percent", 1, 1),
         "celsius" | "C" => one("celsius", 1, 1),

@@ -23,7 +23,7 @@ pub(crate) enum Token {
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
     let text = spelled(text);
     let has_rows = text.contains("\\begin");
-    let mut lexer = Lexer { found: Vec::new(), depth: 0, in_text: false, has_rows };
+    let mut lexer = Lexer { found: Vec::new(), depth: 0, texts: 0, in_text: false, has_rows };
     lexer.read(&text);
     let mut tokens = lexer.found;
     let mut depth = 0_usize;
@@ -45,10 +45,15 @@ pub(crate) fn without_end(tokens: &mut Vec<Token>) {
     }
 }
 
+/// Groups of text in one another that are read.
+const MOST_TEXTS: usize = 8;
+
 struct Lexer {
     found: Vec<Token>,
     /// Number of open round, square and set brackets.
     depth: usize,
+    /// Number of open groups of text: `\text{a \textbf{b`.
+    texts: usize,
     in_text: bool,
     /// Whether two backslashes end a row of a matrix; otherwise they are one that was escaped.
     has_rows: bool,
@@ -217,12 +222,15 @@ impl Lexer {
             self.push(Token::Command(format!("mathbb{{{}}}", set.trim())));
             return rest;
         }
-        if let (true, Some((inside, rest))) = (is_text, group(rest)) {
+        // Text in text in text is no answer.
+        if let (true, Some((inside, rest))) = (is_text && self.texts < MOST_TEXTS, group(rest)) {
             let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
             let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
             let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1 && !is_unit;
             let outer = std::mem::replace(&mut self.in_text, !is_letter);
+            self.texts += 1;
             self.read(inside);
+            self.texts -= 1;
             self.in_text = outer;
             return rest;
         }
