@@ -148,11 +148,6 @@ pub(crate) fn linear(sum: &Sum) -> Option<(Sum, Rational, Sum)> {
     let mut found = None;
     for (product, coefficient) in &sum.terms {
         if !product.keys().all(is_constant) {
-            // Neither a power nor a product of several is one.
-            let is_one = |(atom, power): (&Atom, &Rational)| {
-                matches!(atom, Atom::Named(_) | Atom::Call(..)) && *power == Rational::whole(1)
-            };
-            (product.len() == 1 && product.iter().all(is_one)).then_some(())?;
             rest.terms.remove(product);
             let variable = Sum { terms: [(product.clone(), Rational::whole(1))].into() };
             (found.replace((variable, *coefficient)).is_none()).then_some(())?;
