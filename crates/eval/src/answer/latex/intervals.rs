@@ -39,6 +39,11 @@ pub(crate) fn region(list: &List) -> Option<Region> {
     if list.has_and && list.has_or {
         return None;
     }
+    // A list of sets is no set of their elements.
+    let is_set = |element: &Element| element.name.is_none() && matches!(element.value, Value::Set(_));
+    if list.elements.len() > 1 && list.elements.iter().any(is_set) {
+        return None;
+    }
     let mut regions = list.elements.iter().map(of_element).collect::<Option<Vec<_>>>()?.into_iter();
     let mut whole = regions.next()?;
     for region in regions {
@@ -47,6 +52,10 @@ pub(crate) fn region(list: &List) -> Option<Region> {
             (one, other) => one.or(other),
         };
         let both = intersection(&whole.pieces, &region.pieces)?;
+        // Conditions of one variable may hold at once; bare intervals that overlap may be points.
+        if !list.has_or && !both.is_empty() && variable.is_none() {
+            return None;
+        }
         // A comma may mean either: what cannot hold at once is meant one by one.
         let is_union = list.has_or || both.is_empty() && !list.has_and;
         let pieces = if is_union { union([whole.pieces, region.pieces].concat())? } else { both };
@@ -119,6 +128,7 @@ fn of_value(value: &Value) -> Option<Vec<Piece>> {
         }
         Value::Relation(relation) => of_relation(relation).map(|region| region.pieces),
         value if number_set(value) == Some('R') => Some(vec![Piece::all()]),
+        value if number_set(value) == Some('∅') => Some(Vec::new()),
         Value::Expression(sum) => Piece::point(sum).map(|point| vec![point]),
         _ => None,
     }
@@ -228,6 +238,10 @@ fn absolute(sum: &Sum) -> Option<&Sum> {
 
 impl End {
     fn new(sum: &Sum, is_closed: bool) -> Option<End> {
+        let is_set = |atom: &Atom| matches!(atom, Atom::Named(name) if name == "\\emptyset" || name.contains("mathbb"));
+        if sum.terms.keys().any(|product| product.keys().any(is_set)) {
+            return None;
+        }
         let infinity = Sum::named("\\infty");
         if *sum == infinity {
             return (!is_closed).then(|| End::infinite(1.0));

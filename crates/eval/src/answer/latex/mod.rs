@@ -44,6 +44,7 @@
 //! with numbers beyond 128 bits, are equal if their tokens are.
 
 mod brackets;
+mod derivatives;
 mod intervals;
 mod key;
 mod names;

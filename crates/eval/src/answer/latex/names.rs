@@ -13,8 +13,6 @@ pub(crate) const IGNORED: &str = "\
 pub(crate) const UNIT_SIGNS: &str = "degree % $ cent euro pounds yen rupee celsius fahrenheit";
 /// The signs of money, which may precede the number.
 pub(crate) const MONEY: &str = "$ euro pounds yen rupee";
-/// Letters of `\\mathbb` for sets of numbers.
-pub(crate) const NUMBER_SETS: &str = "R Z N Q C";
 pub(crate) const TEXTS: &str = "text textbf textit textrm textnormal mbox hbox";
 /// Alphabets: a letter in one stays a letter, a word is a text.
 pub(crate) const ALPHABETS: &str = "mathrm mathbf mathit mathsf mathbb mathcal";
@@ -23,7 +21,7 @@ pub(crate) const MATRICES: &str = "pmatrix bmatrix matrix smallmatrix array";
 /// Functions of one argument. Their values are not computed: they are equal if their arguments are.
 pub(crate) const FUNCTIONS: &str = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp";
 /// Accents over the argument in braces.
-pub(crate) const MARKS: &str = "overline vec hat bar overrightarrow widehat tilde";
+pub(crate) const MARKS: &str = "overline vec hat tilde";
 pub(crate) const SYMBOLS: &str = "\
     alpha beta gamma delta epsilon varepsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau \
     phi varphi chi psi omega Gamma Delta Theta Lambda Pi Sigma Phi Psi Omega infty emptyset ell dots";
@@ -36,6 +34,12 @@ pub(crate) const LEADS: &str = "\
     answer answers final the is are so thus therefore hence number value result solution solutions total we get have";
 /// Letters that are functions where a number in brackets follows them, before a `=`.
 pub(crate) const FUNCTION_LETTERS: &str = "f g h p q F G H P Q R S T W";
+/// Letters and commands that are functions wherever brackets follow them.
+pub(crate) const ALWAYS_FUNCTIONS: &str = "f \\zeta \\Gamma";
+/// Letters and commands that brackets multiply, whatever is in them.
+pub(crate) const NEVER_FUNCTIONS: &str = "e i \\pi \\infty \\emptyset \\dots";
+/// Letters that are arguments rather than factors: `g(x+1)` is a value of `g`, `g(h-r)` a product.
+pub(crate) const VARIABLES: &str = "x y z t u v w n";
 /// Units, inside and outside `\text`.
 pub(crate) const UNITS: &str = "\
     degree degrees percent pct percentage dollar dollars cent cents euro euros unit units cm mm km kg ft \
@@ -58,7 +62,10 @@ pub(crate) const KEPT_WORDS: &str = "\
     east west left right up down above below under over before after ago early late clockwise counterclockwise \
     forward backward forwards backwards positive negative more less fewer greater than most least not none never no \
     is are was even odd increase decrease gain loss profit higher lower taller shorter older younger longer if for \
-    when where unless except mod modulo base remainder times plus minus divided infinity undefined true false and or";
+    when where unless except mod modulo base remainder times plus minus divided infinity undefined true false and or \
+    tens hundreds thousands millions billions trillions dozens score squared cubed factorial doubled tripled halved \
+    repeating recurring repeated periodic binary octal decimal hexadecimal incorrect wrong off ahead behind slow fast \
+    inclusive exclusive excluded excluding root power inverse reciprocal but half double twice";
 /// Words of `KEPT_WORDS` that are also texts outside `\text`.
 pub(crate) const DATE_WORDS: &str = "\
     january february march april june july august september october november december";
@@ -68,9 +75,35 @@ pub(crate) fn magnitude(word: &str) -> Option<&'static str> {
     Some(match word {
         "hundred" => "100",
         "thousand" => "1000",
-        "million" => "1000000",
-        "billion" => "1000000000",
-        "trillion" => "1000000000000",
+        "million" | "millions" => "1000000",
+        "billion" | "billions" => "1000000000",
+        "trillion" | "trillions" => "1000000000000",
+        _ => return None,
+    })
+}
+
+/// The word for a unit whose symbol is that of another one but for a capital letter: `MW` and `mW`, `MB` and `Mb`.
+pub(crate) fn large_unit(symbol: &str) -> Option<&'static str> {
+    Some(match symbol {
+        "MW" => "megawatts",
+        "MWh" => "megawatthours",
+        "MHz" => "megahertz",
+        "MJ" => "megajoules",
+        "MV" => "megavolts",
+        "MN" => "meganewtons",
+        "MPa" => "megapascals",
+        "MeV" => "megaelectronvolts",
+        "ML" => "megaliters",
+        "Mg" => "megagrams",
+        "Mm" => "megameters",
+        "kB" | "KB" => "kilobytes",
+        "MB" => "megabytes",
+        "GB" => "gigabytes",
+        "TB" => "terabytes",
+        "kb" | "Kb" => "kilobits",
+        "Mb" => "megabits",
+        "Gb" => "gigabits",
+        "Tb" => "terabits",
         _ => return None,
     })
 }
@@ -99,6 +132,10 @@ pub(crate) fn one_name(name: &str) -> &str {
         "varnothing" => "emptyset",
         "textcent" => "cent",
         "approxeq" | "simeq" | "thickapprox" => "approx",
+        "overrightarrow" => "vec",
+        "bar" => "overline",
+        "widehat" => "hat",
+        "widetilde" => "tilde",
         "backslash" | "smallsetminus" => "setminus",
         "ldots" | "cdots" => "dots",
         other => other,

@@ -28,6 +28,12 @@ pub(crate) fn binomial(n: i128, k: i128) -> Option<Sum> {
         .map(|n| Sum::number(Rational::whole(n)))
 }
 
+/// `n!!`, the product of each second number; `None` if it is undefined or too large.
+pub(crate) fn double_factorial(n: i128) -> Option<Sum> {
+    let factors = || (1..=n).rev().step_by(2);
+    (0..=50).contains(&n).then(|| Sum::number(Rational::whole(factors().product())))
+}
+
 /// `n!`; `None` if it is undefined or too large.
 pub(crate) fn factorial(n: i128) -> Option<Sum> {
     (0..=30).contains(&n).then(|| Sum::number(Rational::whole((1..=n).product())))

@@ -238,9 +238,22 @@ fn symbol(name: &str, point: usize) -> Option<Complex> {
     Some(Complex::real(if is_negative { -size } else { size }))
 }
 
+/// Whether sums have other symbols than constants.
+fn has_symbols(sums: &[Sum]) -> bool {
+    let is_symbolic = |atom: &Atom| match atom {
+        Atom::Prime(_) => false,
+        Atom::Named(name) => name != "\\pi" && name != "e",
+        Atom::Call(_, of) => has_symbols(of),
+        Atom::Group(of) => has_symbols(std::slice::from_ref(of)),
+    };
+    sums.iter().any(|sum| sum.terms.keys().any(|product| product.keys().any(is_symbolic)))
+}
+
 /// The value of a function. The outer `None`: it has none here; the inner: the function is not evaluated.
 fn call(name: &str, of: &[Sum], point: usize) -> Option<Option<Complex>> {
-    if !has(EVALUATED, name) {
+    // What symbols are rounded to is known between whole numbers only, as the points are.
+    let is_rounded = matches!(name, "\\lfloor" | "\\lceil") && has_symbols(of);
+    if !has(EVALUATED, name) || is_rounded {
         return Some(None);
     }
     // Each argument is evaluated once, as functions may be nested.

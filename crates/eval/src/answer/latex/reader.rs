@@ -1,9 +1,11 @@
 //! Parses tokens to expressions by recursive descent: numbers, symbols, fractions, roots, powers, functions. `None`:
 //! the tokens are not such an expression, or a number overflows. `mod` handles lists, intervals and equations.
 
-use crate::answer::latex::brackets::{closes, opens};
-use crate::answer::latex::names::{FUNCTIONS, MARKS, has, is_plain, is_symbol, is_value};
-use crate::answer::latex::numbers::{binomial, decimal, factorial, is_too_large};
+use crate::answer::latex::brackets::{closes, command, opens, parts};
+use crate::answer::latex::names::{
+    ALWAYS_FUNCTIONS, FUNCTIONS, MARKS, NEVER_FUNCTIONS, VARIABLES, has, is_plain, is_symbol, is_value,
+};
+use crate::answer::latex::numbers::{binomial, decimal, double_factorial, factorial, is_too_large};
 use crate::answer::latex::sum::Sum;
 use crate::answer::latex::tokens::{Token, written};
 use crate::answer::latex::units;
@@ -36,6 +38,35 @@ fn letters(tokens: &[Token]) -> Vec<Token> {
         }
     }
     found
+}
+
+/// Whether brackets with these arguments behind a letter are those of a function, as in `f(x+1)`, `P(A)`, `x(t)`, and
+/// not those of a factor, as in `x(x+1)` and `P(1+r)`.
+fn is_function(letter: &str, has_index: bool, is_derivative: bool, of: &[Vec<Token>]) -> bool {
+    let is_variable = |token: &Token| match token {
+        Token::Word(word) => has(VARIABLES, word),
+        token => is_symbol(command(token)),
+    };
+    let is_one = |argument: &[Token]| match argument {
+        [Token::Number(_)] | [Token::Sign('-'), Token::Number(_)] => true,
+        [Token::Word(other)] => other != letter,
+        [Token::Command(name)] => is_symbol(name) && name != letter.trim_start_matches('\\'),
+        _ => false,
+    };
+    let [argument] = of else { return true };
+    if is_derivative || has(ALWAYS_FUNCTIONS, letter) {
+        return true;
+    }
+    match letter {
+        "g" | "h" if !has_index => is_one(argument) || argument.iter().any(is_variable) || is_number(argument),
+        _ if has(NEVER_FUNCTIONS, letter) || has_index => false,
+        _ => is_one(argument),
+    }
+}
+
+/// Whether tokens have neither letters nor symbols.
+fn is_number(tokens: &[Token]) -> bool {
+    tokens.iter().all(|token| matches!(token, Token::Number(_) | Token::Sign(_)))
 }
 
 struct LatexReader {
@@ -124,8 +155,11 @@ impl LatexReader {
                     None => Sum::call("^", vec![value, exponent])?,
                 };
             } else if self.take('!') {
-                let factorial = value.as_whole().and_then(factorial);
-                value = factorial.or_else(|| Sum::call("!", vec![value]))?;
+                let is_double = self.take('!');
+                (self.peek() != Some(&Token::Sign('!'))).then_some(())?;
+                let number = value.as_whole();
+                let product = if is_double { number.and_then(double_factorial) } else { number.and_then(factorial) };
+                value = product.or_else(|| Sum::call(if is_double { "!!" } else { "!" }, vec![value]))?;
             } else if matches!(self.peek(), Some(Token::Command(name)) if name == "degree") {
                 self.at += 1;
                 value = value.times(&Sum::named("\\pi").scaled(Rational::new(1, 180)?)?)?;
@@ -146,9 +180,7 @@ impl LatexReader {
         self.at += 1;
         match token {
             Token::Number(digits) => self.number(&digits),
-            Token::Word(letter) if self.peek() == Some(&Token::Sign('_')) => self.indexed(&letter),
-            Token::Word(letter) if letter == "i" => Some(Sum::imaginary()),
-            Token::Word(letter) => Some(Sum::named(letter)),
+            Token::Word(letter) => self.symbol(&letter),
             Token::Sign('(') => self.closed(')'),
             Token::Sign('[') => self.closed(']'),
             Token::Sign('{') => self.closed('}'),
@@ -223,12 +255,102 @@ impl LatexReader {
                 Sum::call(limits, vec![self.product()?])
             }
             _ if has(FUNCTIONS, name) => self.function(name),
-            _ if has(MARKS, name) => Sum::call(format!("\\{name}"), vec![self.argument()?]),
+            _ if has(MARKS, name) => match self.points() {
+                Some(points) => Some(Sum::named(format!("\\{name}{{{points}}}"))),
+                None => Sum::call(format!("\\{name}"), vec![self.argument()?]),
+            },
             _ if name.starts_with("mathbb{") => Some(Sum::named(format!("\\{name}"))),
-            _ if is_symbol(name) && self.peek() == Some(&Token::Sign('_')) => self.indexed(&format!("\\{name}")),
-            _ if is_symbol(name) => Some(Sum::named(format!("\\{name}"))),
+            _ if is_symbol(name) => self.symbol(&format!("\\{name}")),
             _ => None,
         }
+    }
+
+    /// The letters of a group of several, such as the points of `\vec{AB}` or the digits of `\overline{ab}`: their
+    /// order matters.
+    fn points(&mut self) -> Option<String> {
+        self.tokens[self.at..].first().filter(|token| **token == Token::Sign('{'))?;
+        let letter = |token: &Token| if let Token::Word(letter) = token { Some(letter.clone()) } else { None };
+        let letters: Vec<String> = self.tokens[self.at + 1..].iter().map_while(letter).collect();
+        let is_closed = self.tokens.get(self.at + 1 + letters.len()) == Some(&Token::Sign('}'));
+        (letters.len() > 1 && is_closed).then(|| self.at += letters.len() + 2)?;
+        Some(letters.concat())
+    }
+
+    /// A letter or a symbol's command, which was read, with its index and primes; applied to the arguments in brackets
+    /// behind it if it is a function.
+    fn symbol(&mut self, letter: &str) -> Option<Sum> {
+        let mut name = letter.to_owned();
+        if self.peek() == Some(&Token::Sign('_')) {
+            name = self.index(letter)?;
+        }
+        let has_index = name != letter;
+        let unprimed = name.len();
+        while self.take('\'') {
+            name.push('\'');
+        }
+        let is_derivative = name.len() > unprimed;
+        if let Some(order) = self.order(letter, has_index || is_derivative) {
+            name.push_str(&order);
+            return match self.arguments() {
+                Some(of) => Sum::call(name, self.applied(of)?),
+                None => Some(Sum::named(name)),
+            };
+        }
+        match self.arguments().filter(|of| is_function(letter, has_index, is_derivative, of)) {
+            Some(of) => Sum::call(name, self.applied(of)?),
+            None if name == "i" => Some(Sum::imaginary()),
+            None => Some(Sum::named(name)),
+        }
+    }
+
+    /// The order of a derivative (`^{(3)}`), or the power of a function whose arguments follow (`f^2(x)`, `f^{-1}(x)`),
+    /// as it is written.
+    fn order(&mut self, letter: &str, is_plain: bool) -> Option<String> {
+        let is_one = |token: &Token| matches!(token, Token::Number(_) | Token::Word(_));
+        let (length, is_derivative) = match &self.tokens[self.at..] {
+            [Token::Sign('^'), Token::Sign('{'), Token::Sign('('), order, Token::Sign(')'), Token::Sign('}'), ..] => {
+                (6, is_one(order) && !["e", "i"].contains(&letter))
+            }
+            [Token::Sign('^'), Token::Sign('{'), Token::Sign('-'), power, Token::Sign('}'), Token::Sign('('), ..] => {
+                (5, is_one(power) && has("f g h F G H", letter))
+            }
+            [Token::Sign('^'), Token::Sign('{'), power, Token::Sign('}'), Token::Sign('('), ..] => {
+                (4, is_one(power) && has("f g h", letter))
+            }
+            [Token::Sign('^'), power, Token::Sign('('), ..] => (2, is_one(power) && has("f g h", letter)),
+            _ => return None,
+        };
+        (is_derivative && !is_plain).then_some(())?;
+        let text = written(&self.tokens[self.at..self.at + length]);
+        self.at += length;
+        Some(if length == 2 { format!("^{{{}}}", &text[1..]) } else { text })
+    }
+
+    /// The tokens of the arguments in round brackets that follow, which are not consumed.
+    fn arguments(&self) -> Option<Vec<Vec<Token>>> {
+        let behind = &self.tokens[self.at..];
+        behind.first().filter(|token| **token == Token::Sign('('))?;
+        let mut depth = 0_usize;
+        let end = behind.iter().position(|token| {
+            depth = if opens(token) { depth + 1 } else { depth - usize::from(closes(token)) };
+            depth == 0
+        })?;
+        let inside = parts(&behind[1..end], &|token| *token == Token::Sign(','));
+        Some(inside.into_iter().map(<[Token]>::to_vec).collect())
+    }
+
+    /// Consumes the arguments, and reads them.
+    fn applied(&mut self, of: Vec<Vec<Token>>) -> Option<Vec<Sum>> {
+        let outer = std::mem::take(&mut self.in_bars);
+        let mut read = Vec::new();
+        for argument in &of {
+            self.at += 1;
+            let end = self.at + argument.len();
+            read.push(self.sum().filter(|_| self.at == end)?);
+        }
+        self.at += 1;
+        self.in_bars = outer;
+        Some(read)
     }
 
     /// A number rounded down (`lfloor`) or up (`lceil`).
@@ -274,7 +396,7 @@ impl LatexReader {
         Some(argument)
     }
 
-    /// The argument of a fraction or root: a group, or one digit, letter or command.
+    /// The argument of a fraction or root: a group, or one digit, letter or command. A letter is no function here.
     fn argument(&mut self) -> Option<Sum> {
         match self.peek()?.clone() {
             Token::Number(digits) if digits.len() > 1 => {
@@ -287,7 +409,15 @@ impl LatexReader {
                 self.at += 1;
                 Some(Sum::number(decimal(&digits)?))
             }
-            Token::Sign('{') | Token::Word(_) | Token::Command(_) => self.value(),
+            Token::Word(letter) => {
+                self.at += 1;
+                match self.peek() {
+                    Some(Token::Sign('_')) => self.indexed(&letter),
+                    _ if letter == "i" => Some(Sum::imaginary()),
+                    _ => Some(Sum::named(letter)),
+                }
+            }
+            Token::Sign('{') | Token::Command(_) => self.value(),
             _ => None,
         }
     }

@@ -2,11 +2,6 @@
 //! equivalence: `5` is the same as `5\text{ cm}` and as `5\text{ m}`, which are not the same. What cannot be decided is
 //! not the same.
 
-use std::borrow::Cow;
-use std::sync::LazyLock;
-
-use regex::Regex;
-
 use crate::answer::latex::intervals::{number_set, region};
 use crate::answer::latex::numeric;
 use crate::answer::latex::quantity::Unit;
@@ -22,22 +17,12 @@ const MOST_ELEMENTS: usize = 24;
 
 /// Whether two answers say the same.
 pub fn same(one: &str, other: &str) -> bool {
-    let (one, other) = (&with_derivatives(one), &with_derivatives(other));
     let comma = |text: &str, other: &str| with_point(text).is_some_and(|text| is_same(&text, other));
     match (is_decimal(one), is_decimal(other)) {
         (true, false) => comma(other, one) || is_same(one, other),
         (false, true) => comma(one, other) || is_same(one, other),
         _ => is_same(one, other),
     }
-}
-
-/// A text with `\frac{dy}{dx}` and `\frac{d}{dx}` as symbols of their own: no quotient whose `d` can be cancelled.
-fn with_derivatives(text: &str) -> Cow<'_, str> {
-    static DERIVATIVE: LazyLock<Regex> = LazyLock::new(|| {
-        let pattern = r"\\[dt]?frac\s*\{\s*d\s*([a-zA-Z]?)\s*\}\s*\{\s*d\s*([a-zA-Z])\s*\}";
-        Regex::new(pattern).expect("the pattern is one")
-    });
-    DERIVATIVE.replace_all(text, "D_{$1$2}")
 }
 
 fn is_decimal(text: &str) -> bool {

@@ -1,8 +1,9 @@
 //! Splits LaTeX into tokens: drops spacing, sizes of brackets and the dollar signs around formulas, and replaces
 //! synonymous commands by one name. The sibling modules interpret the tokens.
 
+use crate::answer::latex::derivatives;
 use crate::answer::latex::names::{
-    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, NUMBER_SETS, SHORT_UNITS, TEXTS, compass, has, magnitude, one_name,
+    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, SHORT_UNITS, TEXTS, compass, has, large_unit, magnitude, one_name,
 };
 use crate::answer::latex::unicode::spelled;
 
@@ -22,6 +23,7 @@ pub(crate) enum Token {
 /// The tokens of a text, up to a closing brace that nothing opened: there the box of the answer ended.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
     let text = spelled(text);
+    let text = derivatives::with_symbols(&text);
     let has_rows = text.contains("\\begin");
     let mut lexer = Lexer { found: Vec::new(), depth: 0, texts: 0, in_text: false, has_rows };
     lexer.read(&text);
@@ -74,6 +76,17 @@ impl Lexer {
                 rest = behind;
                 continue;
             }
+            if let Some(behind) = rest.strip_prefix("...") {
+                self.push(Token::Command("dots".to_string()));
+                rest = behind;
+                continue;
+            }
+            let is_behind_number = rest.len() == text.len() && matches!(self.found.last(), Some(Token::Number(_)));
+            if self.in_text && is_mark(text, rest, is_behind_number) {
+                self.push(Token::Sign(c));
+                rest = behind;
+                continue;
+            }
             let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
             rest = if is_number {
                 self.number(rest)
@@ -105,6 +118,9 @@ impl Lexer {
                 let half = half.to_lowercase();
                 self.found.pop();
                 self.found.push(Token::Text(half + "m"));
+            }
+            ([.., Token::Number(_)], ..) if self.in_text && large_unit(word).is_some() => {
+                self.found.extend(large_unit(word).map(|unit| Token::Text(unit.to_string())));
             }
             ([.., Token::Number(_)], ..) if has("am pm", &lower) => self.found.push(Token::Text(lower)),
             ([.., Token::Number(_), Token::Word(half), Token::Sign('.')], _, "m") if has("a p", half) => {
@@ -180,14 +196,11 @@ impl Lexer {
             number.push_str(group);
             rest = behind;
         }
-        if let Some(behind) = rest.strip_prefix('.') {
+        if let Some(behind) = rest.strip_prefix('.').filter(|behind| !behind.starts_with("..")) {
             let (fraction, behind) = digits(behind);
-            let marked = ["\\overline{", "\\bar{", "\\dot{"].iter().find_map(|mark| behind.strip_prefix(mark));
-            let repeated = marked.map(digits);
-            let repeated = repeated.and_then(|(group, behind)| Some((group, behind.strip_prefix('}')?)));
             rest = behind;
-            if let Some((group, behind)) = repeated.filter(|(group, _)| !group.is_empty()) {
-                number.push_str(&format!(".{fraction}\\overline{{{group}}}"));
+            if let Some((fixed, group, behind)) = repeating(fraction, behind) {
+                number.push_str(&format!(".{fixed}\\overline{{{group}}}"));
                 rest = behind;
             } else if !fraction.trim_end_matches('0').is_empty() {
                 number.push_str(&format!(".{}", fraction.trim_end_matches('0')));
@@ -208,6 +221,11 @@ impl Lexer {
         }
     }
 
+    /// Whether the `\times` before `rest` is that of two vectors or sets, not of numbers.
+    fn is_cross_product(&self, rest: &str) -> bool {
+        begins_with_vector(rest) && !matches!(self.found.last(), Some(Token::Number(_)))
+    }
+
     /// Reads the command at the start of `text`; returns the rest after it and its arguments.
     fn command<'t>(&mut self, text: &'t str) -> &'t str {
         let (letters, _) = split(text, |c| c.is_ascii_alphabetic());
@@ -221,7 +239,7 @@ impl Lexer {
         }
         if name == "mathbb"
             && let Some((set, rest)) = group(rest).or_else(|| letter(rest))
-            && has(NUMBER_SETS, set.trim())
+            && let [b'A'..=b'Z'] = set.trim().as_bytes()
         {
             self.push(Token::Command(format!("mathbb{{{}}}", set.trim())));
             return rest;
@@ -260,6 +278,7 @@ impl Lexer {
         let is_silent = has(IGNORED, name) || name.starts_with(char::is_whitespace) || name.is_empty();
         if !is_silent {
             self.push(match name {
+                "times" if self.is_cross_product(rest) => Token::Command("times".to_string()),
                 "cdot" | "times" | "ast" => Token::Sign('*'),
                 "div" => Token::Sign('/'),
                 "lt" => Token::Sign('<'),
@@ -272,6 +291,35 @@ impl Lexer {
             });
         }
         rest
+    }
+}
+
+/// Whether a text begins with a vector or a set, the products of which have an order.
+fn begins_with_vector(text: &str) -> bool {
+    let text = text.trim_start();
+    let marks = ["\\vec", "\\overrightarrow", "\\hat", "\\widehat", "\\mathbb"];
+    let bold = ["\\mathbf", "\\boldsymbol", "\\bm"].iter().find_map(|bold| text.strip_prefix(bold));
+    let is_letter = |inside: &str| inside.trim_start_matches([' ', '{', '\\']).starts_with(|c: char| c.is_alphabetic());
+    marks.iter().any(|mark| text.starts_with(mark)) || bold.is_some_and(is_letter)
+}
+
+/// Whether the mark at the start of `rest`, within `text`, belongs to the number or the letter before it: a factorial,
+/// a prime, feet, inches. Others are punctuation and quotation marks.
+fn is_mark(text: &str, rest: &str, is_behind_number: bool) -> bool {
+    let before = &text[..text.len() - rest.len()];
+    let mark = rest.chars().next().unwrap_or_default();
+    let is_behind_digit = is_behind_number || before.ends_with(|c: char| c.is_ascii_digit());
+    let mut letters = before.chars().rev();
+    let is_behind_letter = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && !letters.next().is_some_and(char::is_alphabetic)
+        && !rest[mark.len_utf8()..].starts_with(char::is_alphabetic);
+    match mark {
+        '!' => is_behind_digit,
+        '\'' | '"' => {
+            let first = before.find(mark).filter(|at| !before[..*at].ends_with(|c: char| c.is_ascii_alphanumeric()));
+            first.is_none() && (is_behind_digit || is_behind_letter || before.ends_with(mark))
+        }
+        _ => false,
     }
 }
 
@@ -288,6 +336,26 @@ fn without_separator(text: &str, is_outside: bool, may_be_space: bool) -> Option
         (!digits.trim_start().starts_with('/')).then_some(behind)
     };
     set_close.or_else(commas).or_else(|| spaces().filter(|_| may_be_space))
+}
+
+/// The digits of a fraction that are not repeated and those that are, and the rest after them: marked
+/// (`0.1\overline{6}`, `0.1(6)`), or written three times before dots (`0.1666...`).
+fn repeating<'t>(fraction: &'t str, behind: &'t str) -> Option<(&'t str, &'t str, &'t str)> {
+    let marked = [("\\overline{", '}'), ("\\bar{", '}'), ("\\dot{", '}'), ("(", ')')].iter().find_map(|(open, close)| {
+        let (group, behind) = split(behind.strip_prefix(open)?, |c| c.is_ascii_digit());
+        let behind = behind.strip_prefix(*close).filter(|_| !group.is_empty())?;
+        // `0.5(3)^2` is a product.
+        (*close == '}' || !behind.starts_with(['^', '(', '!'])).then_some((fraction, group, behind))
+    });
+    marked.or_else(|| {
+        let dots = ["...", "\\ldots", "\\dots", "\\cdots"].iter().find_map(|dots| behind.strip_prefix(dots))?;
+        let length = (1..=3).find(|length| {
+            let thrice = fraction.len().checked_sub(3 * length).map(|at| &fraction[at..]);
+            thrice.is_some_and(|digits| digits == digits[..*length].repeat(3))
+        })?;
+        let (fixed, digits) = fraction.split_at(fraction.len() - 3 * length);
+        digits.contains(|c| c != '0').then_some((fixed, &digits[..length], dots))
+    })
 }
 
 /// The exponent of scientific notation (`e5`, `E-3`) behind a number at the start of `text`, and the rest after it.

@@ -28,6 +28,10 @@ pub(crate) fn spelled(text: &str) -> Cow<'_, str> {
                 }
                 out.push_str(&format!("^{{{raised}}}"));
             }
+            // `5–6` is a range.
+            '–' if out.ends_with(|c: char| c.is_ascii_digit()) && signs.peek().is_some_and(char::is_ascii_digit) => {
+                out.push_str("\\text{ to }");
+            }
             _ => match spelling(sign) {
                 Some(latex) => out.push_str(latex),
                 None => out.push(sign),
@@ -54,6 +58,7 @@ fn spelling(sign: char) -> Option<&'static str> {
         '¢' => "\\cent ",
         '₹' => "\\rupee ",
         '\u{a0}' | '\u{2009}' | '\u{202f}' => "\\,",
+        '…' => "\\dots ",
         '≈' => "\\approx ",
         'ℝ' => "\\mathbb{R}",
         'ℤ' => "\\mathbb{Z}",

@@ -33,7 +33,7 @@ pub(crate) fn without_units(tokens: &[Token], place: AnswerScope) -> (&[Token], 
     let start = (1..tokens.len()).find(|start| is_behind_value(*start) && is_end(start));
     let is_only = |start: &usize| {
         let value = value(*start);
-        is_bare(value) && (is_whole_unit(&tokens[*start..]) || is_number(value))
+        is_bare(value) && (is_whole_unit(&tokens[*start..]) || is_number(value) && !is_product(value))
     };
     // The last degree sign of `30^\circ+60^\circ` or `\sin 30^\circ` is not one of the whole value.
     let is_angle = |start: &usize| command(&tokens[*start]) == "degree";
@@ -70,6 +70,12 @@ fn is_bare(tokens: &[Token]) -> bool {
 /// Whether it has no letters.
 fn is_number(tokens: &[Token]) -> bool {
     !tokens.iter().any(|token| matches!(token, Token::Word(_)))
+}
+
+/// Whether it is a product of other numbers than a power of ten: a `3\times5` grid is no grid of 15.
+fn is_product(tokens: &[Token]) -> bool {
+    let is_power = |behind: &[Token]| matches!(behind, [Token::Number(ten), Token::Sign('^'), ..] if ten == "10");
+    tokens.iter().enumerate().any(|(at, token)| *token == Token::Sign('*') && !is_power(&tokens[at + 1..]))
 }
 
 /// Whether they are texts that are not a known unit, number or place, such as `apples` or `ways to choose`.

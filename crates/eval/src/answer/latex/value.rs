@@ -59,7 +59,11 @@ impl Element {
 /// The elements of a list. `None` if one cannot be parsed.
 pub(crate) fn list(tokens: &[Token]) -> Option<List> {
     if let ([Token::Sign('{'), ..], Some(inside)) = (tokens, enclosed(tokens)) {
-        return list(inside);
+        // `{1,2}` is a set, but `{{1},{2}}` may be one of sets or of numbers.
+        let members = parts(inside, &|token| *token == Token::Sign(','));
+        let is_braced = |member: &&[Token]| member.first() == Some(&Token::Sign('{')) && enclosed(member).is_some();
+        let is_clear = members.len() < 2 || !members.iter().any(is_braced);
+        return is_clear.then(|| list(inside)).flatten();
     }
     let groups: Vec<&[Token]> = parts(tokens, &|token| *token == Token::Sign(';'));
     let groups: Vec<&[Token]> = groups.into_iter().filter(|group| !group.is_empty()).collect();
@@ -130,7 +134,7 @@ fn both_signs(tokens: &[Token]) -> Option<Vec<Vec<Token>>> {
 
 fn element(tokens: &[Token], place: AnswerScope) -> Option<Element> {
     let tokens = if place == AnswerScope::Whole { without_lead(tokens) } else { tokens };
-    if let Some(words) = words(tokens) {
+    if let Some(words) = date(tokens).or_else(|| words(tokens)) {
         return Some(Element::plain(Value::Words(words)));
     }
     let (tokens, money) = without_money(tokens);
@@ -193,6 +197,9 @@ pub(crate) fn value(tokens: &[Token]) -> Option<Value> {
     }
     let ratio = parts(tokens, &|token| *token == Token::Sign(':'));
     if ratio.len() > 1 {
+        if let Some(time) = time(&ratio) {
+            return Some(Value::Words(time));
+        }
         return Some(Value::Ratio(ratio.into_iter().map(reader::sum).collect::<Option<_>>()?));
     }
     let Some(inside) = enclosed(tokens) else { return expression(tokens) };
@@ -220,6 +227,41 @@ pub(crate) fn value(tokens: &[Token]) -> Option<Value> {
         }
         _ => expression(tokens),
     }
+}
+
+/// A time of day, whose minutes or seconds have a zero in front (`1:05`): no ratio.
+fn time(parts: &[&[Token]]) -> Option<String> {
+    let digits = |part: &&[Token]| match part {
+        [Token::Number(digits)] => Some(digits.clone()),
+        _ => None,
+    };
+    let mut parts: Vec<String> = parts.iter().map(digits).collect::<Option<_>>()?;
+    let is_zeroed = |digits: &String| digits.len() == 2 && digits.starts_with('0');
+    parts[1..].iter().any(is_zeroed).then_some(())?;
+    parts[0] = without_zeros(&parts[0]);
+    Some(parts.join(":"))
+}
+
+fn without_zeros(digits: &str) -> String {
+    let rest = digits.trim_start_matches('0');
+    if rest.is_empty() { "0".to_owned() } else { rest.to_owned() }
+}
+
+/// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`. No difference and no quotient.
+fn date(tokens: &[Token]) -> Option<String> {
+    let [Token::Number(one), Token::Sign(first), Token::Number(two), Token::Sign(second), Token::Number(three)] = tokens
+    else {
+        return None;
+    };
+    let is_day = |digits: &String| digits.len() <= 2;
+    let is_year = |digits: &String| digits.len() == 4 && !digits.contains('.');
+    (first == second && matches!(first, '-' | '/')).then_some(())?;
+    let [day, month] = [without_zeros(one), without_zeros(two)];
+    if is_year(three) && is_day(one) && is_day(two) {
+        return Some(format!("{day}{first}{month}{first}{three}"));
+    }
+    let is_padded = two.len() == 2 && three.len() == 2 && !three.contains('.');
+    (is_year(one) && is_padded).then(|| format!("{one}{first}{two}{first}{three}"))
 }
 
 /// A set of elements, or of what fulfils a condition (`\{x : x>3\}`), which is that condition.

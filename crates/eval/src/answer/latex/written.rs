@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::answer::latex::names::{FUNCTIONS, has};
+use crate::answer::latex::names::{MARKS, has};
 use crate::answer::latex::sum::{Atom, Monomial, Sum};
 use crate::answer::rational::Rational;
 
@@ -88,7 +88,7 @@ fn term(product: &Monomial, coefficient: Rational) -> String {
 pub(crate) fn call(name: &str, of: &[Sum]) -> String {
     match (name, of) {
         ("|", [of]) => format!("|{}|", of.latex()),
-        ("!", [of]) => format!("{}!", of.base()),
+        ("!" | "!!", [of]) => format!("{}{name}", of.base()),
         ("^", [base, exponent]) => format!("{}^{{{}}}", base.base(), exponent.latex()),
         ("\\lfloor", [of]) => format!("\\lfloor {}\\rfloor ", of.latex()),
         ("\\lceil", [of]) => format!("\\lceil {}\\rceil ", of.latex()),
@@ -96,10 +96,13 @@ pub(crate) fn call(name: &str, of: &[Sum]) -> String {
         (name, [of]) if name.starts_with("\\sum") || name.starts_with("\\prod") => {
             format!("{{{name}({})}}", of.latex())
         }
-        (name, [of]) if has(FUNCTIONS, name.trim_start_matches('\\').split('_').next().unwrap_or(name)) => {
-            format!("{name}({})", of.latex())
+        (name, of) if name == "\\binom" || has(MARKS, name.trim_start_matches('\\')) => {
+            of.iter().fold(name.to_string(), |text, of| format!("{text}{{{}}}", of.latex()))
         }
-        (name, of) => of.iter().fold(name.to_string(), |text, of| format!("{text}{{{}}}", of.latex())),
+        (name, of) => {
+            let of: Vec<String> = of.iter().map(Sum::latex).collect();
+            format!("{name}({})", of.join(","))
+        }
     }
 }
 
@@ -110,6 +113,9 @@ fn join(text: &mut String, factor: &str) {
     } else if text.ends_with(|c: char| c.is_ascii_alphabetic()) && factor.starts_with(|c: char| c.is_ascii_alphabetic())
     {
         text.push(' ');
+    } else if factor.starts_with('(') && text.ends_with(|c: char| !c.is_ascii_digit()) {
+        // Brackets behind a symbol may be those of a function.
+        text.push_str("\\cdot ");
     }
     text.push_str(factor);
 }
