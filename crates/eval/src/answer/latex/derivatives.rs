@@ -1,36 +1,97 @@
-//! Derivatives in Leibniz's notation, which are no quotients whose `d` can be cancelled: `\frac{dy}{dx}`, `dy/dx`,
-//! `\frac{d^2y}{dx^2}`. They are rewritten as symbols of their own before the text is split into tokens.
+//! Derivatives in Leibniz's notation: `\frac{dy}{dx}`, `dy/dx`, `\frac{d^2y}{dx^2}`. They become symbols of their own,
+//! such as `D_{yx}`, so that no `d` is cancelled. `reader` parses the symbols.
 
-use std::borrow::Cow;
-use std::sync::LazyLock;
+use crate::answer::latex::brackets::command;
+use crate::answer::latex::names::is_symbol;
+use crate::answer::latex::tokens::Token;
 
-use regex::{Captures, Regex};
-
-/// A text with its derivatives as symbols: `D_{yx}`, with the order in front if it has one.
-pub(crate) fn with_symbols(text: &str) -> Cow<'_, str> {
-    let is_candidate = text.contains("frac") || text.contains("/d") || text.contains("/\\mathrm");
-    if !is_candidate {
-        return Cow::Borrowed(text);
+/// The tokens with a symbol in place of each derivative.
+pub(crate) fn with_symbols(tokens: Vec<Token>) -> Vec<Token> {
+    let is_d = |token: &Token| matches!(token, Token::Word(word) if word.starts_with('d')) || command(token) == "partial";
+    if !tokens.iter().any(is_d) {
+        return tokens;
     }
-    let symbol = |captures: &Captures<'_>| {
-        let part = |name: &str| captures.name(name).map_or("", |part| part.as_str());
-        format!("{}D_{{{}{}{}}}{}", part("before"), part("order"), part("of"), part("by"), part("behind"))
-    };
-    let (fraction, slash) = &*PATTERNS;
-    match fraction.replace_all(text, symbol) {
-        Cow::Borrowed(text) => slash.replace_all(text, symbol),
-        Cow::Owned(text) => Cow::Owned(slash.replace_all(&text, symbol).into_owned()),
+    let mut found: Vec<Token> = Vec::new();
+    let mut rest = &tokens[..];
+    while let [first, behind @ ..] = rest {
+        let is_apart = !matches!(found.last(), Some(Token::Word(_) | Token::Sign('_' | '^')));
+        match derivative(rest).filter(|_| is_apart) {
+            Some((inside, after)) => {
+                found.extend([Token::Word("D".to_string()), Token::Sign('_'), Token::Sign('{')]);
+                found.extend(inside);
+                found.push(Token::Sign('}'));
+                rest = after;
+            }
+            None => {
+                found.push(first.clone());
+                rest = behind;
+            }
+        }
     }
+    found
 }
 
-/// The patterns of `\frac{dy}{dx}` and `dy/dx`.
-static PATTERNS: LazyLock<(Regex, Regex)> = LazyLock::new(|| {
-    let d = r"(?:d|\\mathrm\s*\{\s*d\s*\}|\\mathrm\s+d|\\partial)\s*";
-    let order = r"(?:\^\s*\{?\s*(?P<order>[0-9n])\s*\}?\s*)?";
-    let again = r"(?:\^\s*\{?\s*[0-9n]\s*\}?\s*)?";
-    let (of, by) = (r"(?P<of>[a-zA-Z]?)\s*", r"(?P<by>[a-zA-Z])\s*");
-    let fraction = format!(r"\\[dtc]?frac\s*\{{\s*{d}{order}{of}\}}\s*\{{\s*{d}{by}{again}\}}");
-    let slash = format!(r"(?P<before>^|[^a-zA-Z\\]){d}{order}{of}/\s*{d}{by}{again}(?P<behind>$|[^a-zA-Z])");
-    let pattern = |text: String| Regex::new(&text).expect("the pattern is one");
-    (pattern(fraction), pattern(slash))
-});
+/// The index of the symbol for the derivative at the start of tokens: its order, what is derived and by what; and the
+/// tokens behind it.
+fn derivative(tokens: &[Token]) -> Option<(Vec<Token>, &[Token])> {
+    let (above, below, rest) = match tokens {
+        [Token::Command(name), Token::Sign('{'), rest @ ..] if name == "frac" => {
+            let (above, rest) = differential(rest)?;
+            let rest = rest.strip_prefix(&[Token::Sign('}'), Token::Sign('{')])?;
+            let (below, rest) = differential(rest)?;
+            (above, below, rest.strip_prefix(&[Token::Sign('}')])?)
+        }
+        rest => {
+            let (above, rest) = differential(rest)?;
+            let (below, rest) = differential(rest.strip_prefix(&[Token::Sign('/')])?)?;
+            let is_more = matches!(rest.first(), Some(Token::Word(_) | Token::Number(_) | Token::Sign('^' | '_')));
+            (above, below, (!is_more).then_some(rest)?)
+        }
+    };
+    // The order stands behind the `d` above and behind the variable below.
+    let by = below.letter?;
+    let letters = match (above.letter, by) {
+        (Some(Token::Word(of)), Token::Word(by)) => vec![Token::Word(of + &by)],
+        (of, by) => of.into_iter().chain([by]).collect(),
+    };
+    Some((above.order.into_iter().chain(letters).collect(), rest))
+}
+
+/// `d`, `dy`, `d^2y` or `dx^2`.
+struct Differential {
+    order: Option<Token>,
+    letter: Option<Token>,
+}
+
+fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
+    let letter = |token: &Token| match token {
+        Token::Word(word) => word.len() == 1,
+        token => is_symbol(command(token)),
+    };
+    let [first, rest @ ..] = tokens else { return None };
+    // `\mathrm{d}y` has its letters apart.
+    let (letter_of_word, rest) = match first {
+        Token::Word(word) if word == "d" => (None, rest),
+        Token::Word(word) if word.len() == 2 && word.starts_with('d') => (Some(Token::Word(word[1..].to_string())), rest),
+        token if command(token) == "partial" => (None, rest),
+        _ => return None,
+    };
+    let (order, rest) = power(rest);
+    let (letter, rest) = match rest {
+        [next, behind @ ..] if letter_of_word.is_none() && letter(next) => (Some(next.clone()), behind),
+        _ => (letter_of_word, rest),
+    };
+    let (order_behind, rest) = if order.is_none() { power(rest) } else { (None, rest) };
+    Some((Differential { order: order.or(order_behind), letter }, rest))
+}
+
+/// The number or letter of a power, and the tokens behind it.
+fn power(tokens: &[Token]) -> (Option<Token>, &[Token]) {
+    match tokens {
+        [Token::Sign('^'), order @ (Token::Number(_) | Token::Word(_)), rest @ ..]
+        | [Token::Sign('^'), Token::Sign('{'), order @ (Token::Number(_) | Token::Word(_)), Token::Sign('}'), rest @ ..] => {
+            (Some(order.clone()), rest)
+        }
+        rest => (None, rest),
+    }
+}

@@ -32,8 +32,6 @@ pub(crate) const SHORT_WORDS: &str = "no ii iv vi ix";
 /// Words that only announce the answer behind them, in lower case.
 pub(crate) const LEADS: &str = "\
     answer answers final the is are so thus therefore hence number value result solution solutions total we get have";
-/// Letters that are functions where a number in brackets follows them, before a `=`.
-pub(crate) const FUNCTION_LETTERS: &str = "f g h p q F G H P Q R S T W";
 /// Letters and commands that are functions wherever brackets follow them.
 pub(crate) const ALWAYS_FUNCTIONS: &str = "f \\zeta \\Gamma";
 /// Letters and commands that brackets multiply, whatever is in them.

@@ -11,8 +11,11 @@ use crate::answer::latex::written;
 use crate::answer::rational::Rational;
 
 /// Number of points, and how many of them must tell.
-const POINTS: usize = 8;
+const POINTS: usize = 16;
 const FEWEST: usize = 4;
+/// The points whose symbols are between 0.3 and 2.3 in size, and the factors of those at the others.
+const NEAR: usize = 8;
+const FAR: [f64; 8] = [4.0, 4.0, 20.0, 20.0, 300.0, 300.0, 1e5, 1e5];
 /// Terms that cancel to less than this part of the largest one are zero; to more than `LOST`, they are a number.
 const ZERO: f64 = 1e-13;
 const LOST: f64 = 1e-6;
@@ -235,6 +238,8 @@ fn symbol(name: &str, point: usize) -> Option<Complex> {
         2 | 3 => true,
         _ => mixed & 1 == 1,
     };
+    // Far from 0 `|x-3|` is not `3-x`, and `\arccos(\cos x)` not `|x|`.
+    let size = size * FAR.get(point.wrapping_sub(NEAR)).copied().unwrap_or(1.0);
     Some(Complex::real(if is_negative { -size } else { size }))
 }
 

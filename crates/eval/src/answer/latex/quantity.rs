@@ -24,12 +24,22 @@ impl Unit {
         let mut unit = Reader { factor: Rational::whole(1), powers: BTreeMap::new() };
         let is_known = unit.read(tokens).is_some();
         let has_money = unit.powers.keys().any(|base| base.ends_with(" money"));
-        let with_money = money.filter(|_| !has_money).map(|money| unit.times(command(money), 1));
+        let money = money.filter(|_| !has_money).map(command);
+        let with_money = money.map(|sign| unit.times(if sign == "pounds" { "sterling" } else { sign }, 1));
         // A sign of money tells more than a noun behind the number.
         Some(match is_known || with_money.flatten().is_some() {
             true => unit.known(),
             false => Unit::Noun(nouns(tokens)),
         })
+    }
+
+    /// The unit that is a product of powers of letters, such as `m` and `s^{-1}`. `None`: one is no unit.
+    pub fn of_letters<'l>(letters: impl Iterator<Item = (&'l str, i128)>) -> Option<Unit> {
+        let mut unit = Reader { factor: Rational::whole(1), powers: BTreeMap::new() };
+        for (letter, power) in letters {
+            has(SHORT_UNITS, letter).then(|| unit.times(letter, power))??;
+        }
+        Some(unit.known())
     }
 
     /// The number by which a value in this unit is multiplied to be one in the other; `None` if they measure different
@@ -45,7 +55,14 @@ impl Unit {
                     let power = powers.get("unit").filter(|_| powers.len() == 1 && others.len() == 1);
                     power.is_some() && power == others.get("length")
                 };
-                (generic(powers, others) || generic(others, powers)).then_some(one)
+                if generic(powers, others) || generic(others, powers) {
+                    return Some(one);
+                }
+                let kinds = [("mass", Rational::new(45_359_237, 100_000)?), ("sterling money", one)];
+                kinds.into_iter().find_map(|(base, size)| match self.with_pounds(base, size) {
+                    Some(unit) => unit.converted(other),
+                    None => self.converted(&other.with_pounds(base, size)?),
+                })
             }
             (Unit::Noun(words), Unit::Noun(others)) => {
                 let (few, many) = if words.len() < others.len() { (words, others) } else { (others, words) };
@@ -53,6 +70,15 @@ impl Unit {
             }
             _ => None,
         }
+    }
+
+    /// The unit with its pounds, which may be a mass or money, as `size` of the base unit. `None`: it has none.
+    fn with_pounds(&self, base: &str, size: Rational) -> Option<Unit> {
+        let Unit::Known { factor, powers } = self else { return None };
+        let mut powers = powers.clone();
+        let power = powers.remove("pound")?;
+        *powers.entry(base.to_string()).or_default() += power;
+        Some(Unit::Known { factor: factor.times(size.power(power)?)?, powers })
     }
 
     /// Whether it is this base unit itself.
@@ -175,7 +201,8 @@ fn known(unit: &str) -> Option<(String, i128, i128, i128)> {
         "g" | "gram" => one("mass", 1, 1),
         "mg" => one("mass", 1, 1000),
         "kg" | "kilogram" => one("mass", 1000, 1),
-        "lb" | "pound" => one("mass", 45_359_237, 100_000),
+        "lb" => one("mass", 45_359_237, 100_000),
+        "pound" => one("pound", 1, 1),
         "s" | "sec" | "second" => one("time", 1, 1),
         "min" | "mins" | "minute" => one("time", 60, 1),
         "h" | "hr" | "hour" => one("time", 3600, 1),

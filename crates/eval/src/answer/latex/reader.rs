@@ -129,7 +129,12 @@ impl LatexReader {
     /// Whether a factor without a multiplication sign follows; a number directly after a number is not one.
     fn is_factor(&self) -> bool {
         match self.peek() {
-            Some(Token::Number(_)) => !matches!(self.tokens[self.at - 1], Token::Number(_)),
+            // `x2` is rather a name than a product, but `n2^n` is one.
+            Some(Token::Number(_)) => match &self.tokens[self.at - 1] {
+                Token::Number(_) => false,
+                Token::Word(letter) => letter == "i" || self.tokens.get(self.at + 1) == Some(&Token::Sign('^')),
+                _ => true,
+            },
             Some(Token::Word(_) | Token::Sign('(' | '[' | '{')) => true,
             Some(Token::Sign('|')) => !self.in_bars,
             Some(Token::Command(name)) => is_value(name),
@@ -335,6 +340,7 @@ impl LatexReader {
             depth = if opens(token) { depth + 1 } else { depth - usize::from(closes(token)) };
             depth == 0
         })?;
+        (behind[end] == Token::Sign(')')).then_some(())?;
         let inside = parts(&behind[1..end], &|token| *token == Token::Sign(','));
         Some(inside.into_iter().map(<[Token]>::to_vec).collect())
     }

@@ -188,7 +188,15 @@ fn is_name(tokens: &[Token]) -> bool {
         Token::Word(word) => word.len() == 1,
         token => names::is_symbol(command(token)) && !is_constant(token),
     };
-    let is_function = |token: &Token| matches!(token, Token::Word(word) if names::has(names::FUNCTION_LETTERS, word));
+    let is_factor = |token: &Token| {
+        let name = if let Token::Word(word) = token { word.clone() } else { format!("\\{}", command(token)) };
+        names::has(names::NEVER_FUNCTIONS, &name)
+    };
+    // What probabilities and expected values are those of: `X>2`, `A|B`.
+    let is_event = |inside: &[Token]| {
+        let tells = |token: &Token| sign(token).is_some() || *token == Token::Sign('|');
+        inside.iter().any(|token| tells(token) || names::has("cap cup", command(token)))
+    };
     let ratio = parts(tokens, &|token| *token == Token::Sign(':'));
     if ratio.len() > 1 {
         return ratio.into_iter().all(is_name);
@@ -196,10 +204,12 @@ fn is_name(tokens: &[Token]) -> bool {
     match tokens {
         [] => false,
         [one] if is_letter(one) => true,
-        [Token::Word(word)] => word.len() == 2 && !names::is_plain(word),
+        // `AB` is a line; `xy` is a product.
+        [Token::Word(word)] => word.len() == 2 && word.bytes().all(|letter| letter.is_ascii_uppercase()),
         [one, Token::Sign('_'), _] => is_letter(one),
         [one, Token::Sign('_'), Token::Sign('{'), _, Token::Sign('}')] => is_letter(one),
-        [one, Token::Sign('('), Token::Number(_), Token::Sign(')')] => is_function(one),
+        [one, Token::Sign('('), Token::Number(_), Token::Sign(')')] => is_letter(one) && !is_factor(one),
+        [Token::Word(word), inside @ ..] if names::has("P E", word) && enclosed(inside).is_some_and(is_event) => true,
         [one, marks @ .., Token::Sign('('), other, Token::Sign(')')] if is_letter(one) && is_letter(other) => {
             marks.iter().all(|mark| *mark == Token::Sign('\'')) || written(marks) == "^{-1}"
         }

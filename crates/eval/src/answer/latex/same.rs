@@ -2,12 +2,14 @@
 //! equivalence: `5` is the same as `5\text{ cm}` and as `5\text{ m}`, which are not the same. What cannot be decided is
 //! not the same.
 
+use crate::answer::latex::brackets::command;
 use crate::answer::latex::intervals::{number_set, region};
+use crate::answer::latex::names::{MONEY, has, is_value};
 use crate::answer::latex::numeric;
 use crate::answer::latex::quantity::Unit;
 use crate::answer::latex::read;
 use crate::answer::latex::relation::{Name, Relation, Sign, normal};
-use crate::answer::latex::sum::Sum;
+use crate::answer::latex::sum::{Atom, Sum};
 use crate::answer::latex::tokens::{Token, tokens, written};
 use crate::answer::latex::value::{Element, List, Value};
 use crate::answer::rational::Rational;
@@ -55,9 +57,19 @@ fn is_same(one: &str, other: &str) -> bool {
     if let (Some(one), Some(other)) = (choice(&one), choice(&other)) {
         return one == other;
     }
-    match (read(&one), read(&other)) {
+    match (labelled(&one), labelled(&other)) {
+        (Some((label, one)), None) => return is_choice(&other, label) || same_tokens(one, &other),
+        (None, Some((label, other))) => return is_choice(&one, label) || same_tokens(&one, other),
+        (Some((one, inside)), Some((other, other_inside))) => return one == other && same_tokens(inside, other_inside),
+        (None, None) => {}
+    }
+    same_tokens(&one, &other)
+}
+
+fn same_tokens(one: &[Token], other: &[Token]) -> bool {
+    match (read(one), read(other)) {
         (Some(one), Some(other)) => same_lists(&one, &other),
-        (None, None) => plain(&one) == plain(&other),
+        (None, None) => plain(one) == plain(other),
         _ => false,
     }
 }
@@ -79,6 +91,21 @@ fn choice(tokens: &[Token]) -> Option<String> {
     }
 }
 
+/// The letter of a choice and the value that stands behind it, as in `\text{(B) }5`.
+fn labelled(tokens: &[Token]) -> Option<(&str, &[Token])> {
+    let [Token::Sign('('), Token::Text(letter), Token::Sign(')'), value @ ..] = tokens else { return None };
+    let is_value = match value.first()? {
+        Token::Number(_) | Token::Sign('-') => true,
+        token => is_value(command(token)) || has(MONEY, command(token)),
+    };
+    let has_more = value.iter().any(|token| matches!(token, Token::Text(text) if text.len() == 1));
+    (matches!(letter.as_bytes(), [b'A'..=b'J']) && is_value && !has_more).then_some((letter, value))
+}
+
+fn is_choice(tokens: &[Token], letter: &str) -> bool {
+    matches!(tokens, [Token::Word(other)] if other == letter) || choice(tokens).is_some_and(|other| other == letter)
+}
+
 fn same_lists(one: &List, other: &List) -> bool {
     let regions = || region(one).zip(region(other)).is_some_and(|(one, other)| one.is_same(&other));
     let (one_flat, other_flat) = (Flat::new(one), Flat::new(other));
@@ -94,18 +121,19 @@ fn same_lists(one: &List, other: &List) -> bool {
 /// Whether one of two lists has an `or` between what another word, or a comma, would make something else: conditions,
 /// and values of several names. Solutions of one name are the same with `and`, `or` and a comma.
 fn differ_in_or(one: &List, other: &List) -> bool {
-    if one.has_or == other.has_or || one.elements.len() < 2 {
+    if one.has_or == other.has_or {
         return false;
     }
+    let list = if one.has_or { one } else { other };
     let is_condition = |element: &Element| match &element.value {
         Value::Relation(Relation::Compared { sign, .. }) => *sign != Sign::Equal,
         Value::Relation(Relation::Chain { .. }) => true,
         Value::Words(_) => one.has_and || other.has_and,
         _ => false,
     };
-    let mut names: Vec<&str> = one.elements.iter().filter_map(|element| Some(element.name.as_ref()?.text())).collect();
+    let mut names: Vec<&str> = list.elements.iter().filter_map(|element| Some(element.name.as_ref()?.text())).collect();
     names.dedup();
-    names.len() > 1 || one.elements.iter().any(is_condition)
+    names.len() > 1 || list.elements.len() > 1 && list.elements.iter().any(is_condition)
 }
 
 /// `(x,y)=(1,2)` as `x=1, y=2`.
@@ -265,8 +293,34 @@ fn same_quantities(one: &Element, other: &Element) -> bool {
             Some(factor) => scaled(one, factor).is_some_and(|value| same_values(&value, &other.value)),
             None => same_angles(one, other) || same_angles(other, one),
         },
-        _ => is_equal || same_angles(one, other) || same_angles(other, one),
+        _ if is_equal || same_angles(one, other) || same_angles(other, one) => true,
+        // `1000 m` is a product or has a unit; beside one with a unit it has one.
+        (Some(_), None) => with_letters(other).is_some_and(|other| same_quantities(one, &other)),
+        (None, Some(_)) => with_letters(one).is_some_and(|one| same_quantities(&one, other)),
     }
+}
+
+/// An element whose value is a number times letters, with these as its unit.
+fn with_letters(element: &Element) -> Option<Element> {
+    let Value::Expression(sum) = &element.value else { return None };
+    let mut terms = sum.terms.iter();
+    let ((product, coefficient), None) = (terms.next()?, terms.next()) else { return None };
+    let mut number = product.clone();
+    let mut letters: Vec<(&str, i128)> = Vec::new();
+    for (atom, power) in product {
+        match atom {
+            Atom::Named(name) if name.len() == 1 && power.is_whole() => {
+                letters.push((name, power.above));
+                number.remove(atom);
+            }
+            _ => {}
+        }
+    }
+    // A letter alone is one.
+    let is_times = !number.is_empty() || *coefficient != Rational::whole(1);
+    let unit = Unit::of_letters(letters.into_iter()).filter(|_| is_times && number.len() < product.len())?;
+    let value = Value::Expression(Sum { terms: [(number, *coefficient)].into() });
+    Some(Element { name: element.name.clone(), value, unit: Some(unit) })
 }
 
 /// Whether the first, in degrees, is the angle that the second is in radians.

@@ -23,11 +23,10 @@ pub(crate) enum Token {
 /// The tokens of a text, up to a closing brace that nothing opened: there the box of the answer ended.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
     let text = spelled(text);
-    let text = derivatives::with_symbols(&text);
     let has_rows = text.contains("\\begin");
     let mut lexer = Lexer { found: Vec::new(), depth: 0, texts: 0, in_text: false, has_rows };
     lexer.read(&text);
-    let mut tokens = lexer.found;
+    let mut tokens = derivatives::with_symbols(lexer.found);
     let mut depth = 0_usize;
     let end = tokens.iter().position(|token| {
         depth += usize::from(*token == Token::Sign('{'));
@@ -111,7 +110,7 @@ impl Lexer {
             (_, _, "C") if is_behind_degree => self.found.push(Token::Command("celsius".to_string())),
             (_, _, "F") if is_behind_degree => self.found.push(Token::Command("fahrenheit".to_string())),
             _ if side.is_some() => self.found.extend(side.map(|side| Token::Text(side.to_string()))),
-            ([.., Token::Number(_) | Token::Sign('}')], Some(digits), _) => {
+            ([.., Token::Number(_) | Token::Sign('}')], Some(digits), _) if !ends_in_index(&self.found) => {
                 self.found.extend([Token::Sign('*'), Token::Number(digits.to_string())]);
             }
             ([.., Token::Text(half)], _, "m" | "M") if self.in_text && has("a p A P", half) => {
@@ -223,7 +222,10 @@ impl Lexer {
 
     /// Whether the `\times` before `rest` is that of two vectors or sets, not of numbers.
     fn is_cross_product(&self, rest: &str) -> bool {
-        begins_with_vector(rest) && !matches!(self.found.last(), Some(Token::Number(_)))
+        match self.found.last() {
+            Some(Token::Command(name)) if name == "nabla" => true,
+            before => begins_with_vector(rest) && !matches!(before, Some(Token::Number(_))),
+        }
     }
 
     /// Reads the command at the start of `text`; returns the rest after it and its arguments.
@@ -259,6 +261,9 @@ impl Lexer {
             self.in_text = outer;
             return rest;
         }
+        if has(ALPHABETS, name) && letter(rest).is_some() {
+            return rest;
+        }
         if ["color", "textcolor"].contains(&name)
             && let Some((_, behind)) = group(rest)
         {
@@ -292,6 +297,13 @@ impl Lexer {
         }
         rest
     }
+}
+
+/// Whether tokens end with an index in braces, as in `x_{2}`.
+fn ends_in_index(tokens: &[Token]) -> bool {
+    let group = tokens.iter().rposition(|token| *token == Token::Sign('{'));
+    let is_index = |at: usize| at > 0 && tokens[at - 1] == Token::Sign('_');
+    tokens.last() == Some(&Token::Sign('}')) && group.is_some_and(is_index)
 }
 
 /// Whether a text begins with a vector or a set, the products of which have an order.

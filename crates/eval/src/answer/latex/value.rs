@@ -178,7 +178,9 @@ fn words(tokens: &[Token]) -> Option<String> {
         token => matches!(token, Token::Text(_)),
     };
     let has_command = tokens.iter().any(|token| matches!(token, Token::Word(word) if names::is_plain(word)));
-    if !is_first || has_command || !tokens.iter().zip(&words).any(is_word) {
+    // Digits side by side would be one number.
+    let has_numbers = tokens.windows(2).any(|pair| matches!(pair, [Token::Number(_), Token::Number(_)]));
+    if !is_first || has_command || has_numbers || !tokens.iter().zip(&words).any(is_word) {
         return None;
     }
     let joined = words.join(" ");
