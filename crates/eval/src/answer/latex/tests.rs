@@ -1,5 +1,6 @@
 //! Equal and unequal answers, in the notations of MATH's solutions and of samples.
 
+mod apart;
 mod properties;
 mod same;
 mod texts;

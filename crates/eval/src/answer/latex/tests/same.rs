@@ -257,3 +257,77 @@ fn hostile_answers_take_bounded_time() {
         }
     }
 }
+
+#[test]
+fn function_values_are_compared_by_their_arguments() {
+    all_same(&["f(x)=2x", "2x", "y=2x", "f(x)=x+x"]);
+    all_same(&["f(x+1)", "f(1+x)"]);
+    all_same(&["2f(x)", "f(x)+f(x)", r"f(x)\cdot 2"]);
+    all_same(&[r"\frac{f(x)}{2}", r"\frac12f(x)"]);
+    all_same(&["f(g(x))", "f( g( x ) )"]);
+    all_same(&["f(x,y)+1", "1+f(x, y)"]);
+    all_same(&["2y'", "y'+y'"]);
+    all_same(&["f'(x)=2x", "2x"]);
+    all_same(&["y(0)=1", "1"]);
+    all_same(&[r"\frac12", "P(A)=0.5", "P(X>2)=0.5", "P(A|B)=0.5"]);
+    all_same(&[r"f^{-1}(x)=\frac{x-1}{2}", r"\frac{x-1}{2}"]);
+    // Brackets that multiply.
+    all_same(&["x(x+1)", "x^2+x", "(x+1)x"]);
+    all_same(&["k(x+1)", "kx+k"]);
+    all_same(&["a(b+c)", "ab+ac"]);
+    all_same(&[r"2\pi(r+h)", r"2\pi r+2\pi h"]);
+    all_same(&["P(1+r)^t", "(1+r)^tP"]);
+    all_same(&["p(1-p)", "p-p^2"]);
+    all_same(&[r"\frac12h(a+b)", r"\frac{ah+bh}{2}"]);
+    all_same(&["mg(h-R)", "mgh-mgR"]);
+    all_same(&["2^n(n)", "n2^n"]);
+    all_same(&["i(2+3)", "5i"]);
+    all_same(&[r"\frac{f}{x+1}", r"f\cdot\frac{1}{x+1}"]);
+}
+
+#[test]
+fn notations_of_one_value_are_the_same() {
+    all_same(&[r"\{\emptyset\}", r"\{\{\}\}", r"\{\varnothing\}"]);
+    all_same(&[r"\{\emptyset,1\}", r"\{1,\{\}\}"]);
+    all_same(&[r"(1,2)\cup\emptyset", "(1,2)"]);
+    all_same(&["(1,2),(3,4)", r"(1,2)\cup(3,4)"]);
+    all_same(&[r"x>3,x\ne5", r"(3,5)\cup(5,\infty)"]);
+    all_same(&[r"\vec{AB}", r"\overrightarrow{AB}", r"\overrightarrow{A B}"]);
+    all_same(&[r"2\vec{a}+\vec{b}", r"\overrightarrow{b}+2\overrightarrow{a}"]);
+    all_same(&["5!!", "15"]);
+    all_same(&["6!!", "48"]);
+    all_same(&["0.(3)", r"\frac13", "0.333...", r"0.333\ldots", r"0.\overline{3}"]);
+    all_same(&["0.1(6)", r"\frac16", "0.1666..."]);
+    all_same(&["0.121212...", r"\frac{4}{33}"]);
+    all_same(&["5–6", r"5\text{ to }6"]);
+    all_same(&["05/06/2020", "5/6/2020"]);
+    all_same(&["1:05", "01:05"]);
+    all_same(&[r"5\text{ millions}", r"5\text{ million}", "5000000"]);
+    all_same(&[r"\{1,2,\ldots,10\}", r"\{1,2,...,10\}", r"\{1,2,…,10\}"]);
+    all_same(&[r"\frac{dy}{dx}=2x", "dy/dx=2x", r"\frac{\mathrm{d}y}{\mathrm{d}x}=2x", "2x"]);
+    all_same(&[r"\frac{d^2y}{dx^2}", r"\frac{d^{2}y}{dx^{2}}", "d^2y/dx^2"]);
+    all_same(&[r"\frac{d}{c}", "d/c"]);
+    all_same(&[r"\lfloor x\rfloor+1", r"1+\lfloor x\rfloor"]);
+    all_same(&["|x-3|", r"\sqrt{(3-x)^2}"]);
+}
+
+#[test]
+fn bare_letters_are_units_beside_a_unit() {
+    all_same(&["1 km", "1000 m", r"1000\text{ m}", r"1000\,\mathrm{m}"]);
+    all_same(&[r"0.5 \text{ kg}", "500 g", r"500\text{ g}"]);
+    all_same(&["36 km/h", "10 m/s", r"10\text{ m/s}"]);
+    all_same(&[r"9.8\text{ m/s}^2", "9.8 m/s^2"]);
+    all_same(&["2 h", r"120\text{ min}"]);
+    all_same(&[r"5\text{ pounds}", "£5"]);
+    all_same(&[r"5\text{ pounds}", r"5\text{ lb}"]);
+    all_same(&[r"5\text{ MB}", r"5\text{ megabytes}", "5"]);
+    none_same(&["1 km", "100 m", "1000 g", "m", "1000"]);
+    none_same(&["5m", "5"]);
+}
+
+#[test]
+fn a_choice_with_its_value_is_either() {
+    all_same(&[r"\text{(B) }5", "5", "B", "(B)", r"\text{(B)}", r"\textbf{(B)}\ 5", r"5\text{ cm}"]);
+    all_same(&[r"\textbf{(C)}\ \frac12", "0.5", "C"]);
+    none_same(&[r"\text{(B) }5", r"\text{(A) }5", r"\text{(B) }6", "6", "A", r"\text{(B) and (C)}"]);
+}

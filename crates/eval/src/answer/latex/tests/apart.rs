@@ -1,0 +1,26 @@
+//! Answers that look alike and differ, by kind: the table `apart.txt`.
+
+use crate::answer::latex::same;
+
+/// The texts of each line of the table, with the line's number.
+fn rows() -> impl Iterator<Item = (usize, Vec<&'static str>)> {
+    let lines = include_str!("apart.txt").lines().enumerate().skip(1);
+    let rows = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with("# "));
+    rows.map(|(at, line)| (at + 1, line.split(" ~~ ").map(str::trim).collect()))
+}
+
+#[test]
+fn answers_that_look_alike_are_not_the_same() {
+    let mut pairs = 0;
+    for (line, texts) in rows() {
+        for (at, one) in texts.iter().enumerate() {
+            assert!(same(one, one), "line {line}: {one}");
+            for other in &texts[at + 1..] {
+                assert!(!same(one, other), "line {line}: {one} and {other}");
+                assert!(!same(other, one), "line {line}: {other} and {one}");
+                pairs += 1;
+            }
+        }
+    }
+    assert!(pairs > 2_500, "{pairs}");
+}
