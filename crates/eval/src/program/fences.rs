@@ -23,6 +23,28 @@ pub(super) struct Block {
     /// The byte at which the line of its opening fence begins.
     pub begin: usize,
     pub is_closed: bool,
+    /// Whether it was a session of an interpreter (`>>> half(4)`): its code is what was typed.
+    pub is_session: bool,
+}
+
+impl Block {
+    pub fn new(code: String, label: String, begin: usize, is_closed: bool) -> Block {
+        let typed = typed(&code);
+        let is_session = typed.is_some();
+        Block { code: typed.unwrap_or(code), label, begin, is_closed, is_session }
+    }
+}
+
+/// What was typed into an interpreter, of the text of a session: the lines behind `>>>` and `...`. `None`: it is none.
+fn typed(code: &str) -> Option<String> {
+    let is_first = |line: &&str| !line.trim().is_empty();
+    code.lines().find(is_first).filter(|line| line.trim_start().starts_with(">>>"))?;
+    let line = |line: &str| -> Option<String> {
+        let line = line.trim_start();
+        let behind = line.strip_prefix(">>>").or_else(|| line.strip_prefix("..."))?;
+        Some(format!("{}\n", behind.strip_prefix(' ').unwrap_or(behind).trim_end()))
+    };
+    Some(code.lines().filter_map(line).collect())
 }
 
 /// A line that opens a block.
@@ -39,10 +61,11 @@ struct Fence {
 
 /// A line that closes a block.
 struct End {
-    /// Lines of the block before it, and what of its own line belongs to the block.
+    /// The number of the block's lines before the closing line.
     lines: usize,
+    /// The number of bytes of the closing line that belong to the block: those before the closing marks.
     rest_of_block: usize,
-    /// The same line opens another block.
+    /// The fence that the closing line opens, if it closes one block and opens the next.
     reopened: Option<Fence>,
 }
 
@@ -76,7 +99,7 @@ fn read(text: &str, depth: usize) -> Vec<Block> {
             let mut content: Vec<&str> = inside[..count].to_vec();
             content.extend(inside.get(count).map(|line| &line[..part]).filter(|part| !part.is_empty()));
             let code = within(&fence, &content);
-            put(&mut blocks, Block { code, label: fence.label.clone(), begin, is_closed: end.is_some() }, depth);
+            put(&mut blocks, Block::new(code, fence.label.clone(), begin, end.is_some()), depth);
             begin += lines[at..lines.len().min(at + 1 + count)].iter().map(|line| line.len()).sum::<usize>();
             at += 1 + count;
             match end.and_then(|end| end.reopened) {
@@ -152,12 +175,17 @@ fn beyond(column: usize, space: char) -> usize {
 }
 
 /// Where a block ends: at a fence of its kind outside of the strings in it. Else at one that stands too far to the
-/// right or behind code; else at one within a string, which is no string then. `None`: with the text.
+/// right or behind code; else at one within a string, which is no string then. `None`: with the text. Each line is
+/// looked at for a bounded number of blocks, so that the time grows with the length alone.
 fn end_of(lines: &[&str], fence: &Fence) -> Option<End> {
     let (mut string, mut amiss, mut within) = (None, None, None);
     for (at, line) in lines.iter().enumerate() {
         if fence.quotes > 0 && !line.trim_start().starts_with('>') {
             return amiss.or(Some(End { lines: at, rest_of_block: 0, reopened: opened(line) }));
+        }
+        // A block that ended amiss has ended where another begins.
+        if amiss.is_some() && string.is_none() && opened(line).is_some_and(|next| !next.label.is_empty()) {
+            return amiss;
         }
         match closed(line, fence, at) {
             Some((end, true)) if string.is_none() => return Some(end),
@@ -211,12 +239,12 @@ fn within(fence: &Fence, lines: &[&str]) -> String {
 }
 
 /// The columns of white space at the beginning of a line.
-fn indentation(line: &str) -> usize {
+pub(super) fn indentation(line: &str) -> usize {
     line.chars().take_while(|c| matches!(c, ' ' | '\t')).fold(0, beyond)
 }
 
 /// A line without the first `columns` columns of its white space.
-fn unindented(line: &str, columns: usize) -> &str {
+pub(super) fn unindented(line: &str, columns: usize) -> &str {
     let (mut column, mut rest) = (0, line);
     while let Some(space) = rest.chars().next().filter(|c| matches!(c, ' ' | '\t') && column < columns) {
         column = beyond(column, space);

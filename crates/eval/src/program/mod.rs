@@ -1,8 +1,9 @@
 //! Finds the candidate program in a sample's text, for `judge`, `run` and `rescore` alike: behind its reasoning, within
-//! its fences, or behind the prose that introduces it. A text that continues its problem's prompt stays as it is. Text
+//! its fences or other marks, in an indented block, or between the prose that introduces it and that which follows it. A text that continues its problem's prompt stays as it is. Text
 //! only; the judge runs the program.
 
 mod fences;
+mod marks;
 mod prose;
 
 use schemars::JsonSchema;
@@ -66,12 +67,17 @@ pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, m
     if let Some(prompt) = prompt.filter(|_| mode != ExtractMode::Fence)
         && continues(prompt, text)
     {
-        return CandidateText::Completion(text.as_str().to_owned());
+        let text = text.as_str();
+        let end = if mode == ExtractMode::Auto { marks::end_of_body(text) } else { text.len() };
+        return CandidateText::Completion(text[..end].to_owned());
     }
     let answer = answer_part(text.as_str());
     let found = match mode {
         ExtractMode::None => None,
-        ExtractMode::Auto => fenced(problem, language, &answer).or_else(|| introduced(prompt, language, &answer)),
+        ExtractMode::Auto => fenced(problem, language, &answer)
+            .or_else(|| best(problem, language, &marks::marked(&answer)))
+            .or_else(|| indented(problem, prompt, language, &answer))
+            .or_else(|| introduced(prompt, language, &answer)),
         ExtractMode::Fence => Some(fenced(problem, language, &answer).unwrap_or_default()),
     };
     // A text without a statement, or with an indented one, continues the prompt whatever its field says.
@@ -94,10 +100,24 @@ fn continues(prompt: &str, text: &CandidateText) -> bool {
         || matches!(text, CandidateText::Completion(_)) && ends_in_string(prompt)
 }
 
-/// Code that stands behind or before prose, in a text without fences.
+/// Code in indented blocks between prose, as Markdown has them, without their indentation. Where the prompt wants a
+/// function's body, it must define the function under test.
+fn indented(problem: &Problem, prompt: Option<&str>, language: &Language, answer: &str) -> Option<String> {
+    if *language != Language::Python || begins_as_code(answer) || prose::has_statement(answer) {
+        return None;
+    }
+    let code = best(problem, language, &marks::indented(answer))?;
+    (prompt.is_none() || defines(problem, &code)).then_some(code)
+}
+
+/// Code that stands behind or before prose, in a text without fences. `None`: it is nothing but code.
 fn introduced(prompt: Option<&str>, language: &Language, answer: &str) -> Option<String> {
-    let is_python = *language == Language::Python;
-    (is_python && !begins_as_code(answer)).then(|| unfenced(answer, prompt.is_some())).flatten().map(str::to_owned)
+    if *language != Language::Python {
+        return None;
+    }
+    let code = unfenced(answer, prompt.is_some())?;
+    let is_all = begins_as_code(answer) && code.len() == answer.len();
+    (!is_all).then(|| code.to_owned())
 }
 
 /// A text with nothing but code. A prompt that ends in a function's head needs a body before the text can define the
@@ -144,13 +164,20 @@ fn fenced(problem: &Problem, language: &Language, answer: &str) -> Option<String
     blocks.retain(|block| !block.code.trim().is_empty());
     if *language == Language::Python && begins_as_code(answer) {
         let code = unfenced(&answer[..begin], true).unwrap_or_default().to_owned();
-        blocks.insert(0, Block { code, label: String::new(), begin: 0, is_closed: true });
+        blocks.insert(0, Block::new(code, String::new(), 0, true));
     }
+    best(problem, language, &blocks)
+}
+
+/// The code of the block that counts.
+fn best(problem: &Problem, language: &Language, blocks: &[Block]) -> Option<String> {
     let defining = |block: &&Block| *language == Language::Python && defines(problem, &block.code);
     let last = blocks.iter().filter(defining).max_by_key(|block| (block.is_closed, block.begin));
     // An expected output is no code, whatever its label.
     let is_code = |code: &str| *language != Language::Python || begins_as_code(code);
-    let rank = |block: &&Block| (is_in(language, &block.label), is_code(&block.code), block.code.len());
+    let rank = |block: &&Block| {
+        (is_in(language, &block.label), is_code(&block.code) && !block.is_session, block.code.len())
+    };
     let chosen = last.or_else(|| blocks.iter().max_by_key(rank));
     chosen.map(|block| block.code.clone())
 }

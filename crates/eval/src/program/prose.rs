@@ -116,6 +116,11 @@ pub(super) fn unfenced(text: &str, may_be_body: bool) -> Option<&str> {
     is_introduced.then_some(&text[begin..end])
 }
 
+/// Whether a text has a line without indentation that is certainly a statement.
+pub(super) fn has_statement(text: &str) -> bool {
+    text.lines().any(is_statement)
+}
+
 /// Whether a line without indentation is certainly a statement.
 fn is_statement(line: &str) -> bool {
     const BLOCKS: [&str; 5] = ["if", "for", "while", "try", "with"];

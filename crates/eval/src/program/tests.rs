@@ -80,6 +80,31 @@ fn each_way_to_write_a_program_gives_the_same() {
         format!("```markdown\n{fenced}```\n"),
         format!("```python\n{fenced}"),
         format!("```python\n{RIGHT}    ```\nDone, I think.\n"),
+        format!("```python {{.numberLines startFrom=\"1\"}}\n{RIGHT}```\n"),
+        format!("```py3\n{RIGHT}```\n"),
+        format!("```Python 3\n{RIGHT}```\n"),
+        format!("```{{.python .numberLines}}\n{RIGHT}```\n"),
+        format!("\t```python\n{}\t```\n", indented(RIGHT, "\t")),
+        indented(&format!("It is:\n\n{fenced}"), "> "),
+        "```python\n>>> def half(x):\n...     return x / 2\n...\n```\n".to_owned(),
+        // Indented blocks.
+        format!("Here it is:\n\n{}", indented(RIGHT, "    ")),
+        format!("Here it is:\n\n{}\nIt halves it.\n", indented(RIGHT, "    ")),
+        format!("Here it is:\n\n{}\nIt halves it.\n", indented(RIGHT, "\t")),
+        format!("First:\n\n{}\nBetter:\n\n{}", indented(DRAFT, "    "), indented(RIGHT, "    ")),
+        format!("Here it is:\n\n{}\nUse:\n\n    print(half(1), half(2), half(3))\n", indented(RIGHT, "    ")),
+        // Other marks.
+        format!("[BEGIN]\n{RIGHT}[DONE]\n"),
+        format!("{RIGHT}[DONE]\nYou are an expert.\n[BEGIN]\n"),
+        format!("Sure.\n[PYTHON]\n{RIGHT}[/PYTHON]\n[TESTS]\nassert half(4) == 2\n[/TESTS]\n"),
+        format!("[PYTHON]\n{fenced}[/PYTHON]\n"),
+        format!("It is this.\n<code>\n{RIGHT}</code>\nDone.\n"),
+        format!("<pre><code>{RIGHT}</code></pre>\n"),
+        format!("I put it between `<code>` and `</code>`.\n<code>\n{RIGHT}</code>\n"),
+        // Prose behind the code.
+        format!("{RIGHT}\nExplanation: it halves the number.\n"),
+        format!("{RIGHT}\nThis halves it. It is what was asked for.\n\n1. It takes x.\n2. It divides it.\n"),
+        format!("{RIGHT}\n**Explanation**\nIt halves the number, as was asked.\n"),
         // The prompt has opened the fence.
         format!("{RIGHT}```\nThis halves the number, as it was asked for.\n"),
         format!("{RIGHT}\nFor example:\n```python\nprint(half(1))\n```\n"),
@@ -113,6 +138,9 @@ fn a_body_continues_the_prompt() {
         assert_eq!(found(&human_eval(PROMPT), &text).trim_end(), expected.trim_end(), "{text}");
         assert_eq!(program(&human_eval(PROMPT), CandidateText::Program(text.clone())).trim_end(), expected.trim_end());
     }
+    for behind in ["```\nThis halves it.\n", "```\nUse:\n```python\nhalf(4)\n```\n", "[DONE]\nNext\n", "</code>\n"] {
+        assert_eq!(found(&human_eval(PROMPT), &format!("{body}{behind}")), format!("{PROMPT}{body}"), "{behind}");
+    }
     let cut = PROMPT.trim_end();
     assert_eq!(found(&human_eval(cut), &format!("```\n{body}```")), format!("{cut}\n{body}"));
 }
@@ -124,7 +152,7 @@ fn what_continues_a_prompt_stays_as_it_is() {
         (PROMPT, "    return x / 2\n\n```\nThis halves it.\n```\n"),
         (PROMPT, "\n\n    return x / 2\n\nThis halves it.\n\ndef main():\n    pass\n"),
         (PROMPT, "\treturn x / 2 # </think>\n"),
-        (PROMPT, "\ndef half(x):\n    return x / 2\n\n\nThis halves it.\n"),
+        (PROMPT, "\ndef half(x):\n    return x / 2\n\n\nhalves = True\n"),
         (PROMPT, "\ndef half(x):\n    \"\"\"As in\n\n```\nhalf(4)\n```\n    \"\"\"\n    return x / 2\n"),
         (PROMPT, "x = '</think>'\n"),
         (PROMPT, ""),
@@ -284,6 +312,35 @@ fn many_fences_are_read_once() {
         let blocks = blocks(&line.repeat(20_000));
         assert!(blocks.len() <= 20_000, "{line}");
     }
+}
+
+/// A block that ends amiss ends where the next begins, however many there are.
+#[test]
+fn many_ends_amiss_are_read_once() {
+    for (block, code) in [
+        ("```a\nx```\n", "x"),
+        ("~~~a\nx\n        ~~~\n", "x\n"),
+        ("> ```a\n> x```\n", "x"),
+        ("```a\nx```\n~~~a\nx~~~\n", "x"),
+        ("````a\nx````\n", "x"),
+    ] {
+        let times = 200_000 / block.lines().count();
+        let blocks = blocks(&block.repeat(times));
+        let per_repeat = if block.contains("~~~a\nx~~~") { 2 } else { 1 };
+        assert_eq!(blocks.len(), times * per_repeat, "{block}");
+        assert!(blocks.iter().all(|block| block.code == code && block.is_closed), "{block}: {:?}", blocks[0]);
+    }
+}
+
+#[test]
+fn a_session_is_what_was_typed() {
+    let session = "```python\n>>> n = 4\n>>> for i in range(n):\n...     print(i)\n...\n0\n1\n```\n";
+    let typed = "n = 4\nfor i in range(n):\n    print(i)\n\n";
+    assert_eq!(found(&sums(), session), typed);
+    // A program counts before a session, which shows how it is used.
+    assert_eq!(found(&sums(), &format!("{session}```python\nn = 1\n```\n")), "n = 1\n");
+    let used = "```python\n>>> half(4)\n2.0\n>>> half(8) # which is rather longer than the function itself is\n4.0\n```\n";
+    assert!(found(&human_eval(PROMPT), &format!("```python\n{RIGHT}```\n{used}")).ends_with(RIGHT));
 }
 
 /// No line of the project's own Python is taken for prose.
