@@ -25,8 +25,8 @@ pub struct VoteArgs {
     /// Field of the text, or of a list of texts (default: text, completion, response, output or samples)
     #[arg(long, value_name = "FIELD")]
     pub text: Option<String>,
-    /// File for the votes: JSON lines, or by its name a JSON list (.json), CSV (.csv) or Parquet (.parquet) (default:
-    /// SAMPLES_votes.jsonl). One that is there is kept as OUT.before
+    /// File for the votes: by its ending JSON lines (.jsonl), a JSON list (.json), CSV (.csv), TSV (.tsv) or Parquet
+    /// (.parquet) (default: SAMPLES_votes.jsonl). One that is there is kept as OUT.before
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The k of pass@k and maj@k (default: powers of two, from 100 samples on 1, 10 and 100; and the number of samples)

@@ -913,14 +913,34 @@ fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
     let ran = run_into(&task, &out, &["--skip-too-long"]);
     fails(&ran, &["1 of 3 items are left out", "item `long`", "4096"]);
     assert!(!stderr(&ran).contains("tries again"), "{}", stderr(&ran));
-    assert!(stdout(&ran).contains("items       2 of 3"), "{}", stdout(&ran));
+    assert!(stdout(&ran).contains("items       2 of 3 (1 skipped, too long)"), "{}", stdout(&ran));
     assert_eq!(lines(&out.join("samples.jsonl")).len(), 6);
+    let records = lines(&out.join("items.jsonl"));
+    let skipped = records.iter().find(|item| item["id"] == "long").expect("it has a record");
+    assert_eq!((&skipped["skipped"], &skipped["question"]), (&json!(true), &long["question"]));
+    let summary: Value =
+        serde_json::from_slice(&fs::read(out.join("summary.json")).expect("written")).expect("a summary");
+    assert_eq!((&summary["failed"], &summary["skipped"]), (&json!(0), &json!(1)));
+    let resumed = run_into(&task, &out, &["--skip-too-long", "--resume"]);
+    fails(&resumed, &["1 of 3 items are left out"]);
+    assert_eq!(lines(&out.join("items.jsonl")), records);
     let dry = run_into(&task, &folder.path().join("dry"), &["--skip-too-long", "--dry-run"]);
     assert!(dry.status.success() && stdout(&dry).contains("left out    the prompt of item `long`"), "{}", stdout(&dry));
     fails(
         &run_into(&task, &folder.path().join("all"), &["--skip-too-long", "--set", "items.skip=2"]),
         &["`long`", "4096"],
     );
+}
+
+#[test]
+fn one_prompt_for_all_items_is_noted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let same = task_in(folder.path(), |task| task["prompt"]["item"] = json!("Question: {question}\nAnswer:"));
+    let ran = run_into(&same, &folder.path().join("same"), &["--dry-run"]);
+    assert!(stderr(&ran).contains("note: all 2 items have the same prompt"), "{}", stderr(&ran));
+    let other = task_in(folder.path(), |_| {});
+    let ran = run_into(&other, &folder.path().join("other"), &["--dry-run"]);
+    assert!(!stderr(&ran).contains("the same prompt"), "{}", stderr(&ran));
 }
 
 /// A prompt that the model's tokenizer cannot write ends its own item alone.
@@ -1018,6 +1038,15 @@ fn votes_are_written_as_the_files_name_says() {
     let list: Value = serde_json::from_slice(&fs::read(folder.path().join("v.json")).expect("written")).expect("JSON");
     assert_eq!((list.as_array().map(Vec::len), &list[2]["tied"]), (Some(3), &json!([0, 1])));
     fails(&vote(&["--out", "v.csv.gz"]), &["--out", "without .gz", "v.csv.gz"]);
+    for name in ["v.xlsx", "votes"] {
+        fails(&vote(&["--out", name]), &["--out", ".jsonl, .json, .csv, .tsv or .parquet", name]);
+        assert!(!folder.path().join(name).exists());
+    }
+    let voted = vote(&["--out", "v.tsv"]);
+    assert!(voted.status.success(), "{}", stderr(&voted));
+    let rows = fs::read_to_string(folder.path().join("v.tsv")).expect("written");
+    assert_eq!(rows.lines().next(), Some(header.replace(',', "\t").as_str()));
+    assert_eq!(rows.lines().count(), 1 + 3);
 }
 
 #[test]

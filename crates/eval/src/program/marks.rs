@@ -72,7 +72,9 @@ pub(super) fn indented(text: &str) -> Vec<Block> {
         let is_blank = line.trim().is_empty();
         let is_indented = unindented(line, INDENTED).len() < line.len() && super::fences::indentation(line) >= INDENTED;
         match &mut open {
-            Some((_, code)) if is_blank || is_indented => code.push_str(if is_blank { line } else { unindented(line, INDENTED) }),
+            Some((_, code)) if is_blank || is_indented => {
+                code.push_str(if is_blank { line } else { unindented(line, INDENTED) })
+            }
             Some(_) => {
                 blocks.extend(open.take().map(|(begin, code)| Block::new(code, String::new(), begin, true)));
             }

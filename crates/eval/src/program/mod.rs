@@ -175,9 +175,8 @@ fn best(problem: &Problem, language: &Language, blocks: &[Block]) -> Option<Stri
     let last = blocks.iter().filter(defining).max_by_key(|block| (block.is_closed, block.begin));
     // An expected output is no code, whatever its label.
     let is_code = |code: &str| *language != Language::Python || begins_as_code(code);
-    let rank = |block: &&Block| {
-        (is_in(language, &block.label), is_code(&block.code) && !block.is_session, block.code.len())
-    };
+    let rank =
+        |block: &&Block| (is_in(language, &block.label), is_code(&block.code) && !block.is_session, block.code.len());
     let chosen = last.or_else(|| blocks.iter().max_by_key(rank));
     chosen.map(|block| block.code.clone())
 }

@@ -339,7 +339,8 @@ fn a_session_is_what_was_typed() {
     assert_eq!(found(&sums(), session), typed);
     // A program counts before a session, which shows how it is used.
     assert_eq!(found(&sums(), &format!("{session}```python\nn = 1\n```\n")), "n = 1\n");
-    let used = "```python\n>>> half(4)\n2.0\n>>> half(8) # which is rather longer than the function itself is\n4.0\n```\n";
+    let used =
+        "```python\n>>> half(4)\n2.0\n>>> half(8) # which is rather longer than the function itself is\n4.0\n```\n";
     assert!(found(&human_eval(PROMPT), &format!("```python\n{RIGHT}```\n{used}")).ends_with(RIGHT));
 }
 

@@ -1,4 +1,4 @@
-//! Writes results as Parquet, a row group at a time, or as CSV. `table` has their columns, `parquet` the format.
+//! Writes results as Parquet, a row group at a time, or as rows of text (CSV, TSV). `table` has their columns, `parquet` the format.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -29,25 +29,31 @@ pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out
     writer.finish().map_err(failed)
 }
 
-/// Writes `records` as CSV (RFC 4180) with a header. A value that is missing or null is an empty field, an empty text a
-/// quoted one; lists and structs are JSON.
-pub fn write_csv(kind: RecordKind, records: &[Value], out: &mut (impl Write + ?Sized)) -> io::Result<()> {
+/// Writes `records` as rows with a header and `between` their fields: a comma for CSV (RFC 4180), a tab for TSV. A value
+/// that is missing or null is an empty field, an empty text a quoted one; lists and structs are JSON.
+pub fn write_rows(
+    kind: RecordKind,
+    records: &[Value],
+    between: char,
+    out: &mut (impl Write + ?Sized),
+) -> io::Result<()> {
     let names: Vec<&str> = kind.fields().into_iter().map(|(name, _)| name).collect();
-    writeln!(out, "{}", names.join(","))?;
+    let separator = between.to_string();
+    writeln!(out, "{}", names.join(&separator))?;
     for record in records {
-        let cells: Vec<String> = names.iter().map(|name| csv_field(&record[name])).collect();
-        writeln!(out, "{}", cells.join(","))?;
+        let cells: Vec<String> = names.iter().map(|name| row_field(&record[name], between)).collect();
+        writeln!(out, "{}", cells.join(&separator))?;
     }
     Ok(())
 }
 
-fn csv_field(value: &Value) -> String {
+fn row_field(value: &Value, between: char) -> String {
     let text = match value {
         Value::Null => return String::new(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    match text.is_empty() || text.contains(['"', ',', '\n', '\r']) {
+    match text.is_empty() || text.contains(['"', '\n', '\r', between]) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,
     }
@@ -82,7 +88,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("v.csv");
         let mut bytes = Vec::new();
-        write_csv(RecordKind::Vote, &votes, &mut bytes).expect("memory takes any bytes");
+        write_rows(RecordKind::Vote, &votes, ',', &mut bytes).expect("memory takes any bytes");
         assert!(bytes.ends_with(b"\nc,\"\",,,,,\"[0,2]\",[],1,\n"), "{}", String::from_utf8_lossy(&bytes));
         std::fs::write(&path, &bytes).expect("the temporary folder is writable");
         let read: Vec<_> =
@@ -92,5 +98,10 @@ mod tests {
             assert_eq!(read[0][name], text);
         }
         assert_eq!(read[0]["votes"], "[[\"7\",2],[\"8\",1]]");
+        bytes.clear();
+        write_rows(RecordKind::Vote, &votes, '\t', &mut bytes).expect("memory takes any bytes");
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        assert!(text.starts_with("id\tquestion\treference\t"), "{text}");
+        assert!(text.contains("\na,b\t\"say \"\"7\"\"\nor 8\"\t7\t7\ttrue\t0\t"), "{text}");
     }
 }

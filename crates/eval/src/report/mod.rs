@@ -176,6 +176,8 @@ pub struct Summary {
     pub unfinished_samples: usize,
     /// Requested items whose search failed.
     pub failed: usize,
+    /// Requested items that were skipped, because their prompts are too long.
+    pub skipped: usize,
     /// Failed branches of items that continued without them.
     pub failed_branches: usize,
     #[serde(flatten)]

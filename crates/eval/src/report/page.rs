@@ -15,12 +15,18 @@ const PASSED: &str = "method.best_of_n.stop_when_passed";
 impl Summary {
     /// Why fewer items were finished than requested.
     fn missing(&self) -> String {
-        let stopped = self.scores.items + self.failed < self.items_asked;
+        let stopped = self.is_stopped();
         let failed = (self.failed > 0).then(|| format!("{} failed", self.failed));
         let early = stopped.then(|| "stopped early".to_string());
         let on_disk = (self.unfinished_samples > 0)
             .then(|| format!("{} samples of the others are on disk", self.unfinished_samples));
-        [early, failed, self.failed_branches(), on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+        let skipped = (self.skipped > 0).then(|| format!("{} skipped, too long", self.skipped));
+        [early, failed, self.failed_branches(), skipped, on_disk].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether requested items were not reached.
+    fn is_stopped(&self) -> bool {
+        self.scores.items + self.failed + self.skipped < self.items_asked
     }
 
     fn failed_branches(&self) -> Option<String> {
@@ -65,7 +71,12 @@ impl Display for Summary {
         };
         page.line("device", format!("{}{kv}{not_cuda}", self.device))?;
         let cut = match self.scores.items < self.items_asked {
-            true => format!(" of {} ({}; {RESUME} goes on)", self.items_asked, self.missing()),
+            true => {
+                // What is too long is so another time.
+                let goes_on = self.is_stopped() || self.failed > 0 || self.failed_branches > 0;
+                let how = if goes_on { format!("; {RESUME} goes on") } else { String::new() };
+                format!(" of {} ({}{how})", self.items_asked, self.missing())
+            }
             false => {
                 self.failed_branches().map_or_else(String::new, |failed| format!(" ({failed}; {RESUME} tries again)"))
             }

@@ -185,12 +185,12 @@ impl Manifest {
         let prompt_files = renamed(&self.prompt_files, &moves, &now.prompt_files);
         let mut names = files.keys().chain(now.files.keys());
         if let Some(name) = names.find(|name| files.get(*name) != now.files.get(*name)) {
-            let hash = |of: &BTreeMap<_, String>| of.get(name).map_or("no such file", String::as_str).to_string();
-            return differs(&format!("files.{name}"), hash(&files), hash(&now.files));
+            let (before, now) = (files.get(name), now.files.get(name));
+            return differs(&format!("files.{name}"), unchanged(before), changed(before, now));
         }
         let of_both = prompt_files.iter().filter_map(|(name, hash)| Some((name, hash, now.prompt_files.get(name)?)));
         if let Some((name, before, now)) = of_both.into_iter().find(|(_, before, now)| before != now) {
-            return differs(&format!("prompt_files.{name}"), before.clone(), now.clone());
+            return differs(&format!("prompt_files.{name}"), unchanged(Some(before)), changed(Some(before), Some(now)));
         }
         if self.offshoot != now.offshoot {
             out::aside(format_args!(
@@ -348,6 +348,20 @@ fn moved_with(path: &Path, before: &Path, now: &Path) -> Option<PathBuf> {
     let ups = before.strip_prefix(common).ok()?.components().count();
     let now = absolute(now).ok()?;
     Some(now.ancestors().nth(ups)?.join(path.strip_prefix(common).ok()?))
+}
+
+/// A file as it was, by its BLAKE3 hash.
+fn unchanged(before: Option<&String>) -> String {
+    before.map_or("no such file".to_string(), |hash| format!("the file unchanged (BLAKE3 {hash})"))
+}
+
+/// A file as it is now, by its BLAKE3 hash.
+fn changed(before: Option<&String>, now: Option<&String>) -> String {
+    match (before, now) {
+        (_, None) => "no such file".to_string(),
+        (None, Some(hash)) => format!("a new file (BLAKE3 {hash})"),
+        (Some(_), Some(hash)) => format!("it changed (BLAKE3 {hash})"),
+    }
 }
 
 /// A field of the task that is another now, by its dotted path.

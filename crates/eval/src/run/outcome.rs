@@ -34,11 +34,18 @@ pub struct Failed {
     pub error: Error,
 }
 
+impl Failed {
+    /// Whether its prompt is too long, and such items are skipped.
+    pub fn is_skipped(&self, options: &RunOptions) -> bool {
+        options.skip_too_long && self.error.is_too_long()
+    }
+}
+
 impl RunOutcome {
     /// The run's error if items failed, or branches of items that continued without them.
     pub fn failure(&self, items: &[Item], options: &RunOptions, folder: &Path) -> Result<()> {
         let (left_out, failed): (Vec<&Failed>, Vec<&Failed>) =
-            self.failed.iter().partition(|item| options.skip_too_long && item.error.is_too_long());
+            self.failed.iter().partition(|item| item.is_skipped(options));
         let (of_a_kind, how, then) = match failed.first() {
             None => (left_out, "are left out", String::new()),
             Some(first) if first.error.is_too_long() => {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::task::scaffold::{PLAIN_NAME, is_plain_name};
-use crate::task::{Item, Overrides, Sampling, Task};
+use crate::task::{Item, Method, Overrides, Sampling, Task};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::{bytes, count};
 use offshoot_core::hub;
 use offshoot_core::ids::TokenId;
-use offshoot_core::out::Stage;
+use offshoot_core::out::{self, Stage};
 use offshoot_engine::{EngineFacts, SamplingParams, Stop};
 use offshoot_model::ModelFolder;
 use offshoot_model::check::{Facts, facts};
@@ -91,8 +91,18 @@ impl RenderedTask {
             stage.step();
             Ok((item.index, text))
         };
-        let texts = items.iter().map(text).collect::<Result<_>>()?;
+        let texts: HashMap<usize, PromptText> = items.iter().map(text).collect::<Result<_>>()?;
         drop(stage);
+        let mut keys = texts.values().map(|text| &text.key);
+        let is_one = keys.next().is_some_and(|first| keys.all(|key| key == first));
+        if is_one && items.len() > 1 && !matches!(task.method, Method::Choose(_)) {
+            out::aside(format_args!(
+                "note: all {} items have the same prompt, because the prompt of {} uses no field in which they differ \
+                 ({{{{question}}}} is the item's field `question`)",
+                items.len(),
+                task.path.display()
+            ));
+        }
         Ok(Self { task, model, folder, tokenizer, params, stop, items, texts })
     }
 

@@ -49,6 +49,7 @@ pub fn summarise(
         items_asked: prepared.items.len(),
         unfinished_samples: 0,
         failed: 0,
+        skipped: 0,
         failed_branches: 0,
         scores: scores(task, finished, options.k.as_deref()),
         prompts: PromptTokens::of(&engine),

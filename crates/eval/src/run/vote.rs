@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::journal::folder::keep;
 use crate::records::table::RecordKind;
-use crate::records::write::{write_csv, write_parquet};
+use crate::records::write::{write_parquet, write_rows};
 use crate::records::{FileRecord, Format, records};
 use crate::task::{Item, Overrides, Task};
 use offshoot_core::error::{Error, Result};
@@ -39,8 +39,8 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// JSON lines, a JSON list, CSV or Parquet, by its name. `None`: JSON lines beside the samples. A file that is
-    /// there already is kept as `*.before`.
+    /// JSON lines, a JSON list, CSV, TSV or Parquet, by the ending of its name. `None`: JSON lines beside the samples. A
+    /// file that is there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
@@ -61,7 +61,7 @@ struct VotingTexts {
 pub fn main(options: &VoteOptions) -> Result<()> {
     let path = options.out.clone().unwrap_or_else(|| with_ending(&options.samples, "_votes.jsonl"));
     check_output(&path)?;
-    let format = format_of(&path)?;
+    let form = form_of(&path)?;
     let read = texts_by_item(options)?;
     let most = read.iter().map(|item| item.texts.len()).max().unwrap_or(0);
     let task = task_of(options, &read, most)?;
@@ -99,34 +99,52 @@ pub fn main(options: &VoteOptions) -> Result<()> {
     // These need the samples' tokens and log-probabilities, which texts do not have.
     (scores.samples_tokens, scores.best_at, scores.weighted_vote) = (None, Vec::new(), None);
     keep(&path)?;
-    write(&path, format, &lines)?;
+    write(&path, form, &lines)?;
     match options.json {
         true => json_of("the scores", &scores, &path).and_then(out::line),
         false => out::text(format_args!("{scores}{:<11} {}\n", "results", path.display())),
     }
 }
 
-/// The format that the name of the file says, or else JSON lines.
-fn format_of(path: &Path) -> Result<Format> {
-    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
-    match Format::of(path) {
-        Some(_) if is_packed => {
-            Err(Error::value(OUT, "a name without .gz, because votes are not packed", path.display().to_string()))
+/// The forms in which votes are written.
+#[derive(Clone, Copy)]
+enum VotesForm {
+    JsonLines,
+    JsonList,
+    /// Rows, with this character between their fields.
+    Rows(char),
+    Parquet,
+}
+
+/// The form that the ending of the file's name says.
+fn form_of(path: &Path) -> Result<VotesForm> {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    match ending.as_str() {
+        "jsonl" | "ndjson" => Ok(VotesForm::JsonLines),
+        "json" => Ok(VotesForm::JsonList),
+        "csv" => Ok(VotesForm::Rows(',')),
+        "tsv" => Ok(VotesForm::Rows('\t')),
+        "parquet" => Ok(VotesForm::Parquet),
+        other => {
+            let expected = match other {
+                "gz" => "a name without .gz, because votes are not packed",
+                _ => "a name that ends in .jsonl, .json, .csv, .tsv or .parquet",
+            };
+            Err(Error::value(OUT, expected, path.display().to_string()))
         }
-        format => Ok(format.unwrap_or(Format::JsonLines)),
     }
 }
 
-fn write(path: &Path, format: Format, votes: &[Value]) -> Result<()> {
+fn write(path: &Path, form: VotesForm, votes: &[Value]) -> Result<()> {
     let lines = || votes.iter().map(|vote| format!("{vote}\n")).collect::<String>();
-    match format {
-        Format::JsonLines => write_whole(path, |file| file.write_all(lines().as_bytes())),
-        Format::JsonList => {
+    match form {
+        VotesForm::JsonLines => write_whole(path, |file| file.write_all(lines().as_bytes())),
+        VotesForm::JsonList => {
             let list = json::pretty("the votes", votes)?;
             write_whole(path, |file| writeln!(file, "{list}"))
         }
-        Format::Csv => write_whole(path, |file| write_csv(RecordKind::Vote, votes, file)),
-        Format::Parquet => {
+        VotesForm::Rows(between) => write_whole(path, |file| write_rows(RecordKind::Vote, votes, between, file)),
+        VotesForm::Parquet => {
             let mut out = WholeFile::create(path)?;
             write_parquet(RecordKind::Vote, path, Box::new(Cursor::new(lines())), out.writer())?;
             out.finish()

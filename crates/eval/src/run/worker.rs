@@ -75,7 +75,10 @@ impl<'a> ItemRunner<'a> {
             Ok(summary) => {
                 let of = |item: &Finished| item.outcome.failed.as_ref().map_or(0, |failed| failed.branches);
                 let failed_branches = finished.iter().map(of).sum();
-                let summary = Summary { failed: failed.len(), failed_branches, unfinished_samples, ..summary };
+                let is_skipped = |item: &&Failed| item.is_skipped(self.options);
+                let skipped = failed.iter().filter(is_skipped).count();
+                let failed_items = failed.len() - skipped;
+                let summary = Summary { failed: failed_items, skipped, failed_branches, unfinished_samples, ..summary };
                 Ok(RunOutcome { summary, finished, failed, ended })
             }
             Err(error) => Err(ended.unwrap_or(error)),
@@ -232,8 +235,13 @@ impl<'a> WorkerContext<'a> {
 
     fn fail(&self, item: &Item, error: Error) {
         let (index, id) = (item.index, item.id.clone());
-        log::info!("item `{id}` failed: {error}");
-        let line = json!({ "id": id, "index": index, "error": error.to_string() });
+        let is_skipped = error.is_too_long() && self.run.options.skip_too_long;
+        log::info!("item `{id}` {}: {error}", if is_skipped { "is skipped" } else { "failed" });
+        let question = question_of(&self.run.prepared.task, item).ok();
+        let mut line = json!({ "id": id, "index": index, "question": question, "error": error.to_string() });
+        if let (Some(line), true) = (line.as_object_mut(), is_skipped) {
+            line.insert("skipped".to_string(), json!(true));
+        }
         match self.run.journal.map_or(Ok(()), |journal| journal.item(index, &line)) {
             Ok(()) => self.failed.lock().expect("pushing does not panic").push(Failed { index, id, error }),
             Err(unwritten) => self.end(unwritten),

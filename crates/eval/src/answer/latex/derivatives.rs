@@ -7,7 +7,8 @@ use crate::answer::latex::tokens::Token;
 
 /// The tokens with a symbol in place of each derivative.
 pub(crate) fn with_symbols(tokens: Vec<Token>) -> Vec<Token> {
-    let is_d = |token: &Token| matches!(token, Token::Word(word) if word.starts_with('d')) || command(token) == "partial";
+    let is_d =
+        |token: &Token| matches!(token, Token::Word(word) if word.starts_with('d')) || command(token) == "partial";
     if !tokens.iter().any(is_d) {
         return tokens;
     }
@@ -72,7 +73,9 @@ fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
     // `\mathrm{d}y` has its letters apart.
     let (letter_of_word, rest) = match first {
         Token::Word(word) if word == "d" => (None, rest),
-        Token::Word(word) if word.len() == 2 && word.starts_with('d') => (Some(Token::Word(word[1..].to_string())), rest),
+        Token::Word(word) if word.len() == 2 && word.starts_with('d') => {
+            (Some(Token::Word(word[1..].to_string())), rest)
+        }
         token if command(token) == "partial" => (None, rest),
         _ => return None,
     };
@@ -89,9 +92,13 @@ fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
 fn power(tokens: &[Token]) -> (Option<Token>, &[Token]) {
     match tokens {
         [Token::Sign('^'), order @ (Token::Number(_) | Token::Word(_)), rest @ ..]
-        | [Token::Sign('^'), Token::Sign('{'), order @ (Token::Number(_) | Token::Word(_)), Token::Sign('}'), rest @ ..] => {
-            (Some(order.clone()), rest)
-        }
+        | [
+            Token::Sign('^'),
+            Token::Sign('{'),
+            order @ (Token::Number(_) | Token::Word(_)),
+            Token::Sign('}'),
+            rest @ ..,
+        ] => (Some(order.clone()), rest),
         rest => (None, rest),
     }
 }

@@ -35,7 +35,10 @@
 //! | `\{1,1,2\}` as `\{1,2\}`, tuples of a list in any number | `1,1,2` and `1,2` |
 //! | `x>3` as `(3,\infty)`, `x\ne3` as `\mathbb{R}\setminus\{3\}`, `[1,2]\cup[2,3]` as `[1,3]` | `y>3`, `x\ge3` |
 //! | `\sin 30^\circ` as `\frac12`, `\log_2 8` as `3`, `\tan^2y+1` as `\sec^2y` | `\sin 30`, `\sqrt{x^2}` and `x` |
-//! | `4:6` as `2:3` | times such as `2:30` and `1:15` |
+//! | `4:6` as `2:3` | times such as `2:30` and `1:15`, dates such as `2020-05-06` |
+//! | `\{\emptyset\}` as `\{\{\}\}`, `\{\}` as `\emptyset` | `\{\emptyset\}` and `\emptyset` |
+//! | `f(x+1)` as `f(1+x)`, `x(x+1)` as `x^2+x` | `f(2)` and `2f`, `P(A)` and `PA`, `\vec{AB}` and `\vec{BA}` |
+//! | `1 km` as `1000 m`, `\text{(B) }5` as `5` and as `B` | `\text{(A) }5`, `5\text{ MW}` and `5\text{ mW}` |
 //! | `1,22` as `1.22`, `\sqrt2` as `1.414213562` (ten digits at least) | `1,22` as `\frac{122}{100}`, `1.414` |
 //!
 //! `numeric` decides identities at fixed points; what it cannot tell is not the same. Never equal are `(1,2)` and

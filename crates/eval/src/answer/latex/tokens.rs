@@ -353,12 +353,13 @@ fn without_separator(text: &str, is_outside: bool, may_be_space: bool) -> Option
 /// The digits of a fraction that are not repeated and those that are, and the rest after them: marked
 /// (`0.1\overline{6}`, `0.1(6)`), or written three times before dots (`0.1666...`).
 fn repeating<'t>(fraction: &'t str, behind: &'t str) -> Option<(&'t str, &'t str, &'t str)> {
-    let marked = [("\\overline{", '}'), ("\\bar{", '}'), ("\\dot{", '}'), ("(", ')')].iter().find_map(|(open, close)| {
-        let (group, behind) = split(behind.strip_prefix(open)?, |c| c.is_ascii_digit());
-        let behind = behind.strip_prefix(*close).filter(|_| !group.is_empty())?;
-        // `0.5(3)^2` is a product.
-        (*close == '}' || !behind.starts_with(['^', '(', '!'])).then_some((fraction, group, behind))
-    });
+    let marked =
+        [("\\overline{", '}'), ("\\bar{", '}'), ("\\dot{", '}'), ("(", ')')].iter().find_map(|(open, close)| {
+            let (group, behind) = split(behind.strip_prefix(open)?, |c| c.is_ascii_digit());
+            let behind = behind.strip_prefix(*close).filter(|_| !group.is_empty())?;
+            // `0.5(3)^2` is a product.
+            (*close == '}' || !behind.starts_with(['^', '(', '!'])).then_some((fraction, group, behind))
+        });
     marked.or_else(|| {
         let dots = ["...", "\\ldots", "\\dots", "\\cdots"].iter().find_map(|dots| behind.strip_prefix(dots))?;
         let length = (1..=3).find(|length| {

@@ -251,7 +251,8 @@ fn without_zeros(digits: &str) -> String {
 
 /// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`. No difference and no quotient.
 fn date(tokens: &[Token]) -> Option<String> {
-    let [Token::Number(one), Token::Sign(first), Token::Number(two), Token::Sign(second), Token::Number(three)] = tokens
+    let [Token::Number(one), Token::Sign(first), Token::Number(two), Token::Sign(second), Token::Number(three)] =
+        tokens
     else {
         return None;
     };
