@@ -1,8 +1,8 @@
 //! Programs that are marked otherwise than by fences: between `[BEGIN]` and `[DONE]`, `[PYTHON]` and `[/PYTHON]`, or
 //! `<code>` and `</code>`, and in indented blocks. The marks may be the prompt's: a text may only close them.
 
-use super::fences::{Block, is_fence, unindented};
-use super::prose::{OpenString, open_string};
+use super::fences::{Block, indentation, is_fence, unindented};
+use super::prose::{OpenString, begins_as_code, open_string};
 
 /// The marks before and behind a program.
 const PAIRS: [(&str, &str); 4] =
@@ -11,21 +11,37 @@ const PAIRS: [(&str, &str); 4] =
 /// Columns of an indented block.
 const INDENTED: usize = 4;
 
-/// The programs between marks, in order. The last one may lack its closing mark, and the first one its opening mark,
-/// where that stands on a line of its own.
+/// The programs between marks, in order. The last one may lack its closing mark. The first one may lack its opening
+/// mark, where it begins with the text and its closing mark stands on a line of its own. Marks within a program, such as
+/// those in its strings, are no marks.
 pub(super) fn marked(text: &str) -> Vec<Block> {
-    PAIRS.iter().map(|(open, close)| between(text, open, close)).find(|blocks| !blocks.is_empty()).unwrap_or_default()
+    let begins_as_program = begins_as_code(text) && !PAIRS.iter().any(|(open, _)| text.trim_start().starts_with(open));
+    let blocks = |(open, close): &(&str, &str)| match begins_as_program {
+        true => before(text, close).into_iter().collect(),
+        false => between(text, open, close),
+    };
+    PAIRS.iter().map(blocks).find(|blocks| !blocks.is_empty()).unwrap_or_default()
+}
+
+fn block(begin: usize, code: &str, is_closed: bool) -> Block {
+    let code = code.strip_prefix("\r\n").or_else(|| code.strip_prefix('\n')).unwrap_or(code);
+    Block::new(code.to_owned(), String::new(), begin, is_closed)
+}
+
+/// The program at the beginning of a text, before a line that has nothing but the closing mark.
+fn before(text: &str, close: &str) -> Option<Block> {
+    let mut string: Option<OpenString> = None;
+    for (at, line) in lines(text) {
+        if string.is_none() && line.trim() == close {
+            return Some(block(0, &text[..at], true));
+        }
+        string = open_string(string, line);
+    }
+    None
 }
 
 fn between(text: &str, open: &str, close: &str) -> Vec<Block> {
-    let block = |begin: usize, code: &str, is_closed: bool| {
-        let code = code.strip_prefix("\r\n").or_else(|| code.strip_prefix('\n')).unwrap_or(code);
-        Block::new(code.to_owned(), String::new(), begin, is_closed)
-    };
     let mut blocks = Vec::new();
-    if let Some(end) = line_with(text, close).filter(|end| !text[..*end].contains(open)) {
-        blocks.push(block(0, &text[..end], true));
-    }
     let mut at = 0;
     while let Some(begin) = text[at..].find(open).map(|begin| at + begin) {
         let inside = begin + open.len();
@@ -40,11 +56,6 @@ fn between(text: &str, open: &str, close: &str) -> Vec<Block> {
     }
     blocks.retain(|block| !block.code.trim().is_empty());
     blocks
-}
-
-/// Where a line begins that has nothing but the mark.
-fn line_with(text: &str, mark: &str) -> Option<usize> {
-    lines(text).find(|(_, line)| line.trim() == mark).map(|(at, _)| at)
 }
 
 /// Whether nothing but white space and other tags stands before a place in its line.
@@ -70,7 +81,7 @@ pub(super) fn indented(text: &str) -> Vec<Block> {
     let mut is_apart = true;
     for (at, line) in lines(text) {
         let is_blank = line.trim().is_empty();
-        let is_indented = unindented(line, INDENTED).len() < line.len() && super::fences::indentation(line) >= INDENTED;
+        let is_indented = indentation(line) >= INDENTED;
         match &mut open {
             Some((_, code)) if is_blank || is_indented => {
                 code.push_str(if is_blank { line } else { unindented(line, INDENTED) })

@@ -103,7 +103,9 @@ pub(super) fn unfenced(text: &str, may_be_body: bool) -> Option<&str> {
     let (mut string, mut goes_on, mut end) = (None, true, text.len());
     for (at, line) in lines().skip_while(|(at, _)| *at < begin) {
         let is_apart = string.is_none() && !goes_on && !line.starts_with([' ', '\t']);
-        if is_apart && is_prose(line) {
+        // A text that begins as code may be nothing else: there only what is surely prose ends it.
+        let is_end = if begin == 0 { is_surely_prose } else { is_prose };
+        if is_apart && is_end(line) {
             end = at;
             break;
         }
@@ -169,6 +171,33 @@ pub(super) fn is_prose(line: &str) -> bool {
         || is_sentence
         || is_item
         || is_lone_word(code)
+}
+
+/// Whether a line is a heading, or has two words side by side of which neither is a keyword, before any sign that code
+/// may have: no line of a program, even within brackets. A line that only cannot be read is not surely prose.
+fn is_surely_prose(line: &str) -> bool {
+    const SOFT_KEYWORDS: [&str; 3] = ["match", "case", "type"];
+    const CONTRACTIONS: [&str; 6] = ["'s ", "'ll ", "'t ", "'re ", "'ve ", "'m "];
+    let line = line.trim();
+    if line.is_empty() || line.starts_with(['#', '@']) || !is_prose(line) {
+        return false;
+    }
+    if line.starts_with("**") && line.len() > 4 {
+        return line.ends_with("**") || line.contains("**:") || line.contains(":**");
+    }
+    let plain = line.split(['"', '(', '[', '{', '=', '#', '\\', '`']).next().unwrap_or_default();
+    let before_quote = plain.split('\'').next().unwrap_or_default();
+    let words: Vec<&str> = before_quote.split_whitespace().collect();
+    let is_word = |word: &str| word.chars().all(char::is_alphabetic) && !KEYWORDS.contains(&word);
+    let has_pair = words.windows(2).enumerate().any(|(at, pair)| {
+        let second = pair[1].trim_end_matches(['.', ',', ':', ';', '!', '?']);
+        let is_soft = at == 0 && SOFT_KEYWORDS.contains(&pair[0]);
+        is_word(pair[0]) && !second.is_empty() && is_word(second) && !is_soft
+    });
+    let is_heading = matches!(words[..], [word] if word.ends_with(':') && is_word(word.trim_end_matches(':')));
+    let is_contraction =
+        words.len() == 1 && CONTRACTIONS.iter().any(|end| plain[before_quote.len()..].starts_with(end));
+    has_pair || is_heading || is_contraction
 }
 
 /// Whether a line is one capitalised word, such as `Solution`.

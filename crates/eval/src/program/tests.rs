@@ -314,6 +314,36 @@ fn many_fences_are_read_once() {
     }
 }
 
+/// Code that begins a text is cut at nothing that a program may have.
+#[test]
+fn a_program_alone_is_never_cut() {
+    for text in [
+        "a,b=map(int,input().split())\nprint(1if a>b else 0)\n",
+        "x=[0\n|1]\ny=(3\n% 2)\nprint(x,y)\n",
+        "print 'two'\nprint `2`\n",
+        "n = 5\nprint([i for i in range(n)if i%2or i>3])\n",
+        "x = b'abc'\ny = '''\nThis is what it says.\n'''\nprint(x)\n",
+        "import sys\n\"\"\"\n<code>\nx\n</code>\n\"\"\"\nprint(1)\n",
+        "match = 5\nmatch match:\n    case _:\n        print(1)\n",
+        "type X = int\nprint(1)\n",
+    ] {
+        assert_eq!(found(&sums(), text), text, "{text}");
+        assert_eq!(program(&sums(), CandidateText::Program(text.to_owned())), text, "{text}");
+    }
+    let code = "n = 1\nprint(n)\n";
+    for prose in [
+        "Explanation: it prints one.\n",
+        "Explanation:\n\n- n is one\n",
+        "**Explanation**\nn is one\n",
+        "This prints one.\n",
+        "Here's how it works: n is printed.\n",
+        "I've printed it.\n",
+        "The time complexity is O(1).\n",
+    ] {
+        assert_eq!(found(&sums(), &format!("{code}\n{prose}")), format!("{code}\n"), "{prose}");
+    }
+}
+
 /// A block that ends amiss ends where the next begins, however many there are.
 #[test]
 fn many_ends_amiss_are_read_once() {
