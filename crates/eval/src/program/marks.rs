@@ -12,8 +12,8 @@ const PAIRS: [(&str, &str); 4] =
 const INDENTED: usize = 4;
 
 /// The programs between marks, in order. The last one may lack its closing mark. The first one may lack its opening
-/// mark, where it begins with the text and its closing mark stands on a line of its own. Marks within a program, such as
-/// those in its strings, are no marks.
+/// mark, where it begins with the text and its closing mark stands on a line of its own. Marks within a program, such
+/// as those in its strings, are no marks.
 pub(super) fn marked(text: &str) -> Vec<Block> {
     let begins_as_program = begins_as_code(text) && !PAIRS.iter().any(|(open, _)| text.trim_start().starts_with(open));
     let blocks = |(open, close): &(&str, &str)| match begins_as_program {

@@ -1,6 +1,6 @@
 //! Finds the candidate program in a sample's text, for `judge`, `run` and `rescore` alike: behind its reasoning, within
-//! its fences or other marks, in an indented block, or between the prose that introduces it and that which follows it. A text that continues its problem's prompt stays as it is. Text
-//! only; the judge runs the program.
+//! its fences or other marks, in an indented block, or between the prose that introduces it and that which follows it.
+//! A text that continues its problem's prompt stays as it is. Text only; the judge runs the program.
 
 mod fences;
 mod marks;

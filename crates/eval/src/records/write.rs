@@ -1,4 +1,5 @@
-//! Writes results as Parquet, a row group at a time, or as rows of text (CSV, TSV). `table` has their columns, `parquet` the format.
+//! Writes results as Parquet, a row group at a time, or as rows of text (CSV, TSV). `table` has their columns,
+//! `parquet` the format.
 
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -29,8 +30,8 @@ pub fn write_parquet(kind: RecordKind, path: &Path, lines: Box<dyn BufRead>, out
     writer.finish().map_err(failed)
 }
 
-/// Writes `records` as rows with a header and `between` their fields: a comma for CSV (RFC 4180), a tab for TSV. A value
-/// that is missing or null is an empty field, an empty text a quoted one; lists and structs are JSON.
+/// Writes `records` as rows with a header and `between` their fields: a comma for CSV (RFC 4180), a tab for TSV. A
+/// value that is missing or null is an empty field, an empty text a quoted one; lists and structs are JSON.
 pub fn write_rows(
     kind: RecordKind,
     records: &[Value],

@@ -39,8 +39,8 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// JSON lines, a JSON list, CSV, TSV or Parquet, by the ending of its name. `None`: JSON lines beside the samples. A
-    /// file that is there already is kept as `*.before`.
+    /// JSON lines, a JSON list, CSV, TSV or Parquet, by the ending of its name. `None`: JSON lines beside the samples.
+    /// A file that is there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
