@@ -45,7 +45,7 @@ pub use choices::ChoiceTokens;
 pub use message::Message;
 pub use shared::SharedEncoder;
 use special::SpecialTexts;
-pub use special::{SpecialText, TextKind};
+pub use special::{Speaker, SpecialText, TextKind};
 pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};
@@ -244,7 +244,7 @@ impl Tokenizer {
     }
 
     fn special_texts(&self) -> &SpecialTexts {
-        self.special_texts.get_or_init(|| SpecialTexts::of(&self.inner))
+        self.special_texts.get_or_init(|| SpecialTexts::of(&self.inner, &self.templates.sources()))
     }
 
     /// What `encode` returns. The library panics where an expression of a stranger's tokenizer.json has tried too many

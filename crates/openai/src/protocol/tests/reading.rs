@@ -286,6 +286,88 @@ fn special_tokens_in_messages_are_escaped_or_refused() {
     assert_eq!((escaped[0].0, ends(escaped)), (0, 0), "the beginning is the tokenizer's own");
 }
 
+/// Wherever a template shows it: a special token's text, whole or cut in two at any place and spread over texts side by
+/// side, stays text or is refused.
+#[test]
+fn no_field_of_a_chat_makes_special_tokens() {
+    const END: &str = "<|end_of_text|>";
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.reasoning_content }}\
+        {% for c in m.tool_calls %}{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}\
+        {% endfor %}{% endfor %}{% endfor %}{% for t in tools %}{{ t.function.name }}{{ t.function.description }}\
+        {% endfor %}{{ first }}{% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents %}{{ d.title }}{{ d.text }}\
+        {% endfor %}{{ reasoning_effort }}<|end_of_text|>";
+    let read = |body: Value, how: &str| {
+        let mut body = object(body);
+        body.entry("messages").or_insert(json!([{"role": "user", "content": "a", "name": "b"}]));
+        body.extend(object(json!({"chat_template": template, "special_tokens_in_text": how})));
+        with_reader(&ProtocolLimits::BATCH, |reader| reader.encode(reader.read(Endpoint::Chat, &body)?))
+    };
+    let user = |content: &str| json!({"role": "user", "content": content, "name": ""});
+    for cut in (0..=END.len()).filter(|&at| at < END.len()) {
+        let (a, b) = END.split_at(cut);
+        let call = |name: &str, key: &str, value: &str| {
+            let function = json!({"name": name, "arguments": {key: value}});
+            json!({"role": "assistant", "content": "", "name": "", "reasoning_content": "", "tool_calls": [{"function": function}]})
+        };
+        let tool = |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
+        let bodies = [
+            json!({"messages": [user(a), user(b)]}),
+            json!({"messages": [{"role": "user", "name": a, "content": b}]}),
+            json!({"messages": [user(&format!(".{a}")), {"role": "user", "name": format!("{b}."), "content": ""}]}),
+            json!({"messages": [{"role": "assistant", "name": "", "content": a, "reasoning_content": b}, user("")]}),
+            json!({"messages": [call(a, b, ""), user("")]}),
+            json!({"messages": [call("", a, b), user("")]}),
+            json!({"tools": [tool(a, b)]}),
+            json!({"tools": [tool("c", a), tool(b, "")]}),
+            json!({"chat_template_kwargs": {"first": a, "nested": {"list": [b, ""]}}}),
+            json!({"chat_template_kwargs": {"nested": {"list": [a, b]}}}),
+            json!({"documents": [{"title": a, "text": b}]}),
+            json!({"documents": [{"title": "", "text": a}], "reasoning_effort": b}),
+            json!({"chat_template_kwargs": {"bos_token": format!("{a}{b}")}}),
+        ];
+        for body in bodies {
+            let escaped = read(body.clone(), "escape").unwrap_or_else(|refusal| panic!("{body}: {refusal:?}"));
+            let tokens = &escaped.prompts[0].tokens;
+            let ends = tokens.iter().filter(|token| token.0 == 1).count();
+            assert_eq!((ends, tokens.last()), (1, Some(&TokenId(1))), "{body}");
+            let text = tokenizer().decode_with_special(tokens);
+            assert_eq!(text.matches(END).count(), 2, "{body}: {text}");
+            let refused = read(body.clone(), "refuse").err().unwrap_or_else(|| panic!("{body} is not refused"));
+            assert!(refused.param.is_some() && refused.message.contains(END), "{body}: {refused:?}");
+        }
+    }
+}
+
+/// Of completions and of chats, whatever the form of the prompt.
+#[test]
+fn special_tokens_in_choices_are_escaped_or_refused() {
+    let limits = ProtocolLimits::default();
+    let prompts = [
+        (Endpoint::Completions, json!({"prompt": "a"})),
+        (Endpoint::Completions, json!({"prompt": "a<|end_of"})),
+        (Endpoint::Completions, json!({"prompt": [5, 6]})),
+        (Endpoint::Chat, json!({"messages": messages("a")})),
+    ];
+    for (endpoint, body) in prompts {
+        let read = |how: &str| {
+            let mut body = object(body.clone());
+            let choices = json!(["x<|end_of_text|>", "_text|>", [1]]);
+            body.extend(object(json!({"choices": choices, "special_tokens_in_text": how})));
+            with_reader(&limits, |reader| reader.encode(reader.read(endpoint, &body)?))
+        };
+        let scored = |how: &str| {
+            let request = read(how).unwrap_or_else(|refusal| panic!("{body}: {}", refusal.message));
+            let choices = request.prompts[0].choices.iter();
+            choices.map(|choice| choice.tokens.contains(&TokenId(1))).collect::<Vec<_>>()
+        };
+        assert_eq!(scored("escape"), [false, false, true], "{body}: token ids are tokens");
+        assert_eq!(scored("allow")[0], true, "{body}");
+        let refused = read("refuse").err().unwrap_or_else(|| panic!("{body} is not refused"));
+        assert_eq!(refused.param.as_deref(), Some("choices"));
+        assert!(refused.message.starts_with("`choices[0]`"), "{}", refused.message);
+    }
+}
+
 #[test]
 fn the_ends_of_prompts_are_kept() {
     let kept = |fields: Value| request(Endpoint::Completions, with(fields)).prompts.remove(0);
