@@ -133,7 +133,8 @@ struct TurnSettings {
     /// A template. A turn with `tool_calls` may have none.
     #[schemars(extend("x-expected" = "a template"))]
     content: Option<TextSettings>,
-    /// A template of the reasoning before the content; chat templates know it as `reasoning_content` or `reasoning`.
+    /// A template of the reasoning before the content; chat templates know it as `reasoning_content`, `thinking` or
+    /// `reasoning`.
     #[schemars(extend("x-expected" = "a template"))]
     reasoning_content: Option<TextSettings>,
     /// Calls of tools, as the chat template is to see them.
@@ -258,9 +259,10 @@ impl TurnTemplate {
         };
         let mut message = Message::new(&*self.role, render(&self.content)?.unwrap_or_default());
         if let Some(reasoning) = render(&self.reasoning)? {
-            message = message.with("reasoning", &*reasoning).with("reasoning_content", reasoning);
+            message = message.with("reasoning_content", reasoning);
         }
-        Ok(self.more.iter().fold(message, |message, (field, value)| message.with(field, value.clone())))
+        let message = self.more.iter().fold(message, |message, (field, value)| message.with(field, value.clone()));
+        Ok(message.completed())
     }
 
     /// Whether the turn uses the item's field `name`.

@@ -513,7 +513,7 @@ fn a_chat_prompt() {
     let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
         panic!("a chat")
     };
-    let easy = say("assistant", "").with("reasoning", "1+1? is easy").with("reasoning_content", "1+1? is easy");
+    let easy = say("assistant", "").with("reasoning_content", "1+1? is easy").completed();
     let easy = easy.with("tool_calls", json!([call])).with("mood", "calm");
     let answer = say("tool", "2").with("tool_call_id", "c1").with("name", "add");
     assert_eq!((messages, options.tools), (vec![say("user", "1+1?"), easy, answer], vec![tool]));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::request::RequestSeed;
-use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning};
+use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning, chat_prompt};
 use super::*;
 use offshoot_engine::UniformKey;
 use offshoot_text::SpecialText;
@@ -143,10 +143,20 @@ fn what_messages_have_reaches_the_template() {
              \"function\": {{\"name\": \"add\", \"arguments\": {arguments}}}}}]}}"
         )
     };
-    let both = r#"{"role": "assistant", "content": "7", "reasoning": "3 + 4", "reasoning_content": "3 + 4"}"#;
+    let thought = |names: [&str; 3]| {
+        let named = names.map(|name| format!(", \"{name}\": \"3 + 4\"")).concat();
+        format!("{{\"role\": \"assistant\", \"content\": \"7\"{named}}}")
+    };
     let cases = [
-        (json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}), both.to_owned()),
-        (json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}), both.to_owned()),
+        (json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}), thought(["reasoning_content", "thinking", "reasoning"])),
+        (
+            json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}),
+            thought(["reasoning", "reasoning_content", "thinking"]),
+        ),
+        (
+            json!({"role": "assistant", "content": "7", "thinking": "3 + 4", "reasoning": null}),
+            thought(["thinking", "reasoning_content", "reasoning"]),
+        ),
         (calls(json!("{\"b\": 4, \"a\": [3]}")), shown("{\"b\": 4, \"a\": [3]}")),
         (calls(json!({"a": 3})), shown("{\"a\": 3}")),
         (calls(json!("")), shown("{}")),
@@ -226,6 +236,32 @@ fn what_no_template_shows_is_refused_by_name() {
         let refusal = with(fields);
         assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(param)), "{}", refusal.message);
     }
+    for forced in [json!("required"), json!({"type": "function", "function": {"name": "add"}})] {
+        let refusal = with(json!({"tool_choice": forced}));
+        assert!(refusal.message.contains("no call of a tool can be forced"), "{}", refusal.message);
+        assert!(refusal.message.contains("send \"auto\""), "{}", refusal.message);
+    }
+}
+
+/// Of transformers from 5.24 on: null fields are dropped, and reasoning has each name that templates know.
+#[test]
+fn messages_as_written_have_no_nulls_and_the_reasoning_by_each_name() {
+    let template = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
+    let shown = |messages: Value| {
+        let body = object(json!({"messages": messages, "chat_template": template}));
+        chat_prompt(&body, tokenizer()).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+    };
+    let text = shown(json!([
+        {"role": "assistant", "content": null, "tool_calls": null, "thinking": "r"},
+        {"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"},
+        {"role": "user", "content": "q"},
+    ]));
+    assert_eq!(
+        text,
+        "{\"role\": \"assistant\", \"thinking\": \"r\", \"reasoning_content\": \"r\", \"reasoning\": \"r\"}\n\
+         {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"b\", \"reasoning_content\": \"c\", \
+         \"thinking\": \"c\"}\n{\"role\": \"user\", \"content\": \"q\"}\n"
+    );
 }
 
 /// Of vLLM: a template that loops over parts gets the list, another one text of a line each.
