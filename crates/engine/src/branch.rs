@@ -95,7 +95,7 @@ pub(super) enum BranchWork {
 
 pub(super) struct SamplingState {
     pub params: SamplingParams,
-    /// Those of `params`, shared by the requests.
+    /// The allowed tokens of `params`, shared by the logits requests of all steps.
     pub allowed: Option<Arc<[TokenId]>>,
     pub stop: Stop,
     pub uniforms: UniformKey,

@@ -53,13 +53,13 @@ pub struct PrefixStoreOptions {
     pub keeps: StoredPrefixes,
 }
 
-/// Whose prefixes are written to a prefix store. All that it has is read.
+/// Which prefixes a prefix store writes. It reads whatever it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredPrefixes {
-    /// Those of all prompts. Keys and values tell what a prompt was.
+    /// The prefixes of all prompts. Keys and values in the folder tell what a prompt was.
     #[default]
     Prompts,
-    /// Pinned ones alone.
+    /// Pinned prefixes alone.
     Pinned,
 }
 
