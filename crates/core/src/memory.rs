@@ -12,12 +12,12 @@ use crate::figures;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
     pub bytes: usize,
-    pub limit: Limit,
+    pub limit: MemoryLimit,
 }
 
 /// What leaves a process no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum MemoryLimit {
     Machine,
     ControlGroup,
     /// RLIMIT_AS: of all that is mapped, touched or not. Half of it counts as free.
@@ -39,8 +39,8 @@ pub fn free() -> FreeMemory {
     let [address_space, data] = left_of_process();
     // Stacks of threads and what allocators reserve count, too.
     let address_space = address_space.map(|bytes| bytes / 2);
-    let limits = [(group, Limit::ControlGroup), (address_space, Limit::AddressSpace), (data, Limit::DataSegment)];
-    let mut free = FreeMemory { bytes: machine, limit: Limit::Machine };
+    let limits = [(group, MemoryLimit::ControlGroup), (address_space, MemoryLimit::AddressSpace), (data, MemoryLimit::DataSegment)];
+    let mut free = FreeMemory { bytes: machine, limit: MemoryLimit::Machine };
     for (bytes, limit) in limits {
         if let Some(bytes) = bytes.filter(|&bytes| bytes < free.bytes) {
             free = FreeMemory { bytes, limit };
@@ -52,7 +52,7 @@ pub fn free() -> FreeMemory {
 impl FreeMemory {
     /// Whether a limit of the process itself leaves less than the machine and its groups have.
     pub fn is_limited_by_process(self) -> bool {
-        matches!(self.limit, Limit::AddressSpace | Limit::DataSegment)
+        matches!(self.limit, MemoryLimit::AddressSpace | MemoryLimit::DataSegment)
     }
 }
 
@@ -60,19 +60,19 @@ impl fmt::Display for FreeMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = figures::bytes(self.bytes as u64);
         match self.limit {
-            Limit::Machine => f.write_str(&bytes),
-            Limit::ControlGroup => write!(f, "{bytes} (the limit of the control group leaves so much)"),
-            Limit::AddressSpace => write!(f, "{bytes} (half of what `ulimit -v` leaves)"),
-            Limit::DataSegment => write!(f, "{bytes} (`ulimit -d` leaves so much)"),
+            MemoryLimit::Machine => f.write_str(&bytes),
+            MemoryLimit::ControlGroup => write!(f, "{bytes} (the limit of the control group leaves so much)"),
+            MemoryLimit::AddressSpace => write!(f, "{bytes} (half of what `ulimit -v` leaves)"),
+            MemoryLimit::DataSegment => write!(f, "{bytes} (`ulimit -d` leaves so much)"),
         }
     }
 }
 
 /// A fault of the system for want of memory or of a thread, with the limit of the process if there is one that may be
 /// the reason.
-pub struct Refused<'a>(pub &'a std::io::Error);
+pub struct MemoryFault<'a>(pub &'a std::io::Error);
 
-impl fmt::Display for Refused<'_> {
+impl fmt::Display for MemoryFault<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let free = free();
         match free.is_limited_by_process() {
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_process_is_named() {
-        let free = FreeMemory { bytes: 1 << 20, limit: Limit::AddressSpace };
+        let free = FreeMemory { bytes: 1 << 20, limit: MemoryLimit::AddressSpace };
         assert_eq!(free.to_string(), "1.00 MiB (half of what `ulimit -v` leaves)");
     }
 }

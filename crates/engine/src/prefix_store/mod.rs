@@ -38,7 +38,7 @@ use crate::branch::Branch;
 use crate::facts::EngineFacts;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, SegmentId};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 use offshoot_kv::PathMark;
 
 /// Where computed prefixes are kept on disk.
@@ -396,7 +396,7 @@ impl Writer {
         };
         let thread = std::thread::Builder::new().name("prefix writer".to_owned()).spawn(write);
         let thread = thread
-            .map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {}", Refused(&error)) })?;
+            .map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {}", MemoryFault(&error)) })?;
         Ok(Writer { jobs: Some(jobs), thread: Some(thread), failed })
     }
 
