@@ -318,6 +318,22 @@ fn a_dry_run_shows_the_first_prompt_and_samples_nothing() {
     assert!(!out.exists());
 }
 
+/// One sample of each item and nothing in common: sharing saves nothing, and costs nothing.
+#[test]
+fn a_dry_run_never_counts_more_memory_with_sharing_than_without() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| {
+        task["prompt"] = json!("{{id}} {{question}}");
+        task["method"] = json!({"sample": {"samples": 1}});
+    });
+    let said = run_into(&task, &folder.path().join("out"), &["--dry-run"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let text = stdout(&said);
+    let line = text.lines().find_map(|line| line.strip_prefix("kv at once")).unwrap_or_else(|| panic!("{text}"));
+    let (with, without) = line.trim().split_once(" at most; without sharing ").unwrap_or_else(|| panic!("{line}"));
+    assert_eq!(with, without);
+}
+
 #[test]
 fn a_new_task_runs_as_it_is() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -39,7 +39,11 @@ pub fn free() -> FreeMemory {
     let [address_space, data] = left_of_process();
     // Stacks of threads and what allocators reserve count, too.
     let address_space = address_space.map(|bytes| bytes / 2);
-    let limits = [(group, MemoryLimit::ControlGroup), (address_space, MemoryLimit::AddressSpace), (data, MemoryLimit::DataSegment)];
+    let limits = [
+        (group, MemoryLimit::ControlGroup),
+        (address_space, MemoryLimit::AddressSpace),
+        (data, MemoryLimit::DataSegment),
+    ];
     let mut free = FreeMemory { bytes: machine, limit: MemoryLimit::Machine };
     for (bytes, limit) in limits {
         if let Some(bytes) = bytes.filter(|&bytes| bytes < free.bytes) {

@@ -119,7 +119,9 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || live(&exit_reason, || self.run()))
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {}", MemoryFault(&error)) })?;
+            .map_err(|error| Error::EngineStopped {
+                why: format!("its thread cannot start: {}", MemoryFault(&error)),
+            })?;
         if let Some(place) = place.upgrade() {
             place.set(thread);
         }

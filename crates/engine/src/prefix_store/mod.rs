@@ -395,8 +395,9 @@ impl Writer {
             }
         };
         let thread = std::thread::Builder::new().name("prefix writer".to_owned()).spawn(write);
-        let thread = thread
-            .map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {}", MemoryFault(&error)) })?;
+        let thread = thread.map_err(|error| Error::EngineStopped {
+            why: format!("its writer cannot start: {}", MemoryFault(&error)),
+        })?;
         Ok(Writer { jobs: Some(jobs), thread: Some(thread), failed })
     }
 

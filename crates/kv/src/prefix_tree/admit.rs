@@ -86,12 +86,7 @@ impl PrefixTree {
 
     /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
     /// `admit_behind`), with a lease for the caller; `None` if that prefix is empty. Needs no pages.
-    pub fn retain_known(
-        &mut self,
-        pool: &mut PagePool,
-        path: PathStart,
-        rest: &[TokenId],
-    ) -> Option<SegmentId> {
+    pub fn retain_known(&mut self, pool: &mut PagePool, path: PathStart, rest: &[TokenId]) -> Option<SegmentId> {
         let known = self.find(path, rest);
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);

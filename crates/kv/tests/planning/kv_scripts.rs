@@ -104,7 +104,10 @@ impl Script {
                     assert!(stay >= alone.pages(), "more pages stay than the prompt was said to share");
                     assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 }
-                assert!(self.tree.known(PathStart::UNSALTED, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
+                assert!(
+                    self.tree.known(PathStart::UNSALTED, &tokens).0 as usize == tokens.len(),
+                    "a prompt is known once admitted"
+                );
                 let computed = self.tree.computed(segment) as usize;
                 self.leases.push(Lease { segment, tokens, may_grow: false, computed, pending: None, again });
             }
@@ -747,7 +750,8 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, PathStart::Behind(sibling), &tokens("!"), u32::MAX).unwrap());
+        let twins =
+            [(); 3].map(|()| tree.admit_behind(&mut pool, PathStart::Behind(sibling), &tokens("!"), u32::MAX).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);
@@ -839,7 +843,8 @@ fn eviction_takes_the_uncomputed_first_then_the_least_recently_used() {
     [old, new, never].into_iter().for_each(|segment| tree.release(segment));
     let again = tree.admit(&mut pool, &tokens("aaaa")).unwrap();
     tree.release(again);
-    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(PathStart::UNSALTED, &tokens(text)).0);
+    let known =
+        |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(PathStart::UNSALTED, &tokens(text)).0);
     assert_eq!(tree.evict(&mut pool, 1), 1);
     assert_eq!(known(&tree), [4, 4, 0]);
     assert_eq!(tree.evict(&mut pool, 1), 1);

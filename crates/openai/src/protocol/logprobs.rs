@@ -113,7 +113,8 @@ impl Serialize for ChoiceLogprobs<'_> {
                 fields.serialize_field("tokens", &Sequence(texts))?;
                 let logprobs = || shown.iter().map(|shown| shown.logprob.map(f64::from));
                 fields.serialize_field("token_logprobs", &Sequence(logprobs))?;
-                fields.serialize_field("top_logprobs", &Sequence(|| shown.iter().map(|&shown| rivals(shown, names))))?;
+                fields
+                    .serialize_field("top_logprobs", &Sequence(|| shown.iter().map(|&shown| rivals(shown, names))))?;
                 fields.serialize_field("text_offset", &Sequence(|| shown.iter().map(|shown| shown.offset)))?;
             }
             Endpoint::Chat => {

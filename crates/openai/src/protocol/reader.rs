@@ -249,8 +249,7 @@ impl RequestReader<'_> {
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
-        let ChatText { text, hidden, continued, start } =
-            self.chats(texts).take(fields, messages, follows_branch)?;
+        let ChatText { text, hidden, continued, start } = self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.
         let special = match fields.choice("add_special_tokens")? {
             Some(true) if !follows_branch => AddSpecial::Yes,

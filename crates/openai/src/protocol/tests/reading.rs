@@ -148,7 +148,10 @@ fn what_messages_have_reaches_the_template() {
         format!("{{\"role\": \"assistant\", \"content\": \"7\"{named}}}")
     };
     let cases = [
-        (json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}), thought(["reasoning_content", "thinking", "reasoning"])),
+        (
+            json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}),
+            thought(["reasoning_content", "thinking", "reasoning"]),
+        ),
         (
             json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}),
             thought(["reasoning", "reasoning_content", "thinking"]),
@@ -345,7 +348,8 @@ fn no_field_of_a_chat_makes_special_tokens() {
             let function = json!({"name": name, "arguments": {key: value}});
             json!({"role": "assistant", "content": "", "name": "", "reasoning_content": "", "tool_calls": [{"function": function}]})
         };
-        let tool = |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
+        let tool =
+            |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
         let bodies = [
             json!({"messages": [user(a), user(b)]}),
             json!({"messages": [{"role": "user", "name": a, "content": b}]}),
