@@ -28,8 +28,8 @@ const ALONE_FROM: u32 = 4;
 /// What earlier attempts tell.
 #[derive(Debug, Default)]
 pub struct EarlierAttempts {
-    /// At how many ends of the server a request was in progress, by the number of its line. Requests whose answers are in
-    /// the file of answers have no entry.
+    /// At how many ends of the server a request was in progress, by the number of its line. Requests whose answers are
+    /// in the file of answers have no entry.
     ends: HashMap<usize, u32>,
     /// Ends of the server while it read the input file.
     while_read: u32,

@@ -29,8 +29,8 @@ const LINGERED: u64 = 4 << 20;
 pub struct ConnectionState {
     /// Requests whose responses are not handed over whole.
     open: AtomicUsize,
-    /// Whether hyper may still have bytes of a response that it has not written. While neither is so, whatever is written
-    /// is hyper's own.
+    /// Whether hyper may still have bytes of a response that it has not written. While neither is so, whatever is
+    /// written is hyper's own.
     has_unwritten: AtomicBool,
     /// The stream of a connection whose last head was refused.
     refused: Mutex<Option<TcpStream>>,

@@ -5,8 +5,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The names by which chat templates know what was thought before the content. vLLM's server hands over the first and the
-/// last, transformers from 5.24 on the first two.
+/// The names by which chat templates know what was thought before the content. vLLM's server hands over the first and
+/// the last, transformers from 5.24 on the first two.
 pub const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// One turn of a conversation.

@@ -5,10 +5,10 @@
 //! The callers decide which texts are whose.
 //!
 //! A chat is rendered from texts in which each special token's text is hidden behind a mark. A text that ends with the
-//! beginning of a special token's text, or begins with the end of one, has an empty mark there, so that no texts side by
-//! side make a special token. In the rendered text what looks like a special token is the template's: it becomes an
-//! alias, a token that only a copy of the tokenizer knows, which reads no special tokens otherwise. Then the hidden texts
-//! are shown again, and the copy encodes everything at once, so that the tokens around are those of the tokenizer
+//! beginning of a special token's text, or begins with the end of one, has an empty mark there, so that no texts side
+//! by side make a special token. In the rendered text what looks like a special token is the template's: it becomes an
+//! alias, a token that only a copy of the tokenizer knows, which reads no special tokens otherwise. Then the hidden
+//! texts are shown again, and the copy encodes everything at once, so that the tokens around are those of the tokenizer
 //! itself. A template that takes a piece out of the middle of a text can still join what stands around the piece.
 
 use std::borrow::Cow;
@@ -218,8 +218,8 @@ impl Tokenizer {
         Some(self.special_texts().special.as_ref()?.find(text)?.as_str())
     }
 
-    /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could make
-    /// one, for a template to render and [`Tokenizer::encode_hidden`] to encode.
+    /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could
+    /// make one, for a template to render and [`Tokenizer::encode_hidden`] to encode.
     ///
     /// # Errors
     ///

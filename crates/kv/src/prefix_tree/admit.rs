@@ -42,8 +42,8 @@ impl PrefixTree {
     }
 
     /// Registers the tokens of the path of `start` followed by `rest` as `admit` does. The caller has a lease on that
-    /// path, or it comes from `within`. The search begins at its end. If rows from `rows_from` on will be computed though
-    /// others have computed them, the match ends before what their windows lack.
+    /// path, or it comes from `within`. The search begins at its end. If rows from `rows_from` on will be computed
+    /// though others have computed them, the match ends before what their windows lack.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,

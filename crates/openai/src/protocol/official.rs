@@ -50,8 +50,8 @@ pub fn take(fields: &mut BodyFields) -> Result<(), Refusal> {
     UNSUPPORTED.iter().try_for_each(|(key, has_no_effect)| fields.refuse(key, has_no_effect))
 }
 
-/// What the model calls stays in its text: `auto` asks for no more than the tools themselves do, and no call can be made
-/// to happen.
+/// What the model calls stays in its text: `auto` asks for no more than the tools themselves do, and no call can be
+/// made to happen.
 fn take_tool_choice(fields: &mut BodyFields) -> Result<(), Refusal> {
     let Some(choice) = fields.take("tool_choice").filter(|choice| choice != "none" && choice != "auto") else {
         return Ok(());

@@ -1,6 +1,6 @@
-//! The texts that a user wrote in a request, on their way into a prompt: texts of prompts and continuations, and whatever
-//! a chat template sees but the template itself. Where special tokens' texts are not allowed in them, they are refused
-//! or become plain text here.
+//! The texts that a user wrote in a request, on their way into a prompt: texts of prompts and continuations, and
+//! whatever a chat template sees but the template itself. Where special tokens' texts are not allowed in them, they are
+//! refused or become plain text here.
 
 use super::refusal::Refusal;
 use super::request::{ChoiceContent, PromptContent};
@@ -69,7 +69,8 @@ impl UserTexts<'_> {
         Ok(())
     }
 
-    /// Refuses a chat whose hidden texts make a special token side by side. Where they are escaped, they stay plain text.
+    /// Refuses a chat whose hidden texts make a special token side by side. Where they are escaped, they stay plain
+    /// text.
     pub fn check_joined(self, rendered: &str) -> Result<(), Refusal> {
         let joined = || self.tokenizer.special_joined(rendered);
         match Some(()).filter(|()| self.special == SpecialText::Refuse).and_then(|()| joined()) {

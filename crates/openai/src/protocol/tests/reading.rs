@@ -333,8 +333,8 @@ fn no_field_of_a_chat_makes_special_tokens() {
     let template = "{{ bos_token }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.reasoning_content }}\
         {% for c in m.tool_calls %}{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}\
         {% endfor %}{% endfor %}{% endfor %}{% for t in tools %}{{ t.function.name }}{{ t.function.description }}\
-        {% endfor %}{{ first }}{% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents %}{{ d.title }}{{ d.text }}\
-        {% endfor %}{{ reasoning_effort }}<|end_of_text|>";
+        {% endfor %}{{ first }}{% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents %}{{ d.title }}\
+        {{ d.text }}{% endfor %}{{ reasoning_effort }}<|end_of_text|>";
     let read = |body: Value, how: &str| {
         let mut body = object(body);
         body.entry("messages").or_insert(json!([{"role": "user", "content": "a", "name": "b"}]));
@@ -346,7 +346,8 @@ fn no_field_of_a_chat_makes_special_tokens() {
         let (a, b) = END.split_at(cut);
         let call = |name: &str, key: &str, value: &str| {
             let function = json!({"name": name, "arguments": {key: value}});
-            json!({"role": "assistant", "content": "", "name": "", "reasoning_content": "", "tool_calls": [{"function": function}]})
+            let calls = json!([{"function": function}]);
+            json!({"role": "assistant", "content": "", "name": "", "reasoning_content": "", "tool_calls": calls})
         };
         let tool =
             |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
