@@ -17,7 +17,10 @@ use std::collections::{HashMap, HashSet};
 use regex::Regex;
 use tokenizers::AddedToken;
 
-use super::tokenizer::{AddSpecial, Tokenizer};
+use super::chat::ChatOptions;
+use super::message::{Message, map_texts};
+use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
+use super::tokens_of;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 
@@ -41,6 +44,24 @@ pub enum SpecialText {
     Escape,
     /// The text is refused.
     Refuse,
+}
+
+/// Why a text of a user is no part of a prompt.
+#[derive(Debug)]
+pub enum TextFault {
+    /// It has this text of a special token, and they are refused.
+    Special(String),
+    /// It cannot be hidden.
+    Marks(Error),
+}
+
+/// A place among what a chat template sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChatPlace {
+    /// A field of a message.
+    Message(usize, String),
+    Tool(usize),
+    Variable(String),
 }
 
 /// How a text that may have special tokens' texts is encoded.
@@ -218,6 +239,56 @@ impl Tokenizer {
         Some(self.special_texts().special.as_ref()?.find(text)?.as_str())
     }
 
+    /// A user's text as the part of a prompt: as it is where special tokens are allowed in it, otherwise hidden or refused.
+    ///
+    /// # Errors
+    ///
+    /// It is refused, or has one of the characters that mark hidden texts.
+    pub fn guard_text(&self, how: SpecialText, text: &str, of: Speaker) -> Result<String, TextFault> {
+        let refused = || self.special_in(text).filter(|_| how == SpecialText::Refuse);
+        match how {
+            SpecialText::Allow => Ok(text.to_owned()),
+            SpecialText::Escape | SpecialText::Refuse => match refused() {
+                Some(found) => Err(TextFault::Special(found.to_owned())),
+                None => self.hide_special(text, of).map_err(TextFault::Marks),
+            },
+        }
+    }
+
+    /// Guards everything that a template sees, but the roles, which the template knows, and itself.
+    ///
+    /// # Errors
+    ///
+    /// The first of [`Tokenizer::guard_text`], with its place.
+    pub fn guard_chat(
+        &self,
+        how: SpecialText,
+        messages: &mut [Message],
+        options: &mut ChatOptions,
+    ) -> Result<(), (ChatPlace, TextFault)> {
+        if how == SpecialText::Allow {
+            return Ok(());
+        }
+        for (index, message) in messages.iter_mut().enumerate() {
+            let speaker = match message.role() {
+                Some("assistant" | "system" | "developer") => Speaker::Assistant,
+                _ => Speaker::Anyone,
+            };
+            let guarded = message.map_texts(&mut |text: &str| self.guard_text(how, text, speaker));
+            guarded.map_err(|(field, fault)| (ChatPlace::Message(index, field), fault))?;
+        }
+        let mut guard = |text: &str| self.guard_text(how, text, Speaker::Anyone);
+        // Every field is named, so that none is forgotten.
+        let ChatOptions { tools, variables, source: _, template: _, add_generation_prompt: _, now: _ } = options;
+        for (index, tool) in tools.iter_mut().enumerate() {
+            map_texts(tool, &mut guard).map_err(|fault| (ChatPlace::Tool(index), fault))?;
+        }
+        for (name, value) in variables.iter_mut() {
+            map_texts(value, &mut guard).map_err(|fault| (ChatPlace::Variable(name.clone()), fault))?;
+        }
+        Ok(())
+    }
+
     /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could
     /// make one, for a template to render and [`Tokenizer::encode_hidden`] to encode.
     ///
@@ -265,6 +336,27 @@ impl Tokenizer {
         self.encode_aliased(&texts.shown(&aliased), special)
     }
 
+    /// Like [`Tokenizer::encode_levels`], of hidden levels.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer makes a special token of plain text; a character without a token.
+    pub fn encode_hidden_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        let texts = self.special_texts();
+        let aliased = |level: &String| texts.shown(&texts.replace(texts.control.as_ref(), level, alias)).into_owned();
+        let levels: Vec<String> = levels.iter().map(aliased).collect();
+        let text = levels.concat();
+        let (tokens, mut offsets) = self.checked(|| {
+            let encoding = texts.plain.encode(&*text, false)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        self.cover_all(&text, &mut offsets)?;
+        let (tokens, ahead) = self.named_and_surrounded(tokens, special)?;
+        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
+        offsets.resize(tokens.len(), (0, 0));
+        Ok(Encoded { tokens, offsets }.levels(&levels))
+    }
+
     /// The tokens of a user's text: special tokens' texts in it are plain text, as with transformers'
     /// `split_special_tokens`.
     ///
@@ -277,9 +369,15 @@ impl Tokenizer {
     }
 
     fn encode_aliased(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
-        let texts = self.special_texts();
         // Special tokens around the text are the tokenizer's own.
-        let tokens = self.encode_with(&texts.plain, text, false)?;
+        let tokens = self.encode_with(&self.special_texts().plain, text, false)?;
+        self.named_and_surrounded(tokens, special).map(|(tokens, _)| tokens)
+    }
+
+    /// Tokens of an aliased text with the special tokens in place of their aliases, and those around the text; and the
+    /// number of those before it.
+    fn named_and_surrounded(&self, tokens: Vec<TokenId>, special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
+        let texts = self.special_texts();
         // The unknown token stands for a character without one, as ever.
         let unknown = self.named_token("unk_token").and_then(|text| self.token(text));
         let is_control = |token: TokenId| self.is_special(token) || texts.texts.contains_key(&token.0);
@@ -291,7 +389,7 @@ impl Tokenizer {
         let named = tokens.into_iter().map(|token| texts.aliased.get(&token.0).copied().unwrap_or(token));
         let around = self.encode("", special)?;
         let (ahead, behind) = self.around_text(&around, special)?;
-        Ok(ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect())
+        Ok((ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect(), ahead.len()))
     }
 
     /// The special tokens around a text, parted into those before and those behind it. `around`: all of them.

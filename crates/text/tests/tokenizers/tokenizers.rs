@@ -692,6 +692,24 @@ fn tokens_that_the_template_writes_are_plain_text_in_texts_of_users() {
     assert_eq!([257, 258].map(|id| count(&plain, id)), [0, 1]);
 }
 
+/// Levels of hidden texts end where those of the texts themselves do.
+#[test]
+fn hidden_levels_have_the_tokens_and_ends_of_levels() {
+    let tokenizer = tiny_tokenizer();
+    let hidden = |levels: &[&str]| {
+        let hide = |text: &&str| tokenizer.hide_special(text, Speaker::Assistant).unwrap();
+        let levels: Vec<String> = levels.iter().map(hide).collect();
+        tokenizer.encode_hidden_levels(&levels, AddSpecial::Yes).unwrap()
+    };
+    for levels in [&["a", "b c"][..], &["x a", "b", "", "ab \u{e9}"], &["<e", "nd"], &[" ", "\n"]] {
+        let texts: Vec<String> = levels.iter().map(|level| (*level).to_owned()).collect();
+        assert_eq!(hidden(levels), tokenizer.encode_levels(&texts, AddSpecial::Yes).unwrap(), "{levels:?}");
+    }
+    let cut = hidden(&["a<e", "nd>b<end>", "c"]);
+    let bytes: Vec<u32> = "a<end>b<end>c".bytes().map(u32::from).collect();
+    assert_eq!((ids(&cut.tokens), cut.level_ends), (bytes, vec![3, 12, 13]));
+}
+
 proptest! {
     /// A special token's text that is cut anywhere, spread over texts side by side, with white space that the template
     /// trims, or joined to what the template writes.
