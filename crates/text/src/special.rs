@@ -52,7 +52,7 @@ pub enum TextFault {
     /// It has this text of a special token, and they are refused.
     Special(String),
     /// It cannot be hidden.
-    Marks(Error),
+    Marks(Box<Error>),
 }
 
 /// A place among what a chat template sees.
@@ -250,7 +250,7 @@ impl Tokenizer {
             SpecialText::Allow => Ok(text.to_owned()),
             SpecialText::Escape | SpecialText::Refuse => match refused() {
                 Some(found) => Err(TextFault::Special(found.to_owned())),
-                None => self.hide_special(text, of).map_err(TextFault::Marks),
+                None => self.hide_special(text, of).map_err(|error| TextFault::Marks(Box::new(error))),
             },
         }
     }

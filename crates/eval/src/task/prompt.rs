@@ -91,7 +91,7 @@ fn guarded_texts(encoder: &SharedEncoder, texts: &[String]) -> Result<Vec<String
 fn refused(fault: TextFault) -> Error {
     match fault {
         TextFault::Special(found) => Error::value("prompt", "a text without special tokens", format!("{found:?}")),
-        TextFault::Marks(error) => error,
+        TextFault::Marks(error) => *error,
     }
 }
 
