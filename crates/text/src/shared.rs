@@ -56,8 +56,8 @@ impl<'t> SharedEncoder<'t> {
         Self::guarding(tokenizer, SpecialText::Allow)
     }
 
-    /// An encoder of users' texts, in which `special_text` becomes of special tokens' texts. Where they are not allowed,
-    /// it remembers nothing, and encodes what [`SharedEncoder::guard`] makes of texts.
+    /// An encoder of users' texts, in which `special_text` becomes of special tokens' texts. Where they are not
+    /// allowed, it remembers nothing, and encodes what [`SharedEncoder::guard`] makes of texts.
     pub fn guarding(tokenizer: &'t Tokenizer, special_text: SpecialText) -> Self {
         Self { tokenizer, special_text, kept: VecDeque::new() }
     }

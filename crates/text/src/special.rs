@@ -239,7 +239,8 @@ impl Tokenizer {
         Some(self.special_texts().special.as_ref()?.find(text)?.as_str())
     }
 
-    /// A user's text as the part of a prompt: as it is where special tokens are allowed in it, otherwise hidden or refused.
+    /// A user's text as the part of a prompt: as it is where special tokens are allowed in it, otherwise hidden or
+    /// refused.
     ///
     /// # Errors
     ///

@@ -61,8 +61,9 @@ struct TaskSettings {
     items: ItemSettings,
     /// How an item becomes a prompt.
     prompt: PromptSettings,
-    /// What becomes of special tokens' texts, such as "<|im_end|>", in prompts: "allow" makes them the tokens (default),
-    /// "escape" makes them plain text, "refuse" refuses the item. Of a chat all texts but the chat template's own count.
+    /// What becomes of special tokens' texts, such as "<|im_end|>", in prompts: "allow" makes them the tokens
+    /// (default), "escape" makes them plain text, "refuse" refuses the item. Of a chat all texts but the chat
+    /// template's own count.
     special_tokens: Option<SpecialTokens>,
     /// How an item is searched, and how its answer is chosen.
     method: MethodSettings,

@@ -57,7 +57,8 @@ impl TaskPrompt {
         encoder.encode_choices(&levels, &continuations, special)
     }
 
-    /// The levels as they are encoded, special tokens in texts treated as the encoder says, and what stands around them.
+    /// The levels as they are encoded, special tokens in texts treated as the encoder says, and what stands around
+    /// them.
     fn guarded(&self, encoder: &SharedEncoder) -> Result<(Vec<String>, AddSpecial)> {
         match self {
             TaskPrompt::Levels(levels) => {
