@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use super::answers;
+use super::limits::CandidateTime;
 use super::python::Python;
 use super::sandbox::{Isolation, Sandbox, SandboxSetup};
 use super::toolchain::{CppCompiler, Interpreter, Tools};
@@ -33,6 +35,7 @@ pub struct Judge {
     pub(super) tools: Tools,
     python: OnceLock<Python>,
     pub(super) all_tests: bool,
+    pub(super) time: CandidateTime,
     forks: bool,
     /// Dropped last: its server ends when none of its programs runs.
     pub(super) sandbox: Sandbox,
@@ -76,6 +79,7 @@ impl Judge {
             tools: Tools::default(),
             python: OnceLock::new(),
             all_tests: false,
+            time: CandidateTime::USUAL,
             forks: true,
         }
     }
@@ -93,6 +97,11 @@ impl Judge {
     /// Continues after a failed test.
     pub fn with_all_tests(self) -> Judge {
         Judge { all_tests: true, ..self }
+    }
+
+    /// Ends each candidate after so much real time, instead of what its limits give it (ten minutes at least).
+    pub fn within(self, time: Duration) -> Judge {
+        Judge { time: CandidateTime::exactly(time), ..self }
     }
 
     /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::most_real;
 use crate::problem::Limits;
 use crate::verdict::Verdict;
 
@@ -94,6 +95,9 @@ pub struct Confined {
     pub keep_files: bool,
     pub limits: Limits,
     pub wall: WallLimit,
+    /// Of [`WallLimit::Own`]: real time after which the program is ended, whatever its clock says; by default what
+    /// [`Limits::wall`] gives.
+    pub real: Duration,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,
     /// A stream between the caller ([`Running::channel`](super::Running::channel)) and the program, which has it as
@@ -113,10 +117,17 @@ impl Confined {
             keep_files: false,
             limits,
             wall: WallLimit::Own,
+            real: most_real(limits.wall),
             stdin: StdinMode::Null,
             stdout: StdoutMode::Capture,
             channel: false,
         }
+    }
+
+    /// The same, ended after this real time at the latest.
+    #[must_use]
+    pub fn within(self, real: Duration) -> Confined {
+        Confined { real: self.real.min(real), ..self }
     }
 }
 
@@ -159,7 +170,10 @@ pub enum How {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
+    /// CPU time, or time by the program's clock.
     Time,
+    /// [`Confined::real`].
+    RealTime,
     Memory,
     Output,
     /// `MOST_FILES`, or folders nested deeper than `DEEPEST`.
@@ -180,6 +194,10 @@ impl Limit {
                 let (cpu, wall) = (limits.cpu.as_secs_f64(), limits.wall.as_secs_f64());
                 format!("it takes more than {cpu} s of processor time, or {wall} s")
             }
+            Limit::RealTime => {
+                let real = most_real(limits.wall).as_secs_f64();
+                format!("it is not done after {real} s of real time, whatever its clock says")
+            }
             Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
             Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
             Limit::Files => {
@@ -192,7 +210,7 @@ impl Limit {
 impl From<Limit> for Verdict {
     fn from(limit: Limit) -> Verdict {
         match limit {
-            Limit::Time => Verdict::TimeLimit,
+            Limit::Time | Limit::RealTime => Verdict::TimeLimit,
             Limit::Memory => Verdict::MemoryLimit,
             Limit::Output | Limit::Files => Verdict::OutputLimit,
         }

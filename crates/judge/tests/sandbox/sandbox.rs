@@ -720,7 +720,7 @@ fn real_time_ends_a_program_whose_clock_stands_still() {
         while !carrying(&nonce).is_empty() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(running.wait().unwrap().how, How::Limit(Limit::Time), "{mode:?}");
+        assert_eq!(running.wait().unwrap().how, How::Limit(Limit::RealTime), "{mode:?}");
     }
 }
 

@@ -27,7 +27,6 @@ use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{Confined, How, Limit, WallLimit, calls};
 use crate::fair_clock::{self, ClockFile};
-use crate::limits;
 
 /// What a candidate has done that executes a program which cannot be read.
 const HIDES: &str = "a program that nobody may read";
@@ -326,10 +325,12 @@ impl CandidateWatch<'_> {
         }
         self.clock.look(cpu, self.group.as_ref());
         let wall = order.limits.wall;
-        let hangs = order.wall == WallLimit::Own
-            && (self.clock.charged() > wall || self.started.elapsed() > limits::most_real(wall));
-        if cpu > order.limits.most_cpu() || hangs {
+        let ends_by_clock = order.wall == WallLimit::Own;
+        if cpu > order.limits.most_cpu() || ends_by_clock && self.clock.charged() > wall {
             return Some(How::Limit(Limit::Time));
+        }
+        if ends_by_clock && self.started.elapsed() > order.real {
+            return Some(How::Limit(Limit::RealTime));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
         if threads > 2 * order.limits.processes + 64 {
