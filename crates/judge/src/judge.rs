@@ -2,13 +2,14 @@
 //! crate's root judges with it.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use super::answers;
 use super::limits::CandidateTime;
 use super::python::Python;
-use super::sandbox::{Isolation, Sandbox, SandboxSetup};
+use super::problem::{FileForm, Limits};
+use super::sandbox::{self, Isolation, Sandbox, SandboxSetup};
 use super::toolchain::{CppCompiler, Interpreter, Tools};
 use offshoot_core::error::Result;
 
@@ -37,6 +38,8 @@ pub struct Judge {
     pub(super) all_tests: bool,
     pub(super) time: CandidateTime,
     forks: bool,
+    /// Whether limits of this process that leave candidates less than their own have been told.
+    told_limits: Once,
     /// Dropped last: its server ends when none of its programs runs.
     pub(super) sandbox: Sandbox,
 }
@@ -81,6 +84,7 @@ impl Judge {
             all_tests: false,
             time: CandidateTime::USUAL,
             forks: true,
+            told_limits: Once::new(),
         }
     }
 
@@ -128,6 +132,20 @@ impl Judge {
     /// once. Fails if there is no interpreter that works.
     pub fn starts_python_for(&self) -> Result<Option<&str>> {
         Ok(self.python()?.started_for())
+    }
+
+    /// The limits of this process (`ulimit`) that leave candidates less than usual, each in words.
+    pub fn lower_limits(&self) -> Vec<String> {
+        sandbox::lower_than(&Limits::of(FileForm::Programs))
+    }
+
+    /// Warns, once, of limits of this process that leave candidates less than `limits`.
+    pub(super) fn tell_lower_limits(&self, limits: &Limits) {
+        self.told_limits.call_once(|| {
+            for lower in sandbox::lower_than(limits) {
+                log::warn!("this process leaves candidates less than their limits: {lower}; verdicts may differ");
+            }
+        });
     }
 
     /// The C++ compiler, located on first use.

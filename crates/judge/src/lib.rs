@@ -44,6 +44,7 @@ impl Judge {
 
     /// Like [`Judge::judge`], for a complete program.
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
+        self.tell_lower_limits(&problem.limits);
         match (&problem.suite, language) {
             (TestSuite::Streams(streams), _) => streams::judge(self, problem, streams, language, program),
             (TestSuite::Script(script), Language::Python) => {
