@@ -44,7 +44,7 @@ pub(super) fn judge(
             ended = program.run(judge, test.input.as_bytes(), *limits, real)?;
         }
         let verdict = verdict(judge, streams, test, &ended, problem, language, real)?;
-        let stop = verdict.verdict != Verdict::Accepted && !judge.all_tests;
+        let stop = verdict.verdict != Verdict::Accepted && (!judge.all_tests || real.is_over());
         judgement.add(ended.wall, ended.cpu, ended.peak_bytes);
         judgement.tests.push(verdict);
         if stop {
