@@ -88,6 +88,7 @@ fn confine(
         filters.refuse_messages().map_err(doing("confine its messages"))?;
     }
     if let Some(probes) = probes {
+        begin()?;
         let done = serde_json::to_vec(&probes.done()).map_err(io::Error::other);
         done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("report the probes"))?;
         // SAFETY: ends the process at once, its output written.
@@ -101,10 +102,16 @@ fn interpret(order: &Confined, interpreter: Interpreter) -> Result<Infallible, S
     let environment = environment(order)?;
     let name = order.program.file_name().map(OsStrExt::as_bytes).map(c_string).transpose()?;
     prctl::set_name(&name.unwrap_or_default()).map_err(doing("take the program's name"))?;
-    // The stream to the supervisor is among them: that it closes says that the program begins.
+    begin()?;
+    interpreter.begin(&order.arguments, &environment)
+}
+
+/// Closes all descriptors but the program's. The stream to the supervisor is among them: that it closes says that the
+/// program begins.
+fn begin() -> Result<(), SetupError> {
     // SAFETY: no value of this forked process that owns one of these descriptors is used again or dropped.
     Errno::result(unsafe { libc::close_range(4, u32::MAX, 0) }).map_err(doing("close file descriptors"))?;
-    interpreter.begin(&order.arguments, &environment)
+    Ok(())
 }
 
 fn execute(order: &Confined) -> Result<Infallible, SetupError> {

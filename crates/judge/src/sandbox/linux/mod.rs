@@ -4,6 +4,7 @@ mod base;
 mod calls;
 mod candidate;
 mod confinement;
+mod connections;
 mod delays;
 mod disk;
 mod files;
