@@ -115,9 +115,10 @@ pub fn enough_to_begin() -> Result<()> {
 /// fails. Does nothing where it has no such limit.
 pub fn name_limits_at_end() {
     let [address_space, data] = process_limits().map(|limit| limit.map(|limit| figures::bytes(limit.most as u64)));
-    let named = [address_space.map(|most| format!("map at most {most} (`ulimit -v`)")), data.map(|most| {
-        format!("have at most {most} of data (`ulimit -d`)")
-    })];
+    let named = [
+        address_space.map(|most| format!("map at most {most} (`ulimit -v`)")),
+        data.map(|most| format!("have at most {most} of data (`ulimit -d`)")),
+    ];
     let named: Vec<String> = named.into_iter().flatten().collect();
     if named.is_empty() || LINE.set(line_at_end(&named)).is_err() {
         return;

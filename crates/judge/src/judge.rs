@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::answers;
 use super::limits::CandidateTime;
-use super::python::Python;
 use super::problem::{FileForm, Limits};
+use super::python::Python;
 use super::sandbox::{self, Isolation, Sandbox, SandboxSetup};
 use super::toolchain::{CppCompiler, Interpreter, Tools};
 use offshoot_core::error::Result;

@@ -50,9 +50,7 @@ impl Judge {
             (TestSuite::Script(script), Language::Python) => {
                 self.python()?.script(self, program, script, problem.limits)
             }
-            (TestSuite::Calls(calls), Language::Python) => {
-                self.python()?.calls(self, program, calls, problem.limits)
-            }
+            (TestSuite::Calls(calls), Language::Python) => self.python()?.calls(self, program, calls, problem.limits),
             (TestSuite::Reference(reference), Language::Python) => {
                 self.python()?.reference(self, program, reference, problem.limits)
             }

@@ -30,7 +30,9 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
     let line = |name: &str, found: &dyn Display| out::line(format_args!("{name:<12} {found}"));
     match &judge.lower_limits()[..] {
         [] => line("limits", &"no limit of this process is lower than a candidate's")?,
-        lower => lower.iter().try_for_each(|lower| line("limits", &format_args!("candidates have less here: {lower}")))?,
+        lower => {
+            lower.iter().try_for_each(|lower| line("limits", &format_args!("candidates have less here: {lower}")))?
+        }
     }
     match judge.hidden() {
         [] => line("hidden", &"nothing found that holds answers")?,

@@ -92,13 +92,7 @@ impl Python {
     }
 
     /// `limits` apply to each test; loading the program counts as a test.
-    pub(super) fn calls(
-        &self,
-        judge: &Judge,
-        program: &str,
-        calls: &CallSuite,
-        limits: Limits,
-    ) -> Result<Judgement> {
+    pub(super) fn calls(&self, judge: &Judge, program: &str, calls: &CallSuite, limits: Limits) -> Result<Judgement> {
         let all = judge.all_tests;
         let tests = calls
             .tests

@@ -228,7 +228,10 @@ impl SeccompFilters {
             // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
             Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
             Err(_) => {
-                self.refusing_connections.iter().chain([&self.hostile]).try_for_each(|filter| set(filter, 0).map(drop))?;
+                self.refusing_connections
+                    .iter()
+                    .chain([&self.hostile])
+                    .try_for_each(|filter| set(filter, 0).map(drop))?;
                 Ok(None)
             }
         }

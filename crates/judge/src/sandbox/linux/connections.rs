@@ -162,9 +162,7 @@ fn address_of(thread: u32, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
     let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: length };
     // SAFETY: the kernel writes at most `length` bytes to `bytes`, which has room for them; it checks the other side.
-    let read = unsafe {
-        libc::process_vm_readv(thread as libc::pid_t, &raw const here, 1, &raw const there, 1, 0)
-    };
+    let read = unsafe { libc::process_vm_readv(thread as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
     match Errno::result(read)? as usize == length {
         true => Ok(bytes),
         false => Err(Errno::EFAULT),
@@ -218,9 +216,8 @@ fn opened_path(folder: RawFd, path: &CString, resolve: u64) -> Result<OwnedFd, E
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     (how.flags, how.resolve) = ((libc::O_PATH | libc::O_CLOEXEC) as u64, resolve);
     // SAFETY: the kernel reads the path and `how`, whose size is given; both outlive the call.
-    let opened = unsafe {
-        libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &raw const how, size_of::<libc::open_how>())
-    };
+    let opened =
+        unsafe { libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &raw const how, size_of::<libc::open_how>()) };
     // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
     Errno::result(opened).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

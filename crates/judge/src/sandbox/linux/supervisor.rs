@@ -218,7 +218,11 @@ struct CandidateWatch<'a> {
 }
 
 impl CandidateWatch<'_> {
-    fn until_ended(mut self, control: &UnixStream, mut asked: Option<AskedCalls>) -> Result<SupervisorReport, SetupError> {
+    fn until_ended(
+        mut self,
+        control: &UnixStream,
+        mut asked: Option<AskedCalls>,
+    ) -> Result<SupervisorReport, SetupError> {
         // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
         let pidfd = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.main.as_raw(), 0);
