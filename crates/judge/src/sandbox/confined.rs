@@ -95,9 +95,9 @@ pub struct Confined {
     pub keep_files: bool,
     pub limits: Limits,
     pub wall: WallLimit,
-    /// Of [`WallLimit::Own`]: real time after which the program is ended, whatever its clock says; by default what
-    /// [`Limits::wall`] gives.
-    pub real: Duration,
+    /// Of [`WallLimit::Own`]: real time after which the program is ended, whatever its clock says, if that is less than
+    /// what [`Limits::wall`] gives.
+    pub real: Option<Duration>,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,
     /// A stream between the caller ([`Running::channel`](super::Running::channel)) and the program, which has it as
@@ -117,7 +117,7 @@ impl Confined {
             keep_files: false,
             limits,
             wall: WallLimit::Own,
-            real: most_real(limits.wall),
+            real: None,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Capture,
             channel: false,
@@ -127,7 +127,13 @@ impl Confined {
     /// The same, ended after this real time at the latest.
     #[must_use]
     pub fn within(self, real: Duration) -> Confined {
-        Confined { real: self.real.min(real), ..self }
+        Confined { real: Some(self.real.map_or(real, |own| own.min(real))), ..self }
+    }
+
+    /// Real time after which the program is ended, if its own clock ends it.
+    pub(super) fn most_real(&self) -> Duration {
+        let most = most_real(self.limits.wall);
+        self.real.map_or(most, |real| real.min(most))
     }
 }
 

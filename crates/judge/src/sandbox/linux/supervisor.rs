@@ -338,7 +338,7 @@ impl CandidateWatch<'_> {
         if cpu > order.limits.most_cpu() || ends_by_clock && self.clock.charged() > wall {
             return Some(How::Limit(Limit::Time));
         }
-        if ends_by_clock && self.started.elapsed() > order.real {
+        if ends_by_clock && self.started.elapsed() > order.most_real() {
             return Some(How::Limit(Limit::RealTime));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
