@@ -49,21 +49,24 @@ pub(crate) fn lower_than(limits: &Limits) -> Vec<String> {
 
 fn lower(limits: &Limits, hard: impl Fn(Resource) -> u64) -> Vec<String> {
     let (memory, cpu) = (limits.memory_bytes, limits.most_cpu().as_secs_f64().ceil() as u64);
-    let bytes = |bytes: u64| figures::bytes(bytes);
-    let seconds = |seconds: u64| format!("{seconds} s");
-    let number = |number: u64| number.to_string();
-    let all: [(Resource, &str, &str, u64, &dyn Fn(u64) -> String); 6] = [
-        (Resource::RLIMIT_AS, "-v", "memory", memory, &bytes),
-        (Resource::RLIMIT_DATA, "-d", "memory", memory, &bytes),
-        (Resource::RLIMIT_CPU, "-t", "CPU time", cpu, &seconds),
-        (Resource::RLIMIT_NPROC, "-u", "processes", u64::from(limits.processes), &number),
-        (Resource::RLIMIT_NOFILE, "-n", "open files", OPEN_FILES, &number),
-        (Resource::RLIMIT_FSIZE, "-f", "output", limits.output_bytes, &bytes),
+    let all = [
+        (Resource::RLIMIT_AS, "-v", "memory", memory),
+        (Resource::RLIMIT_DATA, "-d", "memory", memory),
+        (Resource::RLIMIT_CPU, "-t", "CPU time", cpu),
+        (Resource::RLIMIT_NPROC, "-u", "processes", u64::from(limits.processes)),
+        (Resource::RLIMIT_NOFILE, "-n", "open files", OPEN_FILES),
+        (Resource::RLIMIT_FSIZE, "-f", "output", limits.output_bytes),
     ];
+    let words = |resource: Resource, number: u64| match resource {
+        Resource::RLIMIT_CPU => format!("{number} s"),
+        Resource::RLIMIT_NPROC | Resource::RLIMIT_NOFILE => number.to_string(),
+        _ => figures::bytes(number),
+    };
     all.into_iter()
-        .filter_map(|(resource, letter, what, most, words)| {
+        .filter_map(|(resource, letter, what, most)| {
             let hard = hard(resource);
-            (hard < most).then(|| format!("`ulimit {letter}` is {}; {what}: {}", words(hard), words(most)))
+            let (found, most_words) = (words(resource, hard), words(resource, most));
+            (hard < most).then(|| format!("`ulimit {letter}` is {found}; {what}: {most_words}"))
         })
         .collect()
 }
