@@ -50,7 +50,8 @@ def changed_meanwhile(path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("own")
         listener.listen(100)
-        contents = [socket.AF_UNIX.to_bytes(2, sys.byteorder) + name.encode().ljust(108, b"\0") for name in ("own", path)]
+        family = socket.AF_UNIX.to_bytes(2, sys.byteorder)
+        contents = [family + name.encode().ljust(108, b"\0") for name in ("own", path)]
         address = ctypes.create_string_buffer(contents[0], size)
         over = threading.Event()
 

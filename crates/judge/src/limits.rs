@@ -36,8 +36,8 @@ const CPU_MARGIN: u32 = 2;
 /// its clock, and is ended in the end.
 const REAL_TIME: u32 = 60;
 
-/// Real time that a candidate has for all of its tests together, with compiling it and reading its replies, whatever its
-/// clock says and whatever it does: so long it may hold a judging thread.
+/// Real time that a candidate has for all of its tests together, with compiling it and reading its replies, whatever
+/// its clock says and whatever it does: so long it may hold a judging thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandidateTime {
     least: Duration,
