@@ -634,6 +634,30 @@ fn a_limit_of_the_address_space_is_named() {
     }
 }
 
+/// However little a command may map: it says so before it begins, or where an allocation or a thread is refused. With
+/// less than the program itself takes the kernel does not start it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_may_map_too_little_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let mut refused_at_once = 0;
+    for kibibytes in (12_000..160_000).step_by(6_000) {
+        let out = folder.path().join(kibibytes.to_string());
+        let ran = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
+            .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+            .output()
+            .expect("sh is there");
+        let said = stderr(&ran);
+        let not_started = !said.contains("offshoot: ") && !said.contains("warning: ");
+        assert!(ran.status.success() || not_started || said.contains("`ulimit -v`"), "{kibibytes} KiB: {said}");
+        assert!(!not_started || refused_at_once == 0 || ran.status.success(), "{kibibytes} KiB: {said}");
+        refused_at_once += u32::from(said.contains("to begin), found "));
+    }
+    assert!(refused_at_once > 0);
+}
+
 #[test]
 fn a_verbose_run_says_each_step() {
     let folder = tempfile::tempdir().expect("a temporary folder");
