@@ -40,25 +40,32 @@ impl Arguments {
         names: [&str; N],
         required: usize,
     ) -> Result<[Option<Value>; N]> {
-        if self.positional.len() > N {
-            return fail(format!("{what} takes {N} arguments at most and is given {}", self.positional.len()));
-        }
+        self.check(what, &names, required)?;
         let mut positional = std::mem::take(&mut self.positional).into_iter();
-        let mut bound = [const { None }; N];
-        for (ix, name) in names.iter().enumerate() {
-            let named = self.take(name);
-            bound[ix] = positional.next();
-            if bound[ix].is_some() && named.is_some() {
-                return fail(format!("{what} is given `{name}` twice"));
-            }
-            bound[ix] = bound[ix].take().or(named);
-            if bound[ix].is_none() && ix < required {
-                return fail(format!("{what} misses its argument `{name}`"));
+        Ok(names.map(|name| positional.next().or_else(|| self.take(name))))
+    }
+
+    /// Checks what `bound` would.
+    pub fn check(&self, what: &str, names: &[&str], required: usize) -> Result<()> {
+        let place = |name: &str| names.iter().position(|own| *own == name);
+        if self.positional.len() > names.len() {
+            return fail(format!(
+                "{what} takes {} arguments at most and is given {}",
+                names.len(),
+                self.positional.len()
+            ));
+        }
+        for (name, _) in &self.named {
+            match place(name) {
+                None => return fail(format!("{what} has no argument `{name}`")),
+                Some(place) if place < self.positional.len() => return fail(format!("{what} is given `{name}` twice")),
+                Some(_) => {}
             }
         }
-        match self.named.first() {
-            Some((other, _)) => fail(format!("{what} has no argument `{other}`")),
-            None => Ok(bound),
+        let is_given = |ix: usize| ix < self.positional.len() || self.named.iter().any(|(own, _)| **own == *names[ix]);
+        match (0..required).find(|ix| !is_given(*ix)) {
+            Some(ix) => fail(format!("{what} misses its argument `{}`", names[ix])),
+            None => Ok(()),
         }
     }
 
@@ -116,6 +123,8 @@ impl Run<'_> {
                 count + rest.len()
             ));
         }
+        // A default that names its own parameter, or a later one, finds it undefined.
+        node.parameters.iter().for_each(|(name, _)| scope.hide(name.clone()));
         for ((name, default), value) in node.parameters.iter().zip(bound) {
             let value = match (value, default) {
                 (Some(value), _) => value,

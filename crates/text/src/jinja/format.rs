@@ -193,7 +193,7 @@ impl Specification {
         if chars.next_if_eq(&'0').is_some() && own.align.is_none() {
             (own.fill, own.align) = ('0', Some('='));
         }
-        let mut number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| -> Option<usize> {
+        let number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| -> Option<usize> {
             let mut digits = String::new();
             while let Some(digit) = chars.next_if(char::is_ascii_digit) {
                 digits.push(digit);

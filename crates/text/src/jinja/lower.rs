@@ -21,12 +21,14 @@ const MOST_LEVELS: usize = 400;
 /// The template's outermost frame. `source`: what was parsed.
 pub fn lowered(source: &str, template: &Stmt<'_>) -> Result<Frame> {
     let Stmt::Template(template) = template else { return fail("a template is expected") };
-    Lowering { source, level: 0, is_conditional: false }.frame(&template.children)
+    Lowering { source, level: 0, loops: 0, is_conditional: false }.frame(&template.children)
 }
 
 struct Lowering<'s> {
     source: &'s str,
     level: usize,
+    /// Loops around, up to the body of a macro.
+    loops: usize,
     /// Within an `if`, where jinja2 finds an unknown filter only when it is used.
     is_conditional: bool,
 }
@@ -46,6 +48,18 @@ impl Lowering<'_> {
         let body = self.statements(statements);
         self.is_conditional = outer;
         Ok(Frame { body: body?, hidden: Vec::new() })
+    }
+
+    /// A frame within so many loops of its own function.
+    fn frame_in(&mut self, loops: usize, statements: &[Stmt<'_>]) -> Result<Frame> {
+        let outer = std::mem::replace(&mut self.loops, loops);
+        let frame = self.frame(statements);
+        self.loops = outer;
+        frame
+    }
+
+    fn check_loop(&self, what: &str) -> Result<()> {
+        if self.loops == 0 { fail(format!("`{what}` stands in no loop")) } else { Ok(()) }
     }
 
     /// In place: the statements belong to the frame around them.
@@ -85,8 +99,9 @@ impl Lowering<'_> {
                 target: self.target(&of.target)?,
                 only_if: of.filter_expr.as_ref().map(|test| self.expression(test)).transpose()?,
                 is_recursive: of.recursive,
-                body: self.frame(&of.body)?,
-                otherwise: self.frame(&of.else_body)?,
+                body: self.frame_in(self.loops + 1, &of.body)?,
+                // It stands behind the loop: what ends a loop there ends the one around.
+                otherwise: self.frame_in(if of.recursive { 0 } else { self.loops }, &of.else_body)?,
             })),
             Stmt::IfCond(of) => {
                 let test = self.branch(|own| own.expression(&of.expr))?;
@@ -108,7 +123,10 @@ impl Lowering<'_> {
                 StatementKind::SetBlock(self.target(&set.target)?, filter, self.frame(&set.body)?)
             }
             Stmt::FilterBlock(block) => match &block.filter {
-                Expr::Filter(filter) if filter.name == GENERATION => StatementKind::Scope(self.frame(&block.body)?),
+                Expr::Filter(filter) if filter.name == GENERATION => {
+                    let node = self.node(GENERATION, Vec::new(), &block.body)?;
+                    StatementKind::Generation(Rc::new(node))
+                }
                 filter => StatementKind::FilterBlock(self.expression(filter)?, self.frame(&block.body)?),
             },
             Stmt::AutoEscape(block) => match self.expression(&block.enabled)?.kind {
@@ -120,8 +138,14 @@ impl Lowering<'_> {
                 let call = self.call(&block.call)?;
                 StatementKind::Call(call, Rc::new(self.macro_node(&block.macro_decl)?))
             }
-            Stmt::Break(_) => StatementKind::Break,
-            Stmt::Continue(_) => StatementKind::Continue,
+            Stmt::Break(_) => {
+                self.check_loop("break")?;
+                StatementKind::Break
+            }
+            Stmt::Continue(_) => {
+                self.check_loop("continue")?;
+                StatementKind::Continue
+            }
             Stmt::Do(_) => return fail("`do` is no statement: use `set`"),
             Stmt::Block(_) | Stmt::Extends(_) | Stmt::Include(_) | Stmt::Import(_) | Stmt::FromImport(_) => {
                 return fail("`block`, `extends`, `include` and `import` are not supported: a template is one text");
@@ -137,11 +161,15 @@ impl Lowering<'_> {
             let default = if ix < without { None } else { Some(self.expression(&of.defaults[ix - without])?) };
             parameters.push((name, default));
         }
-        let body = self.frame(&of.body)?;
+        self.node(of.name, parameters, &of.body)
+    }
+
+    fn node(&mut self, own: &str, parameters: Vec<(Name, Option<Expression>)>, body: &[Stmt<'_>]) -> Result<MacroNode> {
+        let body = self.frame_in(0, body)?;
         let uses = |name: &str| super::names::uses(&body.body, name);
         let rest = |name: &str| uses(name) && parameters.iter().all(|(own, _)| **own != *name);
         let uses = Uses { caller: uses("caller"), kwargs: rest("kwargs"), varargs: rest("varargs") };
-        Ok(MacroNode { name: name(of.name), parameters, uses, body })
+        Ok(MacroNode { name: name(own), parameters, uses, body })
     }
 
     fn target(&mut self, target: &Expr<'_>) -> Result<Target> {

@@ -85,7 +85,8 @@ const OF_TEXT: [(&str, OfText); 46] = [
     ("split", |_, text, given| split(text, given, false)),
     ("splitlines", |_, text, given| {
         let [ends] = given.bound("`splitlines`", ["keepends"], 0)?;
-        texts(lines(text, ends.is_some_and(|ends| ends.is_true())))
+        let keeps_ends = ends.map_or(Ok(0), |ends| int_of(&ends, "splitlines"))? != 0;
+        texts(lines(text, keeps_ends))
     }),
     ("startswith", |_, text, given| {
         Ok(Value::Bool(borders(text, given, "startswith", |text, part| text.starts_with(part))?))
@@ -247,7 +248,7 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
             "name" => Value::text(of.name.clone()),
             "arguments" => {
                 let names = of.node.parameters.iter().map(|(name, _)| Value::text(name.clone())).collect();
-                return Some(Value::list(names));
+                return Some(Value::tuple(names));
             }
             "catch_kwargs" => Value::Bool(of.node.uses.kwargs),
             "catch_varargs" => Value::Bool(of.node.uses.varargs),
@@ -748,7 +749,7 @@ pub fn capitalized(text: &str) -> String {
 fn titled(text: &str) -> String {
     let mut out = String::new();
     let mut word = String::new();
-    let mut flush = |word: &mut String, out: &mut String| {
+    let flush = |word: &mut String, out: &mut String| {
         out.push_str(&capitalized(word));
         word.clear();
     };

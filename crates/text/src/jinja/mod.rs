@@ -86,7 +86,7 @@ impl Template {
         Ok(Template { root })
     }
 
-    /// Renders it with these variables.
+    /// Renders it with these variables, on a stack of 16 MiB: macros may call themselves.
     ///
     /// # Errors
     ///

@@ -69,7 +69,7 @@ fn hide_inner(statements: &mut [Statement], outer: &mut Vec<HashSet<Name>>) {
             | StatementKind::Scope(frame) => {
                 hide_below(frame, &[], outer);
             }
-            StatementKind::Macro(of) | StatementKind::Call(_, of) => {
+            StatementKind::Macro(of) | StatementKind::Call(_, of) | StatementKind::Generation(of) => {
                 let of = Rc::get_mut(of).expect("nothing else holds a tree that is not finished");
                 let own = ["caller", "kwargs", "varargs"].map(Name::from);
                 let parameters: Vec<Name> = of.parameters.iter().map(|(name, _)| name.clone()).chain(own).collect();
@@ -114,7 +114,11 @@ impl Symbols {
     fn walk(&mut self, statements: &[Statement], outer: &[HashSet<Name>]) {
         for statement in statements {
             match &statement.kind {
-                StatementKind::Data(_) | StatementKind::Break | StatementKind::Continue | StatementKind::Scope(_) => {}
+                StatementKind::Data(_)
+                | StatementKind::Break
+                | StatementKind::Continue
+                | StatementKind::Scope(_)
+                | StatementKind::Generation(_) => {}
                 StatementKind::Print(expression) | StatementKind::FilterBlock(expression, _) => {
                     self.walk_expression(expression, outer);
                 }
@@ -194,7 +198,7 @@ pub fn uses(statements: &[Statement], name: &str) -> bool {
         StatementKind::SetBlock(_, filter, frame) => filter.as_ref().is_some_and(asks) || uses(&frame.body, name),
         StatementKind::FilterBlock(filter, frame) => asks(filter) || uses(&frame.body, name),
         StatementKind::Scope(frame) => uses(&frame.body, name),
-        StatementKind::Macro(of) => default_asks(of) || uses(&of.body.body, name),
+        StatementKind::Macro(of) | StatementKind::Generation(of) => default_asks(of) || uses(&of.body.body, name),
         StatementKind::Call(call, of) => {
             asks(&call.callee)
                 || call.arguments.iter().any(|argument| asks(argument.expression()))
@@ -277,13 +281,13 @@ impl Asked {
                     self.frame(frame, &[]);
                 }
                 StatementKind::Scope(frame) => self.frame(frame, &[]),
-                StatementKind::Macro(of) | StatementKind::Call(_, of) => {
+                StatementKind::Macro(of) | StatementKind::Call(_, of) | StatementKind::Generation(of) => {
                     if let StatementKind::Call(call, _) = &statement.kind {
                         self.expression(&call.callee, String::new());
                         call.arguments
                             .iter()
                             .for_each(|argument| self.expression(argument.expression(), String::new()));
-                    } else {
+                    } else if let StatementKind::Macro(of) = &statement.kind {
                         self.assign(&Target::Name(of.name.clone()));
                     }
                     of.parameters.iter().flat_map(|(_, default)| default).for_each(|default| {

@@ -38,6 +38,8 @@ pub enum StatementKind {
     Macro(Rc<MacroNode>),
     /// A call with what it gets as `caller`.
     Call(Call, Rc<MacroNode>),
+    /// transformers' `generation`, whose body is a macro that is called at once.
+    Generation(Rc<MacroNode>),
     Break,
     Continue,
 }
@@ -166,6 +168,12 @@ impl Expression {
             Kind::Slice(of, bounds) => [&**of].into_iter().chain(bounds.iter().flatten()).collect(),
             Kind::Call(call) => [&*call.callee].into_iter().chain(all(&call.arguments)).collect(),
         }
+    }
+
+    /// Whether it uses no names and calls nothing.
+    pub fn is_constant(&self) -> bool {
+        !matches!(self.kind, Kind::Name(_) | Kind::Captured | Kind::Call(_))
+            && self.parts().iter().all(|part| part.is_constant())
     }
 
     /// Whether it uses this name.

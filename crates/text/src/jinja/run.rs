@@ -35,6 +35,11 @@ impl Scope {
         }
     }
 
+    /// Makes a name undefined here, whatever is around.
+    pub fn hide(&self, name: Name) {
+        self.names.borrow_mut().push((name, None));
+    }
+
     /// None: no frame has the name; Some(None): one has it, undefined.
     fn get(&self, name: &Name) -> Option<Option<Value>> {
         let mut scope = self;
@@ -170,7 +175,7 @@ impl<'e> Run<'e> {
     /// A new frame's names.
     pub fn frame(&mut self, frame: &Frame, around: &Rc<Scope>) -> Rc<Scope> {
         let scope = Scope::new(Some(around.clone()));
-        scope.names.borrow_mut().extend(frame.hidden.iter().map(|name| (name.clone(), None)));
+        frame.hidden.iter().for_each(|name| scope.hide(name.clone()));
         scope
     }
 
@@ -235,16 +240,21 @@ impl<'e> Run<'e> {
             StatementKind::SetBlock(target, filter, frame) => {
                 let mut text = String::new();
                 let flow = self.run_frame(frame, scope, &mut text)?;
+                // What leaves the block leaves its text.
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
                 let value = self.filtered(Value::text(text), filter.as_ref(), scope)?;
                 self.assign(target, value, scope)?;
-                return Ok(flow);
             }
             StatementKind::FilterBlock(filter, frame) => {
                 let mut text = String::new();
                 let flow = self.run_frame(frame, scope, &mut text)?;
+                if flow != Flow::Next {
+                    return Ok(flow);
+                }
                 let value = self.filtered(Value::text(text), Some(filter), scope)?;
                 self.write(&value, out)?;
-                return Ok(flow);
             }
             StatementKind::Scope(frame) => return self.run_frame(frame, scope, out),
             StatementKind::Macro(node) => {
@@ -257,6 +267,11 @@ impl<'e> Run<'e> {
                 let mut arguments = self.arguments(&call.arguments, scope)?;
                 arguments.named.push(("caller".into(), caller));
                 let value = self.call(&callee, arguments)?;
+                self.write(&value, out)?;
+            }
+            StatementKind::Generation(node) => {
+                let body = self.closure(node, scope);
+                let value = self.call(&body, Arguments::default())?;
                 self.write(&value, out)?;
             }
             StatementKind::Break => return Ok(Flow::Break),
@@ -318,8 +333,7 @@ impl<'e> Run<'e> {
     fn run_for(&mut self, of: &Rc<For>, scope: &Rc<Scope>, out: &mut String) -> Result<Flow> {
         let over = self.evaluate(&of.over, scope)?;
         let items = self.items(&over)?;
-        self.run_loop(of, items, scope, 0, out)?;
-        Ok(Flow::Next)
+        self.run_loop(of, items, scope, 0, out)
     }
 
     fn run_loop(
@@ -329,7 +343,7 @@ impl<'e> Run<'e> {
         scope: &Rc<Scope>,
         depth0: usize,
         out: &mut String,
-    ) -> Result<()> {
+    ) -> Result<Flow> {
         if let Some(test) = &of.only_if {
             let mut chosen = Vec::new();
             for item in items {
@@ -342,10 +356,6 @@ impl<'e> Run<'e> {
             }
             items = chosen;
         }
-        if items.is_empty() {
-            self.run_frame(&of.otherwise, scope, out)?;
-            return Ok(());
-        }
         let state = Rc::new(LoopState {
             extent: Extent::around(items.iter())?,
             items,
@@ -355,17 +365,21 @@ impl<'e> Run<'e> {
             recursion: of.is_recursive.then(|| (of.clone(), scope.clone())),
         });
         let name: Name = "loop".into();
+        // As in jinja2: `else` is run unless an iteration came to its end, so also where all were left before.
+        let mut has_ended = false;
         for item in &state.items {
             self.step(1)?;
             state.begun.set(state.begun.get() + 1);
             let inner = self.frame(&of.body, scope);
             inner.set(name.clone(), Value::Loop(state.clone()));
             self.assign(&of.target, item.clone(), &inner)?;
-            if self.run_all(&of.body.body, &inner, out)? == Flow::Break {
-                break;
+            match self.run_all(&of.body.body, &inner, out)? {
+                Flow::Next => has_ended = true,
+                Flow::Continue => {}
+                Flow::Break => break,
             }
         }
-        Ok(())
+        if has_ended { Ok(Flow::Next) } else { self.run_frame(&of.otherwise, scope, out) }
     }
 
     /// `loop(items)`
@@ -580,6 +594,7 @@ impl<'e> Run<'e> {
     }
 
     fn slice(&mut self, of: &Expression, bounds: &[Option<Expression>; 3], scope: &Rc<Scope>) -> Result<Value> {
+        let is_constant = of.is_constant() && bounds.iter().flatten().all(Expression::is_constant);
         let of = self.evaluate(of, scope)?;
         let mut values = [Value::None, Value::None, Value::None];
         for (value, bound) in values.iter_mut().zip(bounds) {
@@ -587,7 +602,11 @@ impl<'e> Run<'e> {
                 *value = self.evaluate(bound, scope)?;
             }
         }
-        operators::slice(&of, [&values[0], &values[1], &values[2]])
+        match operators::slice(&of, [&values[0], &values[1], &values[2]]) {
+            // What jinja2 computes before it renders is undefined where it fails.
+            Err(_) if is_constant => Ok(Value::missing(&of, "slice")),
+            slice => slice,
+        }
     }
 
     fn evaluate_call(&mut self, call: &Call, scope: &Rc<Scope>) -> Result<Value> {

@@ -24,16 +24,20 @@ type Computed = fn(&mut Run<'_>, &Value, Arguments) -> Result<Vec<Value>>;
 enum Kind {
     /// Computed at once.
     Plain(Body),
-    /// A generator, computed when its items are asked for.
-    Lazy(Computed),
+    /// A generator, computed when its items are asked for. Its arguments' names, and how many it must have, are
+    /// checked at once; `ANY` takes all.
+    Lazy(Computed, &'static [&'static str], usize),
 }
 
 use Kind::{Lazy as L, Plain as P};
 
+/// Of a generator that takes any arguments.
+const ANY: [&str; 1] = ["*"];
+
 const FILTERS: [(&str, Kind); 54] = [
     ("abs", P(numbers::abs)),
     ("attr", P(attr)),
-    ("batch", L(sequences::batch)),
+    ("batch", L(sequences::batch, &["linecount", "fill_with"], 1)),
     ("capitalize", P(|_, value, given| texts::simple(value, given, methods::capitalized))),
     ("center", P(texts::center)),
     ("count", P(sequences::length)),
@@ -50,26 +54,26 @@ const FILTERS: [(&str, Kind); 54] = [
     ("groupby", P(sequences::groupby)),
     ("indent", P(texts::indent)),
     ("int", P(numbers::int)),
-    ("items", L(sequences::items)),
+    ("items", L(sequences::items, &[], 0)),
     ("join", P(sequences::join)),
     ("last", P(sequences::last)),
     ("length", P(sequences::length)),
     ("list", P(|run, value, given| none(given, Value::list(run.items(value)?)?))),
     ("lower", P(|_, value, given| texts::simple(value, given, str::to_lowercase))),
-    ("map", L(sequences::map)),
+    ("map", L(sequences::map, &ANY, 0)),
     ("max", P(|run, value, given| sequences::extreme(run, value, given, true))),
     ("min", P(|run, value, given| sequences::extreme(run, value, given, false))),
     ("pprint", P(texts::pprint)),
     ("random", P(|_, _, _| fail("`random` is not supported: a template gives the same text each time"))),
-    ("reject", L(|run, value, given| sequences::chosen(run, value, given, false, false))),
-    ("rejectattr", L(|run, value, given| sequences::chosen(run, value, given, true, false))),
+    ("reject", L(|run, value, given| sequences::chosen(run, value, given, false, false), &ANY, 0)),
+    ("rejectattr", L(|run, value, given| sequences::chosen(run, value, given, true, false), &ANY, 0)),
     ("replace", P(texts::replace)),
     ("reverse", P(sequences::reverse)),
     ("round", P(numbers::round)),
     ("safe", P(|_, value, given| none(given, Value::safe(value.to_text()?)))),
-    ("select", L(|run, value, given| sequences::chosen(run, value, given, false, true))),
-    ("selectattr", L(|run, value, given| sequences::chosen(run, value, given, true, true))),
-    ("slice", L(sequences::slice)),
+    ("select", L(|run, value, given| sequences::chosen(run, value, given, false, true), &ANY, 0)),
+    ("selectattr", L(|run, value, given| sequences::chosen(run, value, given, true, true), &ANY, 0)),
+    ("slice", L(sequences::slice, &["slices", "fill_with"], 1)),
     ("sort", P(sequences::sort)),
     (
         "string",
@@ -83,7 +87,7 @@ const FILTERS: [(&str, Kind); 54] = [
     ("tojson", P(tojson)),
     ("trim", P(texts::trim)),
     ("truncate", P(texts::truncate)),
-    ("unique", L(sequences::unique)),
+    ("unique", L(sequences::unique, &["case_sensitive", "attribute"], 0)),
     ("upper", P(|_, value, given| texts::simple(value, given, str::to_uppercase))),
     ("urlencode", P(texts::urlencode)),
     ("urlize", P(|_, _, _| fail("`urlize` is not supported: prompts have no links"))),
@@ -104,14 +108,19 @@ impl Filter {
         }
         match kind {
             Kind::Plain(body) => body(run, &value, arguments),
-            Kind::Lazy(_) => Lazy::pending(self, value, arguments),
+            Kind::Lazy(_, names, required) => {
+                if **names != ANY {
+                    arguments.check(&format!("`{name}`"), names, *required)?;
+                }
+                Lazy::pending(self, value, arguments)
+            }
         }
     }
 
     /// The items of a generator.
     pub fn computed(self, run: &mut Run<'_>, value: &Value, arguments: &Arguments) -> Result<Vec<Value>> {
         match FILTERS[self.0].1 {
-            Kind::Lazy(computed) => computed(run, value, arguments.clone()),
+            Kind::Lazy(computed, ..) => computed(run, value, arguments.clone()),
             Kind::Plain(_) => fail("a filter that is no generator has no items"),
         }
     }
@@ -137,6 +146,11 @@ fn int_or(value: Option<Value>, default: i128, what: &str) -> Result<i128> {
             _ => fail(format!("{what} takes an integer, not a value of the type {}", value.type_name())),
         },
     }
+}
+
+/// A flag that Python takes as an integer.
+fn flag(value: Option<Value>, what: &str) -> Result<bool> {
+    Ok(int_or(value, 0, what)? != 0)
 }
 
 /// A value that jinja2 takes as a text, whatever it is.

@@ -72,7 +72,6 @@ fn parsed_float(text: &str) -> Option<f64> {
 pub fn int(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let [default, base] = given.bound("`int`", ["default", "base"], 0)?;
     let default = default.unwrap_or(Value::Int(0));
-    let base = int_or(base, 10, "`int`")?;
     let whole = |float: f64| match float.is_finite() {
         true if float.abs() < 1e38 => Ok(Some(Value::Int(float.trunc() as i128))),
         true => fail("`int` gives an integer of more than 127 bits"),
@@ -81,6 +80,7 @@ pub fn int(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     match value {
         Value::Undefined(why) => undefined(why),
         Value::Text(text) => {
+            let base = int_or(base, 10, "`int`")?;
             if let Some(int) = parsed_int(&text.text, base) {
                 return Ok(Value::Int(int));
             }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::{Arguments, Filter, Run, int_or, is_given, soft_text};
+use super::{Arguments, Filter, Run, flag, int_or, is_given, soft_text};
 use crate::jinja::fault::{Result, fail, undefined};
 use crate::jinja::operators::{self, Operator, product};
 use crate::jinja::predicates::Predicate;
@@ -94,7 +94,7 @@ pub fn sort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value>
     let getters: Vec<Getter> =
         paths.iter().map(|path| Getter::of(path.as_ref(), None, ignores_case)).collect::<Result<_>>()?;
     let key = |item: &Value| Value::list(getters.iter().map(|getter| getter.get(item)).collect::<Result<_>>()?);
-    Value::list(sorted(run.items(value)?, key, is_given(reverse.as_ref()))?)
+    Value::list(sorted(run.items(value)?, key, flag(reverse, "`sort`'s `reverse`")?)?)
 }
 
 pub fn dictsort(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
@@ -107,7 +107,7 @@ pub fn dictsort(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Valu
     };
     let getter = Getter::of(Some(&Value::Int(place)), None, !is_given(case_sensitive.as_ref()))?;
     let pairs = dict(value, "`dictsort`")?.view(crate::jinja::value::View::Items)?;
-    Value::list(sorted(pairs, |pair| getter.get(pair), is_given(reverse.as_ref()))?)
+    Value::list(sorted(pairs, |pair| getter.get(pair), flag(reverse, "`dictsort`'s `reverse`")?)?)
 }
 
 fn dict(value: &Value, what: &str) -> Result<Rc<Dict>> {

@@ -110,7 +110,6 @@ pub fn indent(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Valu
 pub fn truncate(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let names = ["length", "killwords", "end", "leeway"];
     let [length, killwords, end, leeway] = given.bound("`truncate`", names, 0)?;
-    let text = strict_text(value, "`truncate`")?;
     let end = match &end {
         None => "...".into(),
         Some(end) => strict_text(end, "`truncate`")?.text.clone(),
@@ -121,10 +120,11 @@ pub fn truncate(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Valu
     if length < of_end || leeway < 0 {
         return fail(format!("`truncate` takes a length of {of_end} or more, as its end has, and no negative leeway"));
     }
-    let chars: Vec<char> = text.text.chars().collect();
-    if chars.len() as i128 <= length.saturating_add(leeway) {
+    // Whatever is short enough stays what it is.
+    if value.length().is_some_and(|own| own as i128 <= length.saturating_add(leeway)) {
         return Ok(value.clone());
     }
+    let chars: Vec<char> = strict_text(value, "`truncate`")?.text.chars().collect();
     let cut: String = chars[..(length - of_end) as usize].iter().collect();
     let words =
         if is_given(killwords.as_ref()) { &*cut } else { cut.rsplit_once(' ').map_or(&*cut, |(words, _)| words) };
