@@ -1,14 +1,23 @@
-// One row of logits with the maxima of its chunks, running sums over chunks, and the search for the point where they
-// exceed a target. The order of additions depends on the vocabulary alone, not on the block size or on timing.
+// One row of logits with its allowed tokens and the maxima of its chunks, running sums over chunks, and the search for
+// the point where they exceed a target. The order of additions depends on the vocabulary alone, not on the block size
+// or on timing.
 #pragma once
 
 #include "sampling/sample.cuh"
 
+// The functions of select.cuh take it from shared memory: registers are few where a block has 1,024 threads.
 struct Row {
     const float* logits;  // [vocab]
     const float* maxima;  // [chunks]
     u32 vocab;
     u32 chunks;
+    const u32* allowed;  // the words of its allowed tokens, or null: all
+
+    __device__ __forceinline__ Chunk chunk(u32 c) const {
+        Chunk chunk(logits, vocab, c);
+        chunk.keep(allowed, c);
+        return chunk;
+    }
 };
 
 // The largest of all maxima, returned in every thread of the calling warp.

@@ -18,7 +18,8 @@ constexpr u32 MOST_COUNTED = 128;
 constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
-// Replaces an index or a count: there is no unseen token, or neither a rank nor likely tokens are returned.
+// Replaces an index, a count or a token: there is no unseen token, neither a rank nor likely tokens are returned, all
+// tokens are allowed, or none was sampled.
 constexpr u32 NONE = 0xffffffff;
 // Replaces a token id or a count of equal scores: no bound.
 constexpr u32 ALL = 0xffffffff;
@@ -46,6 +47,7 @@ struct Request {
     u32 bans;
     u32 first;  // 4-byte words from the header to the lists, stored consecutively in this order
     u32 counted;  // tokens sampled since the requests were loaded, listed in all_counted; updated by sample_count
+    u32 allowed;  // place of the set of tokens that may be sampled among all sets, or NONE
 };
 
 // Lists are sorted by token. `was` saves the model's logit while the edited score replaces it.
@@ -69,7 +71,7 @@ struct Ban {
 
 // What a request returns of the token sampled for it.
 struct SampledToken {
-    u32 token;
+    u32 token;  // NONE if all scores are -inf
     float logprob;
     u32 rank;  // from 1; 0 if the request wants none
 };
@@ -131,6 +133,12 @@ __device__ __forceinline__ float weight_of(float score, float base, float rate) 
     return weight;
 }
 
+// The words of a request's set of allowed tokens [chunks, PER_LANE], one bit for each token: bit l of word j of a chunk
+// stands for its token 32 j + l. Null if all tokens are allowed. `sets` [places, chunks, PER_LANE].
+__device__ __forceinline__ const u32* allowed_of(const Request& request, const u32* sets, u32 chunks) {
+    return request.allowed == NONE ? nullptr : sets + static_cast<u64>(request.allowed) * chunks * PER_LANE;
+}
+
 // Scores of one chunk: lane `l` holds the tokens 32 j + l. Past the vocabulary scores are -inf.
 struct Chunk {
     float score[PER_LANE];
@@ -152,6 +160,18 @@ struct Chunk {
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {
             score[j] = safe(score[j]);
+        }
+    }
+
+    // Sets the scores of all tokens of chunk `chunk` that are not allowed to -inf. `allowed`: as `allowed_of` gives it.
+    __device__ __forceinline__ void keep(const u32* allowed, u32 chunk) {
+        if (allowed == nullptr) {
+            return;
+        }
+        const u32* words = allowed + chunk * PER_LANE;
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            score[j] = words[j] >> lane() & 1 ? score[j] : minus_infinity();
         }
     }
 

@@ -1,10 +1,11 @@
-// The first kernel of `sample`: for each chunk c of 512 tokens of each row x of logits [requests, vocab]
-//   model_max[i][c] = sample_max[i][c] = max x
-//   model_sum[i][c] = sum e^(x - max)
-//   sample_sum[i][c] = sum e^((x - max) / temperature)     (requests that sample at random)
+// The first kernel of `sample`: for each chunk c of 512 tokens of each row x of logits [requests, vocab], and of y,
+// which is x with -inf for all tokens that are not allowed
+//   model_max[i][c] = max x,   model_sum[i][c] = sum e^(x - max x)
+//   sample_max[i][c] = max y,  sample_sum[i][c] = sum e^((y - max y) / temperature)  (requests that sample at random)
 // Grid: requests * groups blocks; a group is 8 chunks, one per warp.
 // Limit: bandwidth. Each logit is read once, 4 bytes for about 12 instructions (two exponentials among them); 2,560
-// rows of 128,256 take at least 0.31 ms at 4.3 TB/s.
+// rows of 128,256 take at least 0.31 ms at 4.3 TB/s. A set of allowed tokens is one bit beside 32 of a logit, read once
+// for each of its rows.
 // Definition: `Backend::sample`; on the CPU, crates/cpu/src/sampling/clear.rs.
 #include "sampling/sample.cuh"
 
@@ -12,8 +13,8 @@ constexpr u32 WARPS = 8;
 
 extern "C" __global__ void __launch_bounds__(WARPS* WARP)
     sample_chunks(const float* __restrict__ logits, u32 vocab, u32 chunks, const Header* __restrict__ header,
-                  float* __restrict__ model_max, float* __restrict__ model_sum, float* __restrict__ sample_max,
-                  float* __restrict__ sample_sum) {
+                  const u32* __restrict__ sets, float* __restrict__ model_max, float* __restrict__ model_sum,
+                  float* __restrict__ sample_max, float* __restrict__ sample_sum) {
     u32 groups = (chunks + WARPS - 1) / WARPS;
     u32 index = blockIdx.x / groups;
     u32 c = blockIdx.x % groups * WARPS + threadIdx.x / WARP;
@@ -24,15 +25,21 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP)
     Chunk chunk(logits + static_cast<u64>(index) * vocab, vocab, c);
     float max = chunk.max();
     float sum = chunk.sum(max, rate_of(1.0f));
+    float sampling_max = max;
     float sampling_sum = sum;
-    if (request.pick == RANDOM && request.temperature != 1.0f) {
-        sampling_sum = chunk.sum(max, rate_of(request.temperature));
+    const u32* allowed = allowed_of(request, sets, chunks);
+    if (allowed != nullptr) {
+        chunk.keep(allowed, c);
+        sampling_max = chunk.max();
+    }
+    if (allowed != nullptr || (request.pick == RANDOM && request.temperature != 1.0f)) {
+        sampling_sum = chunk.sum(sampling_max, rate_of(request.temperature));
     }
     if (lane() == 0) {
         u64 at = static_cast<u64>(index) * chunks + c;
         model_max[at] = max;
         model_sum[at] = sum;
-        sample_max[at] = max;
+        sample_max[at] = sampling_max;
         sample_sum[at] = sampling_sum;
     }
 }

@@ -1,6 +1,7 @@
 // The second kernel of `sample`: applies bias, penalties and bans to the logits [requests, vocab] of requests that have
-// any, and recomputes the maxima and sums of the changed chunks. `sample_token` restores the model's logits. Order and
-// arithmetic follow `adjusted` of crates/cpu/src/sampling/scores.rs; nothing is contracted into fused operations.
+// any, and recomputes the maxima and sums of the changed chunks, over allowed tokens. `sample_token` restores the
+// model's logits. Order and arithmetic follow `adjusted` of crates/cpu/src/sampling/scores.rs; nothing is contracted
+// into fused operations.
 // Grid: one block of 256 to 1,024 threads per request; a block without edits returns at once.
 // Limit: latency, and the bandwidth of the changed chunks.
 #include "sampling/edit.cuh"
@@ -35,7 +36,7 @@ __device__ __forceinline__ float penalised(float score, const Request& request, 
 extern "C" __global__ void __launch_bounds__(1024, 1)
     sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ sampled_tokens,
                 float* __restrict__ sample_max, float* __restrict__ sample_sum, Newest* __restrict__ newest_of,
-                Seen* all_counted) {
+                Seen* all_counted, const u32* __restrict__ sets) {
     extern __shared__ bool changed[];
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
@@ -110,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
         if (changed[c]) {
             Chunk chunk(logits, vocab, c);
+            chunk.keep(allowed_of(request, sets, chunks), c);
             float max = chunk.max();
             float sum = chunk.sum(max, rate_of(request.temperature));
             if (lane() == 0) {

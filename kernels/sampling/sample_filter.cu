@@ -49,10 +49,12 @@ __device__ __forceinline__ Cut cut_of(const Row& row, Histogram& h, const Reques
 // Dynamic shared memory: maxima, f32 [chunks].
 extern "C" __global__ void __launch_bounds__(1024)
     sample_filter(const float* __restrict__ logits, u32 vocab, u32 chunks, const Header* __restrict__ header,
-                  const float* __restrict__ sample_max, float* __restrict__ sample_sum, Cut* __restrict__ cuts) {
+                  const u32* __restrict__ sets, const float* __restrict__ sample_max, float* __restrict__ sample_sum,
+                  Cut* __restrict__ cuts) {
     extern __shared__ float maxima[];
     __shared__ Histogram h;
     __shared__ double total;
+    __shared__ Row row;
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
     if (!has_filter(request, vocab)) {
@@ -62,8 +64,10 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (u32 c = threadIdx.x; c < chunks; c += blockDim.x) {
         maxima[c] = sample_max[first_chunk + c];
     }
+    if (threadIdx.x == 0) {
+        row = {logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks, allowed_of(request, sets, chunks)};
+    }
     __syncthreads();
-    Row row{logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks};
     float best = largest_maximum(row);
     if (best == minus_infinity()) {
         return;
@@ -88,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (u32 c = threadIdx.x / WARP; c < chunks; c += blockDim.x / WARP) {
         float sum = 0.0f;
         if (key_of(maxima[c]) >= cut.key) {
-            Chunk chunk(row.logits, vocab, c);
+            Chunk chunk = row.chunk(c);
             u32 first = c * CHUNK + lane();
             auto kept = [&](u32 j) { return keeps(cut, chunk.score[j], first + j * WARP); };
             sum = chunk.sum(maxima[c], rate_of(request.temperature), kept);

@@ -1,13 +1,15 @@
 // The fourth kernel of `sample`: picks one token per request (the best one, a given one, or a random one by inverting
 // the cumulative distribution in vocabulary order at the request's uniform) and returns its log-probability under the
-// model's own logits, which it first restores where `sample_edit` changed them. Follows `sample_row` and `inverse_cdf`
-// of crates/cpu/src/sampling/clear.rs.
+// model's own logits, which it first restores where `sample_edit` changed them. Where all scores are -inf, no token is
+// picked: the result says NONE, and the next step, whose results nobody reads, continues with token 0. Follows
+// `sample_row` and `inverse_cdf` of crates/cpu/src/sampling/clear.rs.
 // Grid: one block of one warp per request.
-// Limit: latency. Reads 16 bytes per 512 tokens and one chunk of logits.
+// Limit: latency. Reads 16 bytes per 512 tokens, one chunk of logits with its 64 bytes of allowed tokens, and the lists
+// of a request's edits: 12 bytes of bias, 16 of seen and 8 of banned tokens each.
 #include "sampling/edit.cuh"
 #include "sampling/row.cuh"
 
-// The first token with the largest score; token 0 if all are -inf.
+// The first token with the largest score, which is not -inf.
 __device__ __forceinline__ u32 first_best(const Row& row, float best) {
     u32 c = 0;
     for (u32 first = 0, hits = 0; hits == 0; first += WARP) {
@@ -15,7 +17,7 @@ __device__ __forceinline__ u32 first_best(const Row& row, float best) {
         hits = __ballot_sync(ALL_LANES, at < row.chunks && row.maxima[at] == best);
         c = first + __ffs(hits) - 1;
     }
-    Chunk chunk(row.logits, row.vocab, c);
+    Chunk chunk = row.chunk(c);
     u32 token = 0;
 #pragma unroll
     for (u32 j = PER_LANE; j-- > 0;) {
@@ -28,7 +30,7 @@ __device__ __forceinline__ u32 first_best(const Row& row, float best) {
 // The first token of chunk `c` kept by `cut` at which the running sum of weights, relative to the chunk's maximum,
 // exceeds `target`; if there is none, the last token kept.
 __device__ __forceinline__ u32 find_token(const Row& row, u32 c, float rate, Cut cut, double target) {
-    Chunk chunk(row.logits, row.vocab, c);
+    Chunk chunk = row.chunk(c);
     u32 token = 0;
     bool found = false;
     double before = 0.0;
@@ -65,9 +67,10 @@ __device__ __forceinline__ u32 sample_random(const Row& row, const float* sample
 
 // Dynamic shared memory: sums, f64 [chunks].
 extern "C" __global__ void __launch_bounds__(WARP)
-    sample_token(float* all_logits, u32 vocab, u32 chunks, Header* header, const double* __restrict__ uniforms,
-                const float* __restrict__ model_max, const float* __restrict__ model_sum,
-                const float* __restrict__ sample_max, const float* __restrict__ sample_sum,
+    sample_token(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ sets,
+                const double* __restrict__ uniforms, const float* __restrict__ model_max,
+                const float* __restrict__ model_sum, const float* __restrict__ sample_max,
+                const float* __restrict__ sample_sum,
                 const Newest* __restrict__ newest, const Cut* __restrict__ cuts, SampledToken* __restrict__ results,
                 u32* __restrict__ sampled_tokens, Seen* all_counted) {
     extern __shared__ double sums[];
@@ -76,9 +79,12 @@ extern "C" __global__ void __launch_bounds__(WARP)
     float* logits = all_logits + static_cast<u64>(index) * vocab;
     u64 first_chunk = static_cast<u64>(index) * chunks;
     u32 token = request.given;
-    Row row{logits, sample_max + first_chunk, vocab, chunks};
+    Row row{logits, sample_max + first_chunk, vocab, chunks, allowed_of(request, sets, chunks)};
     float best = largest_maximum(row);
-    if (request.pick == GREEDY || (request.pick == RANDOM && best == minus_infinity())) {
+    bool none = best == minus_infinity() && (request.pick == GREEDY || request.pick == RANDOM);
+    if (none) {
+        token = 0;
+    } else if (request.pick == GREEDY) {
         token = first_best(row, best);
     } else if (request.pick == RANDOM) {
         Cut all{key_of(lowest_sampled(best, request.temperature)), ALL};
@@ -93,9 +99,9 @@ extern "C" __global__ void __launch_bounds__(WARP)
         }
         __syncwarp();
     }
-    LogSoftmax logprob({logits, model_max + first_chunk, vocab, chunks}, model_sum + first_chunk);
+    LogSoftmax logprob({logits, model_max + first_chunk, vocab, chunks, nullptr}, model_sum + first_chunk);
     if (lane() == 0) {
-        results[index] = {token, logprob.of(safe(logits[token])), 0};  // sample_top writes the rank
+        results[index] = {none ? NONE : token, logprob.of(safe(logits[token])), 0};  // sample_top writes the rank
         sampled_tokens[index] = token;
     }
 }

@@ -1,7 +1,8 @@
 // The last kernel of `sample`, when tokens are sampled and the model's own logits restored: for each request that wants
 // them, the rank of its token among all, and the most likely tokens, by falling score, then rising id, with
 // log-probabilities. Follows `by_score` and `log_softmax` of crates/cpu/src/sampling/clear.rs.
-// Grid: one block of 256 to 1,024 threads per request; a block whose request wants neither returns at once.
+// Grid: one block of 256 to 1,024 threads per request; a block whose request wants neither, or has no token,
+// returns at once.
 // Limit: latency. For the rank, only chunks whose maximum reaches the token's score are read, once; for the likely
 // tokens, only those whose maximum is among the largest, up to 4 times.
 #include "sampling/select.cuh"
@@ -14,7 +15,7 @@ __device__ __forceinline__ u32 count_before(const Row& row, u32 token) {
         if (key_of(row.maxima[c]) < key) {
             continue;
         }
-        Chunk chunk(row.logits, row.vocab, c);
+        Chunk chunk = row.chunk(c);
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {
             u32 other = key_of(chunk.score[j]);
@@ -33,9 +34,11 @@ extern "C" __global__ void __launch_bounds__(1024)
     __shared__ Histogram h;
     __shared__ u32 listed;
     __shared__ u32 rank;
+    __shared__ Row row;
     u32 index = blockIdx.x;
     u32 asked = reinterpret_cast<const Request*>(header + 1)[index].top;
-    if (asked == NONE) {
+    u32 token = results[index].token;
+    if (asked == NONE || token == NONE) {
         return;
     }
     u64 first_chunk = static_cast<u64>(index) * chunks;
@@ -45,11 +48,11 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (threadIdx.x == 0) {
         listed = 0;
         rank = 1;
+        row = {logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks, nullptr};
     }
     __syncthreads();
-    Row row{logits + static_cast<u64>(index) * vocab, maxima, vocab, chunks};
 
-    u32 before = count_before(row, results[index].token);
+    u32 before = count_before(row, token);
     if (before > 0) {
         atomicAdd(&rank, before);
     }
@@ -72,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         if (key_of(maxima[c]) < cut.key) {
             continue;
         }
-        Chunk chunk(row.logits, vocab, c);
+        Chunk chunk = row.chunk(c);
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {
             u32 token = c * CHUNK + j * WARP + lane();

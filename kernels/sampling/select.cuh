@@ -107,7 +107,7 @@ __device__ __forceinline__ void find_bin(Histogram& h, bool by_weight, u64 targe
 
 // Called by all threads: the best tokens with keys from `lowest` to `highest`, down to the one at which the count or
 // weight (relative to the score of `highest`) reaches `target`, which is at least 1. If it is not reached, all of them.
-__device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest, u32 highest, float rate,
+__device__ __noinline__ Selection select(const Row& row, Histogram& h, u32 lowest, u32 highest, float rate,
                                          bool by_weight, u64 target) {
     float best = score_of(highest);
     u64 count_above = 0;
@@ -130,7 +130,7 @@ __device__ __noinline__ Selection select(const Row row, Histogram& h, u32 lowest
             if (key_of(row.maxima[c]) < low) {
                 continue;
             }
-            Chunk chunk(row.logits, row.vocab, c);
+            Chunk chunk = row.chunk(c);
 #pragma unroll
             for (u32 j = 0; j < PER_LANE; ++j) {
                 u32 key = key_of(chunk.score[j]);
@@ -185,14 +185,14 @@ __device__ __forceinline__ u32 bound_by_maxima(const Row& row, Histogram& h, u32
 }
 
 // Called by all threads: the id of the `equals`-th token with key `key`; ALL if there are fewer.
-__device__ __noinline__ u32 last_of_equals(const Row row, Histogram& h, u32 key, u32 equals) {
+__device__ __noinline__ u32 last_of_equals(const Row& row, Histogram& h, u32 key, u32 equals) {
     if (equals == ALL) {
         return ALL;
     }
     for (u32 c = threadIdx.x / WARP; c < row.chunks; c += blockDim.x / WARP) {
         u32 count = 0;
         if (key_of(row.maxima[c]) >= key) {
-            Chunk chunk(row.logits, row.vocab, c);
+            Chunk chunk = row.chunk(c);
 #pragma unroll
             for (u32 j = 0; j < PER_LANE; ++j) {
                 count += __popc(__ballot_sync(ALL_LANES, key_of(chunk.score[j]) == key));
@@ -211,7 +211,7 @@ __device__ __noinline__ u32 last_of_equals(const Row row, Histogram& h, u32 key,
         }
         u32 last = ALL;
         if (c < row.chunks) {
-            Chunk chunk(row.logits, row.vocab, c);
+            Chunk chunk = row.chunk(c);
 #pragma unroll
             for (u32 j = 0; j < PER_LANE; ++j) {
                 u32 hits = __ballot_sync(ALL_LANES, key_of(chunk.score[j]) == key);

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Most beams of a prompt: each step asks for twice as many of the likeliest tokens, of which an engine reports 2048.
 _MOST_BEAMS = 1024
 
+#: The largest length penalty: times the logarithm of a length it is still a number.
+_MOST_PENALTY = 1e300
+
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class BeamSearchParams:
@@ -55,8 +58,9 @@ class BeamSearchParams:
         if not 0.0 <= self.temperature < math.inf:
             raise ValueError(f"temperature: expected a number from 0 up, found {self.temperature}")
         self.length_penalty = _number("length_penalty", self.length_penalty)
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty: expected a finite number, found {self.length_penalty}")
+        if not abs(self.length_penalty) <= _MOST_PENALTY:
+            raise ValueError(f"length_penalty: expected a number from -{_MOST_PENALTY} to {_MOST_PENALTY}, "
+                             f"found {self.length_penalty}")
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             setattr(self, name, _flag(name, getattr(self, name)))
         for name in ("structured_outputs", "watermarking", "allowed_token_ids"):
@@ -90,8 +94,10 @@ def beam_search(llm: "LLM", prompts: list[list[int]], params: BeamSearchParams) 
     draw = SamplingParams(logprobs=2 * params.beam_width, max_tokens=1, temperature=params.temperature, seed=llm.seed)
 
     def score(beam: BeamSearchSequence) -> float:
+        """The log-probability over the length to the power of the penalty, both in logarithms: powers may overflow."""
         length = len(beam.tokens) - (beam.tokens[-1] in llm.facts["eos"])
-        return float(beam.cum_logprob / max(1, length) ** params.length_penalty)
+        unlikely = math.log(-beam.cum_logprob) if beam.cum_logprob < 0 else -math.inf
+        return params.length_penalty * math.log(max(1, length)) - unlikely
 
     def best(beams: list[BeamSearchSequence]) -> list[BeamSearchSequence]:
         return sorted(beams, key=score, reverse=True)[:params.beam_width]

@@ -256,8 +256,11 @@ class SamplingParams:
         return allowed
 
     def truncated(self, ids: list[int], context: int) -> list[int]:
-        """The last tokens of a prompt, as many as ``truncate_prompt_tokens`` leaves of it; -1: the model's context."""
-        kept = context if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+        """The last tokens of a prompt, as many as ``truncate_prompt_tokens`` leaves of it; -1: as many as the model's
+        context holds beside ``max_tokens``, or beside one token without it."""
+        kept = self.truncate_prompt_tokens
+        if kept == -1:
+            kept = max(context - (self.max_tokens or 1), 1)
         return ids[-kept:] if kept else ids
 
     def sampling(self, room: int, tokenizer: NativeTokenizer | None = None) -> Sampling:

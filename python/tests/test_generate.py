@@ -371,6 +371,9 @@ def test_tokens_and_words_that_are_left_out(llm, question):
     (request,) = llm.generate(question, SamplingParams(max_tokens=12, seed=1, allowed_token_ids=digits))
     assert set(request.outputs[0].token_ids) <= set(digits)
     params = SamplingParams(max_tokens=4)
+    only_end = SamplingParams(allowed_token_ids=llm.facts["eos"], min_tokens=1)
+    with pytest.raises(ValueError, match="allowed_token_ids: .* min_tokens bans 1"):
+        llm.generate(question, only_end)
     params.allowed_token_ids = []
     with pytest.raises(ValueError, match="allowed_token_ids"):
         llm.generate(question, params)
@@ -476,7 +479,9 @@ def test_every_way_to_sample_refuses_what_was_set_later(llm, question):
             sample()
     for name, wrong, kind in (
         ("beam_width", 0, ValueError), ("beam_width", 5000, ValueError), ("max_tokens", 1.5, TypeError),
-        ("temperature", -1, ValueError), ("length_penalty", math.inf, ValueError), ("ignore_eos", "no", TypeError),
+        ("temperature", -1, ValueError), ("length_penalty", math.inf, ValueError),
+        ("length_penalty", 1e301, ValueError), ("length_penalty", math.nan, ValueError),
+        ("ignore_eos", "no", TypeError),
         ("structured_outputs", {"regex": "a"}, NotImplementedError), ("allowed_token_ids", [5], NotImplementedError),
     ):
         with pytest.raises(kind, match=name):
@@ -520,6 +525,11 @@ def test_parameters_of_older_scripts_and_fields_that_are_set_later(llm, question
     for kept, length in ((3, 3), (-1, len(llm.encode(question)))):
         params = SamplingParams(truncate_prompt_tokens=kept, max_tokens=1)
         assert len(llm.generate(question, params)[0].prompt_token_ids) == length
+    for most, room in ((60, 60), (None, 1)):
+        params = SamplingParams(truncate_prompt_tokens=-1, max_tokens=most, ignore_eos=True)
+        (request,) = llm.generate("long " * 2 * llm.max_model_len, params)
+        assert len(request.prompt_token_ids) == llm.max_model_len - room
+        assert len(request.outputs[0].token_ids) == room
 
 
 def test_numbers_of_numpy_are_numbers(llm, question):
@@ -809,6 +819,12 @@ def test_beam_search_finds_the_likeliest_sequences(llm, question):
     assert any(beam.finish_reason == "stop" and beam.tokens[-1] in llm.facts["eos"]
                for each in ended for beam in each.sequences)
     assert llm.beam_search([], params) == []
+    # A power of 1e3 is no float: with it more tokens are always better, against it fewer.
+    for penalty, order in ((1e3, 1), (1e300, 1), (-1e3, -1)):
+        (ranked,) = llm.beam_search(
+            ["Question: a"], offshoot.BeamSearchParams(beam_width=4, max_tokens=40, length_penalty=penalty))
+        lengths = [order * (len(beam.tokens) - (beam.tokens[-1] in llm.facts["eos"])) for beam in ranked.sequences]
+        assert lengths == sorted(lengths, reverse=True), penalty
     ended_alone = llm.beam_search(
         [question, "Question: a"], offshoot.BeamSearchParams(beam_width=2, max_tokens=40), concurrency_limit=1)
     assert [[beam.tokens for beam in each.sequences] for each in ended_alone] == [

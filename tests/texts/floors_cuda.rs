@@ -18,7 +18,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("experts", &["four_bit", "rounding", "memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
     ("delta_rule", &["memory", "driver", "compile"]),
-    ("sampling", &["driver", "compile"]),
+    ("sampling", &["memory", "driver", "compile"]),
     ("step", &["attention", "delta_rule", "sampling", "memory", "driver", "compile"]),
     // Each an `impl` of its own for `Cuda`, beside mod.rs, which routes to all.
     ("ranks", &["step", "attention", "gemm", "memory", "driver", "compile", "discovery"]),

@@ -25,6 +25,7 @@
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
+mod allowed;
 mod delta_rule;
 mod experts;
 mod kv_dtype;
@@ -48,6 +49,7 @@ use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_kv::plan::{CostModel, NewPage};
 
+pub use allowed::AllowedTokens;
 pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, StateShape};
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
@@ -317,8 +319,10 @@ pub trait Backend: Send + 'static {
     ) -> Result<()> {
         self.run(step, shape, ops)
     }
-    /// Waits for the oldest step that was run and not collected. Returns one sample per request.
-    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<SampledToken>>;
+    /// Waits for the oldest step that was run and not collected. Returns one sample per request; `None` of one whose
+    /// scores are all -inf, as all tokens are banned or the model's logits are no numbers. A row of a later step that
+    /// refers to such a sample ([`RowToken::Sampled`]) has token 0.
+    fn collect(&mut self, step: &mut Self::Step) -> Result<Vec<Option<SampledToken>>>;
 
     /// `out[r] = table[tokens[r]]`, widened to f32. `table` is `[vocab, H]`.
     fn embed(&mut self, out: &mut Self::Buffer, table: &Self::Matrix, step: &Self::Step);

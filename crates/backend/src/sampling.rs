@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::allowed::AllowedTokens;
 use offshoot_core::ids::TokenId;
 
 /// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
@@ -15,7 +16,8 @@ pub const MOST_TOP: usize = 2048;
 pub const MOST_COUNTED: usize = 128;
 
 /// How the next token of one row is sampled. The CPU's order is the definition: penalties, temperature, top-k, top-p,
-/// min-p, then the inverse of the cumulative distribution in vocabulary order at `uniform`.
+/// min-p, then the inverse of the cumulative distribution in vocabulary order at `uniform`. Where no token has a score
+/// above -inf, none is sampled ([`Backend::collect`](crate::Backend::collect)).
 #[derive(Clone, Debug)]
 pub struct SampleRequest {
     pub pick: Pick,
@@ -32,7 +34,7 @@ pub struct SampleRequest {
     /// Tokens never sampled (e.g. end-of-text below the minimal length).
     pub banned: Vec<TokenId>,
     /// The only tokens that are sampled, if they are not banned; `None`: all.
-    pub allowed: Option<Arc<[TokenId]>>,
+    pub allowed: Option<Arc<AllowedTokens>>,
     /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`], and its rank among all;
     /// `None`: neither.
     pub top_logprobs: Option<usize>,

@@ -128,7 +128,7 @@ pub fn run<B: Backend>(
     step: &mut B::Step,
     shape: StepShape,
     ops: impl FnOnce(&mut B, &mut B::Step),
-) -> Result<Vec<SampledToken>> {
+) -> Result<Vec<Option<SampledToken>>> {
     backend.run(step, shape, |backend, step| {
         ops(backend, step);
         Ok(())

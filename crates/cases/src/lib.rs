@@ -25,6 +25,7 @@ pub use levels::levels;
 pub use ops::linear::Destination;
 pub use ops::ops;
 pub use report::{CaseResult, CheckReport, ReportRow, WorstError};
+pub use sampling::allowed_requests;
 
 /// Runs all cases but those that compare bits: `definition` is the backend whose results define the ops. `done` gets
 /// the rows of each part of the report when they are complete.

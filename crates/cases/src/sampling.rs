@@ -1,9 +1,13 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
 //! tokens, except for random numbers within rounding of a boundary, their ranks, and the same log-probabilities.
 
+use std::sync::Arc;
+
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
-use offshoot_backend::{ActivationDtype, Backend, Dtype, Pick, SampleRequest, SampledToken, SeenToken, StepBatch};
+use offshoot_backend::{
+    ActivationDtype, AllowedTokens, Backend, Dtype, Pick, SampleRequest, SampledToken, SeenToken, StepBatch,
+};
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, TokenId};
@@ -34,7 +38,68 @@ pub fn sampling<B: Backend, D: Backend>(
             draws.greedy().hold_counts(backend, definition, report)?;
         }
     }
+    let vocabs: &[usize] = match effort {
+        CheckEffort::Quick => &[7, 70, 1100],
+        CheckEffort::Full => &[1, 7, 32, 70, 512, 1100, 32_016, 151_936],
+    };
+    for &vocab in vocabs {
+        let cases = SampleCases::of_allowed(&mut dice, vocab);
+        let expected = cases.draw(definition, &cases.requests)?;
+        let found = cases.draw(backend, &cases.requests)?;
+        let repeats = found == cases.draw(backend, &cases.requests)?;
+        cases.hold(definition, &expected, &found, repeats, report)?;
+        cases.greedy().hold_counts(backend, definition, report)?;
+        cases.greedy().hold_changes(backend, definition, report)?;
+    }
     Ok(())
+}
+
+/// Sets of allowed tokens: one token, all, all but those of the first word, those of the last word, which may be
+/// partial, some of all words, every other token, none. Several requests share each.
+fn allowed_sets(dice: &mut Dice, vocab: usize) -> Vec<Arc<AllowedTokens>> {
+    let last = vocab as u32 - 1;
+    let one = dice.within(0, last);
+    let some: Vec<u32> = (0..vocab.div_ceil(20)).map(|_| dice.within(0, last)).collect();
+    let of = |tokens: &mut dyn Iterator<Item = u32>| Arc::new(AllowedTokens::new(tokens.map(TokenId), vocab));
+    vec![
+        of(&mut std::iter::once(one)),
+        of(&mut (0..=last)),
+        of(&mut (32.min(last)..=last)),
+        of(&mut (last / 32 * 32..=last)),
+        of(&mut some.into_iter()),
+        of(&mut (0..=last).step_by(2)),
+        of(&mut std::iter::empty()),
+    ]
+}
+
+/// Requests that sample in every way from each of some sets of allowed tokens, with and without other changes of the
+/// scores, and their likeliest tokens; among them some that have no token left.
+pub fn allowed_requests(dice: &mut Dice, vocab: usize) -> Vec<SampleRequest> {
+    let mut requests = Vec::new();
+    for set in allowed_sets(dice, vocab) {
+        let random =
+            |temperature, top_k, top_p, min_p, uniform| Pick::Random { temperature, top_k, top_p, min_p, uniform };
+        let picks = [
+            Pick::Greedy,
+            Pick::Given(TokenId(dice.within(0, vocab as u32 - 1))),
+            random(1.0, None, 1.0, 0.0, dice.uniform()),
+            random(0.7, None, 1.0, 0.0, dice.uniform()),
+            random(1.3, Some(5), 1.0, 0.0, dice.uniform()),
+            random(0.9, Some(4_000), 0.9, 0.01, dice.uniform()),
+            random(1.0, None, 0.8, 0.0, dice.uniform()),
+            random(1.0, None, 1.0, 0.2, dice.uniform()),
+        ];
+        for (number, pick) in picks.into_iter().enumerate() {
+            let (allowed, top_logprobs) = (Some(set.clone()), [None, Some(0), Some(5)][number % 3]);
+            let changed = if number % 2 == 0 { SampleRequest::of(pick) } else { request(dice, vocab, requests.len()) };
+            requests.push(SampleRequest { allowed, top_logprobs, pick, ..changed });
+        }
+        let banned = (0..vocab as u32).map(TokenId).filter(|token| set.contains(*token)).take(40).collect();
+        requests.push(SampleRequest { allowed: Some(set), banned, ..SampleRequest::of(Pick::Greedy) });
+        // Neighbours that allow all.
+        requests.push(SampleRequest::of(Pick::Greedy));
+    }
+    requests
 }
 
 /// Number of steps advanced after the loaded one; in them, requests with penalties count their own sampled tokens on
@@ -57,8 +122,15 @@ impl SampleCases {
         Self { vocab, logits, requests, before: dice.text(asks, vocab) }
     }
 
+    fn of_allowed(dice: &mut Dice, vocab: usize) -> Self {
+        let requests = allowed_requests(dice, vocab);
+        let logits = requests.iter().flat_map(|_| row(dice, vocab)).collect();
+        let before = dice.text(requests.len(), vocab);
+        Self { vocab, logits, requests, before }
+    }
+
     /// Runs two steps: one that samples given tokens, and then `requests`.
-    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<SampledToken>> {
+    fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Option<SampledToken>>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
@@ -79,7 +151,7 @@ impl SampleCases {
     }
 
     /// The tokens sampled by the loaded step and those advanced after it, from the same logits.
-    fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<TokenId>>> {
+    fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
         let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
@@ -98,9 +170,53 @@ impl SampleCases {
             };
             let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, self.vocab, &self.logits)?;
             let drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
-            walked.push(drawn.into_iter().map(|drawn| drawn.token).collect());
+            walked.push(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.token)).collect());
         }
         Ok(walked)
+    }
+
+    /// The tokens of five batches that one step loads, whose requests have other sets of allowed tokens each time:
+    /// those of their neighbours, then each one of its own, then again those of the beginning.
+    fn change<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
+        let (asks, vocab) = (self.requests.len(), self.vocab);
+        let mut step = backend.step(&[ANY_HEADS], Dtype::F32, vocab)?;
+        let own = |at: usize| {
+            let tokens = (0..vocab as u32).filter(|token| (token + at as u32).is_multiple_of(3));
+            Some(Arc::new(AllowedTokens::new(tokens.map(TokenId), vocab)))
+        };
+        let of = |number: usize, at: usize| match number {
+            0 | 4 => self.requests[at].allowed.clone(),
+            1 | 2 => self.requests[(at + number) % asks].allowed.clone(),
+            _ => own(at),
+        };
+        let mut changed = Vec::new();
+        for number in 0..5 {
+            let requests = (0..asks).map(|at| SampleRequest {
+                allowed: of(number, at),
+                unseen: None,
+                ..self.requests[at].clone()
+            });
+            let (logit_rows, requests) = ((0..asks as u32).collect(), requests.collect());
+            let shape = backend.load(&mut step, StepBatch { logit_rows, requests, ..rows_at(&vec![0; asks]) })?;
+            let logits = buffer(backend, ActivationDtype::Sums, shape.logit_rows, vocab, &self.logits)?;
+            let drawn = run(backend, &mut step, shape, |backend, step| backend.sample(&logits, step))?;
+            changed.push(drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.token)).collect());
+        }
+        Ok(changed)
+    }
+
+    fn hold_changes<B: Backend, D: Backend>(
+        &self,
+        backend: &mut B,
+        definition: &mut D,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let (expected, found) = (self.change(definition)?, self.change(backend)?);
+        let repeats = found == self.change(backend)?;
+        let misses = if found == expected { 0.0 } else { 1.0 };
+        let what = format!("{} of {}, other sets in each step", self.requests.len(), self.vocab);
+        report.see("allowed", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
+        Ok(())
     }
 
     fn hold_counts<B: Backend, D: Backend>(
@@ -121,8 +237,8 @@ impl SampleCases {
     fn hold<D: Backend>(
         &self,
         definition: &mut D,
-        expected: &[SampledToken],
-        found: &[SampledToken],
+        expected: &[Option<SampledToken>],
+        found: &[Option<SampledToken>],
         repeats: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
@@ -130,45 +246,48 @@ impl SampleCases {
         let mut others = None;
         let mut misranked = None;
         for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
-            if expected.token == found.token {
-                if expected.rank != found.rank {
-                    misranked = misranked.or(Some((ask, expected, found)));
+            let token = |sampled: &Option<SampledToken>| sampled.as_ref().map(|sampled| sampled.token);
+            if token(expected) == token(found) {
+                let rank = |sampled: &Option<SampledToken>| sampled.as_ref().and_then(|sampled| sampled.rank);
+                if rank(expected) != rank(found) {
+                    misranked = misranked.or(Some((ask, token(found), rank(expected), rank(found))));
                 }
                 continue;
             }
             if others.is_none() {
                 others = Some(self.at_borders(definition)?);
             }
-            if !others.iter().flatten().any(|drawn| drawn[ask].token == found.token) {
-                wrong = wrong.or(Some((ask, expected.token, found.token)));
+            if !others.iter().flatten().any(|drawn| token(&drawn[ask]) == token(found)) {
+                wrong = wrong.or(Some((ask, token(expected), token(found))));
             }
         }
         let (vocab, asks) = (self.vocab, self.requests.len());
         let what = match wrong {
             None => format!("{asks} of {vocab}"),
             Some((ask, expected, found)) => {
-                format!("{asks} of {vocab}: token {found} for {expected} by {:?}", self.requests[ask])
+                let request = &self.requests[ask];
+                format!("{asks} of {vocab}: token {found:?} for {expected:?} by {request:?}")
             }
         };
         let misses = if wrong.is_some() || expected.len() != found.len() { 1.0 } else { 0.0 };
         report.see("sample", None, &what, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         let what_rank = match misranked {
             None => format!("{asks} of {vocab}"),
-            Some((ask, expected, found)) => {
-                let (token, expected, found) = (found.token, expected.rank, found.rank);
-                format!("{asks} of {vocab}: token {token} of ask {ask} is {found:?} for {expected:?}")
+            Some((ask, token, expected, found)) => {
+                format!("{asks} of {vocab}: token {token:?} of ask {ask} is {found:?} for {expected:?}")
             }
         };
         let misses = if misranked.is_some() { 1.0 } else { 0.0 };
         report.see("rank", None, &what_rank, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
         let mut worst = WorstError::default();
-        expected.iter().zip(found).for_each(|(expected, found)| raise_to_logprobs(&mut worst, expected, found));
+        let both = expected.iter().zip(found).filter_map(|(expected, found)| expected.as_ref().zip(found.as_ref()));
+        both.for_each(|(expected, found)| raise_to_logprobs(&mut worst, expected, found));
         report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
         Ok(())
     }
 
     /// The definition's samples with random numbers or filters shifted slightly, in either direction.
-    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<SampledToken>>> {
+    fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<Option<SampledToken>>>> {
         type Nudge = fn(&mut f64, &mut f32, &mut f32);
         let nudges: [Nudge; 6] = [
             |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
@@ -260,7 +379,7 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
         request.logit_bias = biased.into_iter().map(|token| (TokenId(token), bias(dice))).collect();
         if dice.one_in(3) {
             let allowed: Vec<TokenId> = (0..dice.within(1, 40)).map(|_| TokenId(dice.within(0, last))).collect();
-            request.allowed = Some(allowed.into());
+            request.allowed = Some(Arc::new(AllowedTokens::new(allowed, vocab)));
         }
         request.banned = (0..dice.within(0, 5)).map(|_| TokenId(dice.within(0, last))).collect();
     }

@@ -297,7 +297,7 @@ impl Backend for Cpu {
         Some(self.idle)
     }
 
-    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<SampledToken>> {
+    fn collect(&mut self, step: &mut CpuStep) -> Result<Vec<Option<SampledToken>>> {
         Ok(step.collect())
     }
 

@@ -16,12 +16,12 @@ pub struct CpuStep {
     own: Option<OwnPositions>,
     /// The token of each row.
     tokens: Vec<TokenId>,
-    /// Tokens the previous step sampled, by request.
+    /// Tokens the previous step sampled, by request; token 0 where none was.
     before: Vec<TokenId>,
     /// Samples of the running step, by request.
-    sampled: Vec<SampledToken>,
+    sampled: Vec<Option<SampledToken>>,
     /// Samples of finished steps that were not collected, oldest first.
-    done: VecDeque<Vec<SampledToken>>,
+    done: VecDeque<Vec<Option<SampledToken>>>,
 }
 
 /// The part of a batch whose keys and values one member of a group of ranks stores.
@@ -98,14 +98,15 @@ impl CpuStep {
     }
 
     /// The sample requests, and where their samples go.
-    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<SampledToken>) {
+    pub fn sampling(&mut self) -> (&[SampleRequest], &mut Vec<Option<SampledToken>>) {
         (&self.batch.requests, &mut self.sampled)
     }
 
     /// Ends the step: its samples can be collected and the next step can refer to them.
     pub fn finish(&mut self) {
         self.before.clear();
-        self.before.extend(self.sampled.iter().map(|sampled| sampled.token));
+        let token = |sampled: &Option<SampledToken>| sampled.as_ref().map_or(TokenId(0), |sampled| sampled.token);
+        self.before.extend(self.sampled.iter().map(token));
         self.done.push_back(std::mem::take(&mut self.sampled));
     }
 
@@ -115,7 +116,7 @@ impl CpuStep {
     }
 
     /// The samples of the oldest finished step not collected yet. Panics if there is none.
-    pub fn collect(&mut self) -> Vec<SampledToken> {
+    pub fn collect(&mut self) -> Vec<Option<SampledToken>> {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

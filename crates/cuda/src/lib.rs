@@ -661,7 +661,7 @@ impl Backend for Cuda {
         step.finish(&self.device)
     }
 
-    fn collect(&mut self, step: &mut Step) -> Result<Vec<SampledToken>> {
+    fn collect(&mut self, step: &mut Step) -> Result<Vec<Option<SampledToken>>> {
         step.collect()
     }
 

@@ -11,7 +11,7 @@ use crate::text::BranchText;
 use crate::token_counts::TokenCounts;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
-use offshoot_backend::SampledToken;
+use offshoot_backend::{AllowedTokens, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, SegmentId, TokenId};
 use offshoot_kv::TokenScore;
@@ -95,8 +95,8 @@ pub(super) enum BranchWork {
 
 pub(super) struct SamplingState {
     pub params: SamplingParams,
-    /// Those of `params`, shared by the requests.
-    pub allowed: Option<Arc<[TokenId]>>,
+    /// Those of `params`, whose own list is taken; shared with other extends that allow the same.
+    pub allowed: Option<Arc<AllowedTokens>>,
     pub stop: Stop,
     pub uniforms: UniformKey,
     pub events: EventSender,

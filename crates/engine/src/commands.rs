@@ -1,8 +1,6 @@
 //! The engine's side of the channel: executes commands between steps, a bounded number at a time so that steps are not
 //! delayed, and sleeps while nothing runs.
 
-use std::sync::Arc;
-
 use crossbeam_channel::{RecvError, TryRecvError};
 
 use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
@@ -207,13 +205,14 @@ impl Engine {
             return Err(busy_branch(id));
         }
         match continuation {
-            Continuation::Sampled { params, stop, uniforms } => {
+            Continuation::Sampled { mut params, stop, uniforms } => {
                 if self.tokenizer.is_none() && !stop.strings.is_empty() {
                     let stops = &stop.strings;
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
                 let begin = branch.tokens.len();
+                let allowed = params.allowed.take().map(|tokens| self.allowed.share(tokens, self.facts.vocab));
                 let sampling = SamplingState {
                     begin,
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
@@ -223,7 +222,7 @@ impl Engine {
                     top: Vec::new(),
                     stop_token: None,
                     text,
-                    allowed: params.allowed.as_deref().map(Arc::from),
+                    allowed,
                     counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     uniforms,
                     events: events.clone(),

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::events::EventBatcher;
 use crate::facts::EngineFacts;
 use crate::request::{Event, FinishReason};
+use crate::sampler;
 use crate::schedule::LogitsRequest;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
@@ -13,9 +14,9 @@ use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::TokenScore;
 
 impl Engine {
-    /// `sampled` holds one result for each of `requests`. Results of branches that have ended or restarted are
-    /// discarded.
-    pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<SampledToken>) {
+    /// `sampled` holds one result for each of `requests`, `None` where no token may be sampled. Results of branches
+    /// that have ended or restarted are discarded.
+    pub(super) fn commit(&mut self, requests: &[LogitsRequest], sampled: Vec<Option<SampledToken>>) {
         let (mut ended, mut batcher) = (Vec::new(), EventBatcher::default());
         for (request, sampled) in requests.iter().zip(sampled) {
             let is_current = |branch: &&mut Branch| branch.generation == request.generation && !branch.rests();
@@ -71,14 +72,14 @@ impl Engine {
 /// Applies one result to its branch. Returns how the extend ends, if it does.
 fn answer(
     branch: &mut Branch,
-    sampled: SampledToken,
+    sampled: Option<SampledToken>,
     facts: &EngineFacts,
     cache: &mut KvCache,
     batcher: &mut EventBatcher,
 ) -> Option<Result<FinishReason, Error>> {
+    let Some(sampled) = sampled else { return Some(Err(sampler::why_none(branch, facts))) };
     if !sampled.logprob.is_finite() {
-        let found = "NaN or infinity, as its weights hold";
-        return Some(Err(Error::value("the model's logits", "finite numbers", found)));
+        return Some(Err(sampler::no_numbers()));
     }
     match branch.work {
         BranchWork::Sample(_) => accept(branch, sampled, facts, batcher).map(Ok),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Receiver;
 
+use crate::allowed::AllowedSets;
 use crate::cache::{Branches, KvCache, RestoreCost};
 use crate::config::EngineConfig;
 use crate::facts::EngineFacts;
@@ -48,6 +49,7 @@ pub struct Engine {
     pub(super) cache: KvCache,
     pub(super) branches: Branches,
     pub(super) scheduler: Scheduler,
+    pub(super) allowed: AllowedSets,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
     /// Requests for prefixes that are being computed.
@@ -203,6 +205,7 @@ impl Engine {
             cache,
             branches: Branches::default(),
             scheduler: Scheduler::default(),
+            allowed: AllowedSets::default(),
             metrics: Metrics::default(),
             live: handle.live_place(),
             lends: Vec::new(),

@@ -13,6 +13,7 @@
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
 
 mod admission;
+mod allowed;
 mod batch;
 mod branch;
 mod cache;

@@ -74,7 +74,7 @@ impl EngineHandle {
         for extend in extends {
             if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
                 params.check(self.facts().vocab)?;
-                stop.check(self.facts().vocab)?;
+                stop.check_beside(params, self.facts().vocab, &self.facts().eos)?;
             }
         }
         Ok(())

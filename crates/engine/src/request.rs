@@ -7,8 +7,9 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allowed::Candidates;
 use crate::uniforms::UniformKey;
-use offshoot_backend::{MOST_TOP, SampledToken};
+use offshoot_backend::{AllowedTokens, MOST_TOP, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
@@ -136,7 +137,7 @@ impl SamplingParams {
     ///
     /// # Errors
     ///
-    /// Names the first parameter out of range for a model of `vocab` tokens.
+    /// Names the first parameter out of range for a model of `vocab` tokens, or those that leave none to sample.
     pub fn check(&self, vocab: usize) -> Result<()> {
         let ranges = [
             (
@@ -182,7 +183,28 @@ impl SamplingParams {
         let check =
             |what: &str, tokens: &[TokenId]| tokens.iter().try_for_each(|&token| check_token(what, token, vocab));
         check("allowed_token_ids", self.allowed.as_deref().unwrap_or_default())?;
-        self.bad_words.iter().try_for_each(|word| check("bad_words", word))
+        self.bad_words.iter().try_for_each(|word| check("bad_words", word))?;
+        self.check_left(vocab, Vec::new())
+    }
+
+    /// Refuses parameters by which no token may be sampled first of all, where `ends` are banned.
+    fn check_left(&self, vocab: usize, ends: Vec<TokenId>) -> Result<()> {
+        let words = self.bad_words.iter().filter_map(|word| if let [token] = word[..] { Some(token) } else { None });
+        let bans: [(&str, Vec<TokenId>); 3] =
+            [("bad_words", words.collect()), ("min_tokens", ends), ("logit_bias", self.tokens_biased_away())];
+        // Nearly always the first allowed token is not banned, and no set is needed to know it.
+        let is_banned = |token: &TokenId| bans.iter().any(|(_, banned)| banned.contains(token));
+        if self.allowed.as_ref().is_some_and(|tokens| !tokens.iter().all(is_banned)) {
+            return Ok(());
+        }
+        let set = self.allowed.as_ref().map(|tokens| AllowedTokens::new(tokens.iter().copied(), vocab));
+        Candidates { vocab, allowed: set.as_ref(), bans }.check("a token that may be sampled")
+    }
+
+    /// The tokens that `logit_bias` keeps from being sampled.
+    pub(crate) fn tokens_biased_away(&self) -> Vec<TokenId> {
+        let away = self.logit_bias.iter().filter(|(_, bias)| *bias == f32::NEG_INFINITY);
+        away.map(|&(token, _)| token).collect()
     }
 }
 
@@ -286,6 +308,26 @@ impl Stop {
             return Err(Error::value("stop strings", "text", "an empty string"));
         }
         self.tokens.iter().try_for_each(|&token| check_token("stop tokens", token, vocab))
+    }
+
+    /// Checks the fields, and that `min_tokens` leaves a token of those that `params`, which were checked, let be
+    /// sampled. `eos`: the model's end-of-text tokens.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check`](Self::check); and where no token is left, which parameters ban them.
+    pub fn check_beside(&self, params: &SamplingParams, vocab: usize, eos: &[TokenId]) -> Result<()> {
+        self.check(vocab)?;
+        match self.min_tokens {
+            0 => Ok(()),
+            _ => params.check_left(vocab, self.ends(eos)),
+        }
+    }
+
+    /// The tokens that end the text. `eos`: the model's end-of-text tokens.
+    pub(crate) fn ends(&self, eos: &[TokenId]) -> Vec<TokenId> {
+        let eos = if self.ignore_eos { &[] } else { eos };
+        eos.iter().chain(&self.tokens).copied().collect()
     }
 }
 

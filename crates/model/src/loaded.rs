@@ -123,7 +123,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
         self.enqueue(loaded.map_err(StepFailure::before)?)
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>> {
+    fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
         self.backend.collect(self.step.as_mut().expect(PREPARED))
     }
 

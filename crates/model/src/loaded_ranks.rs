@@ -121,10 +121,11 @@ impl StepRunner for LoadedRanks {
 
     /// All ranks draw the same tokens; the first one's are returned. An error if they do not: their keys and values
     /// would be those of different texts from here on.
-    fn collect(&mut self) -> Result<Vec<SampledToken>> {
+    fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
         let mut each = self.members.try_together(|loaded| loaded.collect())?;
         let first = each.swap_remove(0);
-        let tokens = |samples: &[SampledToken]| samples.iter().map(|sample| sample.token).collect::<Vec<_>>();
+        let token = |sample: &Option<SampledToken>| sample.as_ref().map(|sample| sample.token);
+        let tokens = |samples: &[Option<SampledToken>]| samples.iter().map(token).collect::<Vec<_>>();
         match each.iter().all(|other| tokens(other) == tokens(&first)) {
             true => Ok(first),
             false => {

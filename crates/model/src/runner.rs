@@ -65,8 +65,9 @@ pub trait StepRunner: Send {
     /// As [`StepRunner::submit`].
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
 
-    /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests.
-    fn collect(&mut self) -> Result<Vec<SampledToken>>;
+    /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests;
+    /// `None` where no token may be sampled ([`Backend::collect`]).
+    fn collect(&mut self) -> Result<Vec<Option<SampledToken>>>;
 
     /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the device
     /// was opened. `None` if it is not counted.

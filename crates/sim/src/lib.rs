@@ -383,7 +383,7 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn collect(&mut self, step: &mut SimStep) -> Result<Vec<SampledToken>> {
+    fn collect(&mut self, step: &mut SimStep) -> Result<Vec<Option<SampledToken>>> {
         let (time, sampled) = step.collect();
         self.clock.wait_until(time.end);
         Ok(sampled)

@@ -16,9 +16,9 @@ pub struct SimStep {
     batch: StepBatch,
     /// For each plan: nanoseconds per layer.
     attention_ns: Vec<f64>,
-    sampled: Vec<SampledToken>,
+    sampled: Vec<Option<SampledToken>>,
     /// Steps that were run and not collected, oldest first.
-    done: VecDeque<(StepTime, Vec<SampledToken>)>,
+    done: VecDeque<(StepTime, Vec<Option<SampledToken>>)>,
 }
 
 impl SimStep {
@@ -62,7 +62,7 @@ impl SimStep {
     }
 
     /// The oldest step not collected yet. Panics if there is none.
-    pub(super) fn collect(&mut self) -> (StepTime, Vec<SampledToken>) {
+    pub(super) fn collect(&mut self) -> (StepTime, Vec<Option<SampledToken>>) {
         self.done.pop_front().expect("a step is run before it is collected")
     }
 }

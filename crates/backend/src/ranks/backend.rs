@@ -100,7 +100,7 @@ impl<B: Ranked> Backend for Rank<B> {
         fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;
         fn reserve(step: &mut B::Step, shape: StepShape) -> Result<StepShape>;
         fn advance(step: &mut B::Step, uniforms: &[f64], new_pages: &[NewPage]) -> Result<StepShape>;
-        fn collect(step: &mut B::Step) -> Result<Vec<SampledToken>>;
+        fn collect(step: &mut B::Step) -> Result<Vec<Option<SampledToken>>>;
     }
 
     on_own_buffers! {

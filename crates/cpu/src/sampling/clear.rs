@@ -7,13 +7,14 @@ use crate::exp::LOWEST;
 use offshoot_backend::{Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
-/// Samples one token.
-pub fn sample_row(logits: &[f32], request: &SampleRequest) -> SampledToken {
+/// Samples one token; `None` if every score is -inf.
+pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
     let model = safe(logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
-        Pick::Greedy => by_score(&scores)[0],
         Pick::Given(token) => token.ix(),
+        _ if scores.iter().all(|&score| score == f32::NEG_INFINITY) => return None,
+        Pick::Greedy => by_score(&scores)[0],
         Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
             inverse_cdf(&weights(&scores, temperature, top_k, top_p, min_p), uniform)
         }
@@ -23,7 +24,7 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> SampledToken {
     let place = order.iter().position(|&t| t == token).expect("every token has a place");
     let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(place as u32 + 1));
     let top = order.into_iter().take(request.top()).map(|t| (TokenId::new(t), logprobs[t])).collect();
-    SampledToken { token: TokenId::new(token), logprob: logprobs[token], rank, top }
+    Some(SampledToken { token: TokenId::new(token), logprob: logprobs[token], rank, top })
 }
 
 /// Tokens by falling score, ties by rising id.

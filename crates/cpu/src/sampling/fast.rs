@@ -25,8 +25,8 @@ pub struct RowScratch {
     sums: Vec<f64>,
 }
 
-/// Samples one token.
-pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> SampledToken {
+/// Samples one token; `None` if every score is -inf.
+pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
     let RowScratch { model_maxima, maxima, weights, sums } = scratch;
     let made_safe;
     let model = match Scores::new(isa, logits, model_maxima) {
@@ -54,8 +54,9 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
         false => model.sum_chunks(isa, 1.0, sums),
     };
     let token = match request.pick {
-        Pick::Greedy => edited.first_best(),
         Pick::Given(token) => token.ix(),
+        _ if edited.best == f32::NEG_INFINITY => return None,
+        Pick::Greedy => edited.first_best(),
         Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
             let weights = Weights { weights, sums, total: of_model(temperature).then_some(model_sum), stored };
             Filters { temperature, top_k, top_p, min_p }.sample(isa, edited, weights, uniform)
@@ -67,7 +68,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     };
     let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(model.before(isa, token) as u32 + 1));
     let top = model.largest(request.top()).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
-    SampledToken { token: TokenId::new(token), logprob: logprob(token), rank, top }
+    Some(SampledToken { token: TokenId::new(token), logprob: logprob(token), rank, top })
 }
 
 /// The weights of all tokens, see `Scores::exponentials`.

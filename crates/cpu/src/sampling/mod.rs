@@ -5,7 +5,7 @@
 //!
 //! Equal scores rank by rising token id. A NaN logit counts as -inf, +inf as the largest f32. A token less likely than
 //! the best one by more than a factor of e^87 (at the request's temperature) is never sampled. The best token is never
-//! filtered out. If every token is at -inf, token 0 is sampled.
+//! filtered out. If every score is -inf, no token is sampled; a given token always is.
 
 pub mod chunks;
 mod clear;
@@ -25,19 +25,20 @@ pub struct SampleScratch {
 #[derive(Default)]
 struct Share {
     scratch: fast::RowScratch,
-    sampled: Vec<SampledToken>,
+    sampled: Vec<Option<SampledToken>>,
 }
 
 /// Shares of the rows per thread, so that threads end together.
 const SHARES: usize = 4;
 
-/// Samples one token for each row of `logits`, `[requests.len(), vocab]`, and adds them to `sampled`.
+/// Samples one token for each row of `logits`, `[requests.len(), vocab]`, and adds them to `sampled`; `None` where
+/// every score is -inf.
 pub fn sample(
     cores: &Cores,
     scratch: &mut SampleScratch,
     logits: &CpuBuffer,
     requests: &[SampleRequest],
-    sampled: &mut Vec<SampledToken>,
+    sampled: &mut Vec<Option<SampledToken>>,
 ) {
     assert_eq!(logits.rows, requests.len(), "sample: one request per row");
     assert!(logits.width > 0, "sample: a vocabulary of at least one token");

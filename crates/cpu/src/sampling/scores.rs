@@ -49,9 +49,11 @@ pub fn adjusted<'a>(model: &'a [f32], request: &SampleRequest) -> Cow<'a, [f32]>
         scores[token.ix()] = f32::NEG_INFINITY;
     }
     if let Some(allowed) = &request.allowed {
-        let mut only = vec![f32::NEG_INFINITY; scores.len()];
-        allowed.iter().for_each(|token| only[token.ix()] = scores[token.ix()]);
-        scores = only;
+        assert_eq!(allowed.vocab(), scores.len(), "sample: allowed tokens and logits of one vocabulary");
+        for (scores, &word) in scores.chunks_mut(32).zip(allowed.words()) {
+            let cleared = scores.iter_mut().enumerate().filter(|(bit, _)| word >> bit & 1 == 0);
+            cleared.for_each(|(_, score)| *score = f32::NEG_INFINITY);
+        }
     }
     Cow::Owned(scores)
 }

@@ -2,8 +2,9 @@
 //! logits, uniforms and parameters; and the definition behaves as documented.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use offshoot_backend::{Pick, SampleRequest, SampledToken, SeenToken};
+use offshoot_backend::{AllowedTokens, Pick, SampleRequest, SampledToken, SeenToken};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
@@ -17,11 +18,16 @@ fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform:
     request(Pick::Random { temperature, top_k, top_p, min_p, uniform })
 }
 
-fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> SampledToken {
+/// The sample, if a token is left.
+fn sampled(isa: Isa, logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
     let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
     let (cores, mut sampled) = (Cores { isa, team: Team::new(1) }, Vec::new());
     sampling::sample(&cores, &mut SampleScratch::default(), &logits, std::slice::from_ref(request), &mut sampled);
     sampled.remove(0)
+}
+
+fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> SampledToken {
+    sampled(isa, logits, request).unwrap_or_else(|| panic!("{isa}: a token is left by {request:?}"))
 }
 
 /// The sample, after checking that every code path samples the same token.
@@ -31,6 +37,11 @@ fn sample_on_all(logits: &[f32], request: &SampleRequest) -> SampledToken {
         assert_eq!(sample(isa, logits, request).token, sampled.token, "{isa}, {request:?}");
     }
     sampled
+}
+
+/// Whether no code path samples any token.
+fn is_none_left(logits: &[f32], request: &SampleRequest) -> bool {
+    Isa::available().into_iter().chain([Isa::Portable]).all(|isa| sampled(isa, logits, request).is_none())
 }
 
 fn token(ix: usize) -> TokenId {
@@ -85,7 +96,7 @@ fn changes() -> impl Strategy<Value = SampleRequest> {
             presence_penalty: presence,
             logit_bias: bias.into_iter().map(|(t, b)| (token(t), b)).collect(),
             banned: banned.into_iter().map(token).collect(),
-            allowed: (!allowed.is_empty()).then(|| allowed.into_iter().map(token).collect()),
+            allowed: (!allowed.is_empty()).then(|| Arc::new(AllowedTokens::new(allowed.into_iter().map(token), 1500))),
             top_logprobs: Some(7),
             ..request(Pick::Greedy)
         })
@@ -97,7 +108,11 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     changes.seen.iter_mut().for_each(|seen| seen.token = wrap(seen.token));
     changes.logit_bias.iter_mut().for_each(|(t, _)| *t = wrap(*t));
     changes.banned.iter_mut().for_each(|t| *t = wrap(*t));
-    changes.allowed = changes.allowed.map(|allowed| allowed.iter().map(|&t| wrap(t)).collect());
+    let wrapped = |set: Arc<AllowedTokens>| {
+        let tokens = (0..set.vocab()).map(token).filter(|t| set.contains(*t));
+        Arc::new(AllowedTokens::new(tokens.map(wrap), vocab))
+    };
+    changes.allowed = changes.allowed.map(wrapped);
     changes
 }
 
@@ -150,9 +165,11 @@ proptest! {
             pick: Pick::Random { temperature, top_k, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) },
             ..within(changes.clone(), logits.len())
         };
-        let clear = sample(Isa::Portable, &logits, &at(uniform, top_p));
+        let clear = sampled(Isa::Portable, &logits, &at(uniform, top_p));
         for isa in Isa::available() {
-            let fast = sample(isa, &logits, &at(uniform, top_p));
+            let fast = sampled(isa, &logits, &at(uniform, top_p));
+            prop_assert_eq!(fast.is_some(), clear.is_some(), "{}", isa);
+            let (Some(fast), Some(clear)) = (fast, &clear) else { continue };
             let near = || {
                 let nudged = [
                     (uniform - CDF_TOLERANCE, top_p),
@@ -181,15 +198,13 @@ proptest! {
     #[test]
     fn greedy_is_the_first_best(logits in logits(), changes in changes()) {
         let greedy = within(changes, logits.len());
+        prop_assume!(sampled(Isa::Portable, &logits, &greedy).is_some());
         let best = sample_on_all(&logits, &greedy).token;
         let top_one = SampleRequest {
             pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, uniform: 0.99 },
             ..greedy
         };
-        // Unless every token is banned.
-        if sample_on_all(&logits, &top_one).logprob > f32::NEG_INFINITY {
-            prop_assert_eq!(sample_on_all(&logits, &top_one).token, best);
-        }
+        prop_assert_eq!(sample_on_all(&logits, &top_one).token, best);
     }
 
     #[test]
@@ -276,11 +291,13 @@ fn banned_tokens_and_tokens_biased_to_minus_infinity_are_never_sampled() {
         assert!(sample_on_all(&logits, &banned).token >= token(190));
     }
     let all = SampleRequest { banned: (0..200).map(token).collect(), ..request(Pick::Greedy) };
-    assert_eq!(sample_on_all(&logits, &all).token, token(0));
+    assert!(is_none_left(&logits, &all));
     for filters in [(None, 1.0), (Some(5), 1.0), (None, 0.5)] {
         let all = SampleRequest { pick: random(1.0, filters.0, filters.1, 0.0, 0.5).pick, ..all.clone() };
-        assert_eq!(sample_on_all(&logits, &all).token, token(0));
+        assert!(is_none_left(&logits, &all));
     }
+    let given = SampleRequest { pick: Pick::Given(token(7)), ..all };
+    assert_eq!(sample_on_all(&logits, &given).token, token(7), "what is given is scored");
 }
 
 #[test]
@@ -289,8 +306,11 @@ fn nan_and_infinite_logits() {
     assert_eq!(sample_on_all(&logits, &request(Pick::Greedy)).token, token(2));
     assert_eq!(sample_on_all(&logits, &random(1.0, None, 1.0, 0.0, 0.5)).token, token(2));
     for logits in [[f32::NAN; 3], [f32::NEG_INFINITY; 3]] {
-        let sampled = sample_on_all(&logits, &random(1.0, None, 0.9, 0.0, 0.5));
-        assert_eq!((sampled.token, sampled.logprob), (token(0), f32::NEG_INFINITY));
+        assert!(
+            is_none_left(&logits, &random(1.0, None, 0.9, 0.0, 0.5)) && is_none_left(&logits, &request(Pick::Greedy))
+        );
+        let given = sample_on_all(&logits, &request(Pick::Given(token(1))));
+        assert_eq!((given.token, given.logprob), (token(1), f32::NEG_INFINITY));
     }
 }
 

@@ -1,11 +1,14 @@
 //! Sampling on the device, in five launches over fixed grids: values that vary from step to step are read from device
 //! memory, so that a graph can hold the launches. The kernels are in `kernels/sampling/`; `requests` packs their
-//! inputs, `results` reads their outputs, and `cpu::sampling` is the definition. For requests with penalties the device
-//! counts sampled tokens itself ([`SamplerKernels::count`]), so that a step with penalties can be advanced.
+//! inputs, `allowed` holds sets of allowed tokens, `results` reads their outputs, and `cpu::sampling` is the
+//! definition. For requests with penalties the device counts sampled tokens itself ([`SamplerKernels::count`]), so that
+//! a step with penalties can be advanced.
 
+mod allowed;
 mod requests;
 mod results;
 
+pub use allowed::{AllowedMemory, Places, place_bytes};
 pub use requests::{SEEN_BYTES, pack};
 pub use results::ResultLayout;
 
@@ -42,6 +45,8 @@ pub struct SampleBuffers<'a> {
     pub logits: &'a Memory,
     /// The output of [`pack`]; the kernels save logits in its lists.
     pub requests: (&'a Memory, usize),
+    /// [`AllowedMemory::memory`], with the sets of all requests.
+    pub allowed: &'a Memory,
     /// f64 `[requests]`.
     pub uniforms: (&'a Memory, usize),
     /// [`SamplerKernels::scratch_bytes`].
@@ -96,7 +101,7 @@ impl SamplerKernels {
 
     /// Samples one token for each of `padded` requests, padding included.
     pub fn sample(&self, device: &Device, padded: usize, buffers: &SampleBuffers<'_>) {
-        let SampleBuffers { logits, requests, uniforms, scratch, results, sampled, counted } = *buffers;
+        let SampleBuffers { logits, requests, allowed, uniforms, scratch, results, sampled, counted } = *buffers;
         let chunks = self.vocab.div_ceil(CHUNK);
         let at = SamplerScratch::of(padded, chunks);
         assert!(padded > 0 && logits.bytes() >= padded * self.vocab * 4, "sample: logits of {padded} rows");
@@ -106,8 +111,10 @@ impl SamplerKernels {
         let scratch =
             |args: Args, offsets: &[usize]| offsets.iter().fold(args, |args, &at| args.memory_at(scratch, at));
 
-        let args =
-            scratch(row().memory_at(requests.0, requests.1), &[at.model_max, at.model_sum, at.draw_max, at.draw_sum]);
+        let args = scratch(
+            row().memory_at(requests.0, requests.1).memory(allowed),
+            &[at.model_max, at.model_sum, at.draw_max, at.draw_sum],
+        );
         let blocks = padded * chunks.div_ceil(WARPS);
         device.launch(&self.chunks, [narrow(blocks), 1, 1], 32 * narrow(WARPS), 0, &args);
 
@@ -116,10 +123,10 @@ impl SamplerKernels {
         let (grid, block) = ([narrow(padded), 1, 1], if many { 256 } else { 1024 });
 
         let args = row().memory_at(requests.0, requests.1).memory(sampled);
-        let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted);
+        let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted).memory(allowed);
         device.launch(&self.edit, grid, block, shared(chunks), &args);
 
-        let args = row().memory_at(requests.0, requests.1);
+        let args = row().memory_at(requests.0, requests.1).memory(allowed);
         device.launch(
             &self.filter,
             grid,
@@ -129,7 +136,7 @@ impl SamplerKernels {
         );
 
         let args = scratch(
-            row().memory_at(requests.0, requests.1).memory_at(uniforms.0, uniforms.1),
+            row().memory_at(requests.0, requests.1).memory(allowed).memory_at(uniforms.0, uniforms.1),
             &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
         );
         let args = args.memory_at(results.0, results.1).memory(sampled).memory(counted);

@@ -5,7 +5,6 @@
 use bytemuck::{Pod, Zeroable, bytes_of};
 
 use offshoot_backend::{MOST_TOP, Pick, SampleRequest};
-use offshoot_core::ids::TokenId;
 
 const GREEDY: u32 = 0;
 const RANDOM: u32 = 1;
@@ -42,6 +41,8 @@ struct RequestRecord {
     first: u32,
     /// Tokens counted on the device: none, when requests are loaded.
     counted: u32,
+    /// The place of its set of allowed tokens.
+    allowed: u32,
 }
 
 /// A greedy request that reports no log-probabilities; padded rows have it too.
@@ -62,6 +63,7 @@ const PLAIN: RequestRecord = RequestRecord {
     bans: 0,
     first: 0,
     counted: 0,
+    allowed: NONE,
 };
 
 /// In each entry of a list, the kernels write `was`: the model's logit of the token.
@@ -92,9 +94,10 @@ struct BanEntry {
 /// Bytes of an entry of the tokens seen, also of those that the device counts.
 pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
-/// Replaces `block` by the requests, padded to `padded`, which sample from `vocab` tokens. Panics when a request wants
-/// more than [`MOST_TOP`] likeliest tokens.
-pub fn pack(requests: &[SampleRequest], padded: usize, vocab: usize, block: &mut Vec<u8>) {
+/// Replaces `block` by the requests, padded to `padded`. `places`: where each one's set of allowed tokens lies. Panics
+/// when a request wants more than [`MOST_TOP`] likeliest tokens.
+pub fn pack(requests: &[SampleRequest], places: &[Option<u32>], padded: usize, block: &mut Vec<u8>) {
+    assert_eq!(requests.len(), places.len(), "a place, or none, for each request");
     assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
     let top_width = requests.iter().map(SampleRequest::top).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
@@ -102,15 +105,16 @@ pub fn pack(requests: &[SampleRequest], padded: usize, vocab: usize, block: &mut
     block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
     let records = block.len();
     block.extend((0..padded).flat_map(|_| bytes_of(&PLAIN)));
-    for (index, request) in requests.iter().enumerate() {
-        let record = pack_one(request, vocab, block);
+    for (index, (request, place)) in requests.iter().zip(places).enumerate() {
+        let allowed = place.unwrap_or(NONE);
+        let record = RequestRecord { allowed, ..pack_one(request, block) };
         let at = records + index * size_of::<RequestRecord>();
         block[at..at + size_of::<RequestRecord>()].copy_from_slice(bytes_of(&record));
     }
 }
 
 /// The record of one request, whose lists are appended to `block`.
-fn pack_one(request: &SampleRequest, vocab: usize, block: &mut Vec<u8>) -> RequestRecord {
+fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
     let mut record =
         RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
     match request.pick {
@@ -138,18 +142,9 @@ fn pack_one(request: &SampleRequest, vocab: usize, block: &mut Vec<u8>) -> Reque
         record.frequency = request.frequency_penalty;
         record.presence = request.presence_penalty;
     }
-    let bans = banned(request, vocab).into_iter().map(|token| BanEntry { token: token.0, was: 0.0 });
+    let bans = request.banned.iter().map(|token| BanEntry { token: token.0, was: 0.0 });
     record.bans = append(bans, |entry| entry.token, block);
     record
-}
-
-/// The tokens that are never sampled: those that are banned, and all that are not allowed.
-fn banned(request: &SampleRequest, vocab: usize) -> Vec<TokenId> {
-    let Some(allowed) = &request.allowed else { return request.banned.clone() };
-    let mut is_allowed = vec![false; vocab];
-    allowed.iter().for_each(|token| is_allowed[token.ix()] = true);
-    request.banned.iter().for_each(|token| is_allowed[token.ix()] = false);
-    (0..vocab).filter(|&token| !is_allowed[token]).map(TokenId::new).collect()
 }
 
 /// Appends a list by rising token, entries of one token in their order; returns its length.
@@ -168,6 +163,7 @@ fn word(count: usize) -> u32 {
 mod tests {
     use super::*;
     use offshoot_backend::SeenToken;
+    use offshoot_core::ids::TokenId;
 
     fn request(pick: Pick) -> SampleRequest {
         SampleRequest {
@@ -196,12 +192,6 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_allowed_tokens_are_banned() {
-        let request = SampleRequest { allowed: Some([5, 2, 3].map(TokenId).into()), ..request(Pick::Greedy) };
-        assert_eq!(banned(&request, 10), [0, 1, 2, 4, 6, 7, 8, 9].map(TokenId), "2 is banned, too");
-    }
-
-    #[test]
     fn lists_lie_sorted_where_the_record_says() {
         let seen = [7, 5, 7].map(|t| SeenToken { token: TokenId(t), sampled: t, in_prompt: true }).to_vec();
         let penalised = SampleRequest {
@@ -212,13 +202,14 @@ mod tests {
             ..request(Pick::Greedy)
         };
         let mut block = vec![1];
-        pack(&[request(Pick::Given(TokenId(6))), penalised], 4, 20, &mut block);
+        pack(&[request(Pick::Given(TokenId(6))), penalised], &[None, Some(3)], 4, &mut block);
         assert_eq!(block[..4], 4u32.to_le_bytes(), "the widest list of likeliest tokens");
 
         let given = record(&block, 0);
         assert_eq!((given.pick, given.given, given.bans, given.unseen), (GIVEN, 6, 0, NONE));
         let lists = record(&block, 1);
         assert_eq!((lists.biases, lists.seens, lists.bans, lists.unseen, lists.top), (1, 3, 2, 3, 4));
+        assert_eq!((given.allowed, lists.allowed), (NONE, 3));
         let words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let words = &words[lists.first as usize..];
         assert_eq!([words[0], words[3], words[7], words[11], words[15], words[17]], [1, 5, 7, 7, 2, 9]);
@@ -232,7 +223,7 @@ mod tests {
         let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, uniform: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
-        pack(&[neutral], 1, 20, &mut block);
+        pack(&[neutral], &[None], 1, &mut block);
         let random = record(&block, 0);
         assert_eq!((random.pick, random.seens, random.unseen, random.bans), (RANDOM, 0, NONE, 2));
         assert_eq!((random.temperature, random.top_k, random.top_p, random.min_p), (0.5, 1, 0.9, 0.1));

@@ -18,6 +18,8 @@ pub struct ResultLayout {
 
 /// Bytes of what a request returns of its token.
 const OWN: usize = 12;
+/// In place of a token where none was sampled: NONE of `kernels/sampling/sample.cuh`.
+const NO_TOKEN: TokenId = TokenId(u32::MAX);
 /// Bytes of one of the likeliest tokens.
 const PAIR: usize = 8;
 
@@ -32,8 +34,8 @@ impl ResultLayout {
         self.padded * (OWN + self.top_width * PAIR)
     }
 
-    /// One sample for each request.
-    pub fn parse(&self, results: &[u8]) -> Vec<SampledToken> {
+    /// One sample for each request, if a token was sampled for it.
+    pub fn parse(&self, results: &[u8]) -> Vec<Option<SampledToken>> {
         let tops = &results[self.padded * OWN..];
         let one = |(index, &top): (usize, &Option<usize>)| {
             let own = &results[index * OWN..];
@@ -41,7 +43,7 @@ impl ResultLayout {
             let rank = top.and_then(|_| NonZeroU32::new(word(&own[PAIR..])));
             let tops = &tops[index * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top.unwrap_or(0)).map(pair).collect();
-            SampledToken { token, logprob, rank, top }
+            (token != NO_TOKEN).then_some(SampledToken { token, logprob, rank, top })
         };
         self.tops.iter().enumerate().map(one).collect()
     }
@@ -75,12 +77,14 @@ mod tests {
         let pair = |i: u32| (TokenId(i), i as f32);
         let own = |i: u32, top| {
             let rank = NonZeroU32::new(7 + i);
-            SampledToken { token: TokenId(i), logprob: i as f32, rank, top }
+            Some(SampledToken { token: TokenId(i), logprob: i as f32, rank, top })
         };
         assert_eq!(sampled[0], own(0, vec![pair(3)]));
         assert_eq!(sampled[1], own(1, vec![pair(5), pair(6)]));
         let unranked = ResultLayout::new(&[request(None), request(Some(2))], 3, 50).parse(&words);
-        assert_eq!(unranked[0], SampledToken { rank: None, ..own(0, Vec::new()) });
+        assert_eq!(unranked[0].as_ref().map(|sampled| (sampled.token, sampled.rank)), Some((TokenId(0), None)));
         assert_eq!(sampled.len(), 2);
+        let none: Vec<u8> = [u32::MAX, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+        assert_eq!(ResultLayout::new(&[request(None)], 1, 50).parse(&none), [None]);
     }
 }

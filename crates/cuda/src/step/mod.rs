@@ -26,7 +26,7 @@ use crate::memory::buffer::Buffer;
 use crate::memory::kv::{ElementOf, Kv, NO_SLOT, SlotWords, slot_word};
 use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
-use crate::sampling::{self, ResultLayout, SampleBuffers, SamplerKernels};
+use crate::sampling::{self, AllowedMemory, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
     Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch, StepShape,
     advance_slots,
@@ -61,6 +61,7 @@ pub struct Step {
     slots: Staged,
     pub(crate) logit_rows: Staged,
     requests: Staged,
+    allowed: AllowedMemory,
     uniforms: Staged,
     plans: Vec<Staged>,
     /// Words of `LoadedBatch::run_plan`.
@@ -134,6 +135,7 @@ impl Step {
             slots: staged()?,
             logit_rows: staged()?,
             requests: staged()?,
+            allowed: AllowedMemory::new(device, vocab)?,
             uniforms: staged()?,
             plans: Vec::new(),
             state_runs: staged()?,
@@ -165,9 +167,9 @@ impl Step {
         loaded.plans.iter().enumerate().map(bytes).max().unwrap_or(0)
     }
 
-    /// Reserves memory for the lists and samples of a step of this shape, and for the usual size of plans and requests.
-    /// A plan's size is not bounded: a step for which memory is short is refused, and the engine takes it in parts
-    /// (`Backend::load`).
+    /// Reserves memory for the lists and samples of a step of this shape, with a set of allowed tokens for each
+    /// request, and for the usual size of plans and requests. A plan's size is not bounded: a step for which memory is
+    /// short is refused, and the engine takes it in parts (`Backend::load`).
     pub fn reserve(&mut self, device: &Device, shape: StepShape) -> Result<StepShape> {
         let shape = padded(shape);
         let (rows, padded) = (shape.rows.saturating_mul(4), shape.logit_rows.saturating_mul(4));
@@ -181,6 +183,8 @@ impl Step {
         self.state_runs.reserve(device, RunPlan::most_bytes(shape.rows))?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
+        // One bit beside 32 of a logit.
+        self.allowed.reserve(device, shape.logit_rows)?;
         let slots = shape.rows.saturating_mul(USUAL_STATES);
         let most = self.attention.iter().map(|kernels| kernels.scratch_bytes(1)).max().unwrap_or(0);
         let usual = slots.saturating_mul(most).min(device.free_bytes()? / MOST_USUAL_SHARE);
@@ -248,8 +252,10 @@ impl Step {
         }
         moves |= self.state_runs.fill(device, now, bytemuck::cast_slice(loaded.run_plan.words()))?;
         if shape.samples {
+            let (places, moves_sets) = self.allowed.fill(device, now, requests)?;
+            moves |= moves_sets;
             let mut block = Vec::new();
-            sampling::pack(requests, shape.logit_rows, self.vocab, &mut block);
+            sampling::pack(requests, &places, shape.logit_rows, &mut block);
             moves |= self.requests.fill(device, now, &block)?;
             moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
             moves |= self.reserve_draws(device, shape.logit_rows)?;
@@ -455,6 +461,7 @@ impl Step {
         let buffers = SampleBuffers {
             logits: logits.memory(),
             requests: (self.requests.memory(), 0),
+            allowed: self.allowed.memory(),
             uniforms: (self.uniforms.memory(), 0),
             scratch: &self.sampler_scratch,
             results: (self.staging_slots.results(), 0),
@@ -471,7 +478,7 @@ impl Step {
     }
 
     /// Waits for the oldest step under way. Panics where there is none.
-    pub fn collect(&mut self) -> Result<Vec<SampledToken>> {
+    pub fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
         self.staging_slots.collect()
     }
 

@@ -23,7 +23,7 @@ pub struct StagingSlots {
 
 enum UnderWay {
     Running { slot: StagingSlot, results: ResultLayout },
-    Done(Vec<SampledToken>),
+    Done(Vec<Option<SampledToken>>),
 }
 
 impl StagingSlots {
@@ -85,7 +85,7 @@ impl StagingSlots {
     }
 
     /// Waits for the oldest step in flight. Panics if there is none.
-    pub fn collect(&mut self) -> Result<Vec<SampledToken>> {
+    pub fn collect(&mut self) -> Result<Vec<Option<SampledToken>>> {
         match self.under_way.pop_front().expect("a step is run before it is collected") {
             UnderWay::Done(sampled) => Ok(sampled),
             UnderWay::Running { slot, results } => self.take(slot, &results),
@@ -105,7 +105,7 @@ impl StagingSlots {
     }
 
     /// Waits for the step of `slot`.
-    fn take(&self, slot: StagingSlot, results: &ResultLayout) -> Result<Vec<SampledToken>> {
+    fn take(&self, slot: StagingSlot, results: &ResultLayout) -> Result<Vec<Option<SampledToken>>> {
         self.done[slot.ix()].wait()?;
         Ok(results.parse(self.results.bytes(slot)))
     }

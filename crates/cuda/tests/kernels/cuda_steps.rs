@@ -2,9 +2,10 @@
 //! loaded and never run, results that outgrow their memory. Without a GPU every test says so and passes.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, SampledToken, StepBatch,
+    ActivationDtype, AllowedTokens, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, SampledToken, StepBatch,
 };
 use offshoot_core::ids::PageId;
 use offshoot_core::ids::TokenId;
@@ -37,16 +38,28 @@ fn setup() -> Option<Setup> {
 
 /// Draws `token` from one row, with so many of the likeliest beside it.
 fn batch(token: u32, top_logprobs: usize) -> StepBatch {
-    let request = SampleRequest { top_logprobs: Some(top_logprobs), ..SampleRequest::of(Pick::Given(TokenId(token))) };
+    let given = SampleRequest::of(Pick::Given(TokenId(token)));
+    batch_of(vec![SampleRequest { top_logprobs: Some(top_logprobs), ..given }])
+}
+
+/// A row for each request.
+fn batch_of(requests: Vec<SampleRequest>) -> StepBatch {
+    let rows = requests.len();
     StepBatch {
-        tokens: vec![RowToken::Known(TokenId(0))],
-        positions: vec![0],
-        slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }]],
-        logit_rows: vec![0],
+        tokens: vec![RowToken::Known(TokenId(0)); rows],
+        positions: vec![0; rows],
+        slots: vec![vec![KvSlot { page: PageId(0), slot: 0 }; rows]],
+        logit_rows: (0..rows as u32).collect(),
         plans: Vec::new(),
         state_runs: Vec::new(),
-        requests: vec![request],
+        requests,
     }
+}
+
+/// Samples the only one of `tokens`, whose logits are all equal; none of none.
+fn allowing(tokens: &[u32]) -> SampleRequest {
+    let set = AllowedTokens::new(tokens.iter().copied().map(TokenId), VOCAB);
+    SampleRequest { allowed: Some(Arc::new(set)), ..SampleRequest::of(Pick::Greedy) }
 }
 
 impl Setup {
@@ -64,7 +77,12 @@ impl Setup {
     fn collect(&mut self) -> SampledToken {
         let mut drawn = self.cuda.collect(&mut self.step).unwrap();
         assert_eq!(drawn.len(), 1);
-        drawn.remove(0)
+        drawn.remove(0).expect("a given token is scored")
+    }
+
+    fn collect_tokens(&mut self) -> Vec<Option<TokenId>> {
+        let drawn = self.cuda.collect(&mut self.step).unwrap();
+        drawn.into_iter().map(|drawn| drawn.map(|drawn| drawn.token)).collect()
     }
 }
 
@@ -105,6 +123,26 @@ fn results_that_outgrow_their_memory_lose_none_under_way() {
         assert_eq!(drawn.top.len(), top.min(VOCAB));
         assert_eq!(drawn.rank, NonZeroU32::new(token + 1), "all tokens are equally likely");
         assert!((drawn.logprob + (VOCAB as f32).ln()).abs() < 1e-5, "{}", drawn.logprob);
+    }
+}
+
+#[test]
+fn sets_of_allowed_tokens_that_outgrow_their_room_change_no_step_under_way() {
+    let Some(mut setup) = setup() else { return };
+    let shared = allowing(&[7]);
+    // One set more in each step; those of the step before are dropped, but for the shared one.
+    let tokens = |step: u32| (0..step).map(move |row| (step + row) % VOCAB as u32);
+    for first in (1..40).step_by(4) {
+        for step in first..first + 4 {
+            let own = tokens(step).map(|token| allowing(&[token]));
+            let requests = own.chain([shared.clone(), allowing(&[]), SampleRequest::of(Pick::Greedy), shared.clone()]);
+            setup.run(batch_of(requests.collect()));
+        }
+        for step in first..first + 4 {
+            let own = tokens(step).map(|token| Some(TokenId(token)));
+            let others = [Some(TokenId(7)), None, Some(TokenId(0)), Some(TokenId(7))];
+            assert_eq!(setup.collect_tokens(), own.chain(others).collect::<Vec<_>>(), "step {step}");
+        }
     }
 }
 

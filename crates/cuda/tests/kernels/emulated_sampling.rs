@@ -1,13 +1,15 @@
-//! Some of the GPU's sampling kernels on the CPU, instruction by instruction (`emulator`). Those that count sampled
+//! The GPU's sampling kernels on the CPU, instruction by instruction (`emulator`). Those that count sampled
 //! tokens and edit logits: requests that are advanced change logits to the last bit as requests that are made anew with
-//! all tokens seen. The one that ranks: it finds the ranks and the likeliest tokens of the definition.
+//! all tokens seen. The one that ranks: it finds the ranks and the likeliest tokens of the definition. All of a step:
+//! requests with sets of allowed tokens sample as the definition, and leave the logits as they were.
 
 use crate::emulator;
 
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SeenToken, StepBatch};
+use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SampledToken, SeenToken, StepBatch};
+use offshoot_cases::allowed_requests;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::sampling::{SampleScratch, sample};
@@ -15,7 +17,7 @@ use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 use offshoot_cuda::compile::unit::Source;
 use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units::{SAMPLE, SAMPLE_COUNT};
-use offshoot_cuda::sampling::{ResultLayout, SEEN_BYTES, pack};
+use offshoot_cuda::sampling::{Places, ResultLayout, SEEN_BYTES, pack, place_bytes};
 
 const ANY: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 /// Tokens of one chunk, as in kernels/sampling/sample.cuh.
@@ -61,7 +63,7 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
         let mut block = Vec::new();
-        pack(requests, requests.len(), VOCAB, &mut block);
+        pack(requests, &vec![None; requests.len()], requests.len(), &mut block);
         Self {
             kernels,
             requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -89,6 +91,7 @@ impl<'a> Device<'a> {
         let (mut requests, mut drawn) = (self.requests.as_mut_ptr(), self.drawn.as_ptr());
         let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
         let (mut newest, mut counted) = (self.newest.as_mut_ptr(), self.counted.as_mut_ptr());
+        let mut sets = std::ptr::null::<u32>(); // All tokens are allowed.
         let args = [
             at(&mut logits),
             at(&mut vocab),
@@ -99,6 +102,7 @@ impl<'a> Device<'a> {
             at(&mut sum),
             at(&mut newest),
             at(&mut counted),
+            at(&mut sets),
         ];
         // SAFETY: the arguments of sample_edit, in its order, each with memory for what its head says.
         unsafe { self.kernels.edit.launch(asks as u32, 256, CHUNKS.next_multiple_of(16), ANY, &args) };
@@ -176,7 +180,7 @@ fn advanced_requests_edit_as_new_ones_do() {
 }
 
 /// Rows of a model's usual logits, of ties, and of values that do not compare.
-fn rows_of_all_kinds(dice: &mut Dice, asks: usize) -> Vec<f32> {
+fn rows_of_all_kinds(dice: &mut Dice, asks: usize, vocab: usize) -> Vec<f32> {
     let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
     let mut logit = |ask: usize| match ask % 5 {
         0 => 8.0 * dice.number(),
@@ -186,7 +190,7 @@ fn rows_of_all_kinds(dice: &mut Dice, asks: usize) -> Vec<f32> {
         3 => 3.0 * dice.number(),
         _ => f32::NEG_INFINITY,
     };
-    (0..asks * VOCAB).map(|at| logit(at / VOCAB)).collect()
+    (0..asks * vocab).map(|at| logit(at / vocab)).collect()
 }
 
 /// The maximum of each chunk of a row, and the sum of its weights, as sample_chunks leaves them.
@@ -200,12 +204,20 @@ fn chunk_values(row: &[f32]) -> Vec<(f32, f32)> {
     row.chunks(CHUNK).map(of).collect()
 }
 
+/// What the definition samples.
+fn definition(logits: &[f32], vocab: usize, requests: &[SampleRequest]) -> Vec<Option<SampledToken>> {
+    let (cores, mut sampled) = (Cores { isa: Isa::Portable, team: Team::new(1) }, Vec::new());
+    let logits = CpuBuffer { rows: requests.len(), width: vocab, data: logits.to_vec() };
+    sample(&cores, &mut SampleScratch::default(), &logits, requests, &mut sampled);
+    sampled
+}
+
 #[test]
 fn ranks_and_likeliest_tokens_are_the_definitions() {
     const ASKS: usize = 40;
     let Some(kernel) = one_of_sample("sample_top") else { return };
     let mut dice = Dice::new(12);
-    let logits = rows_of_all_kinds(&mut dice, ASKS);
+    let logits = rows_of_all_kinds(&mut dice, ASKS, VOCAB);
     let tops = [None, Some(0), Some(1), Some(5), Some(40), Some(2000)];
     let given = |dice: &mut Dice, ask: usize| {
         let token = if dice.one_in(3) { dice.within(0, 9) } else { dice.within(0, VOCAB as u32 - 1) };
@@ -214,7 +226,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
 
     let mut block = Vec::new();
-    pack(&requests, ASKS, VOCAB, &mut block);
+    pack(&requests, &[None; ASKS], ASKS, &mut block);
     let layout = ResultLayout::new(&requests, ASKS, VOCAB);
     let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
     let mut results = vec![0u32; layout.bytes() / 4];
@@ -238,11 +250,10 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     ];
     // SAFETY: the arguments of sample_top, in its order, each with memory for what its head says.
     unsafe { kernel.launch(ASKS as u32, 256, (4 * CHUNKS).next_multiple_of(16), ANY, &args) };
-    let found = layout.parse(bytemuck::cast_slice(&results));
+    let found: Vec<SampledToken> = layout.parse(bytemuck::cast_slice(&results)).into_iter().flatten().collect();
+    assert_eq!(found.len(), ASKS, "given tokens are scored");
 
-    let (cores, mut expected) = (Cores { isa: Isa::Portable, team: Team::new(1) }, Vec::new());
-    let logits = CpuBuffer { rows: ASKS, width: VOCAB, data: logits };
-    sample(&cores, &mut SampleScratch::default(), &logits, &requests, &mut expected);
+    let expected: Vec<SampledToken> = definition(&logits, VOCAB, &requests).into_iter().flatten().collect();
     for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_eq!((found.token, found.rank), (expected.token, expected.rank), "ask {ask}");
         let ids = |top: &[(TokenId, f32)]| top.iter().map(|&(token, _)| token).collect::<Vec<_>>();
@@ -251,4 +262,146 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
         assert!(found.top.iter().zip(&expected.top).all(near), "ask {ask}");
     }
     assert!(expected.iter().filter_map(|sampled| sampled.rank).any(|rank| rank.get() as usize > CHUNK));
+}
+
+/// The kernels of `sample`, in their order.
+struct SampleKernels {
+    chunks: Emulated,
+    edit: Emulated,
+    filter: Emulated,
+    token: Emulated,
+    top: Emulated,
+}
+
+impl SampleKernels {
+    fn compile() -> Option<Self> {
+        Some(Self {
+            chunks: one_of_sample("sample_chunks")?,
+            edit: one_of_sample("sample_edit")?,
+            filter: one_of_sample("sample_filter")?,
+            token: one_of_sample("sample_token")?,
+            top: one_of_sample("sample_top")?,
+        })
+    }
+
+    /// What one step samples. `places` and `sets` hold the sets of allowed tokens of the steps before, as the device's
+    /// memory does; `before`: the tokens that the last step sampled.
+    fn sample(
+        &self,
+        (logits, vocab): (&[f32], usize),
+        requests: &[SampleRequest],
+        (places, sets): (&mut Places, &mut Vec<u32>),
+        before: &[TokenId],
+    ) -> Vec<Option<SampledToken>> {
+        let (asks, chunk_count) = (requests.len(), vocab.div_ceil(CHUNK));
+        let set_words = place_bytes(vocab) / size_of::<u32>();
+        let placed = places.place(requests, sets.len() / set_words);
+        sets.resize(sets.len().max(places.count() * set_words), 0);
+        for (place, set) in &placed.filled {
+            let words = &mut sets[*place as usize * set_words..][..set_words];
+            words.fill(0);
+            words[..set.words().len()].copy_from_slice(set.words());
+        }
+        let mut block = Vec::new();
+        pack(requests, &placed.of_requests, asks, &mut block);
+        let layout = ResultLayout::new(requests, asks, vocab);
+        let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        let mut results = vec![0u32; layout.bytes() / 4];
+        let mut on_device = logits.to_vec();
+        let mut sums = vec![0f32; 4 * asks * chunk_count];
+        let (mut newest_words, mut cut_words) = (vec![[u32::MAX; 2]; asks], vec![[0u32; 2]; asks]);
+        let mut counted_words = vec![0u32; asks * MOST_COUNTED * SEEN_BYTES / 4];
+        let mut sampled_words: Vec<u32> = before.iter().map(|token| token.0).collect();
+        let uniforms: Vec<f64> = requests.iter().map(SampleRequest::uniform).collect();
+
+        let [mut row, mut model_max, mut model_sum, mut max, mut sum] = {
+            let at = |part: usize, sums: &mut [f32]| sums[part * asks * chunk_count..].as_mut_ptr();
+            [on_device.as_mut_ptr(), at(0, &mut sums), at(1, &mut sums), at(2, &mut sums), at(3, &mut sums)]
+        };
+        let (mut vocab_word, mut chunks, mut rows) = (vocab as u32, chunk_count as u32, asks as u32);
+        let (mut header, mut sets) = (words.as_mut_ptr(), sets.as_ptr());
+        let (mut newest, mut cuts) = (newest_words.as_mut_ptr(), cut_words.as_mut_ptr());
+        let (mut counted, mut sampled) = (counted_words.as_mut_ptr(), sampled_words.as_mut_ptr());
+        let (mut uniforms_at, mut results_at) = (uniforms.as_ptr(), results.as_mut_ptr());
+        let (logits_at, vocab_at, chunks_at) = (at(&mut row), at(&mut vocab_word), at(&mut chunks));
+        let (header, sets, rows_at) = (at(&mut header), at(&mut sets), at(&mut rows));
+        let (model_max, model_sum, max, sum) = (at(&mut model_max), at(&mut model_sum), at(&mut max), at(&mut sum));
+        let (newest, cuts, counted, sampled) = (at(&mut newest), at(&mut cuts), at(&mut counted), at(&mut sampled));
+        let (uniforms_at, results_at) = (at(&mut uniforms_at), at(&mut results_at));
+        let shared = |bytes: usize| bytes.next_multiple_of(16);
+        let grid = asks as u32;
+
+        let args = [logits_at, vocab_at, chunks_at, header, sets, model_max, model_sum, max, sum];
+        // SAFETY: the arguments of sample_chunks, in its order, each with memory for what its head says.
+        unsafe { self.chunks.launch(grid * chunks.div_ceil(8), 256, 0, ANY, &args) };
+        let args = [logits_at, vocab_at, chunks_at, header, sampled, max, sum, newest, counted, sets];
+        // SAFETY: as above, of sample_edit.
+        unsafe { self.edit.launch(grid, 256, shared(chunk_count), ANY, &args) };
+        let args = [logits_at, vocab_at, chunks_at, header, sets, max, sum, cuts];
+        // SAFETY: as above, of sample_filter.
+        unsafe { self.filter.launch(grid, 256, shared(4 * chunk_count), ANY, &args) };
+        let args = [
+            logits_at,
+            vocab_at,
+            chunks_at,
+            header,
+            sets,
+            uniforms_at,
+            model_max,
+            model_sum,
+            max,
+            sum,
+            newest,
+            cuts,
+            results_at,
+            sampled,
+            counted,
+        ];
+        // SAFETY: as above, of sample_token.
+        unsafe { self.token.launch(grid, 32, shared(8 * chunk_count), ANY, &args) };
+        let args = [logits_at, vocab_at, chunks_at, rows_at, header, model_max, model_sum, results_at];
+        // SAFETY: as above, of sample_top.
+        unsafe { self.top.launch(grid, 256, shared(4 * chunk_count), ANY, &args) };
+
+        let same = logits.iter().zip(&on_device).all(|(before, after)| before.to_bits() == after.to_bits());
+        assert!(same, "the model's logits are restored");
+        let found = layout.parse(bytemuck::cast_slice(&results));
+        for (found, &continued) in found.iter().zip(&sampled_words) {
+            assert_eq!(continued, found.as_ref().map_or(0, |sampled| sampled.token.0), "the next step's tokens");
+        }
+        found
+    }
+}
+
+#[test]
+fn allowed_tokens_are_sampled_as_by_the_definition() {
+    let Some(kernels) = SampleKernels::compile() else { return };
+    let mut dice = Dice::new(13);
+    for vocab in [7, 70, 1100] {
+        let (mut places, mut sets, mut left_none) = (Places::default(), Vec::new(), 0);
+        // Each step with other sets: their places are used again.
+        for step in 0..3 {
+            let requests = allowed_requests(&mut dice, vocab);
+            let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
+            let before = dice.text(requests.len(), vocab);
+            let found = kernels.sample((&logits, vocab), &requests, (&mut places, &mut sets), &before);
+            let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+            batch.count_unseen(&before);
+            let expected = definition(&logits, vocab, &batch.requests);
+            for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                // No uniform of this seed lies at a boundary between two tokens.
+                let own =
+                    |sampled: &Option<SampledToken>| sampled.as_ref().map(|sampled| (sampled.token, sampled.rank));
+                let what = format!("ask {ask} of step {step}, {vocab} tokens: {:?}", requests[ask]);
+                assert_eq!(own(found), own(expected), "{what}");
+                let top = |sampled: &Option<SampledToken>| {
+                    sampled.as_ref().map(|sampled| sampled.top.iter().map(|&(token, _)| token).collect::<Vec<_>>())
+                };
+                assert_eq!(top(found), top(expected), "{what}");
+                left_none += usize::from(found.is_none());
+            }
+        }
+        assert!(left_none >= 3 * 8, "requests with no token left: {left_none}");
+        assert!(places.count() <= 8, "the places of sets that nobody has are used again");
+    }
 }

@@ -11,6 +11,7 @@ mod full;
 mod skip;
 
 mod ahead;
+mod allowed;
 mod any;
 mod bursts;
 mod jobs;

@@ -22,7 +22,8 @@ pub fn forward(shape: Shape, tokens: &[TokenId], picks: &[Pick]) -> Vec<SampledT
     };
     let mut step = decoder.step(&mut backend).unwrap();
     decoder.forward(&mut backend, &mut kv, &mut step, batch).unwrap();
-    backend.collect(&mut step).unwrap()
+    let sampled = backend.collect(&mut step).unwrap();
+    sampled.into_iter().map(|sampled| sampled.expect("a token is left")).collect()
 }
 
 /// All of `tokens` as the rows of one step, and room for them.

@@ -279,6 +279,63 @@ fn bad_words_are_never_sampled_and_change_nothing_before_they_begin(mode: Mode) 
     assert_eq!(finish(&engine, draw(root, key("item", 0), behind, length(1))).tokens, [TokenId(97)]);
 }
 
+/// Where bad words leave no token, the extend fails and says so; what it had sampled is kept, and others go on.
+fn a_text_that_no_token_may_continue_fails_and_names_what_bans_all(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let [one, other] = [engine.fork(root, 1).unwrap()[0], engine.fork(root, 1).unwrap()[0]];
+    let dead = params().allowed([97, 98].map(TokenId)).bad_word([97, 98].map(TokenId)).bad_word([97, 97].map(TokenId));
+    let dead = SamplingParams { logit_bias: vec![(TokenId(97), 90.0)], ..dead };
+    let free = params().allowed([97, 98].map(TokenId));
+    let extends = vec![draw(one, key("item", 0), dead, length(20)), draw(other, key("item", 1), free, length(20))];
+    let mut extension = engine.start(extends).unwrap();
+    let (mut sampled, mut why, mut finished) = (Vec::new(), None, None);
+    while let Some(event) = extension.next() {
+        match event {
+            Event::Tokens { id, tokens, .. } if id == one => sampled.extend(tokens.into_iter().map(|each| each.token)),
+            Event::Tokens { .. } => {}
+            Event::Finished { id, finish: ended } => finished = Some((id, ended)),
+            Event::Failed { id, error } => why = Some((id, error.to_string())),
+        }
+    }
+    assert_eq!(sampled, [TokenId(97)], "likely enough to be the first");
+    let message = "allowed_token_ids: expected a token that may be sampled as number 2, found 2 allowed, of which \
+                   bad_words bans 2";
+    assert_eq!(why, Some((one, message.to_owned())));
+    let (id, ended) = finished.expect("the other one goes on");
+    assert_eq!((id, ended.tokens.len()), (other, 20));
+    // What is left of the failed one goes on where more is allowed.
+    let on = finish(&engine, draw(one, key("item", 2), SamplingParams::greedy(), length(2)));
+    assert_eq!(on.tokens.len(), 2);
+}
+
+fn parameters_that_leave_no_token_are_refused(mode: Mode) {
+    let engine = mode.engine(roomy());
+    let root = engine.root(prompt(3, 18)).unwrap();
+    let refused = |params: SamplingParams, stop: Stop| {
+        engine.start(vec![draw(root, key("item", 0), params, stop)]).err().map(|error| error.to_string())
+    };
+    let only = |ids: &[u32]| params().allowed(ids.iter().copied().map(TokenId));
+    let allowed = "allowed_token_ids: expected a token that may be sampled, found ";
+    let words = only(&[97, 98]).bad_word([TokenId(97)]).bad_word([TokenId(98)]).bad_word([TokenId(99)]);
+    assert_eq!(refused(words, length(2)), Some(format!("{allowed}2 allowed, of which bad_words bans 2")));
+    let biased = SamplingParams { logit_bias: vec![(TokenId(98), f32::NEG_INFINITY)], ..only(&[97, 98]) };
+    let both = refused(biased.clone().bad_word([TokenId(97)]), length(2));
+    assert_eq!(both, Some(format!("{allowed}2 allowed, of which bad_words bans 1, logit_bias bans 1")));
+    assert_eq!(refused(biased, length(2)), None);
+    let end = |min_tokens| Stop { min_tokens, ..Stop::max_tokens(4) };
+    let needed = refused(only(&[EOS.0]), end(1));
+    assert_eq!(needed, Some(format!("{allowed}1 allowed, of which min_tokens bans 1")));
+    assert_eq!(
+        refused(only(&[EOS.0]), Stop { ignore_eos: true, ..end(1) }),
+        None,
+        "the end of text is one like others"
+    );
+    assert_eq!(refused(only(&[EOS.0]), end(0)), None);
+    let longer = only(&[97]).bad_word([97, 97].map(TokenId));
+    assert_eq!(refused(longer, length(1)), None, "it begins with an allowed token");
+}
+
 fn the_likeliest_are_reported(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(3, 18)).unwrap();
@@ -317,5 +374,7 @@ in_modes! {
     ranks_are_places_among_the_likeliest,
     only_allowed_tokens_are_sampled,
     bad_words_are_never_sampled_and_change_nothing_before_they_begin,
+    a_text_that_no_token_may_continue_fails_and_names_what_bans_all,
+    parameters_that_leave_no_token_are_refused,
     the_likeliest_are_reported,
 }

@@ -80,7 +80,8 @@ impl RenderedTask {
         let vocab = folder.config.vocab;
         let in_file = |error| in_task_file(&task.path, error);
         let (params, stop) = how_to_sample(&task.sampling, &tokenizer).map_err(in_file)?;
-        params.check(vocab).and_then(|()| stop.check(vocab)).map_err(in_file)?;
+        let eos = &folder.config.eos;
+        params.check(vocab).and_then(|()| stop.check_beside(&params, vocab, eos)).map_err(in_file)?;
         let items = task.items(limit)?;
         if items.is_empty() {
             return Err(Error::field(task.items_path(), "items", "at least one item", "none"));

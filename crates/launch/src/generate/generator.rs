@@ -10,7 +10,9 @@ use crossbeam_channel::{Receiver, never};
 use super::{PromptRequest, SampleId};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_engine::{EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions, wait};
+use offshoot_engine::{
+    EngineFacts, EngineHandle, Event, EventReceiver, Extend, First, ForkKind, Hear, Priority, RootOptions, wait,
+};
 use offshoot_kv::CacheSalt;
 
 /// Limits on samples waiting in the engine beyond those that run, and on the tokens of their prompts.
@@ -191,9 +193,9 @@ impl Generator {
     }
 
     fn check(&self, request: &PromptRequest<'_>) -> Result<()> {
-        let vocab = self.engine.facts().vocab;
-        request.params.check(vocab)?;
-        request.stop.check(vocab)?;
+        let EngineFacts { vocab, eos, .. } = self.engine.facts();
+        request.params.check(*vocab)?;
+        request.stop.check_beside(request.params, *vocab, eos)?;
         match request.results() {
             0 => Err(Error::value("n, samples of a prompt", "a number from 1 up", "0")),
             _ => Ok(()),

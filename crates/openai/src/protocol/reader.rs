@@ -84,7 +84,7 @@ impl RequestReader<'_> {
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
         let stop = Stop { show_special: !skips_special, ..stop };
         let choices = self.choices(&mut fields)?;
-        let most_kept = self.most_kept(&mut fields, most_tokens)?;
+        let most_kept = self.most_kept(&mut fields, most_tokens.or(usual_tokens(endpoint)).unwrap_or(1))?;
         if most_kept.is_some() && (parent.is_some() || !choices.is_empty()) {
             let beside = if parent.is_some() { "beside `parent`" } else { "beside `choices`" };
             return Err(Refusal::out_of_place("truncate_prompt_tokens", beside));
@@ -124,9 +124,17 @@ impl RequestReader<'_> {
         };
         official::take(&mut fields)?;
         fields.finish()?;
-        request.params.check(self.config.vocab).map_err(|error| Refusal::of(&error))?;
+        self.check_sampling(&request).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
+    }
+
+    /// Checks how tokens are sampled, and when samples end.
+    fn check_sampling(&self, request: &ProtocolRequest<TextPrompt>) -> offshoot_core::error::Result<()> {
+        let ModelConfig { vocab, eos, .. } = self.config;
+        request.params.check(*vocab)?;
+        // All prompts of a request have the same.
+        request.prompts.first().map_or(Ok(()), |prompt| prompt.stop.check_beside(&request.params, *vocab, eos))
     }
 
     /// Refuses fields that do not go together, and more branches than allowed.
@@ -276,10 +284,10 @@ impl RequestReader<'_> {
 
     /// `truncate_prompt_tokens`: the number of the prompt's last tokens that are kept; -1: as many as the context holds
     /// beside those that are sampled.
-    fn most_kept(&self, fields: &mut BodyFields, sampled: Option<usize>) -> Result<Option<MostKept>, Refusal> {
+    fn most_kept(&self, fields: &mut BodyFields, sampled: usize) -> Result<Option<MostKept>, Refusal> {
         match fields.whole("truncate_prompt_tokens")? {
             None => Ok(None),
-            Some(-1) => Ok(Some(MostKept::Beside(sampled.unwrap_or(1)))),
+            Some(-1) => Ok(Some(MostKept::Beside(sampled))),
             Some(given) => match usize::try_from(given).ok().filter(|&most| most > 0) {
                 // More than the context holds need not be encoded to be refused.
                 Some(most) => Ok(Some(MostKept::Tokens(most.min(self.config.context + 1)))),
@@ -397,6 +405,11 @@ fn written(text: String, content: PromptContent) -> WrittenPrompt {
     WrittenPrompt { text, content, start: TextStart::default(), continued: None }
 }
 
+/// The limit of tokens of a request that sets none, if there is one.
+fn usual_tokens(endpoint: Endpoint) -> Option<usize> {
+    (endpoint == Endpoint::Completions).then_some(COMPLETION_TOKENS)
+}
+
 /// The prompts, each with the request's stop conditions and continuations.
 fn text_prompts(
     endpoint: Endpoint,
@@ -405,12 +418,9 @@ fn text_prompts(
     stop: Stop,
     choices: Arc<[ChoiceContent]>,
 ) -> Vec<TextPrompt> {
-    let default = match endpoint {
-        Endpoint::Completions => COMPLETION_TOKENS,
-        Endpoint::Chat => usize::MAX,
-    };
-    let stop = Stop { max_tokens: most_tokens.unwrap_or(default).max(1), ..stop };
-    let is_unlimited = most_tokens.is_none() && endpoint == Endpoint::Chat;
+    let most_tokens = most_tokens.or(usual_tokens(endpoint));
+    let stop = Stop { max_tokens: most_tokens.unwrap_or(usize::MAX).max(1), ..stop };
+    let is_unlimited = most_tokens.is_none();
     let prompt = |WrittenPrompt { text, content, start, continued: repeated }| {
         let (stop, choices) = (stop.clone(), choices.clone());
         TextPrompt { text, content, stop, is_unlimited, start, repeated, most_kept: None, choices }

@@ -100,6 +100,12 @@ inline float __double2float_ru(double x) {
     return near < x ? __builtin_nextafterf(near, __builtin_inff()) : near;
 }
 
+// The largest float that is not above.
+inline float __double2float_rd(double x) {
+    const float near = static_cast<float>(x);
+    return near > x ? __builtin_nextafterf(near, -__builtin_inff()) : near;
+}
+
 inline bool __any_sync(unsigned, bool value) {
     return emulated::any_of_lanes(value) != 0;
 }

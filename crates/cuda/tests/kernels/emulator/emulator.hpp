@@ -26,7 +26,10 @@ struct alignas(16) float4 {
 
 // The functions of <math.h> that kernels call.
 extern "C" {
+double ceil(double) noexcept;
 double exp(double) noexcept;
+double fmax(double, double) noexcept;
+double fmin(double, double) noexcept;
 double log(double) noexcept;
 float expf(float) noexcept;
 float exp2f(float) noexcept;

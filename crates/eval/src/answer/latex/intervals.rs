@@ -36,6 +36,9 @@ pub(crate) fn region(list: &List) -> Option<Region> {
     let is_plain = |element: &Element| matches!(element.value, Value::Expression(_));
     let is_number_set = |element: &Element| number_set(&element.value).is_some();
     list.elements.iter().any(|element| !is_plain(element) || is_number_set(element)).then_some(())?;
+    if list.has_and && list.has_or {
+        return None;
+    }
     let mut regions = list.elements.iter().map(of_element).collect::<Option<Vec<_>>>()?.into_iter();
     let mut whole = regions.next()?;
     for region in regions {
@@ -44,7 +47,8 @@ pub(crate) fn region(list: &List) -> Option<Region> {
             (one, other) => one.or(other),
         };
         let both = intersection(&whole.pieces, &region.pieces)?;
-        let is_union = list.has_or || both.is_empty();
+        // A comma may mean either: what cannot hold at once is meant one by one.
+        let is_union = list.has_or || both.is_empty() && !list.has_and;
         let pieces = if is_union { union([whole.pieces, region.pieces].concat())? } else { both };
         whole = Region { variable, pieces };
     }

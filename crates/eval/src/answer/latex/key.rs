@@ -38,7 +38,7 @@ impl Value {
             Value::Words(words) => words.clone(),
             Value::Expression(sum) => sum.latex(),
             Value::Set(elements) => {
-                let list = List { elements: elements.clone(), has_or: false };
+                let list = List { elements: elements.clone(), has_and: false, has_or: false };
                 match elements.len() {
                     1 => format!("\\{{{}\\}}", list.key()),
                     _ => list.key(),

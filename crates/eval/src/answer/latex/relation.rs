@@ -138,16 +138,21 @@ impl Relation {
 }
 
 /// The parts of `a v + b`, where `v` is a symbol, a function value or an absolute value, and `a` a number other than 0.
+/// A power or a product is none of these, but for `f x`, as which `f(x)` is read.
 pub(crate) fn linear(sum: &Sum) -> Option<(Sum, Rational, Sum)> {
     let is_constant = |atom: &Atom| match atom {
         Atom::Prime(_) => true,
         Atom::Named(name) => ["\\pi", "e", "\\infty"].contains(&&name[..]),
         Atom::Call(..) | Atom::Group(_) => false,
     };
+    let is_function = |atom: &Atom| matches!(atom, Atom::Named(name) if ["f", "g", "h"].contains(&&name[..]));
     let mut rest = sum.clone();
     let mut found = None;
     for (product, coefficient) in &sum.terms {
         if !product.keys().all(is_constant) {
+            let is_value = product.len() == 2 && product.keys().any(is_function);
+            let is_plain = product.values().all(|power| *power == Rational::whole(1));
+            (is_plain && (product.len() == 1 || is_value)).then_some(())?;
             rest.terms.remove(product);
             let variable = Sum { terms: [(product.clone(), Rational::whole(1))].into() };
             (found.replace((variable, *coefficient)).is_none()).then_some(())?;

@@ -2,6 +2,11 @@
 //! equivalence: `5` is the same as `5\text{ cm}` and as `5\text{ m}`, which are not the same. What cannot be decided is
 //! not the same.
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use crate::answer::latex::intervals::{number_set, region};
 use crate::answer::latex::numeric;
 use crate::answer::latex::quantity::Unit;
@@ -17,12 +22,22 @@ const MOST_ELEMENTS: usize = 24;
 
 /// Whether two answers say the same.
 pub fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (&with_derivatives(one), &with_derivatives(other));
     let comma = |text: &str, other: &str| with_point(text).is_some_and(|text| is_same(&text, other));
     match (is_decimal(one), is_decimal(other)) {
         (true, false) => comma(other, one) || is_same(one, other),
         (false, true) => comma(one, other) || is_same(one, other),
         _ => is_same(one, other),
     }
+}
+
+/// A text with `\frac{dy}{dx}` and `\frac{d}{dx}` as symbols of their own: no quotient whose `d` can be cancelled.
+fn with_derivatives(text: &str) -> Cow<'_, str> {
+    static DERIVATIVE: LazyLock<Regex> = LazyLock::new(|| {
+        let pattern = r"\\[dt]?frac\s*\{\s*d\s*([a-zA-Z]?)\s*\}\s*\{\s*d\s*([a-zA-Z])\s*\}";
+        Regex::new(pattern).expect("the pattern is one")
+    });
+    DERIVATIVE.replace_all(text, "D_{$1$2}")
 }
 
 fn is_decimal(text: &str) -> bool {
@@ -39,7 +54,9 @@ fn with_point(text: &str) -> Option<String> {
     let (whole, fraction) = text.split_once(',')?;
     let digits = whole.trim_start_matches(['-', '+']);
     let is_thousands = fraction.len() == 3 && digits.len() <= 3 && !digits.starts_with('0');
-    (is_digits(digits) && is_digits(fraction) && !is_thousands).then(|| format!("{whole}.{fraction}"))
+    // `1,5` is rather a list.
+    let is_list = fraction.len() == 1;
+    (is_digits(digits) && is_digits(fraction) && !is_thousands && !is_list).then(|| format!("{whole}.{fraction}"))
 }
 
 fn is_same(one: &str, other: &str) -> bool {
@@ -85,7 +102,25 @@ fn same_lists(one: &List, other: &List) -> bool {
         (None, Some(other)) => same_elements(&one_flat, &other),
         _ => false,
     };
-    same_elements(&one_flat, &other_flat) || by_coordinates() || regions()
+    let by_elements = || same_elements(&one_flat, &other_flat) || by_coordinates();
+    (!differ_in_or(one, other) && by_elements()) || regions()
+}
+
+/// Whether one of two lists has an `or` between what another word, or a comma, would make something else: conditions,
+/// and values of several names. Solutions of one name are the same with `and`, `or` and a comma.
+fn differ_in_or(one: &List, other: &List) -> bool {
+    if one.has_or == other.has_or || one.elements.len() < 2 {
+        return false;
+    }
+    let is_condition = |element: &Element| match &element.value {
+        Value::Relation(Relation::Compared { sign, .. }) => *sign != Sign::Equal,
+        Value::Relation(Relation::Chain { .. }) => true,
+        Value::Words(_) => one.has_and || other.has_and,
+        _ => false,
+    };
+    let mut names: Vec<&str> = one.elements.iter().filter_map(|element| Some(element.name.as_ref()?.text())).collect();
+    names.dedup();
+    names.len() > 1 || one.elements.iter().any(is_condition)
 }
 
 /// `(x,y)=(1,2)` as `x=1, y=2`.

@@ -48,6 +48,9 @@ pub(crate) fn without_end(tokens: &mut Vec<Token>) {
 /// Groups of text in one another that are read.
 const MOST_TEXTS: usize = 8;
 
+/// Groups in groups: in a text of thousands that open, each search ends here.
+const MOST_GROUPS: usize = 100;
+
 struct Lexer {
     found: Vec<Token>,
     /// Number of open round, square and set brackets.
@@ -216,14 +219,18 @@ impl Lexer {
         if name == "\\" && !self.has_rows && rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
             return self.command(rest);
         }
-        if let ("mathbb", Some((set, rest))) = (name, group(rest).or_else(|| letter(rest)))
+        if name == "mathbb"
+            && let Some((set, rest)) = group(rest).or_else(|| letter(rest))
             && has(NUMBER_SETS, set.trim())
         {
             self.push(Token::Command(format!("mathbb{{{}}}", set.trim())));
             return rest;
         }
         // Text in text in text is no answer.
-        if let (true, Some((inside, rest))) = (is_text && self.texts < MOST_TEXTS, group(rest)) {
+        if is_text
+            && self.texts < MOST_TEXTS
+            && let Some((inside, rest)) = group(rest)
+        {
             let is_behind_number = matches!(self.found.last(), Some(Token::Number(_)));
             let is_unit = name == "mathrm" && is_behind_number && has(SHORT_UNITS, inside);
             let is_letter = has(ALPHABETS, name) && inside.trim().chars().count() == 1 && !is_unit;
@@ -234,10 +241,14 @@ impl Lexer {
             self.in_text = outer;
             return rest;
         }
-        if let ("color" | "textcolor", Some((_, behind))) = (name, group(rest)) {
+        if ["color", "textcolor"].contains(&name)
+            && let Some((_, behind)) = group(rest)
+        {
             return behind;
         }
-        if let ("begin" | "end", Some((kind, behind))) = (name, group(rest)) {
+        if ["begin", "end"].contains(&name)
+            && let Some((kind, behind)) = group(rest)
+        {
             let is_matrix = has(MATRICES, kind);
             self.push(Token::Command(if is_matrix { name.to_string() } else { format!("{name}{{{kind}}}") }));
             let columns = (name == "begin" && kind == "array").then(|| group(behind)).flatten();
@@ -309,6 +320,7 @@ pub(crate) fn group(text: &str) -> Option<(&str, &str)> {
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' => is_escaped = true,
+            b'{' if depth == MOST_GROUPS => return None,
             b'{' => depth += 1,
             b'}' if depth == 0 => return Some((&inside[..at], &inside[at + 1..])),
             b'}' => depth -= 1,

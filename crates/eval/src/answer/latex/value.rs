@@ -15,6 +15,8 @@ use crate::answer::latex::units::{self, AnswerScope, without_money, without_unit
 #[derive(Clone, Debug)]
 pub(crate) struct List {
     pub elements: Vec<Element>,
+    /// Whether an `and` separates elements.
+    pub has_and: bool,
     /// Whether an `or` separates elements.
     pub has_or: bool,
 }
@@ -66,23 +68,28 @@ pub(crate) fn list(tokens: &[Token]) -> Option<List> {
         let length = lists[0].elements.len();
         let is_tuple = length > 1;
         lists.iter().all(|list| list.elements.len() == length).then_some(())?;
+        let has_and = lists.iter().any(|list| list.has_and);
         let has_or = lists.iter().any(|list| list.has_or);
         let tuple = |list: List| Element::plain(Value::Tuple { open: '(', elements: list.elements, close: ')' });
         let elements = match is_tuple {
             true => lists.into_iter().map(tuple).collect(),
             false => lists.into_iter().flat_map(|list| list.elements).collect(),
         };
-        return Some(List { elements, has_or });
+        return Some(List { elements, has_and, has_or });
     }
     comma_list(groups.first()?)
 }
 
+fn is_word(token: &Token, expected: &str) -> bool {
+    matches!(token, Token::Word(word) | Token::Text(word) if word == expected)
+}
+
 fn is_conjunction(token: &Token) -> bool {
-    matches!(token, Token::Word(word) | Token::Text(word) if word == "and" || word == "or")
+    is_word(token, "and") || is_word(token, "or")
 }
 
 fn comma_list(tokens: &[Token]) -> Option<List> {
-    let has_or = tokens.iter().any(|token| matches!(token, Token::Word(word) | Token::Text(word) if word == "or"));
+    let [has_and, has_or] = ["and", "or"].map(|word| tokens.iter().any(|token| is_word(token, word)));
     let mut listed = parts(tokens, &|token| *token == Token::Sign(',') || is_conjunction(token));
     listed.retain(|part| !part.is_empty());
     units::have_same_unit(&listed).then_some(())?;
@@ -93,7 +100,7 @@ fn comma_list(tokens: &[Token]) -> Option<List> {
             elements.push(element(&part, place)?);
         }
     }
-    (!elements.is_empty()).then_some(List { elements, has_or })
+    (!elements.is_empty()).then_some(List { elements, has_and, has_or })
 }
 
 /// The two elements with plus and minus for the `\pm` outside all sets; the element itself if it has none; `None` if it

@@ -107,6 +107,7 @@ fn what_does_not_go_together_is_refused_by_name() {
         (json!({"allowed_token_ids": [-1]}), "allowed_token_ids"),
         (json!({"allowed_token_ids": []}), "allowed_token_ids"),
         (json!({"allowed_token_ids": [9, 5000]}), "allowed_token_ids"),
+        (json!({"allowed_token_ids": [1], "min_tokens": 1, "stop_token_ids": [1]}), "allowed_token_ids"),
         (json!({"logit_bias": {"5000": 1}}), "logit_bias"),
         (json!({"reasoning": "split"}), "reasoning"),
         (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
@@ -298,6 +299,8 @@ fn the_ends_of_prompts_are_kept() {
     assert_eq!(kept(json!({"prompt": [5, 6, 7], "truncate_prompt_tokens": 2})).tokens, [TokenId(6), TokenId(7)]);
     let long = kept(json!({"prompt": "a b ".repeat(20_000), "truncate_prompt_tokens": -1, "max_tokens": 96}));
     assert_eq!((long.tokens.len(), long.stop.max_tokens, long.tokens[0]), (4000, 96, TokenId(0)));
+    let usual = kept(json!({"prompt": "a b ".repeat(20_000), "truncate_prompt_tokens": -1}));
+    assert_eq!((usual.tokens.len(), usual.stop.max_tokens), (4080, 16), "room for the usual number of tokens");
     let chat = json!({"messages": messages(text), "truncate_prompt_tokens": 3, "add_special_tokens": true});
     let chat = request(Endpoint::Chat, chat).prompts.remove(0);
     assert_eq!((chat.tokens.len(), chat.tokens[0]), (3, TokenId(0)));

@@ -122,6 +122,13 @@ fn inequalities_are_the_intervals_of_their_solutions() {
     all_same(&["1<2x+1<7", "(0,3)", "0<x<3", r"x>0\text{ and }x<3"]);
     all_same(&[r"x<1\text{ or }x>3", r"(-\infty,1)\cup(3,\infty)", "x>3, x<1", "|x-2|>1", "|4-2x|>2"]);
     none_same(&[r"x<1\text{ or }x>3", "(1,3)", r"(-\infty,1]\cup(3,\infty)", r"x<1\text{ and }x>3, x=1"]);
+    // Neither a power nor a product is the variable of an interval.
+    none_same(&[r"(4,\infty)", "x^2>4", "xy>4", r"\frac1x>4"]);
+    none_same(&[r"x<0\text{ or }x>5", r"x<0\text{ and }x>5", "(0,5)"]);
+    none_same(&[r"x<1\text{ and }x>0", r"x<1\text{ or }x>0"]);
+    none_same(&[r"x=1\text{ or }y=2", "x=1,y=2"]);
+    none_same(&[r"\text{red and blue}", r"\text{red or blue}"]);
+    all_same(&[r"x=1\text{ or }x=2", "x=1, x=2", r"x=2\text{ and }x=1"]);
     all_same(&["|x|<3", "(-3,3)", "-3<x<3"]);
     all_same(&[r"2\le|z|\le\frac52", r"z\in[-\frac52,-2]\cup[2,\frac52]"]);
     all_same(&[r"x\ne3", "x != 3", r"(-\infty,3)\cup(3,\infty)", r"\mathbb{R}\setminus\{3\}"]);
@@ -141,6 +148,9 @@ fn numbers_as_people_write_them() {
     all_same(&["12345", r"12\,345", "12 345", "12~345", "12\u{202f}345", "12,345", "12,345.0"]);
     all_same(&["1,22", "1.22"]);
     all_same(&["1,22", "22, 1"]);
+    none_same(&["1,5", "1.5"]);
+    none_same(&[r"\frac{dy}{dx}", r"\frac{y}{x}", r"\frac{dx}{dy}", r"\frac{d}{dx}", r"\frac1x"]);
+    none_same(&[r"\frac{dy}{dx}=2x", r"\frac{y}{x}=2x"]);
     all_same(&["0,111", "0.111"]);
     all_same(&["2000,75", "2000.75", "2 000.75"]);
     none_same(&["1, 200", "1200"]);
@@ -230,6 +240,8 @@ fn hostile_answers_take_bounded_time() {
             .collect();
     texts.push(nested(r"\text{", "a", "}", 20_000));
     texts.push(nested(r"\mathbf{", "x", "}", 20_000));
+    texts.push(r"\color{".repeat(20_000) + "1");
+    texts.push(r"\begin{".repeat(20_000) + "1");
     for depth in [5, 9, 30] {
         texts.push(nested(r"(\sin", "x", "+1)^9", depth));
         texts.push(nested(r"\tan(", "x", ")", depth));

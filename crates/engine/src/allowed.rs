@@ -1,0 +1,108 @@
+//! The tokens that an extend may sample: those allowed, without those that `bad_words`, `min_tokens` and `logit_bias`
+//! ban. Extends that allow the same tokens share one set, so that a device holds it once. Who bans what at a position
+//! is left to `sampler`.
+
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::{Arc, Weak};
+
+use offshoot_backend::AllowedTokens;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
+
+/// The sets of allowed tokens that extends have, each once.
+#[derive(Default)]
+pub(super) struct AllowedSets {
+    /// Each with its hash.
+    sets: Vec<(u64, Weak<AllowedTokens>)>,
+}
+
+impl AllowedSets {
+    /// The set of these tokens of `vocab`: the one that another extend has, if one has the same.
+    pub fn share(&mut self, tokens: Vec<TokenId>, vocab: usize) -> Arc<AllowedTokens> {
+        let set = AllowedTokens::new(tokens, vocab);
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&set);
+        self.sets.retain(|(_, held)| held.strong_count() > 0);
+        let same_hash = self.sets.iter().filter(|(other, _)| *other == hash);
+        if let Some(held) = same_hash.filter_map(|(_, held)| held.upgrade()).find(|held| **held == set) {
+            return held;
+        }
+        let set = Arc::new(set);
+        self.sets.push((hash, Arc::downgrade(&set)));
+        set
+    }
+}
+
+/// What decides which tokens may be sampled next.
+pub(super) struct Candidates<'a> {
+    pub vocab: usize,
+    /// `None`: all.
+    pub allowed: Option<&'a AllowedTokens>,
+    /// The tokens that each parameter bans.
+    pub bans: [(&'static str, Vec<TokenId>); 3],
+}
+
+impl Candidates<'_> {
+    /// An error if no token is left, which says what `left` was expected.
+    pub fn check(&self, left: &str) -> Result<()> {
+        let of_bans = self.bans.iter().map(|(name, tokens)| {
+            let banned = tokens.iter().filter(|token| self.allowed.is_none_or(|allowed| allowed.contains(**token)));
+            (*name, banned.copied().collect::<BTreeSet<TokenId>>())
+        });
+        let of_bans: Vec<(&str, BTreeSet<TokenId>)> = of_bans.filter(|(_, banned)| !banned.is_empty()).collect();
+        let banned: BTreeSet<TokenId> = of_bans.iter().flat_map(|(_, banned)| banned).copied().collect();
+        let all = self.allowed.map_or(self.vocab, AllowedTokens::count);
+        if banned.len() < all {
+            return Ok(());
+        }
+        let bans = of_bans.iter().map(|(name, banned)| format!("{name} bans {}", banned.len()));
+        let found = match bans.collect::<Vec<_>>().join(", ") {
+            bans if self.allowed.is_some() => format!("{all} allowed, of which {bans}"),
+            bans => format!("{all} of the model, of which {bans}"),
+        };
+        let first = of_bans.first().map_or("allowed_token_ids", |(name, _)| *name);
+        let what = if self.allowed.is_some() { "allowed_token_ids" } else { first };
+        Err(Error::value(what, left, found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(ids: &[u32]) -> Vec<TokenId> {
+        ids.iter().copied().map(TokenId).collect()
+    }
+
+    #[test]
+    fn equal_lists_share_one_set_while_somebody_has_it() {
+        let mut sets = AllowedSets::default();
+        let one = sets.share(tokens(&[3, 7, 40]), 50);
+        let same = sets.share(tokens(&[40, 3, 7, 3]), 50);
+        let other = sets.share(tokens(&[3, 7]), 50);
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+        assert_eq!(sets.sets.len(), 2);
+        drop((one, same));
+        sets.share(tokens(&[1]), 50);
+        assert_eq!(sets.sets.len(), 2, "what nobody has is forgotten");
+    }
+
+    #[test]
+    fn nothing_left_names_who_bans() {
+        let set = AllowedTokens::new(tokens(&[3, 7, 40]), 50);
+        let bans = |words: &[u32], ends: &[u32], bias: &[u32]| {
+            [("bad_words", tokens(words)), ("min_tokens", tokens(ends)), ("logit_bias", tokens(bias))]
+        };
+        let of = |allowed, bans| Candidates { vocab: 50, allowed, bans }.check("a token").map_err(|e| e.to_string());
+        assert_eq!(of(Some(&set), bans(&[3, 7, 8, 9], &[8], &[3])), Ok(()));
+        let all_banned = of(Some(&set), bans(&[3, 7, 8], &[40, 9], &[9]));
+        let message =
+            "allowed_token_ids: expected a token, found 3 allowed, of which bad_words bans 2, min_tokens bans 1";
+        assert_eq!(all_banned, Err(message.to_owned()));
+        let every: Vec<u32> = (0..50).collect();
+        assert_eq!(of(None, bans(&every[1..], &[], &[7])), Ok(()));
+        let message =
+            "bad_words: expected a token, found 50 of the model, of which bad_words bans 49, logit_bias bans 1";
+        assert_eq!(of(None, bans(&every[1..], &[], &[0])), Err(message.to_owned()));
+    }
+}
