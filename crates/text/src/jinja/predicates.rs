@@ -1,9 +1,9 @@
 //! jinja2's tests: what stands behind `is`.
 
 use super::call::Arguments;
+use super::characters;
 use super::fault::{Result, fail};
 use super::filters::Filter;
-use super::methods;
 use super::operators::{Comparison, Operator};
 use super::run::Run;
 use super::value::Value;
@@ -31,8 +31,8 @@ const PREDICATES: [(&str, Body); 39] = [
     ("true", |_, value, arguments| plain(arguments, matches!(value, Value::Bool(true)))),
     ("integer", |_, value, arguments| plain(arguments, matches!(value, Value::Int(_)))),
     ("float", |_, value, arguments| plain(arguments, matches!(value, Value::Float(_)))),
-    ("lower", |_, value, arguments| plain(arguments, methods::is_lower(&value.to_text()?))),
-    ("upper", |_, value, arguments| plain(arguments, methods::is_upper(&value.to_text()?))),
+    ("lower", |_, value, arguments| plain(arguments, characters::is_lower(&value.to_text()?))),
+    ("upper", |_, value, arguments| plain(arguments, characters::is_upper(&value.to_text()?))),
     ("string", |_, value, arguments| plain(arguments, value.as_text().is_some())),
     ("mapping", |_, value, arguments| plain(arguments, matches!(value, Value::Dict(_) | Value::Cycler(_)))),
     ("number", |_, value, arguments| plain(arguments, value.as_number().is_some())),

@@ -6,6 +6,7 @@ mod texts;
 mod wrapping;
 
 use super::call::Arguments;
+use super::characters;
 use super::fault::{Result, fail};
 use super::methods;
 use super::operators::{self, escaped};
@@ -38,7 +39,7 @@ const FILTERS: [(&str, Kind); 54] = [
     ("abs", P(numbers::abs)),
     ("attr", P(attr)),
     ("batch", L(sequences::batch, &["linecount", "fill_with"], 1)),
-    ("capitalize", P(|_, value, given| texts::simple(value, given, methods::capitalized))),
+    ("capitalize", P(|_, value, given| texts::simple(value, given, characters::capitalized))),
     ("center", P(texts::center)),
     ("count", P(sequences::length)),
     ("d", P(default)),

@@ -22,7 +22,7 @@ impl Getter {
         let parts = match attribute {
             None | Some(Value::None) => Vec::new(),
             Some(Value::Text(path)) => {
-                let part = |part: &str| match crate::jinja::methods::is_digits(part) {
+                let part = |part: &str| match crate::jinja::characters::is_digits(part) {
                     true => part.parse().map_or_else(|_| Value::text(part), Value::Int),
                     false => Value::text(part),
                 };

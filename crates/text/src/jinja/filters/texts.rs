@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::{Arguments, Run, int_or, is_given, soft_text};
+use crate::jinja::characters;
 use crate::jinja::fault::{Result, fail, undefined};
 use crate::jinja::methods::{self, lines, trimmed};
 use crate::jinja::operators::{escaped, product};
@@ -196,7 +197,7 @@ pub fn striptags(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Val
     given.none("`striptags`")?;
     let text = soft_text(value)?;
     let text = TAG.replace_all(&text, "");
-    let text = text.split(methods::is_space).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let text = text.split(characters::is_space).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     let mut unknown = None;
     let text = ENTITY.replace_all(&text, |entity: &regex::Captures<'_>| match &entity[0] {
         "&amp;" => "&",
