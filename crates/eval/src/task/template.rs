@@ -88,7 +88,12 @@ impl Fault {
 
     fn of(fault: &jinja::Fault) -> Fault {
         let is = |kind| fault.kind == kind;
-        Fault { is_undefined: is(FaultKind::Undefined), is_null: is(FaultKind::PrintsNull), text: fault.to_string() }
+        let what = if is(FaultKind::Undefined) { "undefined value: " } else { "" };
+        Fault {
+            is_undefined: is(FaultKind::Undefined),
+            is_null: is(FaultKind::PrintsNull),
+            text: format!("{what}{fault}"),
+        }
     }
 }
 

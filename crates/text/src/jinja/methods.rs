@@ -17,12 +17,12 @@ use super::value::{Dict, Text, Value, View};
 /// A method, by its place in the table of its values' type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    OfText(usize),
-    OfSequence(usize),
-    OfDict(usize),
-    OfNumber(usize),
-    OfLoop(usize),
-    OfCycler(usize),
+    Text(usize),
+    Sequence(usize),
+    Dict(usize),
+    Number(usize),
+    Loop(usize),
+    Cycler(usize),
 }
 
 type OfText = fn(&mut Run<'_>, &str, Arguments) -> Result<Value>;
@@ -199,19 +199,19 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
     }
     let method = |method: Method| Some(Ok(Value::Method(Rc::new((value.clone(), method)))));
     match value {
-        Value::Text(_) => place(&OF_TEXT, name).map(Method::OfText).and_then(method),
+        Value::Text(_) => place(&OF_TEXT, name).map(Method::Text).and_then(method),
         Value::List(_) if CHANGES_LIST.contains(&name) => unsafe_one(),
         Value::Dict(_) if CHANGES_DICT.contains(&name) => unsafe_one(),
         Value::Tuple(tuple) if tuple.is_group && name == "grouper" => Some(Ok(tuple.items[0].clone())),
         Value::Tuple(tuple) if tuple.is_group && name == "list" => Some(Ok(tuple.items[1].clone())),
-        Value::List(_) => place(&OF_SEQUENCE, name).map(Method::OfSequence).and_then(method),
+        Value::List(_) => place(&OF_SEQUENCE, name).map(Method::Sequence).and_then(method),
         Value::Tuple(_) | Value::Range(_) if name != "copy" => match (value, name) {
             (Value::Range(range), "start") => Some(Ok(Value::Int(range.start))),
             (Value::Range(range), "stop") => Some(Ok(Value::Int(range.stop))),
             (Value::Range(range), "step") => Some(Ok(Value::Int(range.step))),
-            _ => place(&OF_SEQUENCE, name).map(Method::OfSequence).and_then(method),
+            _ => place(&OF_SEQUENCE, name).map(Method::Sequence).and_then(method),
         },
-        Value::Dict(_) => place(&OF_DICT, name).map(Method::OfDict).and_then(method),
+        Value::Dict(_) => place(&OF_DICT, name).map(Method::Dict).and_then(method),
         Value::Int(_) | Value::Bool(_) | Value::Float(_) => match (name, value.as_int()) {
             ("real", Some(int)) | ("numerator", Some(int)) => Some(Ok(Value::Int(int))),
             ("imag", Some(_)) => Some(Ok(Value::Int(0))),
@@ -220,7 +220,7 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
             ("imag", None) => Some(Ok(Value::Float(0.0))),
             ("bit_length", None) => None,
             // Python's integers have it from 3.12 on.
-            _ => place(&OF_NUMBER, name).map(Method::OfNumber).and_then(method),
+            _ => place(&OF_NUMBER, name).map(Method::Number).and_then(method),
         },
         Value::Namespace(namespace) => namespace.attributes.borrow().get_text(name).cloned().map(Ok),
         Value::Loop(state) => {
@@ -242,7 +242,7 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
                 "depth0" => Value::Int(state.depth0 as i128),
                 "previtem" => item(index0 - 1, "there is no item before the first"),
                 "nextitem" => item(index0 + 1, "there is no item after the last"),
-                _ => return place(&OF_LOOP, name).map(Method::OfLoop).and_then(method),
+                _ => return place(&OF_LOOP, name).map(Method::Loop).and_then(method),
             }))
         }
         Value::Macro(of) => Some(Ok(match name {
@@ -260,7 +260,7 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
             "current" => Some(Ok(cycler.items[cycler.place.get()].clone())),
             "items" => Some(Value::tuple(cycler.items.clone())),
             "pos" => Some(Ok(Value::Int(cycler.place.get() as i128))),
-            _ => place(&OF_CYCLER, name).map(Method::OfCycler).and_then(method),
+            _ => place(&OF_CYCLER, name).map(Method::Cycler).and_then(method),
         },
         Value::Joiner(joiner) => match name {
             "sep" => Some(Ok(joiner.separator.clone())),
@@ -274,14 +274,14 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
 /// Calls a method that `own` has found of the value.
 pub fn call(run: &mut Run<'_>, of: &Value, method: Method, arguments: Arguments) -> Result<Value> {
     match (method, of) {
-        (Method::OfText(place), Value::Text(text)) if text.is_safe => call_of_safe(run, place, text, arguments),
-        (Method::OfText(place), Value::Text(text)) => OF_TEXT[place].1(run, &text.text, arguments),
-        (Method::OfSequence(place), _) => OF_SEQUENCE[place].1(run, of, arguments),
-        (Method::OfDict(place), _) => OF_DICT[place].1(run, of, arguments),
-        (Method::OfNumber(place), _) => OF_NUMBER[place].1(run, of, arguments),
-        (Method::OfLoop(place), _) => OF_LOOP[place].1(run, of, arguments),
-        (Method::OfCycler(place), _) => OF_CYCLER[place].1(run, of, arguments),
-        (Method::OfText(_), _) => fail("a method of texts is called of another value"),
+        (Method::Text(place), Value::Text(text)) if text.is_safe => call_of_safe(run, place, text, arguments),
+        (Method::Text(place), Value::Text(text)) => OF_TEXT[place].1(run, &text.text, arguments),
+        (Method::Sequence(place), _) => OF_SEQUENCE[place].1(run, of, arguments),
+        (Method::Dict(place), _) => OF_DICT[place].1(run, of, arguments),
+        (Method::Number(place), _) => OF_NUMBER[place].1(run, of, arguments),
+        (Method::Loop(place), _) => OF_LOOP[place].1(run, of, arguments),
+        (Method::Cycler(place), _) => OF_CYCLER[place].1(run, of, arguments),
+        (Method::Text(_), _) => fail("a method of texts is called of another value"),
     }
 }
 

@@ -170,12 +170,6 @@ impl Expression {
         }
     }
 
-    /// Whether it uses no names and calls nothing.
-    pub fn is_constant(&self) -> bool {
-        !matches!(self.kind, Kind::Name(_) | Kind::Captured | Kind::Call(_))
-            && self.parts().iter().all(|part| part.is_constant())
-    }
-
     /// Whether it uses this name.
     pub fn uses(&self, name: &str) -> bool {
         matches!(&self.kind, Kind::Name(own) if **own == *name) || self.parts().into_iter().any(|part| part.uses(name))

@@ -594,7 +594,6 @@ impl<'e> Run<'e> {
     }
 
     fn slice(&mut self, of: &Expression, bounds: &[Option<Expression>; 3], scope: &Rc<Scope>) -> Result<Value> {
-        let is_constant = of.is_constant() && bounds.iter().flatten().all(Expression::is_constant);
         let of = self.evaluate(of, scope)?;
         let mut values = [Value::None, Value::None, Value::None];
         for (value, bound) in values.iter_mut().zip(bounds) {
@@ -602,11 +601,7 @@ impl<'e> Run<'e> {
                 *value = self.evaluate(bound, scope)?;
             }
         }
-        match operators::slice(&of, [&values[0], &values[1], &values[2]]) {
-            // What jinja2 computes before it renders is undefined where it fails.
-            Err(_) if is_constant => Ok(Value::missing(&of, "slice")),
-            slice => slice,
-        }
+        operators::slice(&of, [&values[0], &values[1], &values[2]])
     }
 
     fn evaluate_call(&mut self, call: &Call, scope: &Rc<Scope>) -> Result<Value> {

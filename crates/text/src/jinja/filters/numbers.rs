@@ -80,8 +80,9 @@ pub fn int(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     match value {
         Value::Undefined(why) => undefined(why),
         Value::Text(text) => {
-            let base = int_or(base, 10, "`int`")?;
-            if let Some(int) = parsed_int(&text.text, base) {
+            // Of a base that is none, Python goes on as of a text that is no integer.
+            let base = base.map_or(Some(10), |base| base.as_int());
+            if let Some(int) = base.and_then(|base| parsed_int(&text.text, base)) {
                 return Ok(Value::Int(int));
             }
             let digits = text.text.trim().trim_start_matches(['+', '-']);
