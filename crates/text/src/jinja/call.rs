@@ -77,9 +77,16 @@ impl Arguments {
 
 /// A macro, or the block of a `call`, with the names around its definition.
 pub struct Macro {
-    pub name: Name,
+    /// None: the block of a `call`.
+    pub name: Option<Name>,
     pub node: Rc<MacroNode>,
     pub scope: Rc<Scope>,
+}
+
+impl Macro {
+    fn shown_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("caller")
+    }
 }
 
 impl Run<'_> {
@@ -112,14 +119,14 @@ impl Run<'_> {
             let named = given.named.drain(..).map(|(name, value)| (Value::text(name), value));
             scope.set("kwargs".into(), Value::Dict(Rc::new(Dict::of(named)?)));
         } else if let Some((other, _)) = given.named.first() {
-            return fail(format!("the macro `{}` has no argument `{other}`", of.name));
+            return fail(format!("the macro `{}` has no argument `{other}`", of.shown_name()));
         }
         if node.uses.varargs {
             scope.set("varargs".into(), Value::tuple(rest)?);
         } else if !rest.is_empty() {
             return fail(format!(
                 "the macro `{}` takes {count} arguments at most and is given {}",
-                of.name,
+                of.shown_name(),
                 count + rest.len()
             ));
         }
@@ -130,7 +137,7 @@ impl Run<'_> {
                 (Some(value), _) => value,
                 (None, Some(default)) => self.evaluate(default, &scope)?,
                 (None, None) => {
-                    Value::unnamed(format!("the argument `{name}` of the macro `{}` is not given", of.name))
+                    Value::unnamed(format!("the argument `{name}` of the macro `{}` is not given", of.shown_name()))
                 }
             };
             scope.set(name.clone(), value);

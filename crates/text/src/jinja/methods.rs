@@ -246,7 +246,7 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
             }))
         }
         Value::Macro(of) => Some(Ok(match name {
-            "name" => Value::text(of.name.clone()),
+            "name" => of.name.clone().map_or(Value::None, Value::text),
             "arguments" => {
                 let names = of.node.parameters.iter().map(|(name, _)| Value::text(name.clone())).collect();
                 return Some(Value::tuple(names));

@@ -76,11 +76,14 @@ impl Value {
                 write!(out, "range({}, {}, {})", range.start, range.stop, range.step).expect("a text takes all");
             }
             Value::Namespace(namespace) => show_namespace(namespace, out, level)?,
-            Value::Macro(of) => {
-                out.push_str("<Macro ");
-                quote(&of.name, out);
-                out.push('>');
-            }
+            Value::Macro(of) => match &of.name {
+                Some(name) => {
+                    out.push_str("<Macro ");
+                    quote(name, out);
+                    out.push('>');
+                }
+                None => out.push_str("<Macro anonymous>"),
+            },
             Value::Loop(state) => {
                 write!(out, "<LoopContext {}/{}>", state.index0() + 1, state.length()).expect("a text takes all");
             }

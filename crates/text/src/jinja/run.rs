@@ -258,11 +258,11 @@ impl<'e> Run<'e> {
             }
             StatementKind::Scope(frame) => return self.run_frame(frame, scope, out),
             StatementKind::Macro(node) => {
-                let value = self.closure(node, scope);
+                let value = self.closure(Some(node.name.clone()), node, scope);
                 scope.set(node.name.clone(), value);
             }
             StatementKind::Call(call, node) => {
-                let caller = self.closure(node, scope);
+                let caller = self.closure(None, node, scope);
                 let callee = self.evaluate(&call.callee, scope)?;
                 let mut arguments = self.arguments(&call.arguments, scope)?;
                 arguments.named.push(("caller".into(), caller));
@@ -270,7 +270,7 @@ impl<'e> Run<'e> {
                 self.write(&value, out)?;
             }
             StatementKind::Generation(node) => {
-                let body = self.closure(node, scope);
+                let body = self.closure(None, node, scope);
                 let value = self.call(&body, Arguments::default())?;
                 self.write(&value, out)?;
             }
@@ -280,11 +280,11 @@ impl<'e> Run<'e> {
         Ok(Flow::Next)
     }
 
-    fn closure(&mut self, node: &Rc<MacroNode>, scope: &Rc<Scope>) -> Value {
+    fn closure(&mut self, name: Option<Name>, node: &Rc<MacroNode>, scope: &Rc<Scope>) -> Value {
         if self.closures.last().is_none_or(|last| !Rc::ptr_eq(last, scope)) {
             self.closures.push(scope.clone());
         }
-        Value::Macro(Rc::new(Macro { name: node.name.clone(), node: node.clone(), scope: scope.clone() }))
+        Value::Macro(Rc::new(Macro { name, node: node.clone(), scope: scope.clone() }))
     }
 
     fn filtered(&mut self, text: Value, filter: Option<&Expression>, scope: &Rc<Scope>) -> Result<Value> {
