@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use offshoot::cli::stopping::{exit_code, on_signals, survive_file_limit};
 use offshoot::cli::{Cli, CliCommand, JudgeCommand, PlanCommand, show_bars};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::{out, setting};
+use offshoot_core::{memory, out, setting};
 use offshoot_cuda::ranks::nccl::NO_MULTICAST;
 use offshoot_estimate as estimate;
 use offshoot_eval::{run, scoring, task, view};
@@ -21,13 +21,14 @@ fn main() -> ExitCode {
     let (variable, value) = NO_MULTICAST;
     // SAFETY: the first statement of a process that has no second thread yet, so nobody else reads the environment.
     unsafe { std::env::set_var(variable, value) };
+    memory::name_limits_at_end();
     show_bars();
     let read = Cli::read().inspect(|cli| cli.machine.start_log());
-    match survive_file_limit().and(read).and_then(dispatch) {
+    match memory::enough_to_begin().and(survive_file_limit()).and(read).and_then(dispatch) {
         Ok(code) => code,
         Err(error) if out::reader_has_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            out::aside(format_args!("offshoot: {error}"));
+            out::aside(format_args!("offshoot: {}", memory::Ended(&error)));
             ExitCode::from(exit_code(&error))
         }
     }

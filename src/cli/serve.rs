@@ -49,8 +49,9 @@ pub struct ServeArgs {
     /// time
     #[arg(long)]
     pub trust_request_chat_template: bool,
-    /// What becomes of the texts of special tokens in prompts, messages and tools, where users could end their turn by
-    /// them; requests may choose by `special_tokens_in_text`, but not `allow` if it is not allowed here
+    /// What becomes of the texts of special tokens in prompts, choices and whatever a chat template sees of a request,
+    /// where users could end their turn by them; requests may choose by `special_tokens_in_text`, but not `allow` if it
+    /// is not allowed here
     #[arg(long, value_parser = one_of(SPECIAL_TEXTS), default_value = "allow")]
     pub special_tokens_in_text: SpecialText,
     /// File whose text many prompts begin with (a system prompt, examples, a document), or a .json file with the

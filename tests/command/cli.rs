@@ -318,6 +318,22 @@ fn a_dry_run_shows_the_first_prompt_and_samples_nothing() {
     assert!(!out.exists());
 }
 
+/// One sample of each item and nothing in common: sharing saves nothing, and costs nothing.
+#[test]
+fn a_dry_run_never_counts_more_memory_with_sharing_than_without() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |task| {
+        task["prompt"] = json!("{{id}} {{question}}");
+        task["method"] = json!({"sample": {"samples": 1}});
+    });
+    let said = run_into(&task, &folder.path().join("out"), &["--dry-run"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+    let text = stdout(&said);
+    let line = text.lines().find_map(|line| line.strip_prefix("kv at once")).unwrap_or_else(|| panic!("{text}"));
+    let (with, without) = line.trim().split_once(" at most; without sharing ").unwrap_or_else(|| panic!("{line}"));
+    assert_eq!(with, without);
+}
+
 #[test]
 fn a_new_task_runs_as_it_is() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -616,6 +632,30 @@ fn a_limit_of_the_address_space_is_named() {
             .expect("sh is there");
         assert!(stderr(&ran).contains("ulimit -v"), "{kibibytes} KiB: {}", stderr(&ran));
     }
+}
+
+/// However little a command may map: it says so before it begins, or where an allocation or a thread is refused. With
+/// less than the program itself takes the kernel does not start it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_may_map_too_little_says_so() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    let mut refused_at_once = 0;
+    for kibibytes in (12_000..160_000).step_by(6_000) {
+        let out = folder.path().join(kibibytes.to_string());
+        let ran = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
+            .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+            .output()
+            .expect("sh is there");
+        let said = stderr(&ran);
+        let not_started = !said.contains("offshoot: ") && !said.contains("warning: ");
+        assert!(ran.status.success() || not_started || said.contains("`ulimit -v`"), "{kibibytes} KiB: {said}");
+        assert!(!not_started || refused_at_once == 0 || ran.status.success(), "{kibibytes} KiB: {said}");
+        refused_at_once += u32::from(said.contains("to begin), found "));
+    }
+    assert!(refused_at_once > 0);
 }
 
 #[test]

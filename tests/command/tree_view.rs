@@ -248,7 +248,7 @@ fn where_attention_fell_is_shown_where_it_was_recorded() {
 
 #[test]
 fn every_view_gives_the_summarys_totals() {
-    // Six items below one text of examples: what they share is held once.
+    // Six items below one text of examples: what they share is counted once.
     let folder = runs::task_folder(|task| task["method"]["sample"]["samples"] = json!(2));
     runs::run_into(folder.path(), "out", &["--device", "cpu", "--trees", "--max-tokens", "6"]);
     let out = folder.path().join("out");
@@ -289,7 +289,8 @@ fn every_view_gives_the_summarys_totals() {
     assert_eq!(of_page()["totals"]["tokens"], Value::Null);
     assert_eq!(of_page()["totals"]["tokens_unshared"], totals["tokens_unshared"]);
     assert!(
-        shown(&of_page(), "tokens held").starts_with("not kept") && !shown(&of_page(), "without sharing").contains('×')
+        shown(&of_page(), "distinct tokens").starts_with("not kept")
+            && !shown(&of_page(), "without sharing").contains('×')
     );
     fs::rename(&kept, out.join("summary.json")).expect("writable");
     assert_eq!(of_page()["totals"], totals, "by the summary");

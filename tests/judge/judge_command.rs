@@ -459,6 +459,34 @@ fn solutions_that_apps_gives_are_right_over_streams() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A process cannot raise its hard limits: a candidate has those of the judge where they are lower, and that is said.
+#[test]
+fn limits_of_the_shell_are_kept_and_named() {
+    if !can_judge() {
+        return;
+    }
+    let files = Files::of_programs(&[RIGHT]);
+    let under = |limits: &str, arguments: &[&str]| {
+        Command::new("sh")
+            .args(["-c", &format!("{limits}; exec \"$0\" judge \"$@\""), env!("CARGO_BIN_EXE_offshoot")])
+            .args(arguments)
+            .output()
+            .expect("sh is there")
+    };
+    let [problems, samples, out] = ["problems.jsonl", "samples.jsonl", "out.jsonl"].map(|name| files.file(name));
+    let [problems, samples, out] = [&problems, &samples, &out].map(|path| path.to_str().expect("UTF-8"));
+    let limits = "ulimit -v 1500000; ulimit -n 200; ulimit -c 0";
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let judged = under(limits, &["--problems", problems, "--samples", samples, "--out", out]);
+    let warned = text(&judged.stderr);
+    assert!(text(&judged.stdout).contains("AC 1"), "{judged:?}");
+    let doctor = under(limits, &["--doctor"]);
+    for named in ["`ulimit -v` is 1.43 GiB; memory: 2.00 GiB", "`ulimit -n` is 200; open files: 256"] {
+        assert!(warned.contains(named), "{named}: {warned}");
+        assert!(text(&doctor.stdout).contains(&format!("limits       candidates have less here: {named}")), "{named}");
+    }
+}
+
 #[test]
 fn the_doctor_says_what_is_in_force() {
     let doctor = judge(&["--doctor"]);

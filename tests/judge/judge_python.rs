@@ -104,26 +104,33 @@ fn with_references(path: &Path, cpu: Duration) -> Vec<(Problem, String)> {
         .collect()
 }
 
-fn assert_accepted(path: &str, count: usize) {
+/// The file's own solutions are accepted, but for those of these problems, which end so.
+fn assert_accepted(path: &str, count: usize, but: &[(&str, Verdict, &str)]) {
     let (Some(judge), Some(path)) = (judge(), shared(path)) else { return };
     let jobs = with_references(&path, Duration::from_secs(30));
     assert_eq!(jobs.len(), count);
     let judgements = all(judge, &jobs);
     let rejected = jobs.iter().zip(&judgements).filter(|(_, judgement)| !judgement.accepted());
-    let rejected: Vec<_> = rejected.map(|((problem, _), judgement)| (&problem.id, judgement)).collect();
-    assert!(rejected.is_empty(), "{rejected:#?}");
+    let rejected: Vec<_> = rejected
+        .map(|((problem, _), judgement)| {
+            (problem.id.as_str(), judgement.verdict, judgement.message.as_deref().unwrap_or_default())
+        })
+        .collect();
+    assert_eq!(rejected, but);
 }
 
 #[test]
 fn human_evals_own_solutions_are_accepted() {
-    assert_accepted("data/humaneval/HumanEval.jsonl.gz", 164);
+    assert_accepted("data/humaneval/HumanEval.jsonl.gz", 164, &[]);
 }
 
-/// The set-up code of tasks 367 and 927 uses the solution's class `Node`; it is run after the program, as part of the
-/// tests, so these are accepted too.
+/// Tasks 367 and 927 fail as shipped, as in the harnesses: their tests name trees that only `test_setup_code` builds,
+/// which is not run.
 #[test]
-fn mbpps_own_solutions_are_accepted() {
-    assert_accepted("data/mbpp/mbpp.jsonl", 974);
+fn mbpps_own_solutions_are_accepted_but_for_two() {
+    let lacks = "NameError: name 'root' is not defined (test line 1)";
+    let but = ["367", "927"].map(|id| (id, Verdict::RuntimeError, lacks));
+    assert_accepted("data/mbpp/mbpp.jsonl", 974, &but);
 }
 
 #[test]
@@ -584,6 +591,42 @@ fn calls_are_compared_as_data() {
     assert_eq!(verdicts(&wrong), [Verdict::WrongAnswer], "the first failure ends it: {wrong:?}");
     let keys = calls("f", &[(json!([{"1": 2}]), json!([{"2": 1}]))]);
     assert!(judged(judge, &keys, "def f(d): return {v: k for k, v in d.items()}").accepted());
+}
+
+/// However a candidate spends it: waiting in each test, in a test that waits again and again, or by replies that are
+/// slow to read.
+#[test]
+fn no_candidate_has_more_than_its_real_time() {
+    if judge().is_none() {
+        return;
+    }
+    let waits = "import time\ndef f(x):\n    time.sleep(0.2)\n    return x";
+    let slow = include_str!("../forgers/collides_hashes.py");
+    let tests: Vec<_> = (0..40).map(|x| (json!([x]), json!([x]))).collect();
+    let streams = |program: &str| {
+        let tests: Vec<_> = (0..40).map(|x| (x.to_string(), x.to_string())).collect();
+        let tests = tests.iter().map(|(input, output)| (input.as_str(), output.as_str()));
+        (Problem::streams("waits", tests), program.to_string())
+    };
+    let jobs = [
+        (calls("f", &tests), waits.to_string()),
+        (calls("add", &tests), slow.to_string()),
+        (script("for x in range(40): assert f(x) == x"), waits.to_string()),
+        (reference("def f(x): return x", "f", (0..40).map(|x| json!([x])).collect(), None), waits.to_string()),
+        streams("import time\ntime.sleep(0.2)\nprint(input())"),
+        streams("import time\ntime.sleep(10)\nprint(input())"),
+    ];
+    let time = Duration::from_millis(700);
+    for judge in [another().within(time), another().with_all_tests().within(time), another().within(Duration::ZERO)] {
+        for ((problem, program), judgement) in jobs.iter().zip(all(&judge, &jobs)) {
+            let said = judgement.message.as_deref().unwrap_or_default();
+            assert_eq!(judgement.verdict, Verdict::TimeLimit, "{}, {program}: {judgement:?}", problem.id);
+            assert!(said.contains("s of real time, whatever its clock says"), "{program}: {judgement:?}");
+            let (last, before) = judgement.tests.split_last().expect("one has failed");
+            assert!(last.verdict == Verdict::TimeLimit && judgement.tests.len() <= 40, "{judgement:?}");
+            assert!(before.iter().all(|test| test.verdict == Verdict::Accepted), "{judgement:?}");
+        }
+    }
 }
 
 #[test]

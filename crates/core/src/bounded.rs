@@ -16,7 +16,7 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::memory::Refused;
+use crate::memory::MemoryFault;
 
 /// What one call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl fmt::Display for Stopped {
             Stopped::Time(cpu) => write!(f, "it takes more than {} s", cpu.as_secs_f64()),
             Stopped::Depth => write!(f, "it nests too deeply"),
             Stopped::Panic(message) => write!(f, "its library fails ({message})"),
-            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({})", Refused(error)),
-            Stopped::NoThread(error) => write!(f, "no thread starts for it ({})", Refused(error)),
+            Stopped::NoHelper(error) => write!(f, "the helper process for it fails ({})", MemoryFault(error)),
+            Stopped::NoThread(error) => write!(f, "no thread starts for it ({})", MemoryFault(error)),
         }
     }
 }

@@ -4,20 +4,23 @@
 
 use std::fmt;
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use crate::error::{Error, Result};
 use crate::figures;
 
 /// Host memory that this process may still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeMemory {
     pub bytes: usize,
-    pub limit: Limit,
+    pub limit: MemoryLimit,
 }
 
 /// What leaves a process no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum MemoryLimit {
     Machine,
     ControlGroup,
     /// RLIMIT_AS: of all that is mapped, touched or not. Half of it counts as free.
@@ -39,8 +42,12 @@ pub fn free() -> FreeMemory {
     let [address_space, data] = left_of_process();
     // Stacks of threads and what allocators reserve count, too.
     let address_space = address_space.map(|bytes| bytes / 2);
-    let limits = [(group, Limit::ControlGroup), (address_space, Limit::AddressSpace), (data, Limit::DataSegment)];
-    let mut free = FreeMemory { bytes: machine, limit: Limit::Machine };
+    let limits = [
+        (group, MemoryLimit::ControlGroup),
+        (address_space, MemoryLimit::AddressSpace),
+        (data, MemoryLimit::DataSegment),
+    ];
+    let mut free = FreeMemory { bytes: machine, limit: MemoryLimit::Machine };
     for (bytes, limit) in limits {
         if let Some(bytes) = bytes.filter(|&bytes| bytes < free.bytes) {
             free = FreeMemory { bytes, limit };
@@ -52,7 +59,7 @@ pub fn free() -> FreeMemory {
 impl FreeMemory {
     /// Whether a limit of the process itself leaves less than the machine and its groups have.
     pub fn is_limited_by_process(self) -> bool {
-        matches!(self.limit, Limit::AddressSpace | Limit::DataSegment)
+        matches!(self.limit, MemoryLimit::AddressSpace | MemoryLimit::DataSegment)
     }
 }
 
@@ -60,25 +67,95 @@ impl fmt::Display for FreeMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = figures::bytes(self.bytes as u64);
         match self.limit {
-            Limit::Machine => f.write_str(&bytes),
-            Limit::ControlGroup => write!(f, "{bytes} (the limit of the control group leaves so much)"),
-            Limit::AddressSpace => write!(f, "{bytes} (half of what `ulimit -v` leaves)"),
-            Limit::DataSegment => write!(f, "{bytes} (`ulimit -d` leaves so much)"),
+            MemoryLimit::Machine => f.write_str(&bytes),
+            MemoryLimit::ControlGroup => write!(f, "{bytes} (the limit of the control group leaves so much)"),
+            MemoryLimit::AddressSpace => write!(f, "{bytes} (half of what `ulimit -v` leaves)"),
+            MemoryLimit::DataSegment => write!(f, "{bytes} (`ulimit -d` leaves so much)"),
         }
     }
 }
 
 /// A fault of the system for want of memory or of a thread, with the limit of the process if there is one that may be
 /// the reason.
-pub struct Refused<'a>(pub &'a std::io::Error);
+pub struct MemoryFault<'a>(pub &'a std::io::Error);
 
-impl fmt::Display for Refused<'_> {
+impl fmt::Display for MemoryFault<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let free = free();
         match free.is_limited_by_process() {
             true => write!(f, "{}; free are {free}", self.0),
             false => write!(f, "{}", self.0),
         }
+    }
+}
+
+/// An error with which a command ends, with the limit of the process if there is one that may be the reason: of a
+/// thread that does not start, or of a refused allocation.
+pub struct Ended<'a>(pub &'a Error);
+
+impl fmt::Display for Ended<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let may_be = match self.0 {
+            Error::Io { source, .. } => matches!(source.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock),
+            other => other.exit_code() == 1,
+        };
+        write!(f, "{}", self.0)?;
+        match free() {
+            free if may_be && free.is_limited_by_process() => write!(f, "; free are {free}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a command needs to begin, beside the program itself, of what it may map: threads and settings.
+const TO_BEGIN: usize = 8 << 20;
+
+/// Fails if this process may not map enough (`ulimit -v`) for a command to begin.
+pub fn enough_to_begin() -> Result<()> {
+    process_limits()[0].map_or(Ok(()), ProcessLimit::enough_to_begin)
+}
+
+/// Has the process name its own limits of memory where it ends by a panic or by an abort, as it does if an allocation
+/// fails. Does nothing where it has no such limit.
+pub fn name_limits_at_end() {
+    let [address_space, data] = process_limits().map(|limit| limit.map(|limit| figures::bytes(limit.most as u64)));
+    let named = [
+        address_space.map(|most| format!("map at most {most} (`ulimit -v`)")),
+        data.map(|most| format!("have at most {most} of data (`ulimit -d`)")),
+    ];
+    let named: Vec<String> = named.into_iter().flatten().collect();
+    if named.is_empty() || LINE.set(line_at_end(&named)).is_err() {
+        return;
+    }
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        write_line();
+    }));
+    #[cfg(unix)]
+    // SAFETY: the handler calls only what a signal's handler may: it reads a cell that is set already, and writes.
+    unsafe {
+        libc::signal(libc::SIGABRT, on_abort as *const () as libc::sighandler_t);
+    }
+}
+
+static LINE: OnceLock<String> = OnceLock::new();
+
+fn line_at_end(named: &[String]) -> String {
+    format!("offshoot: this process may {}: that may be why it ends\n", named.join(" and "))
+}
+
+fn write_line() {
+    if let Some(line) = LINE.get() {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
+#[cfg(unix)]
+extern "C" fn on_abort(_: libc::c_int) {
+    if let Some(line) = LINE.get() {
+        // SAFETY: the kernel reads the line's bytes, which are never freed.
+        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 }
 
@@ -150,9 +227,36 @@ fn left_in(folder: &Path, files: &GroupFiles) -> Option<usize> {
     Some(most.saturating_sub(number(files.used)?.saturating_sub(cached.unwrap_or(0))))
 }
 
+/// A limit of this process, and what it uses of it; in bytes.
+#[derive(Clone, Copy, Debug)]
+struct ProcessLimit {
+    most: usize,
+    used: usize,
+}
+
+impl ProcessLimit {
+    fn enough_to_begin(self) -> Result<()> {
+        let needed = self.used.saturating_add(TO_BEGIN);
+        let bytes = |bytes: usize| figures::bytes(bytes as u64);
+        match self.most >= needed {
+            true => Ok(()),
+            false => {
+                let (needed, own, begin) = (bytes(needed), bytes(self.used), bytes(TO_BEGIN));
+                let expected = format!("at least {needed} ({own} for the program itself and {begin} to begin)");
+                Err(Error::value("what this process may map (`ulimit -v`)", expected, bytes(self.most)))
+            }
+        }
+    }
+}
+
 /// What the process's own limits leave of its address space and of its data segment; `None` where there is no limit.
-#[cfg(target_os = "linux")]
 fn left_of_process() -> [Option<usize>; 2] {
+    process_limits().map(|limit| limit.map(|limit| limit.most.saturating_sub(limit.used)))
+}
+
+/// The process's own limits of its address space and of its data segment; `None` where there is none.
+#[cfg(target_os = "linux")]
+fn process_limits() -> [Option<ProcessLimit>; 2] {
     let facts = text(Path::new("/proc/self/status")).unwrap_or_default();
     [("VmSize:", libc::RLIMIT_AS as i32), ("VmData:", libc::RLIMIT_DATA as i32)].map(|(name, which)| {
         let mut limit = std::mem::MaybeUninit::<libc::rlimit>::zeroed();
@@ -163,12 +267,12 @@ fn left_of_process() -> [Option<usize>; 2] {
         };
         // What has no limit has the largest number there is, above all memory.
         let most = usize::try_from(limit.rlim_cur).ok().filter(|&most| most < usize::MAX / 2 && most > 0)?;
-        Some(most.saturating_sub(kibibytes(&facts, name).unwrap_or(0)))
+        Some(ProcessLimit { most, used: kibibytes(&facts, name).unwrap_or(0) })
     })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn left_of_process() -> [Option<usize>; 2] {
+fn process_limits() -> [Option<ProcessLimit>; 2] {
     [None; 2]
 }
 
@@ -201,6 +305,18 @@ mod tests {
     fn available_memory_is_read_in_kib() {
         assert_eq!(available("MemTotal:  16 kB\nMemFree:  1 kB\nMemAvailable:    8 kB\n"), Some(8 << 10));
         assert_eq!(available("MemTotal:  16 kB\nMemFree:  1 kB\n"), None);
+    }
+
+    #[test]
+    fn a_process_that_may_map_too_little_says_what_it_may_and_needs() {
+        let limit = |most: usize| ProcessLimit { most, used: 57 << 20 }.enough_to_begin();
+        assert!(limit(65 << 20).is_ok() && limit(usize::MAX).is_ok());
+        let error = limit(64 << 20).unwrap_err().to_string();
+        for part in ["`ulimit -v`", "at least 65.0 MiB (57.0 MiB for the program", "8.00 MiB to begin", "64.0 MiB"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        let line = line_at_end(&["map at most 65.0 MiB (`ulimit -v`)".to_string()]);
+        assert_eq!(line, "offshoot: this process may map at most 65.0 MiB (`ulimit -v`): that may be why it ends\n");
     }
 
     #[test]
@@ -261,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_process_is_named() {
-        let free = FreeMemory { bytes: 1 << 20, limit: Limit::AddressSpace };
+        let free = FreeMemory { bytes: 1 << 20, limit: MemoryLimit::AddressSpace };
         assert_eq!(free.to_string(), "1.00 MiB (half of what `ulimit -v` leaves)");
     }
 }

@@ -29,7 +29,7 @@ use super::{Cores, CpuBuffer, Isa};
 use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, e4m3};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 use offshoot_kv::{KvSlot, LayerPlace};
 
 pub const PAGE_TOKENS: u32 = 16;
@@ -319,7 +319,7 @@ fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {
     Error::value(
         "memory for keys and values",
         "a size that the system can map",
-        format!("{bytes} bytes: {}", Refused(source)),
+        format!("{bytes} bytes: {}", MemoryFault(source)),
     )
 }
 

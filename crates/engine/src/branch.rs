@@ -95,7 +95,7 @@ pub(super) enum BranchWork {
 
 pub(super) struct SamplingState {
     pub params: SamplingParams,
-    /// Those of `params`, whose own list is taken; shared with other extends that allow the same.
+    /// The allowed tokens of `params`, whose own list is taken; shared with other extends that allow the same.
     pub allowed: Option<Arc<AllowedTokens>>,
     pub stop: Stop,
     pub uniforms: UniformKey,

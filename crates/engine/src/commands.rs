@@ -163,9 +163,9 @@ impl Engine {
             Command::CacheMap { most, reply } => drop(reply.send(self.cache_map(most))),
             Command::Evict { reply } => {
                 self.cache.evict_all();
-                // Who asks sees the new counts.
+                // The counts are published before the reply, so that whoever reads it finds them.
                 self.publish();
-                // Who asked may be gone.
+                // The receiver of the reply may be gone.
                 let _ = reply.send(self.cache.prefix.leased().pages > 0);
             }
             Command::Lend(lend) => self.lend(lend),

@@ -24,7 +24,7 @@ use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 use offshoot_core::setting::MAX_BRANCHES;
 use offshoot_kv::plan::PlanStats;
 use offshoot_model::{RunnerFacts, StepLimits, StepRunner};
@@ -121,7 +121,9 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .spawn(move || live(&exit_reason, || self.run()))
-            .map_err(|error| Error::EngineStopped { why: format!("its thread cannot start: {}", Refused(&error)) })?;
+            .map_err(|error| Error::EngineStopped {
+                why: format!("its thread cannot start: {}", MemoryFault(&error)),
+            })?;
         if let Some(place) = place.upgrade() {
             place.set(thread);
         }

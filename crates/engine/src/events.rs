@@ -17,7 +17,7 @@ pub enum Hear {
     /// Only how each branch ends, with all its tokens: the reader is not woken before.
     #[default]
     Finishes,
-    /// Also its tokens as they are sampled.
+    /// The finish of each branch, and its tokens as they are sampled.
     Tokens,
 }
 

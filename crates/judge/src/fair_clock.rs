@@ -205,6 +205,42 @@ impl TurnClock {
     }
 }
 
+/// The end of the real time of a candidate, for all that it is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct RealTimeEnd {
+    at: Duration,
+    time: Duration,
+}
+
+impl RealTimeEnd {
+    /// `time` from now.
+    pub fn after(time: Duration) -> RealTimeEnd {
+        RealTimeEnd::of(now(), time)
+    }
+
+    fn of(begin: Duration, time: Duration) -> RealTimeEnd {
+        RealTimeEnd { at: begin.saturating_add(time), time }
+    }
+
+    /// Zero if it is over.
+    pub fn left(self) -> Duration {
+        self.left_at(now())
+    }
+
+    fn left_at(self, now: Duration) -> Duration {
+        self.at.saturating_sub(now)
+    }
+
+    pub fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// Why a candidate is ended once it is over.
+    pub fn passed(self) -> String {
+        format!("its tests are not done after {} s of real time, whatever its clock says", self.time.as_secs_f64())
+    }
+}
+
 /// How far a program's turns may go.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
@@ -228,13 +264,19 @@ pub struct Deadline {
     clock: TurnClock,
     whole: Allowance,
     part: Option<Allowance>,
+    until: Option<RealTimeEnd>,
 }
 
 impl Deadline {
     /// All turns of the program together may take `limit`.
     pub fn new(file: Arc<ClockFile>, limit: Duration) -> Deadline {
         let clock = TurnClock::new(file);
-        Deadline { whole: clock.allow(limit), clock, part: None }
+        Deadline { whole: clock.allow(limit), clock, part: None, until: None }
+    }
+
+    /// The same deadline, or `end` if that comes first.
+    pub fn until(self, end: RealTimeEnd) -> Deadline {
+        Deadline { until: Some(end), ..self }
     }
 
     /// The turns from now on may take `limit`.
@@ -252,8 +294,13 @@ impl Deadline {
     }
 
     fn left(&self) -> Option<Duration> {
+        self.left_at(now())
+    }
+
+    fn left_at(&self, now: Duration) -> Option<Duration> {
         let whole = self.clock.left(self.whole);
         let left = self.part.map_or(whole, |part| whole.min(self.clock.left(part)));
+        let left = self.until.map_or(left, |end| left.min(end.left_at(now)));
         (!left.is_zero()).then(|| left.clamp(SHORTEST_STEP, STEP))
     }
 }
@@ -399,6 +446,20 @@ mod tests {
         assert_eq!((deadline.clock.charged, deadline.left()), (ms(0), None));
         deadline.begin_whole(Duration::MAX);
         assert!(deadline.left().is_some());
+    }
+
+    #[test]
+    fn the_end_of_a_candidates_real_time_passes_every_deadline() {
+        let end = RealTimeEnd::of(ms(1000), ms(600_000));
+        let mut deadline = Deadline { clock: clock(), ..Deadline::new(file(), ms(3000)).until(end) };
+        assert_eq!(deadline.left_at(ms(600_950)), Some(ms(50)));
+        for part in 0..3 {
+            deadline.begin_whole(Duration::MAX);
+            deadline.begin_part(ms(3000));
+            assert_eq!(deadline.left_at(ms(601_000)), None, "part {part} has its own time, all of them one end");
+        }
+        assert_eq!(end.passed(), "its tests are not done after 600 s of real time, whatever its clock says");
+        assert_eq!(RealTimeEnd::of(ms(1000), Duration::MAX).left_at(ms(0)), Duration::MAX);
     }
 
     #[test]

@@ -2,11 +2,14 @@
 //! crate's root judges with it.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
+use std::time::Duration;
 
 use super::answers;
+use super::limits::CandidateTime;
+use super::problem::{FileForm, Limits};
 use super::python::Python;
-use super::sandbox::{Isolation, Sandbox, SandboxSetup};
+use super::sandbox::{self, Isolation, Sandbox, SandboxSetup};
 use super::toolchain::{CppCompiler, Interpreter, Tools};
 use offshoot_core::error::Result;
 
@@ -33,7 +36,10 @@ pub struct Judge {
     pub(super) tools: Tools,
     python: OnceLock<Python>,
     pub(super) all_tests: bool,
+    pub(super) time: CandidateTime,
     forks: bool,
+    /// Whether limits of this process that leave candidates less than their own have been told.
+    told_limits: Once,
     /// Dropped last: its server ends when none of its programs runs.
     pub(super) sandbox: Sandbox,
 }
@@ -76,7 +82,9 @@ impl Judge {
             tools: Tools::default(),
             python: OnceLock::new(),
             all_tests: false,
+            time: CandidateTime::USUAL,
             forks: true,
+            told_limits: Once::new(),
         }
     }
 
@@ -93,6 +101,11 @@ impl Judge {
     /// Continues after a failed test.
     pub fn with_all_tests(self) -> Judge {
         Judge { all_tests: true, ..self }
+    }
+
+    /// Ends each candidate after so much real time, instead of what its limits give it (ten minutes at least).
+    pub fn within(self, time: Duration) -> Judge {
+        Judge { time: CandidateTime::exactly(time), ..self }
     }
 
     /// Starts an interpreter for each Python candidate, even if candidates could be forked from one that is loaded
@@ -119,6 +132,20 @@ impl Judge {
     /// once. Fails if there is no interpreter that works.
     pub fn starts_python_for(&self) -> Result<Option<&str>> {
         Ok(self.python()?.started_for())
+    }
+
+    /// The limits of this process (`ulimit`) that leave candidates less than usual, each in words.
+    pub fn lower_limits(&self) -> Vec<String> {
+        sandbox::lower_than(&Limits::of(FileForm::Programs))
+    }
+
+    /// Warns, once, of limits of this process that leave candidates less than `limits`.
+    pub(super) fn tell_lower_limits(&self, limits: &Limits) {
+        self.told_limits.call_once(|| {
+            for lower in sandbox::lower_than(limits) {
+                log::warn!("this process leaves candidates less than their limits: {lower}; verdicts may differ");
+            }
+        });
     }
 
     /// The C++ compiler, located on first use.

@@ -44,16 +44,15 @@ impl Judge {
 
     /// Like [`Judge::judge`], for a complete program.
     pub fn judge_program(&self, problem: &Problem, language: &Language, program: &str) -> Result<Judgement> {
+        self.tell_lower_limits(&problem.limits);
         match (&problem.suite, language) {
             (TestSuite::Streams(streams), _) => streams::judge(self, problem, streams, language, program),
             (TestSuite::Script(script), Language::Python) => {
-                self.python()?.script(&self.sandbox, program, script, problem.limits)
+                self.python()?.script(self, program, script, problem.limits)
             }
-            (TestSuite::Calls(calls), Language::Python) => {
-                self.python()?.calls(&self.sandbox, program, calls, problem.limits, self.all_tests)
-            }
+            (TestSuite::Calls(calls), Language::Python) => self.python()?.calls(self, program, calls, problem.limits),
             (TestSuite::Reference(reference), Language::Python) => {
-                self.python()?.reference(&self.sandbox, program, reference, problem.limits, self.all_tests)
+                self.python()?.reference(self, program, reference, problem.limits)
             }
             (_, Language::Cpp | Language::Command(_)) => {
                 let expected = "python, the language of its tests";

@@ -36,6 +36,30 @@ const CPU_MARGIN: u32 = 2;
 /// its clock, and is ended in the end.
 const REAL_TIME: u32 = 60;
 
+/// Real time that a candidate has for all of its tests together, with compiling it and reading its replies, whatever
+/// its clock says and whatever it does: so long it may hold a judging thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CandidateTime {
+    least: Duration,
+    /// As a multiple of the sum of its limits by its clock.
+    times: u32,
+}
+
+impl CandidateTime {
+    /// Four times its limits is what a program takes that uses all of them beside three busy programs on each core.
+    pub const USUAL: CandidateTime = CandidateTime { least: Duration::from_secs(600), times: 4 };
+
+    /// So much, whatever its limits are.
+    pub const fn exactly(time: Duration) -> CandidateTime {
+        CandidateTime { least: time, times: 0 }
+    }
+
+    /// For a candidate whose limits, by its clock, add up to `limits`.
+    pub fn of(self, limits: Duration) -> Duration {
+        self.least.max(limits.saturating_mul(self.times))
+    }
+}
+
 impl Limits {
     /// The limits of a problem that comes in this form.
     pub const fn of(form: FileForm) -> Limits {
@@ -114,6 +138,16 @@ pub enum FileForm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_candidate_has_ten_minutes_or_four_times_its_limits() {
+        let seconds = Duration::from_secs;
+        for (limits, time) in [(3, 600), (150, 600), (404, 1616)] {
+            assert_eq!(CandidateTime::USUAL.of(seconds(limits)), seconds(time), "{limits} s");
+        }
+        assert_eq!(CandidateTime::exactly(seconds(2)).of(seconds(404)), seconds(2));
+        assert_eq!(CandidateTime::USUAL.of(Duration::MAX), Duration::MAX);
+    }
 
     #[test]
     fn what_is_charged_at_the_most_cpu_time_is_the_limit() {

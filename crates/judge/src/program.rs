@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::judge::Judge;
 use super::message::first_error;
-use super::sandbox::{Confined, Ended, How, StdinMode, WorkFolder};
+use super::sandbox::{Confined, Ended, How, Limit, StdinMode, WorkFolder};
+use super::verdict::Verdict;
+use crate::fair_clock::RealTimeEnd;
 use crate::language::{Commands, Language};
 use crate::problem::Limits;
 use offshoot_core::error::{Error, Result};
@@ -44,12 +46,16 @@ enum StartOfRun {
 
 pub(super) enum CompiledCandidate {
     Ready(CandidateProgram),
-    /// The program does not compile: the compiler's first error.
-    Rejected(String),
+    /// The program does not compile: with the compiler's first error, or because the candidate's real time is over.
+    Rejected(Verdict, String),
 }
 
 impl CandidateProgram {
-    pub fn prepare(judge: &Judge, language: &Language, text: &str) -> Result<CompiledCandidate> {
+    /// Real time for compiling: by its clock a compiler may take so long.
+    pub const COMPILING: Duration = COMPILING.wall;
+
+    /// Compiles the program, if its language requires it, until its real time ends.
+    pub fn prepare(judge: &Judge, language: &Language, text: &str, real: RealTimeEnd) -> Result<CompiledCandidate> {
         let home = judge.sandbox.folder()?;
         match language {
             Language::Python => {
@@ -68,8 +74,9 @@ impl CandidateProgram {
                 let compiler = judge.compiler()?;
                 put(&home, "main.cpp", text)?;
                 let arguments = ["-O2", "-std=c++17", "-o", "main", "main.cpp"].map(str::to_string).to_vec();
-                if let Some(complaint) = compile(judge, &home, compiler.path.clone(), arguments, Vec::new())? {
-                    return Ok(CompiledCandidate::Rejected(complaint));
+                let (compiler, readable) = (compiler.path.clone(), Vec::new());
+                if let Some((verdict, why)) = compile(judge, &home, compiler, arguments, readable, real)? {
+                    return Ok(CompiledCandidate::Rejected(verdict, why));
                 }
                 Ok(CompiledCandidate::Ready(CandidateProgram {
                     start: StartOfRun::InEmptyFolder(home.path().join("main")),
@@ -78,7 +85,7 @@ impl CandidateProgram {
                     home,
                 }))
             }
-            Language::Command(commands) => commanded(judge, home, commands, text),
+            Language::Command(commands) => commanded(judge, home, commands, text, real),
         }
     }
 
@@ -89,8 +96,8 @@ impl CandidateProgram {
         Ok(())
     }
 
-    /// Runs the program once on `input`; input that it does not read is lost.
-    pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits) -> Result<Ended> {
+    /// Runs the program once on `input`, until its real time ends; input that it does not read is lost.
+    pub fn run(&self, judge: &Judge, input: &[u8], limits: Limits, real: RealTimeEnd) -> Result<Ended> {
         let folder = judge.sandbox.folder()?;
         let program = match &self.start {
             StartOfRun::InEmptyFolder(program) => program.clone(),
@@ -106,14 +113,20 @@ impl CandidateProgram {
         let mut running = judge.sandbox.start(Confined {
             readable: self.readable.clone(),
             stdin: StdinMode::Pipe,
-            ..Confined::new(program, self.arguments.clone(), folder.path(), limits)
+            ..Confined::new(program, self.arguments.clone(), folder.path(), limits).within(real.left())
         })?;
         running.write_stdin(input)?;
         running.wait()
     }
 }
 
-fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -> Result<CompiledCandidate> {
+fn commanded(
+    judge: &Judge,
+    home: WorkFolder,
+    commands: &Commands,
+    text: &str,
+    real: RealTimeEnd,
+) -> Result<CompiledCandidate> {
     put(&home, &commands.file, text)?;
     if let Some(words) = &commands.compile {
         let Command { start, arguments, readable } = command(judge, commands, words)?;
@@ -121,8 +134,8 @@ fn commanded(judge: &Judge, home: WorkFolder, commands: &Commands, text: &str) -
             StartOfRun::OfCopy(file) => home.path().join(file),
             StartOfRun::BesideCopy(program) | StartOfRun::InEmptyFolder(program) => program,
         };
-        if let Some(complaint) = compile(judge, &home, program, arguments, readable)? {
-            return Ok(CompiledCandidate::Rejected(complaint));
+        if let Some((verdict, why)) = compile(judge, &home, program, arguments, readable, real)? {
+            return Ok(CompiledCandidate::Rejected(verdict, why));
         }
     }
     let Command { start, arguments, readable } = command(judge, commands, &commands.run)?;
@@ -181,27 +194,30 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Compiles in the candidate's folder, confined: the program's text decides which files a compiler reads. Returns the
-/// compiler's first error, if any.
+/// verdict and the compiler's first error, if any.
 fn compile(
     judge: &Judge,
     home: &WorkFolder,
     program: PathBuf,
     arguments: Vec<String>,
     readable: Vec<PathBuf>,
-) -> Result<Option<String>> {
-    let confined = Confined::new(program, arguments, home.path(), COMPILING);
+    real: RealTimeEnd,
+) -> Result<Option<(Verdict, String)>> {
+    let confined = Confined::new(program, arguments, home.path(), COMPILING).within(real.left());
     let running = judge.sandbox.start(Confined { readable, keep_files: true, ..confined })?;
     let ended = running.wait()?;
     let complaint = first_error(&ended.stderr).or_else(|| first_error(&ended.stdout));
     if ended.how == How::Exit(0) {
         make_executable(home)?;
     }
-    Ok(match ended.how {
-        How::Exit(0) => None,
-        How::Limit(limit) => Some(format!("compiling: {}", limit.passed(&COMPILING))),
-        How::Sandbox(call) => Some(format!("compiling called {call}")),
-        how => Some(complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}"))),
-    })
+    let why = match ended.how {
+        How::Exit(0) => return Ok(None),
+        How::Limit(Limit::RealTime) if real.is_over() => return Ok(Some((Verdict::TimeLimit, real.passed()))),
+        How::Limit(limit) => format!("compiling: {}", limit.passed(&COMPILING)),
+        How::Sandbox(call) => format!("compiling called {call}"),
+        how => complaint.unwrap_or_else(|| format!("the compiler failed: {how:?}")),
+    };
+    Ok(Some((Verdict::CompileError, why)))
 }
 
 /// If candidates run as the caller's user, the linker may not change a file's mode, and its output is not executable.

@@ -2,13 +2,15 @@
 //! output is compared here; an expected output never enters a candidate's process.
 
 use std::fs;
+use std::time::Duration;
 
 use super::compare::difference;
 use super::judge::Judge;
 use super::message::last_line;
 use super::program::{CandidateProgram, CompiledCandidate};
-use super::sandbox::{Confined, Ended, How};
+use super::sandbox::{Confined, Ended, How, Limit};
 use super::verdict::{Judgement, TestVerdict, Verdict};
+use crate::fair_clock::RealTimeEnd;
 use crate::language::Language;
 use crate::problem::{Assembly, Compare, FileForm, Limits, Problem, StreamSuite, StreamTest};
 use offshoot_core::error::{Error, Result};
@@ -23,21 +25,26 @@ pub(super) fn judge(
     let Problem { limits, assembly, .. } = problem;
     // APPS's and LiveCodeBench's harnesses run a program as the body of a function, which may return.
     let may_return = *language == Language::Python && *assembly == Assembly::WithImports;
-    let mut program = match CandidateProgram::prepare(judge, language, text)? {
+    let runs = u32::try_from(streams.tests.len()).unwrap_or(u32::MAX);
+    let compiling = if *language == Language::Python { Duration::ZERO } else { CandidateProgram::COMPILING };
+    let real = RealTimeEnd::after(judge.time.of(limits.wall.saturating_mul(runs).saturating_add(compiling)));
+    let mut program = match CandidateProgram::prepare(judge, language, text, real)? {
         CompiledCandidate::Ready(program) => program,
-        CompiledCandidate::Rejected(complaint) => {
-            return Ok(Judgement::untested(Verdict::CompileError, Some(complaint)));
-        }
+        CompiledCandidate::Rejected(verdict, why) => return Ok(Judgement::untested(verdict, Some(why))),
     };
     let mut judgement = Judgement::untested(Verdict::Accepted, None);
     for test in &streams.tests {
-        let mut ended = program.run(judge, test.input.as_bytes(), *limits)?;
+        if real.is_over() {
+            judgement.tests.push(out_of_real_time(real));
+            break;
+        }
+        let mut ended = program.run(judge, test.input.as_bytes(), *limits, real)?;
         if may_return && returns_outside_functions(&ended) {
             program.make_function()?;
-            ended = program.run(judge, test.input.as_bytes(), *limits)?;
+            ended = program.run(judge, test.input.as_bytes(), *limits, real)?;
         }
-        let verdict = verdict(judge, streams, test, &ended, limits, language)?;
-        let stop = verdict.verdict != Verdict::Accepted && !judge.all_tests;
+        let verdict = verdict(judge, streams, test, &ended, problem, language, real)?;
+        let stop = verdict.verdict != Verdict::Accepted && (!judge.all_tests || real.is_over());
         judgement.add(ended.wall, ended.cpu, ended.peak_bytes);
         judgement.tests.push(verdict);
         if stop {
@@ -52,20 +59,18 @@ fn verdict(
     streams: &StreamSuite,
     test: &StreamTest,
     ended: &Ended,
-    limits: &Limits,
+    Problem { limits, .. }: &Problem,
     language: &Language,
+    real: RealTimeEnd,
 ) -> Result<TestVerdict> {
     let failed = |verdict, message| TestVerdict { verdict, message };
     Ok(match &ended.how {
         How::Exit(0) => {
             let wrong = match &streams.compare {
-                Compare::Checker { program } => check(judge, program, test, &ended.stdout)?,
-                compare => difference(compare, &ended.stdout, test.output.as_bytes()),
+                Compare::Checker { program } => check(judge, program, test, &ended.stdout, real)?,
+                compare => difference(compare, &ended.stdout, test.output.as_bytes()).map(wrong_answer),
             };
-            match wrong {
-                None => failed(Verdict::Accepted, None),
-                Some(why) => failed(Verdict::WrongAnswer, Some(why)),
-            }
+            wrong.unwrap_or_else(|| failed(Verdict::Accepted, None))
         }
         How::Exit(code) => {
             let said = last_line(&ended.stderr);
@@ -81,6 +86,7 @@ fn verdict(
             Some(line) if is_out_of_memory(&line) => failed(Verdict::MemoryLimit, Some(line)),
             _ => failed(Verdict::RuntimeError, Some(format!("ended by signal {signal}"))),
         },
+        How::Limit(Limit::RealTime) if real.is_over() => out_of_real_time(real),
         How::Limit(limit) => failed((*limit).into(), Some(limit.passed(limits))),
         How::Sandbox(call) => failed(Verdict::Sandbox, Some(format!("called {call}"))),
         How::Killed => return Err(Error::Internal("a candidate was killed without a request".to_string())),
@@ -104,9 +110,23 @@ fn is_syntax(line: &str) -> bool {
     ["SyntaxError:", "IndentationError:", "TabError:"].iter().any(|name| line.starts_with(name))
 }
 
-/// Runs the task's checker on input, output and expected output. Returns its complaint (the last line of its output, if
-/// any), or `None` if it accepts.
-fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Result<Option<String>> {
+fn out_of_real_time(real: RealTimeEnd) -> TestVerdict {
+    TestVerdict { verdict: Verdict::TimeLimit, message: Some(real.passed()) }
+}
+
+fn wrong_answer(why: String) -> TestVerdict {
+    TestVerdict { verdict: Verdict::WrongAnswer, message: Some(why) }
+}
+
+/// Runs the task's checker on input, output and expected output, until the candidate's real time ends. Returns `None`
+/// if it accepts, else a verdict with its complaint (the last line of its output, if any).
+fn check(
+    judge: &Judge,
+    checker: &str,
+    test: &StreamTest,
+    output: &[u8],
+    real: RealTimeEnd,
+) -> Result<Option<TestVerdict>> {
     let python = judge.interpreter()?;
     let folder = judge.sandbox.folder()?;
     let names = ["checker.py", "input", "output", "expected"];
@@ -117,15 +137,17 @@ fn check(judge: &Judge, checker: &str, test: &StreamTest, output: &[u8]) -> Resu
         fs::write(&path, text).map_err(Error::io(&path, "write"))?;
     }
     let arguments = ["-I", "-B"].into_iter().chain(names).map(str::to_string).collect();
-    let confined = Confined::new(&python.path, arguments, folder.path(), Limits::of(FileForm::Programs));
+    let limits = Limits::of(FileForm::Programs);
+    let confined = Confined::new(&python.path, arguments, folder.path(), limits).within(real.left());
     let running = judge.sandbox.start(Confined { readable: python.readable.clone(), ..confined })?;
     let ended = running.wait()?;
     let said = last_line(&ended.stderr).or_else(|| last_line(&ended.stdout));
-    Ok(match ended.how {
-        How::Exit(0) => None,
+    Ok(Some(match ended.how {
+        How::Exit(0) => return Ok(None),
         How::Exit(code) => {
-            Some(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}")))
+            wrong_answer(said.map_or(format!("the checker says {code}"), |said| format!("the checker says: {said}")))
         }
-        how => Some(format!("the checker failed: {how:?}")),
-    })
+        How::Limit(Limit::RealTime) if real.is_over() => out_of_real_time(real),
+        how => wrong_answer(format!("the checker failed: {how:?}")),
+    }))
 }

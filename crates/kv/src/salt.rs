@@ -27,17 +27,13 @@ pub enum PathStart {
 }
 
 impl PathStart {
+    /// Before the first token of prompts without a salt.
+    pub const UNSALTED: PathStart = PathStart::Root(None);
+
     pub fn segment(self) -> Option<SegmentId> {
         match self {
             PathStart::Root(_) => None,
             PathStart::Behind(segment) => Some(segment),
         }
-    }
-}
-
-/// `None`: the beginning of a prompt without a salt.
-impl From<Option<SegmentId>> for PathStart {
-    fn from(segment: Option<SegmentId>) -> PathStart {
-        segment.map_or(PathStart::Root(None), PathStart::Behind)
     }
 }

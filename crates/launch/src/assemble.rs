@@ -131,7 +131,7 @@ impl Launch<'_> {
         self.options.budget.deterministic && is_dense && config.check_ranks(1, true).is_ok()
     }
 
-    /// The same on an open backend.
+    /// Loads the model on an open backend and starts its engine.
     pub fn start_on<B: Backend>(&self, backend: B) -> Result<Launched> {
         let started = Instant::now();
         self.start_loaded(self.load(backend)?, started)

@@ -145,7 +145,7 @@ impl DeviceChoice {
     ///
     /// # Errors
     ///
-    /// Those of [`DeviceChoice::open`].
+    /// The errors of [`DeviceChoice::open`].
     pub fn open_as_one_of(self, replicas: usize, model: Option<ModelSource<'_>>) -> Result<Opened> {
         let opened = match self {
             DeviceChoice::Cpu => on_cpu(replicas, model, None)?,

@@ -10,7 +10,7 @@ use offshoot_kv::plan::Planner;
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
     pub devices: Devices,
-    /// Of each device; what is the host's is divided among replicas.
+    /// The memory of each device; host memory is divided among the replicas.
     pub budget: EngineBudget,
     /// `None`: the default planner.
     pub plan: Option<Planner>,
@@ -27,7 +27,7 @@ pub struct PrefixFolder {
 }
 
 impl PrefixFolder {
-    /// Those of all prompts are written.
+    /// A folder to which the prefixes of all prompts are written.
     pub fn new(path: PathBuf, most_bytes: u64) -> PrefixFolder {
         PrefixFolder { path, most_bytes, keeps: StoredPrefixes::Prompts }
     }

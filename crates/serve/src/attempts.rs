@@ -28,8 +28,8 @@ const ALONE_FROM: u32 = 4;
 /// What earlier attempts tell.
 #[derive(Debug, Default)]
 pub struct EarlierAttempts {
-    /// By the number of a request's line: at how many ends of the server the request was in progress, if its answer is
-    /// not in the file of answers.
+    /// At how many ends of the server a request was in progress, by the number of its line. Requests whose answers are
+    /// in the file of answers have no entry.
     ends: HashMap<usize, u32>,
     /// Ends of the server while it read the input file.
     while_read: u32,
@@ -38,9 +38,9 @@ pub struct EarlierAttempts {
 /// The open requests of a batch, by the numbers of their lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Suspicion {
-    /// Suspected ones, in groups that are answered one after the other, after all others.
+    /// Suspected requests, in groups that are answered one after the other, after all other requests.
     pub groups: Vec<Vec<usize>>,
-    /// Those that are given up.
+    /// Requests that are given up.
     pub given_up: Vec<usize>,
 }
 

@@ -1,12 +1,12 @@
 //! Runs batches, one after the other, on a thread of its own: the same code as `offshoot batch`, on the server's engine
 //! and behind the requests of its clients. A batch in progress is on disk: after a crash it goes on where it was.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -56,12 +56,18 @@ impl BatchEngine {
     }
 }
 
+/// A batch that waits or runs. Lists of them are in the order in which they run.
+struct OpenBatch {
+    id: String,
+    /// Whether it shall end.
+    end: Arc<AtomicBool>,
+}
+
 /// The batches that wait or run. Dropping it stops the one that runs, which goes on at the next start.
 pub struct Batches {
     pub store: Arc<Store>,
     queue: Option<Sender<(String, String)>>,
-    /// Whether the batch that runs, and each of those that wait, shall end.
-    ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>>,
+    open: Arc<Mutex<Vec<OpenBatch>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -70,12 +76,12 @@ impl Batches {
     /// Starts the thread, with the batches that were left.
     pub fn start(store: Arc<Store>, with: BatchEngine) -> Result<Batches> {
         let (queue, waiting) = unbounded();
-        let ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>> = Arc::default();
+        let open: Arc<Mutex<Vec<OpenBatch>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let runner = Runner { store: store.clone(), with, ends: ends.clone(), stop: stop.clone() };
+        let runner = Runner { store: store.clone(), with, open: open.clone(), stop: stop.clone() };
         let thread = std::thread::Builder::new().name("batches".to_owned()).spawn(move || runner.run(&waiting));
         let thread = thread.map_err(Error::io("a thread", "start"))?;
-        let batches = Batches { store, queue: Some(queue), ends, stop, thread: Some(thread) };
+        let batches = Batches { store, queue: Some(queue), open, stop, thread: Some(thread) };
         let mut left = batches.store.all::<BatchObject>();
         left.reverse();
         for record in left.into_iter().filter(|record| !record.object.status.is_end()) {
@@ -91,7 +97,9 @@ impl Batches {
     }
 
     fn queue(&self, owner: String, id: String, is_cancelled: bool) {
-        self.ends().insert(id.clone(), Arc::new(AtomicBool::new(is_cancelled)));
+        // Held, so that the list and the queue have one order.
+        let mut open = self.open_batches();
+        open.push(OpenBatch { id: id.clone(), end: Arc::new(AtomicBool::new(is_cancelled)) });
         if let Some(queue) = &self.queue {
             // Without its thread, batches wait for the next start.
             drop(queue.send((owner, id)));
@@ -101,7 +109,7 @@ impl Batches {
     /// Asks a batch to end, and says how it is.
     pub fn cancel(&self, owner: &str, id: &str) -> Result<BatchObject, Refusal> {
         let batch = self.store.get::<BatchObject>(owner, id)?;
-        let Some(end) = self.ends().get(id).cloned() else { return Ok(batch) };
+        let Some(end) = end_of(&self.open, id) else { return Ok(batch) };
         let changed = self.store.change::<BatchObject>(id, |record| {
             // It may have ended just now.
             if !record.object.status.is_end() {
@@ -113,26 +121,31 @@ impl Batches {
         Ok(record.object)
     }
 
-    /// The batches that run or wait, oldest first, at most so many.
+    /// The first batches that run or wait, in the order in which they run. Reads the records of at most `most`.
     pub fn open(&self, most: usize) -> Vec<BatchObject> {
-        let ids: Vec<String> = self.ends().keys().cloned().collect();
+        let ids: Vec<String> = self.open_batches().iter().take(most).map(|batch| batch.id.clone()).collect();
         let records = ids.iter().filter_map(|id| self.store.record::<BatchObject>(id).ok());
-        let mut open: Vec<BatchObject> =
-            records.map(|record| record.object).filter(|batch| !batch.status.is_end()).collect();
-        open.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
-        open.truncate(most);
-        open
+        records.map(|record| record.object).filter(|batch| !batch.status.is_end()).collect()
     }
 
-    fn ends(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<AtomicBool>>> {
-        self.ends.lock().expect("nothing panics while it holds the batches")
+    fn open_batches(&self) -> MutexGuard<'_, Vec<OpenBatch>> {
+        locked(&self.open)
     }
+}
+
+fn locked(open: &Mutex<Vec<OpenBatch>>) -> MutexGuard<'_, Vec<OpenBatch>> {
+    open.lock().expect("nothing panics while it holds the batches")
+}
+
+/// What ends the batch `id`; `None`: it neither waits nor runs.
+fn end_of(open: &Mutex<Vec<OpenBatch>>, id: &str) -> Option<Arc<AtomicBool>> {
+    locked(open).iter().find(|batch| batch.id == id).map(|batch| batch.end.clone())
 }
 
 impl Drop for Batches {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.ends().values().for_each(|end| end.store(true, Ordering::Relaxed));
+        self.open_batches().iter().for_each(|batch| batch.end.store(true, Ordering::Relaxed));
         self.queue = None;
         if let Some(thread) = self.thread.take() {
             // A panic of it is on standard error; its batch goes on at the next start.
@@ -144,7 +157,7 @@ impl Drop for Batches {
 struct Runner {
     store: Arc<Store>,
     with: BatchEngine,
-    ends: Arc<Mutex<HashMap<String, Arc<AtomicBool>>>>,
+    open: Arc<Mutex<Vec<OpenBatch>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -154,8 +167,9 @@ impl Runner {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            let end = self.ends.lock().expect("nothing panics while it holds the batches").get(&id).cloned();
-            let (Some(end), Ok(_)) = (end, self.store.get::<BatchObject>(&owner, &id)) else { continue };
+            let (Some(end), Ok(_)) = (end_of(&self.open, &id), self.store.get::<BatchObject>(&owner, &id)) else {
+                continue;
+            };
             let record = self.store.record::<BatchObject>(&id);
             match record.and_then(|record| self.batch(record, &end)) {
                 Err(Error::Interrupted) if self.stop.load(Ordering::Relaxed) => return,
@@ -166,7 +180,7 @@ impl Runner {
                 Err(error) => log::warn!("batch {id}: {error}"),
                 Ok(()) => {}
             }
-            self.ends.lock().expect("nothing panics while it holds the batches").remove(&id);
+            locked(&self.open).retain(|batch| batch.id != id);
         }
     }
 
@@ -616,6 +630,20 @@ mod tests {
                 assert!(line["id"].is_string() && line["error"]["message"].is_string(), "{line}");
             }
         }
+    }
+
+    /// Only the records that are shown are read.
+    #[test]
+    fn open_batches_are_shown_in_the_order_in_which_they_run() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = Arc::new(Store::open(folder.path(), 1 << 20).expect("it is free"));
+        let batches = begin(&store, EngineHandle::scripted(|_| ScriptedReply::text("b").until_cancelled()));
+        let ids: Vec<String> = (0..20).map(|_| stored(&store)).collect();
+        ids.iter().for_each(|id| batches.add("me".to_owned(), id.clone()));
+        let shown = |most: usize| batches.open(most).into_iter().map(|batch| batch.id).collect::<Vec<_>>();
+        assert_eq!((shown(3), shown(100)), (ids[..3].to_vec(), ids.clone()));
+        fs::remove_file(folder.path().join(format!("batches/{}.json", ids[5]))).expect("it is there");
+        assert_eq!(shown(6), ids[..5], "a record that is gone takes a place");
     }
 
     #[test]

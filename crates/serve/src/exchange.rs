@@ -27,9 +27,9 @@ const MOST_OF_ID: usize = 128;
 /// Pages of other origins that may read the server's answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedOrigin {
-    /// `*`: those of every origin.
+    /// `*`: pages of every origin.
     Any,
-    /// Those of this one, as browsers write it: `https://example.org:8443`.
+    /// Pages of this origin, as browsers write it: `https://example.org:8443`.
     One(HeaderValue),
 }
 

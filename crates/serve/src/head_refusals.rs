@@ -4,7 +4,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -27,17 +27,28 @@ const LINGERED: u64 = 4 << 20;
 /// What a connection's stream and its requests share.
 #[derive(Default)]
 pub struct ConnectionState {
-    /// Requests whose responses are not handed over whole. While there are any, what is written is theirs.
-    under_way: AtomicUsize,
+    /// Requests whose responses are not handed over whole.
+    open: AtomicUsize,
+    /// Whether hyper may still have bytes of a response that it has not written. While neither is so, whatever is
+    /// written is hyper's own.
+    has_unwritten: AtomicBool,
     /// The stream of a connection whose last head was refused.
     refused: Mutex<Option<TcpStream>>,
 }
 
 impl ConnectionState {
     /// A request has come. Its response is over when what this returns is dropped.
-    pub fn begin(self: &Arc<Self>) -> UnderWay {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        UnderWay(self.clone())
+    pub fn begin(self: &Arc<Self>) -> OpenResponse {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        self.has_unwritten.store(true, Ordering::Release);
+        OpenResponse(self.clone())
+    }
+
+    /// Hyper flushes the stream: it does so when it has written all that it had.
+    fn flushed(&self) {
+        if self.open.load(Ordering::Acquire) == 0 {
+            self.has_unwritten.store(false, Ordering::Release);
+        }
     }
 
     /// Waits, once the connection has ended, until a client whose head was refused has closed its side.
@@ -51,27 +62,27 @@ impl ConnectionState {
 }
 
 /// A request whose response is not handed over whole.
-pub struct UnderWay(Arc<ConnectionState>);
+pub struct OpenResponse(Arc<ConnectionState>);
 
-impl Drop for UnderWay {
+impl Drop for OpenResponse {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A response's body; its request is under way until hyper has taken all of it.
-pub struct BodyUnderWay {
+/// A response's body; its response is open until hyper has taken all of it.
+pub struct OpenBody {
     body: Body,
-    _under_way: UnderWay,
+    _open: OpenResponse,
 }
 
-impl BodyUnderWay {
-    pub fn new(body: Body, under_way: UnderWay) -> BodyUnderWay {
-        BodyUnderWay { body, _under_way: under_way }
+impl OpenBody {
+    pub fn new(body: Body, open: OpenResponse) -> OpenBody {
+        OpenBody { body, _open: open }
     }
 }
 
-impl HttpBody for BodyUnderWay {
+impl HttpBody for OpenBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -135,12 +146,11 @@ impl AsyncRead for ClientStream {
 impl AsyncWrite for ClientStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.instead.is_none()
-            && self.state.under_way.load(Ordering::Acquire) == 0
-            && let Some((begin, status)) = own_refusal(bytes)
+            && !self.state.has_unwritten.load(Ordering::Acquire)
+            && let Some(status) = status_of(bytes)
         {
             self.metrics.responses[4].add(1);
-            let written = [&bytes[..begin], &refusal(status)].concat();
-            self.instead = Some(Replacement { bytes: written, written: 0, of: bytes.len() });
+            self.instead = Some(Replacement { bytes: refusal(status), written: 0, of: bytes.len() });
         }
         let Some(mut instead) = self.instead.take_if(|instead| instead.written < instead.bytes.len()) else {
             return self.stream().poll_write(context, bytes);
@@ -161,6 +171,7 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.flushed();
         self.stream().poll_flush(context)
     }
 
@@ -170,17 +181,11 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// Where in `bytes`, at their end, an empty answer of hyper's own begins, and its status. Our own responses have an id,
-/// and bytes of bodies are not looked at.
-fn own_refusal(bytes: &[u8]) -> Option<(usize, u16)> {
-    const BEGIN: &[u8] = b"HTTP/1.1 4";
-    let begin = bytes.windows(BEGIN.len()).rposition(|window| window == BEGIN)?;
-    let head = std::str::from_utf8(&bytes[begin..]).ok()?;
-    let is_own = head.find("\r\n\r\n").is_some_and(|end| end + 4 == head.len())
-        && head.contains("\r\ncontent-length: 0\r\n")
-        && !head.contains("\r\nx-request-id:");
-    let status = head.get(9..12)?.parse().ok()?;
-    is_own.then_some((begin, status))
+/// The status of a whole head of hyper's own, which has no body and is an error of the client's.
+fn status_of(bytes: &[u8]) -> Option<u16> {
+    let head = std::str::from_utf8(bytes).ok()?.strip_suffix("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.1 ").or_else(|| head.strip_prefix("HTTP/1.0 "))?.get(..3)?.parse().ok()?;
+    (400..500).contains(&status).then_some(status)
 }
 
 /// The whole answer to a head that is refused with this status.
@@ -200,30 +205,76 @@ fn refusal(status: u16) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
     use super::*;
 
+    const OWN: &str = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: today\r\n\r\n";
+
+    /// What a connection answers to `sent`, if each request is answered with `body`.
+    fn exchanged(sent: &str, body: &'static str) -> String {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+            let (stream, _) = listener.accept().await.expect("the client");
+            let state = Arc::new(ConnectionState::default());
+            let of_requests = state.clone();
+            let service = service_fn(move |_| {
+                let body = OpenBody::new(Body::from(body), of_requests.begin());
+                async { Ok::<_, Infallible>(hyper::Response::new(body)) }
+            });
+            let stream = ClientStream::new(stream, state.clone(), Arc::default());
+            let mut http = http1::Builder::new();
+            let serve = async {
+                // A refused head is an error here.
+                let _ = http.max_headers(8).serve_connection(TokioIo::new(stream), service).await;
+                state.linger().await;
+            };
+            let ask = async move {
+                client.write_all(sent.as_bytes()).await.expect("the server reads");
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.expect("text");
+                answer
+            };
+            tokio::join!(serve, ask).1
+        })
+    }
+
+    /// An HTTP/1.0 body has no end but the connection's, and may end like a refusal of hyper's own.
     #[test]
-    fn only_an_empty_answer_of_hypers_own_is_replaced() {
-        let own = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: today\r\n\r\n";
-        let before = "HTTP/1.1 200 OK\r\nx-request-id: a\r\ncontent-length: 2\r\n\r\n{}";
-        assert_eq!(own_refusal(own.as_bytes()), Some((0, 431)));
-        assert_eq!(own_refusal(format!("{before}{own}").as_bytes()), Some((before.len(), 431)));
-        for other in [
-            String::new(),
-            before.to_owned(),
-            format!("{own}{before}"),
-            format!("{own}a"),
-            own.replace("length: 0", "length: 10"),
-            own.replace("date: today", "x-request-id: a"),
-            own.replace("431", "500"),
-            own[..own.len() - 1].to_owned(),
-        ] {
-            assert_eq!(own_refusal(other.as_bytes()), None, "{other:?}");
+    fn no_byte_of_an_answer_is_replaced() {
+        for request in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"] {
+            let answer = exchanged(request, OWN);
+            assert!(answer.ends_with(&format!("\r\n\r\n{OWN}")), "{answer}");
+        }
+    }
+
+    #[test]
+    fn hypers_own_refusals_get_bodies_on_new_and_on_used_connections() {
+        let whole = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let old = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+        let broken = ["GET / HTTP/9.9\r\n\r\n".to_owned(), format!("GET / HTTP/1.1\r\n{}\r\n", "X: a\r\n".repeat(9))];
+        for (broken, code) in broken.iter().zip(["invalid_request", "request_head_too_large"]) {
+            for before in ["", whole, old, &format!("{whole}{whole}")] {
+                let answer = exchanged(&format!("{before}{broken}"), OWN);
+                assert_eq!(answer.matches(OWN).count(), before.matches("GET").count(), "{answer}");
+                let (_, body) = answer.rsplit_once("\r\n\r\n").expect("a head and a body");
+                let body: serde_json::Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
+                assert_eq!(body["error"]["code"], code);
+            }
         }
     }
 
     #[test]
     fn a_refused_head_has_a_body_of_the_protocol() {
+        assert_eq!(status_of(OWN.as_bytes()), Some(431));
         for (status, code) in [(400, "invalid_request"), (414, "path_too_long"), (431, "request_head_too_large")] {
             let text = String::from_utf8(refusal(status)).expect("text");
             let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
@@ -231,7 +282,7 @@ mod tests {
             assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
             let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
             assert_eq!(body["error"]["code"], code);
-            assert_eq!(own_refusal(text.as_bytes()), None);
+            assert_eq!(status_of(text.as_bytes()), None);
         }
     }
 }

@@ -50,7 +50,7 @@ impl ApiKeys {
         self.hashes.len() > 1
     }
 
-    /// Whose request it is.
+    /// The client that sent a request, by its key.
     pub fn client(&self, headers: &HeaderMap) -> Result<ClientId, Refusal> {
         if self.is_empty() {
             return Ok(ClientId::default());

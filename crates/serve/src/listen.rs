@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt;
 
-use super::head_refusals::{BodyUnderWay, ClientStream, ConnectionState};
+use super::head_refusals::{ClientStream, ConnectionState, OpenBody};
 use super::metrics::ServeMetrics;
 
 /// Longest time in which the head of a request may arrive, from the last response or the connection's beginning.
@@ -100,8 +100,8 @@ async fn connection(stream: TcpStream, routes: Router, metrics: Arc<ServeMetrics
     let of_requests = state.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(stopping.clone());
-        let (under_way, response) = (of_requests.begin(), routes.clone().oneshot(request.map(Body::new)));
-        response.map_ok(|response| response.map(|body| BodyUnderWay::new(body, under_way)))
+        let (open, response) = (of_requests.begin(), routes.clone().oneshot(request.map(Body::new)));
+        response.map_ok(|response| response.map(|body| OpenBody::new(body, open)))
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_buf_size(MOST_HEAD).max_headers(MOST_HEADERS);

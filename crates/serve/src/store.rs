@@ -69,7 +69,7 @@ impl Kept for BatchObject {
 /// An object as it is on disk.
 #[derive(Serialize, Deserialize)]
 pub struct Record<T> {
-    /// Whose it is: `ApiKeys::owner`.
+    /// The client to whom the object belongs: `ApiKeys::owner`.
     pub owner: String,
     pub object: T,
 }

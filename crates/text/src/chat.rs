@@ -81,6 +81,11 @@ impl ChatTemplates {
         self.templates.iter().find(|(name, _)| name == "default").map(|(_, source)| source.as_str())
     }
 
+    /// All templates, one behind the other.
+    pub fn sources(&self) -> String {
+        self.templates.iter().map(|(_, source)| source.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
     /// The template that these options choose.
     pub fn chosen<'a>(&'a self, options: &'a ChatOptions) -> Option<&'a str> {
         let named = |name: &str| Some(&*self.templates.iter().find(|(own, _)| own == name)?.1);

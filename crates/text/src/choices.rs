@@ -31,7 +31,7 @@ impl Tokenizer {
 }
 
 impl SharedEncoder<'_> {
-    /// Like [`Tokenizer::encode_choices`].
+    /// Like [`Tokenizer::encode_choices`], of guarded levels and continuations.
     pub fn encode_choices(
         &mut self,
         levels: &[String],

@@ -47,7 +47,7 @@ pub use jinja::strftime;
 pub use message::Message;
 pub use shared::SharedEncoder;
 use special::SpecialTexts;
-pub use special::{SpecialText, TextKind};
+pub use special::{ChatPlace, Speaker, SpecialText, TextFault, TextKind};
 pub use stops::{CertainText, StopMatcher};
 pub use stream::TextStream;
 pub use tokenizer::{AddSpecial, LevelTokens, LongBeginning, Tokenizer};
@@ -171,14 +171,22 @@ impl Tokenizer {
             let encoding = self.inner.encode(text, post_process)?;
             Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
         })?;
-        if let Some(lost) = self.cover_swallowed(text, &mut offsets) {
-            let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
-            return Err(Error::format(&self.folder, what));
-        }
+        self.cover_all(text, &mut offsets)?;
         let ahead = self.add_special_tokens(special, &mut tokens);
         offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
         offsets.resize(tokens.len(), (0, 0));
         Ok(Encoded { tokens, offsets })
+    }
+
+    /// Covers what normalisation swallows. An error names a character that has no token.
+    fn cover_all(&self, text: &str, offsets: &mut [(usize, usize)]) -> Result<()> {
+        match self.cover_swallowed(text, offsets) {
+            None => Ok(()),
+            Some(lost) => {
+                let what = format!("the tokenizer has no token for {lost:?}, which a prompt holds");
+                Err(Error::format(&self.folder, what))
+            }
+        }
     }
 
     /// Adds the characters that normalisation swallows (an accent that becomes part of a letter, one that is stripped)
@@ -246,7 +254,7 @@ impl Tokenizer {
     }
 
     fn special_texts(&self) -> &SpecialTexts {
-        self.special_texts.get_or_init(|| SpecialTexts::of(&self.inner))
+        self.special_texts.get_or_init(|| SpecialTexts::of(&self.inner, &self.templates.sources()))
     }
 
     /// What `encode` returns. The library panics where an expression of a stranger's tokenizer.json has tried too many

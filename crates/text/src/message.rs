@@ -5,6 +5,10 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+/// The names by which chat templates know what was thought before the content. vLLM's server hands over the first and
+/// the last, transformers from 5.24 on the first two.
+pub const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -43,6 +47,19 @@ impl Message {
     #[must_use]
     pub fn with(mut self, field: impl Into<String>, value: impl Into<Value>) -> Self {
         self.fields.insert(field.into(), value.into());
+        self
+    }
+
+    /// The same turn without fields that are null, which many templates would print, and with the reasoning under each
+    /// of its names. Of several that are given, each is kept, and the first in [`REASONING`] fills the others.
+    #[must_use]
+    pub fn completed(mut self) -> Self {
+        self.fields.retain(|_, value| !value.is_null());
+        if let Some(reasoning) = REASONING.iter().find_map(|name| self.fields.get(*name)).cloned() {
+            for name in REASONING {
+                self.fields.entry(name).or_insert_with(|| reasoning.clone());
+            }
+        }
         self
     }
 

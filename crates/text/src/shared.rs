@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use tokenizers::ModelWrapper;
 
+use super::special::{Speaker, SpecialText, TextFault};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use offshoot_core::error::Result;
 use offshoot_core::ids::TokenId;
@@ -26,6 +27,7 @@ const KEPT: usize = 8;
 /// A tokenizer that remembers the long texts it encoded last.
 pub struct SharedEncoder<'t> {
     tokenizer: &'t Tokenizer,
+    special_text: SpecialText,
     /// The latest first.
     kept: VecDeque<EncodedText>,
 }
@@ -51,15 +53,38 @@ struct ReusedEncoding {
 
 impl<'t> SharedEncoder<'t> {
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, kept: VecDeque::new() }
+        Self::guarding(tokenizer, SpecialText::Allow)
+    }
+
+    /// An encoder of users' texts, in which `special_text` becomes of special tokens' texts. Where they are not
+    /// allowed, it remembers nothing, and encodes what [`SharedEncoder::guard`] makes of texts.
+    pub fn guarding(tokenizer: &'t Tokenizer, special_text: SpecialText) -> Self {
+        Self { tokenizer, special_text, kept: VecDeque::new() }
+    }
+
+    /// What becomes of special tokens' texts.
+    pub fn special_text(&self) -> SpecialText {
+        self.special_text
+    }
+
+    /// A text of a prompt as it is encoded: hidden, unless special tokens are allowed in it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Tokenizer::guard_text`].
+    pub fn guard(&self, text: &str) -> Result<String, TextFault> {
+        self.tokenizer.guard_text(self.special_text, text, Speaker::Assistant)
     }
 
     pub fn tokenizer(&self) -> &'t Tokenizer {
         self.tokenizer
     }
 
-    /// Like [`Tokenizer::encode_levels`].
+    /// Like [`Tokenizer::encode_levels`], of guarded levels.
     pub fn encode_levels(&mut self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        if self.special_text != SpecialText::Allow {
+            return self.tokenizer.encode_hidden_levels(levels, special);
+        }
         let text = levels.concat();
         let Some(ReusedEncoding { from, taken, rest, cut }) = self.continuation(&text, special)? else {
             let encoded = self.tokenizer.encode_text(&text, special)?;

@@ -1,21 +1,38 @@
 //! Special tokens in texts of users. transformers makes a token of `<|im_end|>` wherever a prompt has it, so that a
 //! user can end the turn and begin another role's. This module finds such texts, and encodes them as plain text while
-//! the special tokens of a chat template stay tokens. The callers decide which texts are users'.
+//! the special tokens of a chat template stay tokens. Tokens that are not called special but that the template writes
+//! (`<tool_response>`, DeepSeek's roles) are treated alike in everybody's texts but the assistant's and the system's.
+//! The callers decide which texts are whose.
 //!
-//! A chat is rendered from texts in which each special token's text is hidden behind a mark. In the rendered text what
-//! looks like a special token is the template's: it becomes an alias, a token that only a copy of the tokenizer knows,
-//! which reads no special tokens otherwise. Then the hidden texts are shown again, and the copy encodes everything at
-//! once, so that the tokens around are those of the tokenizer itself.
+//! A chat is rendered from texts in which each special token's text is hidden behind a mark. A text that ends with the
+//! beginning of a special token's text, or begins with the end of one, has an empty mark there, so that no texts side
+//! by side make a special token. In the rendered text what looks like a special token is the template's: it becomes an
+//! alias, a token that only a copy of the tokenizer knows, which reads no special tokens otherwise. Then the hidden
+//! texts are shown again, and the copy encodes everything at once, so that the tokens around are those of the tokenizer
+//! itself. A template that takes a piece out of the middle of a text can still join what stands around the piece.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use regex::Regex;
 use tokenizers::AddedToken;
 
-use super::tokenizer::{AddSpecial, Tokenizer};
+use super::chat::ChatOptions;
+use super::message::{Message, map_texts};
+use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
+use super::tokens_of;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
+
+/// Whose words a text of a chat is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// Anybody's. In its texts the other tokens that chat templates write, such as `<tool_response>` or the roles of
+    /// some models, are plain text, too.
+    Anyone,
+    /// The assistant's or the system's, which may have such tokens.
+    Assistant,
+}
 
 /// What becomes of special tokens' texts in the text of users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +44,24 @@ pub enum SpecialText {
     Escape,
     /// The text is refused.
     Refuse,
+}
+
+/// Why a text of a user is no part of a prompt.
+#[derive(Debug)]
+pub enum TextFault {
+    /// It has this text of a special token, and they are refused.
+    Special(String),
+    /// It cannot be hidden.
+    Marks(Box<Error>),
+}
+
+/// A place among what a chat template sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChatPlace {
+    /// A field of a message.
+    Message(usize, String),
+    Tool(usize),
+    Variable(String),
 }
 
 /// How a text that may have special tokens' texts is encoded.
@@ -45,31 +80,36 @@ pub enum TextKind {
 const HIDDEN: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 const ALIAS: [char; 2] = ['\u{FDD2}', '\u{FDD3}'];
 
-/// The special tokens of a tokenizer by their texts, and the tokenizer that takes them for text.
+/// The special tokens of a tokenizer and the other added tokens that its chat templates write, by their texts, and the
+/// tokenizer that takes them for text.
 pub(super) struct SpecialTexts {
     /// Finds the longest special token's text at each place; `None`: there are no special tokens.
-    pattern: Option<Regex>,
+    special: Option<Regex>,
+    /// Finds the texts of the others, too.
+    control: Option<Regex>,
     ids: HashMap<String, u32>,
     /// What a hidden text's mark holds: the token's id.
     texts: HashMap<u32, String>,
-    /// Reads no special tokens but the aliases.
+    edges: Edges,
+    /// Reads none of these tokens but the aliases.
     plain: tokenizers::Tokenizer,
     /// The special token of each alias.
     aliased: HashMap<u32, TokenId>,
 }
 
 impl SpecialTexts {
-    pub fn of(inner: &tokenizers::Tokenizer) -> SpecialTexts {
-        let mut special: Vec<(u32, AddedToken)> =
-            inner.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special).collect();
-        special.sort_by(|(a, of_a), (b, of_b)| (of_b.content.len(), a).cmp(&(of_a.content.len(), b)));
-        special.retain(|(_, token)| !token.content.is_empty());
-        let alternatives: Vec<String> = special.iter().map(|(_, token)| regex::escape(&token.content)).collect();
-        let pattern = (!special.is_empty()).then(|| {
-            let built = regex::RegexBuilder::new(&alternatives.join("|")).size_limit(1 << 28).build();
-            built.expect("alternatives of plain texts are a pattern")
-        });
+    /// `templates`: the sources of the chat templates.
+    pub fn of(inner: &tokenizers::Tokenizer, templates: &str) -> SpecialTexts {
+        // White space is no mark of a template's.
+        let is_written = |text: &str| templates.contains(text) && !text.chars().all(is_space);
+        let counts = |token: &AddedToken| !token.content.is_empty() && (token.special || is_written(&token.content));
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let mut control: Vec<(u32, AddedToken)> = added.filter(|(_, token)| counts(token)).collect();
+        control.sort_by(|(a, of_a), (b, of_b)| (of_b.content.len(), a).cmp(&(of_a.content.len(), b)));
         let mut plain = inner.clone();
+        // The library takes for text what is special.
+        let as_special = |(_, token): &(u32, AddedToken)| AddedToken { special: true, ..token.clone() };
+        plain.add_special_tokens(&control.iter().map(as_special).collect::<Vec<_>>());
         plain.set_encode_special_tokens(true);
         let alias_token = |(id, token): &(u32, AddedToken)| AddedToken {
             content: alias(*id),
@@ -78,17 +118,20 @@ impl SpecialTexts {
             special: false,
             ..token.clone()
         };
-        plain.add_tokens(&special.iter().map(alias_token).collect::<Vec<_>>());
+        plain.add_tokens(&control.iter().map(alias_token).collect::<Vec<_>>());
         let alias_id = |id: u32| plain.token_to_id(&alias(id)).expect("it was added");
-        let aliased = special.iter().map(|&(id, _)| (alias_id(id), TokenId(id))).collect();
-        let ids = special.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
-        let texts = special.into_iter().map(|(id, token)| (id, token.content)).collect();
-        SpecialTexts { pattern, ids, texts, plain, aliased }
+        let aliased = control.iter().map(|&(id, _)| (alias_id(id), TokenId(id))).collect();
+        let ids = control.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
+        let edges = Edges::of(control.iter().map(|(_, token)| &*token.content));
+        let special = pattern(control.iter().map(|(_, token)| token).filter(|token| token.special));
+        let all = pattern(control.iter().map(|(_, token)| token));
+        let texts = control.into_iter().map(|(id, token)| (id, token.content)).collect();
+        SpecialTexts { special, control: all, ids, texts, edges, plain, aliased }
     }
 
-    /// `text` with each special token's text replaced.
-    fn replace<'t>(&self, text: &'t str, by: impl Fn(u32) -> String) -> Cow<'t, str> {
-        match &self.pattern {
+    /// `text` with each text that `pattern` finds replaced.
+    fn replace<'t>(&self, pattern: Option<&Regex>, text: &'t str, by: impl Fn(u32) -> String) -> Cow<'t, str> {
+        match pattern {
             None => text.into(),
             Some(pattern) => pattern.replace_all(text, |found: &regex::Captures<'_>| {
                 by(*self.ids.get(&found[0]).expect("the pattern finds these texts alone"))
@@ -96,18 +139,94 @@ impl SpecialTexts {
         }
     }
 
-    /// `text` with the hidden texts in their places.
+    /// `text` with the hidden texts in their places. What a template left of a mark that it cut in two is dropped.
     fn shown<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let Some((before, rest)) = text.split_once(HIDDEN[0]) else { return text.into() };
-        let mut out = before.to_owned();
-        for piece in rest.split(HIDDEN[0]) {
-            let (id, after) = piece.split_once(HIDDEN[1]).unwrap_or((piece, ""));
-            // A template may have cut a mark in two: what is left of it is dropped.
-            out.push_str(id.parse().ok().and_then(|id: u32| self.texts.get(&id)).map_or("", String::as_str));
-            out.push_str(after);
+        if !text.contains(HIDDEN) {
+            return text.into();
+        }
+        let mut pieces = text.split(HIDDEN[0]);
+        let mut out = pieces.next().unwrap_or_default().replace(HIDDEN[1], "");
+        for piece in pieces {
+            let digits = piece.len() - piece.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let (id, mut after) = piece.split_at(digits);
+            if let Some(rest) = after.strip_prefix(HIDDEN[1]) {
+                after = rest;
+                out.push_str(id.parse().ok().and_then(|id: u32| self.texts.get(&id)).map_or("", String::as_str));
+            }
+            out.extend(after.split(HIDDEN[1]));
         }
         out.into()
     }
+}
+
+/// The texts of which others beside them can make a special token's.
+struct Edges {
+    /// Proper beginnings of special tokens' texts, and proper ends.
+    beginnings: HashSet<String>,
+    ends: HashSet<String>,
+    /// Length of the longest of them, in bytes.
+    longest: usize,
+}
+
+impl Edges {
+    fn of<'t>(special: impl Iterator<Item = &'t str>) -> Edges {
+        let mut edges = Edges { beginnings: HashSet::new(), ends: HashSet::new(), longest: 0 };
+        for text in special {
+            for (at, _) in text.char_indices().skip(1) {
+                edges.beginnings.insert(text[..at].to_owned());
+                edges.ends.insert(text[at..].to_owned());
+                edges.longest = edges.longest.max(at).max(text.len() - at);
+            }
+        }
+        edges
+    }
+
+    /// Whether `text` ends with the beginning of a special token's text.
+    fn opens(&self, text: &str) -> bool {
+        let from = text.len().saturating_sub(self.longest);
+        (from..text.len()).any(|at| text.get(at..).is_some_and(|end| self.beginnings.contains(end)))
+    }
+
+    /// Whether `text` begins with the end of a special token's text.
+    fn closes(&self, text: &str) -> bool {
+        let to = text.len().min(self.longest);
+        (1..=to).any(|at| text.get(..at).is_some_and(|beginning| self.ends.contains(beginning)))
+    }
+
+    /// `text` with empty marks at its ends where a text beside it could make a special token of them. A template may
+    /// trim the text: white space at its ends does not count.
+    fn marked(&self, text: String) -> String {
+        let empty = || HIDDEN.iter().collect::<String>();
+        let trimmed = text.trim_matches(is_space);
+        let start = text.len() - text.trim_start_matches(is_space).len();
+        let end = start + trimmed.len();
+        let marks = [
+            (0, self.closes(&text)),
+            (start, start > 0 && self.closes(trimmed)),
+            (end, end < text.len() && self.opens(trimmed)),
+            (text.len(), self.opens(&text)),
+        ];
+        let mut out = text;
+        // From the end, so that the places before it stay.
+        for (at, _) in marks.into_iter().rev().filter(|&(_, is_needed)| is_needed) {
+            out.insert_str(at, &empty());
+        }
+        out
+    }
+}
+
+/// White space of Python, which has four control characters more than Unicode's.
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&c)
+}
+
+/// Finds the first of these tokens' texts at each place; `None`: there are none.
+fn pattern<'t>(tokens: impl Iterator<Item = &'t AddedToken>) -> Option<Regex> {
+    let alternatives: Vec<String> = tokens.map(|token| regex::escape(&token.content)).collect();
+    (!alternatives.is_empty()).then(|| {
+        let built = regex::RegexBuilder::new(&alternatives.join("|")).size_limit(1 << 28).build();
+        built.expect("alternatives of plain texts are a pattern")
+    })
 }
 
 fn alias(id: u32) -> String {
@@ -117,24 +236,91 @@ fn alias(id: u32) -> String {
 impl Tokenizer {
     /// The first special token's text in `text`.
     pub fn special_in<'t>(&self, text: &'t str) -> Option<&'t str> {
-        Some(self.special_texts().pattern.as_ref()?.find(text)?.as_str())
+        Some(self.special_texts().special.as_ref()?.find(text)?.as_str())
     }
 
-    /// A user's text with the texts of special tokens hidden, for a template to render and
-    /// [`Tokenizer::encode_hidden`] to encode.
+    /// A user's text as the part of a prompt: as it is where special tokens are allowed in it, otherwise hidden or
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// It is refused, or has one of the characters that mark hidden texts.
+    pub fn guard_text(&self, how: SpecialText, text: &str, of: Speaker) -> Result<String, TextFault> {
+        let refused = || self.special_in(text).filter(|_| how == SpecialText::Refuse);
+        match how {
+            SpecialText::Allow => Ok(text.to_owned()),
+            SpecialText::Escape | SpecialText::Refuse => match refused() {
+                Some(found) => Err(TextFault::Special(found.to_owned())),
+                None => self.hide_special(text, of).map_err(|error| TextFault::Marks(Box::new(error))),
+            },
+        }
+    }
+
+    /// Guards everything that a template sees, but the roles, which the template knows, and itself.
+    ///
+    /// # Errors
+    ///
+    /// The first of [`Tokenizer::guard_text`], with its place.
+    pub fn guard_chat(
+        &self,
+        how: SpecialText,
+        messages: &mut [Message],
+        options: &mut ChatOptions,
+    ) -> Result<(), (ChatPlace, TextFault)> {
+        if how == SpecialText::Allow {
+            return Ok(());
+        }
+        for (index, message) in messages.iter_mut().enumerate() {
+            let speaker = match message.role() {
+                Some("assistant" | "system" | "developer") => Speaker::Assistant,
+                _ => Speaker::Anyone,
+            };
+            let guarded = message.map_texts(&mut |text: &str| self.guard_text(how, text, speaker));
+            guarded.map_err(|(field, fault)| (ChatPlace::Message(index, field), fault))?;
+        }
+        let mut guard = |text: &str| self.guard_text(how, text, Speaker::Anyone);
+        // Every field is named, so that none is forgotten.
+        let ChatOptions { tools, variables, source: _, template: _, add_generation_prompt: _, now: _ } = options;
+        for (index, tool) in tools.iter_mut().enumerate() {
+            map_texts(tool, &mut guard).map_err(|fault| (ChatPlace::Tool(index), fault))?;
+        }
+        for (name, value) in variables.iter_mut() {
+            map_texts(value, &mut guard).map_err(|fault| (ChatPlace::Variable(name.clone()), fault))?;
+        }
+        Ok(())
+    }
+
+    /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could
+    /// make one, for a template to render and [`Tokenizer::encode_hidden`] to encode.
     ///
     /// # Errors
     ///
     /// The text has one of the characters that mark hidden texts.
-    pub fn hide_special(&self, text: &str) -> Result<String> {
+    pub fn hide_special(&self, text: &str, of: Speaker) -> Result<String> {
         check_unmarked(text)?;
-        let hidden = self.special_texts().replace(text, |id| format!("{}{id}{}", HIDDEN[0], HIDDEN[1]));
-        Ok(hidden.into_owned())
+        let texts = self.special_texts();
+        let pattern = match of {
+            Speaker::Anyone => &texts.control,
+            Speaker::Assistant => &texts.special,
+        };
+        let hidden = texts.replace(pattern.as_ref(), text, |id| format!("{}{id}{}", HIDDEN[0], HIDDEN[1]));
+        Ok(texts.edges.marked(hidden.into_owned()))
+    }
+
+    /// The first special token's text in a rendered text that texts of users make together, or with the template's;
+    /// `rendered`: of hidden texts that have none themselves.
+    pub fn special_joined(&self, rendered: &str) -> Option<String> {
+        let pattern = self.special_texts().special.as_ref()?;
+        let shown = self.show_special(rendered);
+        let mut own = pattern.find_iter(rendered);
+        // Before the first joined one, both have the template's.
+        let mut all = pattern.find_iter(&shown).map(|found| found.as_str());
+        all.find(|found| own.next().is_none_or(|own| own.as_str() != *found)).map(str::to_owned)
     }
 
     /// A rendered text with its hidden texts in their places.
     pub fn show_special<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        match text.contains(HIDDEN[0]) {
+        match text.contains(HIDDEN) {
             true => self.special_texts().shown(text),
             false => text.into(),
         }
@@ -147,8 +333,29 @@ impl Tokenizer {
     /// The tokenizer makes a special token of plain text.
     pub fn encode_hidden(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
         let texts = self.special_texts();
-        let aliased = texts.replace(text, alias);
+        let aliased = texts.replace(texts.control.as_ref(), text, alias);
         self.encode_aliased(&texts.shown(&aliased), special)
+    }
+
+    /// Like [`Tokenizer::encode_levels`], of hidden levels.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer makes a special token of plain text; a character without a token.
+    pub fn encode_hidden_levels(&self, levels: &[String], special: AddSpecial) -> Result<LevelTokens> {
+        let texts = self.special_texts();
+        let aliased = |level: &String| texts.shown(&texts.replace(texts.control.as_ref(), level, alias)).into_owned();
+        let levels: Vec<String> = levels.iter().map(aliased).collect();
+        let text = levels.concat();
+        let (tokens, mut offsets) = self.checked(|| {
+            let encoding = texts.plain.encode(&*text, false)?;
+            Ok((tokens_of(&encoding), encoding.get_offsets().to_vec()))
+        })?;
+        self.cover_all(&text, &mut offsets)?;
+        let (tokens, ahead) = self.named_and_surrounded(tokens, special)?;
+        offsets.splice(0..0, std::iter::repeat_n((0, 0), ahead));
+        offsets.resize(tokens.len(), (0, 0));
+        Ok(Encoded { tokens, offsets }.levels(&levels))
     }
 
     /// The tokens of a user's text: special tokens' texts in it are plain text, as with transformers'
@@ -158,25 +365,32 @@ impl Tokenizer {
     ///
     /// The tokenizer makes a special token of plain text; the text has one of the characters that mark hidden texts.
     pub fn encode_plain(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
-        check_unmarked(text)?;
-        self.encode_aliased(text, special)
+        // Hides the special ones alone.
+        self.encode_hidden(&self.hide_special(text, Speaker::Assistant)?, special)
     }
 
     fn encode_aliased(&self, text: &str, special: AddSpecial) -> Result<Vec<TokenId>> {
-        let texts = self.special_texts();
         // Special tokens around the text are the tokenizer's own.
-        let tokens = self.encode_with(&texts.plain, text, false)?;
+        let tokens = self.encode_with(&self.special_texts().plain, text, false)?;
+        self.named_and_surrounded(tokens, special).map(|(tokens, _)| tokens)
+    }
+
+    /// Tokens of an aliased text with the special tokens in place of their aliases, and those around the text; and the
+    /// number of those before it.
+    fn named_and_surrounded(&self, tokens: Vec<TokenId>, special: AddSpecial) -> Result<(Vec<TokenId>, usize)> {
+        let texts = self.special_texts();
         // The unknown token stands for a character without one, as ever.
         let unknown = self.named_token("unk_token").and_then(|text| self.token(text));
-        if let Some(&token) = tokens.iter().find(|token| self.is_special(**token) && Some(**token) != unknown) {
+        let is_control = |token: TokenId| self.is_special(token) || texts.texts.contains_key(&token.0);
+        if let Some(&token) = tokens.iter().find(|token| is_control(**token) && Some(**token) != unknown) {
             let found = String::from_utf8_lossy(self.token_bytes(token)).into_owned();
-            let what = format!("the tokenizer has no other tokens for the text {found:?} than the special one");
+            let what = format!("the tokenizer has no other tokens for the text {found:?} than this one");
             return Err(Error::format(&self.folder, what));
         }
         let named = tokens.into_iter().map(|token| texts.aliased.get(&token.0).copied().unwrap_or(token));
         let around = self.encode("", special)?;
         let (ahead, behind) = self.around_text(&around, special)?;
-        Ok(ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect())
+        Ok((ahead.iter().copied().chain(named).chain(behind.iter().copied()).collect(), ahead.len()))
     }
 
     /// The special tokens around a text, parted into those before and those behind it. `around`: all of them.

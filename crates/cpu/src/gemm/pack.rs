@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::memory::CacheLine;
 use offshoot_backend::{Dtype, WeightView};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 
 /// Outputs per panel: f32 lanes of the widest register.
 pub const PANEL: usize = 16;
@@ -131,7 +131,7 @@ fn fill_panel(panel: &mut [CacheLine], rows: &[&[u8]], dtype: Dtype) {
 pub fn zeroed(lines: usize) -> MmapMut {
     let bytes = lines.max(1) * size_of::<CacheLine>();
     // Whether there is room for weights is asked before they are loaded; an allocation in their place would fail, too.
-    let memory = MmapMut::map_anon(bytes).unwrap_or_else(|error| panic!("memory for weights: {}", Refused(&error)));
+    let memory = MmapMut::map_anon(bytes).unwrap_or_else(|error| panic!("memory for weights: {}", MemoryFault(&error)));
     #[cfg(target_os = "linux")]
     if let Err(err) = memory.advise(memmap2::Advice::HugePage) {
         log::debug!("no huge pages for weights: {err}");

@@ -38,7 +38,7 @@ use crate::branch::Branch;
 use crate::facts::EngineFacts;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, SegmentId};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 use offshoot_kv::PathMark;
 
 /// Where computed prefixes are kept on disk.
@@ -53,13 +53,13 @@ pub struct PrefixStoreOptions {
     pub keeps: StoredPrefixes,
 }
 
-/// Whose prefixes are written to a prefix store. All that it has is read.
+/// Which prefixes a prefix store writes. It reads whatever it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredPrefixes {
-    /// Those of all prompts. Keys and values tell what a prompt was.
+    /// The prefixes of all prompts. Keys and values in the folder tell what a prompt was.
     #[default]
     Prompts,
-    /// Pinned ones alone.
+    /// Pinned prefixes alone.
     Pinned,
 }
 
@@ -395,8 +395,9 @@ impl Writer {
             }
         };
         let thread = std::thread::Builder::new().name("prefix writer".to_owned()).spawn(write);
-        let thread = thread
-            .map_err(|error| Error::EngineStopped { why: format!("its writer cannot start: {}", Refused(&error)) })?;
+        let thread = thread.map_err(|error| Error::EngineStopped {
+            why: format!("its writer cannot start: {}", MemoryFault(&error)),
+        })?;
         Ok(Writer { jobs: Some(jobs), thread: Some(thread), failed })
     }
 

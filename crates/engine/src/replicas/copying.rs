@@ -14,7 +14,7 @@ use crossbeam_channel::{TryRecvError, bounded};
 use crate::{Command, Continuation, Lend, LentPart, QueueKey};
 use offshoot_core::ids::TokenId;
 
-use super::loan::{Loan, Stage};
+use super::loan::{Loan, LoanStage};
 use super::prefix::{BLOCK, Prefix};
 use super::router::Router;
 
@@ -74,7 +74,7 @@ impl Router {
         let estimated = TIMES_ESTIMATED * costs.computed_token * (tokens.len() - from) as f64;
         let wait = Duration::try_from_secs_f64(estimated).unwrap_or(LEAST_WAIT) + LEAST_WAIT;
         self.send(lender, Command::Lend(Lend { tokens: tokens.clone(), from, reply }));
-        Loan { lender, borrower, prefix, tokens, stage: Stage::Asked(lent), until: Instant::now() + wait }
+        Loan { lender, borrower, prefix, tokens, stage: LoanStage::Asked(lent), until: Instant::now() + wait }
     }
 
     /// Passes on what was lent. Of a loan that is over, the borrower's tasks may begin.
@@ -97,12 +97,12 @@ impl Router {
     fn go_on(&mut self, loan: Loan) -> Option<Loan> {
         let is_late = loan.until <= Instant::now();
         match &loan.stage {
-            Stage::Asked(lent) => match lent.try_recv() {
+            LoanStage::Asked(lent) => match lent.try_recv() {
                 Ok(part) => self.pass_on(part, loan),
                 Err(TryRecvError::Empty) if !is_late => Some(loan),
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
             },
-            Stage::Taken { upto, taken } => match taken.try_recv() {
+            LoanStage::Taken { upto, taken } => match taken.try_recv() {
                 Ok(true) => Some(self.ask(loan.lender, loan.borrower, loan.prefix, loan.tokens, *upto)),
                 Err(TryRecvError::Empty) if !is_late => Some(loan),
                 Ok(false) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
@@ -118,6 +118,6 @@ impl Router {
         let (upto, is_last) = (part.positions.end, part.is_last);
         let (reply, taken) = bounded(1);
         self.send(loan.borrower, Command::Borrow { tokens: loan.tokens.clone(), part, reply });
-        (!is_last).then(|| Loan { stage: Stage::Taken { upto, taken }, until: Instant::now() + LEAST_WAIT, ..loan })
+        (!is_last).then(|| Loan { stage: LoanStage::Taken { upto, taken }, until: Instant::now() + LEAST_WAIT, ..loan })
     }
 }

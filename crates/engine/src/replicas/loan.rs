@@ -15,12 +15,12 @@ pub(super) struct Loan {
     pub borrower: usize,
     pub prefix: Prefix,
     pub tokens: Arc<[TokenId]>,
-    pub stage: Stage,
+    pub stage: LoanStage,
     /// When the borrower waits no longer.
     pub until: Instant,
 }
 
-pub(super) enum Stage {
+pub(super) enum LoanStage {
     /// The lender is asked for a part.
     Asked(Receiver<LentPart>),
     /// The borrower takes a part that ends at this position; more follow.
@@ -30,8 +30,8 @@ pub(super) enum Stage {
 impl Loan {
     pub fn watch<'a>(&'a self, select: &mut Select<'a>) {
         match &self.stage {
-            Stage::Asked(lent) => select.recv(lent),
-            Stage::Taken { taken, .. } => select.recv(taken),
+            LoanStage::Asked(lent) => select.recv(lent),
+            LoanStage::Taken { taken, .. } => select.recv(taken),
         };
     }
 }

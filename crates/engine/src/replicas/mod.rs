@@ -22,7 +22,7 @@ mod takeover;
 
 use crate::{EngineHandle, LivePlace, run_to_the_end};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::memory::Refused;
+use offshoot_core::memory::MemoryFault;
 
 use router::Router;
 
@@ -51,7 +51,7 @@ pub fn join(engines: Vec<EngineHandle>) -> Result<EngineHandle> {
     };
     let thread = std::thread::Builder::new().name("router".to_owned()).spawn(work);
     let thread = thread
-        .map_err(|error| Error::EngineStopped { why: format!("its router cannot start: {}", Refused(&error)) })?;
+        .map_err(|error| Error::EngineStopped { why: format!("its router cannot start: {}", MemoryFault(&error)) })?;
     handle.set_thread(thread);
     Ok(handle)
 }

@@ -52,7 +52,7 @@ impl Router {
         let asked = self.ask_each(|reply| Command::Evict { reply });
         let join = move || {
             let held: Vec<bool> = asked.into_iter().map(|receiver| receiver.recv().unwrap_or_default()).collect();
-            // Who asked may be gone.
+            // The receiver of the reply may be gone.
             let _ = reply.send(held.contains(&true));
         };
         answer(join);

@@ -69,7 +69,7 @@ pub fn tokenizer() -> Arc<Tokenizer> {
     TOKENIZER.get_or_init(new_tokenizer).clone()
 }
 
-/// The same, which nobody else has.
+/// A tokenizer of single bytes that no other test shares.
 pub fn new_tokenizer() -> Arc<Tokenizer> {
     let folder = tempfile::tempdir().unwrap();
     let vocab: serde_json::Map<String, serde_json::Value> =
@@ -200,7 +200,7 @@ pub fn length(max_tokens: usize) -> Stop {
     Stop { max_tokens, ignore_eos: true, ..Stop::default() }
 }
 
-/// The same, and nobody can be sure of it: a text that is never drawn might end it sooner.
+/// A stop after `max_tokens` tokens that the engine cannot predict: a text that is never sampled might end it sooner.
 pub fn unsure(max_tokens: usize) -> Stop {
     Stop { strings: vec!["a text that nobody draws".to_owned()], ..length(max_tokens) }
 }

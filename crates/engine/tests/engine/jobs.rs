@@ -97,7 +97,7 @@ pub struct Played {
 
 struct Growing {
     job: usize,
-    /// Of its first branch, among all of the job.
+    /// The number of its first branch among all branches of the job.
     first: usize,
     branches: Vec<BranchId>,
     extension: EventReceiver,

@@ -18,15 +18,15 @@ fn bounds() -> LevelBounds {
     LevelBounds::behind(&[5, 23, 40]).unwrap()
 }
 
-/// Of a fresh model, in steps of at most so many rows.
+/// The attention of `own` along a prompt, by a fresh model in steps of at most `step_rows` rows.
 fn along(shape: Shape, step_rows: usize, prompt: &[TokenId], bounds: LevelBounds, own: &[TokenId]) -> Vec<LevelMass> {
     let (mut backend, mut decoder) = decoder(shape);
     let mut attribution = Attribution::new(&mut backend, &mut decoder, CONTEXT, step_rows).unwrap();
     attribution.along(prompt, bounds, own).unwrap()
 }
 
-/// Of every row of one forward over `tokens`: what the ops find by this planner, and what dense attention in f64 makes
-/// of the queries and keys of each layer.
+/// The attention of every row of one forward over `tokens`: as the ops find it by this planner, and as dense attention
+/// in f64 computes it from the queries and keys of each layer.
 fn forward(shape: Shape, tokens: &[TokenId], planner: Planner) -> (Vec<LevelMass>, Vec<[f64; MOST_LEVELS]>) {
     let (mut backend, mut decoder) = decoder(shape);
     let (mut kv, batch) = whole(&mut backend, &decoder, tokens, planner);

@@ -262,7 +262,7 @@ fn bad_words_are_never_sampled_and_change_nothing_before_they_begin(mode: Mode) 
         finish(&engine, draw(root, key("item", 0), params, length(80))).tokens
     };
     let few = |ids: std::ops::Range<u32>| SamplingParams::default().allowed(ids.map(TokenId));
-    // Of four tokens every pair comes soon.
+    // With four allowed tokens, every pair of them is sampled soon.
     let whole = sampled(few(97..101));
     for len in 1..4 {
         let word = whole[20..20 + len].to_vec();

@@ -71,7 +71,7 @@ fn over_time() -> impl Strategy<Value = Vec<Job>> {
     at_once().prop_flat_map(job)
 }
 
-/// The same, of three priorities.
+/// Jobs over time, each of one of three priorities.
 fn urgent_or_not() -> impl Strategy<Value = Vec<Job>> {
     let job = |job: Job| (-1..2).prop_map(move |priority| Job { priority: Priority(priority), ..job.clone() });
     over_time().prop_flat_map(move |jobs| jobs.into_iter().map(job).collect::<Vec<_>>())
@@ -90,7 +90,7 @@ fn config(jobs: &[Job], (step_rows, max_branches, beside, swap): (usize, usize, 
     EngineConfig { step_rows, max_branches, swap_bytes: swap * page_bytes, ..roomy }
 }
 
-/// The same draws; what was cancelled on either side is the beginning of the other.
+/// Asserts that both played the same samples; of a sample that was cancelled, the beginning.
 fn assert_same(jobs: &[Job], drawn: &Played, expected: &Played) {
     for (job, (drawn, expected)) in drawn.finishes.iter().zip(&expected.finishes).enumerate() {
         assert_eq!(drawn.len(), jobs[job].samples + jobs[job].again, "job {job}");

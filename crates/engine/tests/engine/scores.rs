@@ -190,7 +190,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     prop::sample::select(vec![Shape::Full, Shape::Windowed, Shape::Hybrid])
 }
 
-/// Of these, any tokens can follow any others: nothing is computed again for a state that is not kept.
+/// Shapes of models whose branches can be cut anywhere: no state has to be computed again.
 fn shapes_without_states() -> impl Strategy<Value = Shape> {
     prop::sample::select(vec![Shape::Full, Shape::Windowed])
 }

@@ -14,7 +14,7 @@ use offshoot_core::dice::Dice;
 /// How long the texts of a story become.
 #[derive(Clone, Copy)]
 struct Lengths {
-    /// Of a prompt, of what a branch is given or draws at once, and of a whole branch.
+    /// Most tokens of a prompt, of what a branch is given or samples at once, and of a whole branch.
     prompt: u32,
     more: u32,
     branch: u32,

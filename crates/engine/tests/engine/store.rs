@@ -162,7 +162,7 @@ fn prompts_of_other_salts_share_no_chunks(mode: Mode) {
     assert_eq!(salts.map(run), first.map(|(told, _)| (told, rest)), "each reads its own");
 }
 
-/// Also of those in progress at once, and of branches that were sampled.
+/// Pages are not shared among prompts in progress at once, nor with sampled branches.
 fn prompts_of_other_salts_share_no_pages(mode: Mode) {
     let engine = engine(mode, None);
     let salts = [None, Some(CacheSalt([1; 16])), Some(CacheSalt([2; 16]))];
@@ -487,8 +487,8 @@ fn stored_prefixes_of_layers_with_a_window_are_read_where_pages_are_short(mode: 
     }
 }
 
-/// The same with the states of delta-rule layers: the state after a prompt's last chunk is stored with it, so that a
-/// restart computes no more rows than the tokens behind it.
+/// A prefix store with the states of delta-rule layers: the state after a prompt's last chunk is stored with it, so
+/// that a restart computes no more rows than the tokens behind it.
 fn states_are_stored_where_prompts_end_and_part(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();
     let play = |stored: bool, prompts: &[Vec<TokenId>]| {

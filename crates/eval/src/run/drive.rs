@@ -13,7 +13,6 @@ use offshoot_search::{
     Outcome, Scorer, SearchJob, best_by_scorer, best_of_n, choose, dvts, mcts, sample, self_consistency, step_beam,
     tree_of_thought,
 };
-use offshoot_text::{AddSpecial, SharedEncoder};
 
 use super::prepare::PreparedRun;
 use super::prompts::{ItemPrompt, question_of};
@@ -39,10 +38,10 @@ pub(super) fn drive(
         Method::Sample { .. } => sample(tree, root, samples, job),
         Method::TreeOfThought(how) => {
             let render = |prompt: &TaskPrompt| {
-                let tokens = prompt.encode(&mut SharedEncoder::new(tokenizer))?.tokens;
+                let tokens = prompt.encode(&mut prepared.task.encoder_of_samples(tokenizer))?.tokens;
                 Ok(Prompt { text: prompt.text(tokenizer)?, tokens })
             };
-            let continuation = |text: &str| tokenizer.encode(text, AddSpecial::No);
+            let continuation = |text: &str| prepared.task.encode_sample(tokenizer, text);
             let texts = ItemTexts { how, item: prompt.item, render: &render, continuation: &continuation };
             tree_of_thought(tree, &how.settings, &texts, job)
         }
@@ -82,5 +81,5 @@ fn question(prepared: &PreparedRun, prompt: &ItemPrompt<'_>, thoughts: &str) -> 
     let Some(verdicts) = prepared.task.method.verdicts() else {
         return Err(Error::Internal("a question for a task without one".to_string()));
     };
-    question_of(verdicts, prompt.item, thoughts, &mut SharedEncoder::new(&prepared.tokenizer))
+    question_of(verdicts, prompt.item, thoughts, &mut prepared.task.encoder_of_samples(&prepared.tokenizer))
 }

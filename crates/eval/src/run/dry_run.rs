@@ -37,10 +37,15 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
     // What one sample of a prompt adds.
     let own = |prompt: &ItemPrompt<'_>| pages.of_sample(end(prompt), last(prompt));
     let most = |count: &dyn Fn(&ItemPrompt<'_>) -> usize| prompts.iter().map(count).max().unwrap_or(0);
-    let item = most(&|prompt| pages.of_prompt(0, end(prompt)) + samples * own(prompt));
+    // With sharing, no more than without: a first sample may go on in the last page of its prompt.
+    let item = most(&|prompt| {
+        let shared = pages.of_prompt(0, end(prompt)) + samples * own(prompt);
+        shared.min(samples * pages.of_path(last(prompt)))
+    });
     let path = most(&|prompt| pages.of_path(last(prompt)));
     let shared: usize = tree.nodes().iter().map(|node| pages.of_prompt(node.first, node.end)).sum();
-    let at_once = shared + in_flight * samples * most(&own);
+    let unshared = in_flight * samples * path;
+    let at_once = (in_flight * item).min(shared + in_flight * samples * most(&own));
 
     let mut page = String::new();
     let mut line = |name: &str, value: String| {
@@ -81,8 +86,7 @@ pub fn report(prepared: &PreparedRun, options: &RunOptions) -> Result<String> {
         (members, _) => format!(", divided by positions among {members}"),
     };
     line("kv", format!("{each_token} a token{held}{freed}; one item at its longest {}", kv(item)));
-    let unshared = kv(in_flight * samples * path);
-    line("kv at once", format!("{} at most; without sharing {unshared}", kv(at_once)));
+    line("kv at once", format!("{} at most; without sharing {}", kv(at_once), kv(unshared)));
     let too_little = match path > pool / page_bytes {
         true => format!(": too little for the longest sample, which may take {}", kv(path)),
         false => String::new(),

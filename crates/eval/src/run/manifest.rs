@@ -91,7 +91,7 @@ impl Process {
 }
 
 impl Manifest {
-    /// Of a run whose folder is not chosen yet.
+    /// The manifest of a run whose folder is not chosen yet.
     pub fn new(prepared: &PreparedRun, budget: &EngineBudget) -> Result<Self> {
         let config = &prepared.folder.config;
         let task = &prepared.task;
@@ -116,7 +116,7 @@ impl Manifest {
         })
     }
 
-    /// Of a run into `folder`.
+    /// The manifest of a run into `folder`.
     pub fn of_run_into(self, folder: &Path) -> Result<Self> {
         Ok(Self { folder: Some(absolute(folder)?), ..self })
     }

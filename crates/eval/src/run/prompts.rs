@@ -15,7 +15,7 @@ use offshoot_launch::TextKey;
 use offshoot_model::ModelFolder;
 use offshoot_search::choose::{Neutral, OfferedChoice};
 use offshoot_search::scorer::ScoreQuestion;
-use offshoot_text::{AddSpecial, LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
+use offshoot_text::{LevelTokens, LongBeginning, SharedEncoder, Tokenizer};
 
 /// Prompts that may be too long are encoded at the start, longest first, until this many bytes have been encoded. A
 /// later error only fails its item.
@@ -119,7 +119,7 @@ pub struct PromptEncoder<'a> {
 
 impl<'a> PromptEncoder<'a> {
     pub fn new(task: &'a Task, model: &'a ModelFolder, tokenizer: &'a Tokenizer, context: ContextLimit) -> Self {
-        let (prompts, questions) = (SharedEncoder::new(tokenizer), SharedEncoder::new(tokenizer));
+        let (prompts, questions) = (task.encoder(tokenizer), task.encoder_of_samples(tokenizer));
         Self { task, model, context, prompts, questions }
     }
 
@@ -259,7 +259,8 @@ fn offered(
     let encoded = prompt.encode_choices(encoder, &texts)?;
     let mut neutral = match &choose.neutral {
         Some(text) => {
-            let encoded = encoder.encode_choices(std::slice::from_ref(text), &texts, AddSpecial::Yes)?;
+            let text = TaskPrompt::Levels(vec![text.clone()]);
+            let encoded = text.encode_choices(encoder, &texts)?;
             let prompt = encoded.prompt.tokens;
             encoded.continuations.into_iter().map(|tokens| Neutral { prompt: prompt.clone(), tokens }).collect()
         }

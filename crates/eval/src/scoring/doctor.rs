@@ -28,6 +28,12 @@ pub fn doctor(options: &DoctorOptions) -> Result<()> {
     let judge = Judge::open(&JudgeSetup { isolation: Isolation::Unsafe, ..setup.clone() }, withheld)?;
     out::text(judge.sandbox().in_force())?;
     let line = |name: &str, found: &dyn Display| out::line(format_args!("{name:<12} {found}"));
+    match &judge.lower_limits()[..] {
+        [] => line("limits", &"no limit of this process is lower than a candidate's")?,
+        lower => {
+            lower.iter().try_for_each(|lower| line("limits", &format_args!("candidates have less here: {lower}")))?
+        }
+    }
     match judge.hidden() {
         [] => line("hidden", &"nothing found that holds answers")?,
         hidden => hidden.iter().try_for_each(|path| line("hidden", &path.display()))?,

@@ -37,8 +37,10 @@ use grade::{GradeSettings, TaskGrading};
 use items::{ItemSettings, ItemSource, Standard};
 use method::MethodSettings;
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::TokenId;
 use offshoot_search::settings::BestBy;
 use offshoot_text::reasoning::answer_part;
+use offshoot_text::{AddSpecial, SharedEncoder, SpecialText, Tokenizer};
 use prompt::{PromptSettings, PromptTemplate};
 pub use template::TEMPLATES;
 
@@ -59,6 +61,10 @@ struct TaskSettings {
     items: ItemSettings,
     /// How an item becomes a prompt.
     prompt: PromptSettings,
+    /// What becomes of special tokens' texts, such as "<|im_end|>", in prompts: "allow" makes them the tokens
+    /// (default), "escape" makes them plain text, "refuse" refuses the item. Of a chat all texts but the chat
+    /// template's own count.
+    special_tokens: Option<SpecialTokens>,
     /// How an item is searched, and how its answer is chosen.
     method: MethodSettings,
     /// How tokens are sampled and when a sample ends.
@@ -68,6 +74,34 @@ struct TaskSettings {
     answer: Option<TaskAnswer>,
     /// How samples are graded (default: they are not).
     grade: Option<GradeSettings>,
+}
+
+/// What becomes of special tokens' texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum SpecialTokens {
+    #[default]
+    Allow,
+    Escape,
+    Refuse,
+}
+
+impl SpecialTokens {
+    fn of_items(self) -> SpecialText {
+        match self {
+            SpecialTokens::Allow => SpecialText::Allow,
+            SpecialTokens::Escape => SpecialText::Escape,
+            SpecialTokens::Refuse => SpecialText::Refuse,
+        }
+    }
+
+    /// What a model spells out is not the items' fault: it is never refused.
+    fn of_samples(self) -> SpecialText {
+        match self {
+            SpecialTokens::Allow => SpecialText::Allow,
+            SpecialTokens::Escape | SpecialTokens::Refuse => SpecialText::Escape,
+        }
+    }
 }
 
 /// The schema of a task file.
@@ -95,6 +129,7 @@ pub struct Task {
     pub source: Value,
     items: ItemSource,
     prompt: PromptTemplate,
+    special_tokens: SpecialTokens,
     answer: Option<Extractor>,
     grade: Option<TaskGrading>,
 }
@@ -143,6 +178,7 @@ impl Task {
             prompt: PromptTemplate::new(&root.key("prompt"), settings.prompt)?,
             answer: answer.transpose()?,
             grade: grade.transpose()?,
+            special_tokens: settings.special_tokens.unwrap_or_default(),
             source: source.value.clone(),
         };
         task.check()?;
@@ -219,6 +255,24 @@ impl Task {
     /// Renders the item's prompt. An error names the item and its missing fields.
     pub fn prompt(&self, item: &Item) -> Result<TaskPrompt> {
         self.prompt.render(item)
+    }
+
+    /// Encodes the prompts of items.
+    pub fn encoder<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
+        SharedEncoder::guarding(tokenizer, self.special_tokens.of_items())
+    }
+
+    /// Encodes texts that hold what the model has said.
+    pub fn encoder_of_samples<'t>(&self, tokenizer: &'t Tokenizer) -> SharedEncoder<'t> {
+        SharedEncoder::guarding(tokenizer, self.special_tokens.of_samples())
+    }
+
+    /// The tokens of what the model has said, behind what was before it.
+    pub fn encode_sample(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<TokenId>> {
+        match self.special_tokens.of_samples() {
+            SpecialText::Allow => tokenizer.encode(text, AddSpecial::No),
+            SpecialText::Escape | SpecialText::Refuse => tokenizer.encode_plain(text, AddSpecial::No),
+        }
     }
 
     /// The answer in a sample, behind its reasoning. `None`: it has none, or the task has no answers.

@@ -12,7 +12,9 @@ use crate::task::items::Item;
 use crate::task::shots::{ShotSettings, Shots};
 use crate::task::template::{Template, TextSettings};
 use offshoot_core::error::{Error, Result};
-use offshoot_text::{AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, Tokenizer};
+use offshoot_text::{
+    AddSpecial, ChatOptions, ChoiceTokens, LevelTokens, Message, SharedEncoder, SpecialText, TextFault, Tokenizer,
+};
 
 /// The prompt of one item.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,10 +38,8 @@ impl TaskPrompt {
     /// beginning of text), or a rendered chat without them, because it contains its own. A chat counts as one level.
     pub fn encode(&self, encoder: &mut SharedEncoder) -> Result<LevelTokens> {
         let tokenizer = encoder.tokenizer();
-        let encoded = match self {
-            TaskPrompt::Levels(levels) => encoder.encode_levels(levels, AddSpecial::Yes)?,
-            TaskPrompt::Chat { .. } => encoder.encode_levels(&[self.text(tokenizer)?], AddSpecial::No)?,
-        };
+        let (levels, special) = self.guarded(encoder)?;
+        let encoded = encoder.encode_levels(&levels, special)?;
         match encoded.tokens[..] {
             [] => return Err(Error::value("prompt", "at least one token", "an empty text")),
             [first, second, ..] if first == second && tokenizer.bos() == Some(first) => {
@@ -52,13 +52,47 @@ impl TaskPrompt {
 
     /// Like [`TaskPrompt::encode`], with possible continuations.
     pub fn encode_choices(&self, encoder: &mut SharedEncoder, continuations: &[String]) -> Result<ChoiceTokens> {
+        let (levels, special) = self.guarded(encoder)?;
+        let continuations = guarded_texts(encoder, continuations)?;
+        encoder.encode_choices(&levels, &continuations, special)
+    }
+
+    /// The levels as they are encoded, special tokens in texts treated as the encoder says, and what stands around
+    /// them.
+    fn guarded(&self, encoder: &SharedEncoder) -> Result<(Vec<String>, AddSpecial)> {
         match self {
-            TaskPrompt::Levels(levels) => encoder.encode_choices(levels, continuations, AddSpecial::Yes),
-            TaskPrompt::Chat { .. } => {
-                let text = self.text(encoder.tokenizer())?;
-                encoder.encode_choices(&[text], continuations, AddSpecial::No)
+            TaskPrompt::Levels(levels) => {
+                if encoder.special_text() == SpecialText::Refuse {
+                    // Two levels may make a special token side by side.
+                    encoder.guard(&levels.concat()).map_err(refused)?;
+                }
+                Ok((guarded_texts(encoder, levels)?, AddSpecial::Yes))
+            }
+            TaskPrompt::Chat { messages, options } => {
+                let (mut messages, mut options) = (messages.clone(), options.clone());
+                let tokenizer = encoder.tokenizer();
+                let guarded = tokenizer.guard_chat(encoder.special_text(), &mut messages, &mut options);
+                guarded.map_err(|(_, fault)| refused(fault))?;
+                let text = tokenizer.chat_with(&messages, &options)?;
+                let joined = || tokenizer.special_joined(&text).map(TextFault::Special);
+                match (encoder.special_text() == SpecialText::Refuse).then(joined).flatten() {
+                    Some(fault) => Err(refused(fault)),
+                    None => Ok((vec![text], AddSpecial::No)),
+                }
             }
         }
+    }
+}
+
+/// `texts` as `encoder` encodes them.
+fn guarded_texts(encoder: &SharedEncoder, texts: &[String]) -> Result<Vec<String>> {
+    texts.iter().map(|text| encoder.guard(text).map_err(refused)).collect()
+}
+
+fn refused(fault: TextFault) -> Error {
+    match fault {
+        TextFault::Special(found) => Error::value("prompt", "a text without special tokens", format!("{found:?}")),
+        TextFault::Marks(error) => *error,
     }
 }
 
@@ -133,7 +167,8 @@ struct TurnSettings {
     /// A template. A turn with `tool_calls` may have none.
     #[schemars(extend("x-expected" = "a template"))]
     content: Option<TextSettings>,
-    /// A template of the reasoning before the content; chat templates know it as `reasoning_content` or `reasoning`.
+    /// A template of the reasoning before the content; chat templates know it as `reasoning_content`, `thinking` or
+    /// `reasoning`.
     #[schemars(extend("x-expected" = "a template"))]
     reasoning_content: Option<TextSettings>,
     /// Calls of tools, as the chat template is to see them.
@@ -258,9 +293,10 @@ impl TurnTemplate {
         };
         let mut message = Message::new(&*self.role, render(&self.content)?.unwrap_or_default());
         if let Some(reasoning) = render(&self.reasoning)? {
-            message = message.with("reasoning", &*reasoning).with("reasoning_content", reasoning);
+            message = message.with("reasoning_content", reasoning);
         }
-        Ok(self.more.iter().fold(message, |message, (field, value)| message.with(field, value.clone())))
+        let message = self.more.iter().fold(message, |message, (field, value)| message.with(field, value.clone()));
+        Ok(message.completed())
     }
 
     /// Whether the turn uses the item's field `name`.

@@ -28,7 +28,7 @@ function showDetail(pane, tree, id) {
   }
   fact("Tokens", tokensAndBytes(node.tokens, each));
   fact("Shared by",
-    node.branches === 1 ? "not shared: one branch holds it" : `${count(node.branches)} branches, held once`);
+    node.branches === 1 ? "not shared: of one branch" : `${count(node.branches)} branches, counted once`);
   if (node.branches > 1) {
     fact("Sharing saves", tokensAndBytes(node.tokens * (node.branches - 1), each));
   }

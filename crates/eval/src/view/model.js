@@ -14,9 +14,9 @@ function treeOf(number) {
       node.children = [];
       node.open = false;
     }
-    let held = 0;
+    let distinct = 0;
     for (const node of nodes) {
-      held += node.tokens;
+      distinct += node.tokens;
       if (node.parent === null) {
         node.level = 0;
         continue;
@@ -31,7 +31,7 @@ function treeOf(number) {
       node.joined = parent !== undefined && parent.children.length === 1 && node.parent !== 0;
       node.indent = parent === undefined ? 0 : parent.indent + (node.joined ? 0 : 1);
     }
-    trees.set(number, { item, nodes, held });
+    trees.set(number, { item, nodes, distinct });
     unfoldAtFirst(trees.get(number));
   }
   return trees.get(number);

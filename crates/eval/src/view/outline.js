@@ -133,7 +133,7 @@ class Outline {
     row.append(element("span", "shared", node.branches > 1 ? `× ${count(node.branches)}` : ""));
     const bar = element("span", "bar");
     const fill = element("span", "fill");
-    fill.style.width = `${(100 * node.tokens) / Math.max(this.tree.held, 1)}%`;
+    fill.style.width = `${(100 * node.tokens) / Math.max(this.tree.distinct, 1)}%`;
     fill.classList.toggle("many", node.branches > 1);
     bar.append(fill);
     row.append(bar);

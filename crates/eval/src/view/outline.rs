@@ -29,13 +29,13 @@ pub fn text(run: &ShownRun, whole: bool) -> String {
     }
     if let ([_, _, ..], RunTotals { tokens: Some(tokens), tokens_unshared, .. }) = (&run.items[..], run.totals) {
         let (all, ratio) = (count(tokens_unshared), times(tokens, tokens_unshared));
-        text += &format!("all items: {} tokens held, {all} without sharing ({ratio} x)\n", count(tokens));
+        text += &format!("all items: {} distinct tokens, {all} without sharing ({ratio} x)\n", count(tokens));
     }
     text
 }
 
 fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
-    let (held, unshared) = (item.tokens_held(), item.tokens_unshared());
+    let (distinct, unshared) = (item.distinct_tokens(), item.tokens_unshared());
     write!(text, "{}", one_line(item.id()))?;
     if let Some(Value::String(prediction)) = item.facts.get("prediction") {
         write!(text, "  -> {}", one_line(prediction))?;
@@ -45,9 +45,9 @@ fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
         Some(Value::Bool(false)) => text.push_str(" (wrong)"),
         _ => {}
     }
-    write!(text, "  {} nodes, {} tokens held", count(item.trace.nodes.len() as u64), count(held as u64))?;
+    write!(text, "  {} nodes, {} distinct tokens", count(item.trace.nodes.len() as u64), count(distinct as u64))?;
     if let Some(each) = item.trace.kv_bytes_per_token {
-        write!(text, " ({})", bytes((held * each) as u64))?;
+        write!(text, " ({})", bytes((distinct * each) as u64))?;
     }
     writeln!(text, ", {} without sharing", count(unshared as u64))?;
     for note in &item.notes {

@@ -48,7 +48,7 @@ function showItem(number) {
   bringIntoSight(list.children[number]);
   list.setAttribute("aria-activedescendant", `choice-${number}`);
   const tree = treeOf(number);
-  const { item, nodes, held } = tree;
+  const { item, nodes, distinct } = tree;
   part("item-name").textContent = visible(String(item.id));
   const verdict = part("item-verdict");
   verdict.replaceChildren();
@@ -57,7 +57,7 @@ function showItem(number) {
     verdict.append(element("span", `badge ${kind}`, word));
   }
   const unshared = run.items[number].unshared;
-  const facts = [`${count(nodes.length)} nodes`, `${tokensAndBytes(held, item.kv_bytes_per_token)} held`,
+  const facts = [`${count(nodes.length)} nodes`, `${tokensAndBytes(distinct, item.kv_bytes_per_token)} distinct`,
     `${count(unshared)} without sharing`];
   if (typeof item.prediction === "string") {
     facts.unshift(`predicts ${visible(item.prediction.slice(0, 80))}`);

@@ -67,8 +67,8 @@ fn facts(run: &ShownRun) -> Vec<(&'static str, String)> {
     }
     let RunTotals { tokens, tokens_unshared, kv_bytes } = run.totals;
     let ratio = tokens.map_or(String::new(), |tokens| format!(" ({} ×)", times(tokens, tokens_unshared)));
-    let held = tokens.map_or_else(|| format!("not kept: {TREES} records what items share"), count);
-    facts.extend([("tokens held", held), ("without sharing", format!("{}{ratio}", count(tokens_unshared)))]);
+    let distinct = tokens.map_or_else(|| format!("not kept: {TREES} records what items share"), count);
+    facts.extend([("distinct tokens", distinct), ("without sharing", format!("{}{ratio}", count(tokens_unshared)))]);
     facts.extend(kv_bytes.map(|of_all| ("keys and values", bytes(of_all))));
     facts
 }
@@ -77,7 +77,7 @@ fn facts(run: &ShownRun) -> Vec<(&'static str, String)> {
 fn listed(item: &ShownItem) -> Value {
     let mut listed = json!({
         "nodes": item.trace.nodes.len(),
-        "held": item.tokens_held(),
+        "distinct": item.distinct_tokens(),
         "unshared": item.tokens_unshared(),
         "kv_bytes_per_token": item.trace.kv_bytes_per_token,
     });

@@ -124,7 +124,7 @@ impl ShownItem {
     }
 
     /// Tokens of the tree, each counted once: the keys and values that it needs.
-    pub fn tokens_held(&self) -> usize {
+    pub fn distinct_tokens(&self) -> usize {
         self.trace.nodes.iter().map(|node| node.tokens).sum()
     }
 
@@ -179,6 +179,6 @@ mod tests {
         assert_eq!(of, [None, None, Some(1), Some(5)], "of two nodes of one text, the one of its ordinal");
         assert_eq!((item.answer, item.answer_path()), (Some(3), vec![3, 1, 0]));
         assert_eq!(item.notes, ["1 samples belong to no node of this tree."]);
-        assert_eq!((item.tokens_held(), item.tokens_unshared()), (16, 2 * 4 + 4 + 4 + 4));
+        assert_eq!((item.distinct_tokens(), item.tokens_unshared()), (16, 2 * 4 + 4 + 4 + 4));
     }
 }

@@ -86,7 +86,7 @@ impl RunTotals {
                 None if items.len() == 1 => 0,
                 None => return None,
             };
-            Some(item.tokens_held().saturating_sub(shared) as u64)
+            Some(item.distinct_tokens().saturating_sub(shared) as u64)
         };
         let own: Option<Vec<u64>> = items.iter().map(own).collect();
         let bytes = |tokens: &[u64]| {

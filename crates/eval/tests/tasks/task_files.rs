@@ -4,13 +4,14 @@
 use crate::shared;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use offshoot_core::ids::TokenId;
 use offshoot_eval::answer::ExtractedAnswer;
 use offshoot_eval::task::{Item, Method, Overrides, Sampling, Task, TaskPrompt, help, scaffold};
 use offshoot_search::settings::BestBy;
 use offshoot_search::vote::{Decided, VoteTally};
-use offshoot_text::Message;
+use offshoot_text::{Message, Tokenizer};
 use serde_json::{Value, json};
 use shared::shared;
 use tempfile::TempDir;
@@ -513,12 +514,50 @@ fn a_chat_prompt() {
     let TaskPrompt::Chat { messages, options } = task.prompt(&task.items(None).unwrap()[0]).unwrap() else {
         panic!("a chat")
     };
-    let easy = say("assistant", "").with("reasoning", "1+1? is easy").with("reasoning_content", "1+1? is easy");
+    let easy = say("assistant", "").with("reasoning_content", "1+1? is easy").completed();
     let easy = easy.with("tool_calls", json!([call])).with("mood", "calm");
     let answer = say("tool", "2").with("tool_call_id", "c1").with("name", "add");
     assert_eq!((messages, options.tools), (vec![say("user", "1+1?"), easy, answer], vec![tool]));
     refused(&with("prompt", json!({"shared": "x", "chat": {"user": "y"}})), &["`shared` beside `chat`"]);
     refused(&with("prompt", json!({"chat": {"messages": [{"role": "user"}]}})), &["`prompt.chat.messages.0.content`"]);
+}
+
+/// As of requests: escaped or refused in prompts of all forms, and in the answers of `choose`.
+#[test]
+fn special_tokens_in_items_are_tokens_text_or_refused() {
+    const END: &str = "<|end_of_text|>";
+    let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tasks/models/demo"));
+    let tokenizer = Tokenizer::load(model).expect("the demo model is part of the project");
+    let desk = Desk::new();
+    let encoded = |prompt: Value, how: &str| {
+        let mut task = with("prompt", prompt);
+        task["items"] = json!([{"q": format!("a{END}"), "half": "<|end_", "rest": "of_text|>"}]);
+        task["special_tokens"] = json!(how);
+        let task = desk.load(&task).unwrap();
+        let prompt = task.prompt(&task.items(None).unwrap()[0]).unwrap();
+        let mut encoder = task.encoder(&tokenizer);
+        let tokens = prompt.encode(&mut encoder).map(|levels| levels.tokens);
+        let choices = prompt.encode_choices(&mut encoder, &["x".to_owned(), END.to_owned()]);
+        (tokens, choices.map(|choices| choices.continuations[1].clone()))
+    };
+    let ends = |tokens: &[TokenId]| tokens.iter().filter(|token| token.0 == 1).count();
+    let forms = [
+        json!("{{q}} b"),
+        json!({"levels": ["{{half}}", "{{rest}}"]}),
+        json!({"chat": {"user": "{{q}}"}}),
+        json!({"chat": {"system": "{{half}}{{rest}}", "user": "b"}}),
+    ];
+    for form in forms {
+        let (tokens, choice) = encoded(form.clone(), "escape");
+        assert_eq!((ends(&tokens.unwrap()), ends(&choice.unwrap())), (0, 0), "{form}");
+        let (tokens, choice) = encoded(form.clone(), "refuse");
+        for error in [tokens.unwrap_err(), choice.unwrap_err()].map(|error| error.to_string()) {
+            assert!(error.contains("without special tokens") && error.contains(END), "{form}: {error}");
+        }
+        let (tokens, choice) = encoded(form.clone(), "allow");
+        assert_eq!((ends(&tokens.unwrap()), ends(&choice.unwrap())), (1, 1), "{form}");
+    }
+    refused(&with("special_tokens", json!("keep")), &["`special_tokens`"]);
 }
 
 #[test]

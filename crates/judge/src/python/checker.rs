@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::programs::Programs;
 use super::stream::{self, StreamRead};
-use crate::fair_clock::{ClockFile, Deadline, Patience};
+use crate::fair_clock::{ClockFile, Deadline, Patience, RealTimeEnd};
 use crate::problem::Limits;
 use crate::sandbox::{Running, Sandbox, WorkFolder};
 use offshoot_core::error::{Error, Result};
@@ -125,9 +125,10 @@ impl Checker {
         stream::receive(self.stream(), LONGEST_MESSAGE, patience)
     }
 
-    /// Ends the child if it still runs. Returns whether the checker can be used again.
+    /// Ends the child if it still runs. Returns whether the checker can be used again: not one that takes a minute of
+    /// real time.
     pub fn rest(&self) -> bool {
-        let mut patience = self.patience(PATIENCE);
+        let mut patience = self.patience(PATIENCE).until(RealTimeEnd::after(PATIENCE));
         if self.send(b'A', b"", &mut patience).is_err() {
             return false;
         }

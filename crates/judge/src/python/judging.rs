@@ -10,7 +10,7 @@ use super::checker::{Checker, Checkers, PATIENCE};
 use super::marshal;
 use super::programs::Programs;
 use super::stream::{self, StreamRead};
-use crate::fair_clock::Deadline;
+use crate::fair_clock::{Deadline, RealTimeEnd};
 use crate::message::last_line;
 use crate::problem::Limits;
 use crate::sandbox::{Ended, How, Limit, Running, Sandbox};
@@ -37,6 +37,8 @@ pub(super) struct CheckedTests<'a> {
     pub whole: Limits,
     /// Longest time between two messages of the tests, other than on a reply.
     pub patience: Duration,
+    /// The end of the candidate's real time.
+    pub real: RealTimeEnd,
 }
 
 /// To read and compare one reply, tests may take as long as the candidate for the test. All replies of a test together
@@ -94,7 +96,7 @@ enum ConversationEnd {
     Decided(Verdict, String),
     /// The candidate's process has ended.
     CandidateEnded,
-    /// A test exceeded its limit of wall-clock time.
+    /// A test exceeded its limit of wall-clock time, or the candidate its real time.
     TimeOut,
     /// The tests' process died or hangs; the checker cannot be used again.
     TestsFailed(Verdict, String),
@@ -109,7 +111,7 @@ impl PythonJudging<'_> {
             let before = judgement.tests.len();
             let loaded = self.run_process(&mut judgement)?;
             let ran = judgement.tests.len();
-            if ran >= self.tests.count || !self.tests.all || !loaded || ran == before {
+            if ran >= self.tests.count || !self.tests.all || !loaded || ran == before || self.tests.real.is_over() {
                 break;
             }
         }
@@ -126,8 +128,9 @@ impl PythonJudging<'_> {
         let candidate = self.programs.start_runner(self.sandbox, folder.path(), self.tests.whole)?;
         let checker = self.checkers.begin(self.sandbox, self.programs, &self.tests.order)?;
         let mut talk = Conversation {
-            clock: Deadline::new(candidate.clock(), self.tests.whole.wall),
-            reading: Deadline::new(checker.clock(), Duration::MAX),
+            clock: Deadline::new(candidate.clock(), self.tests.whole.wall).until(self.tests.real),
+            reading: Deadline::new(checker.clock(), Duration::MAX).until(self.tests.real),
+            real: self.tests.real,
             test: self.tests.each.wall,
             candidate,
             checker,
@@ -157,6 +160,7 @@ impl PythonJudging<'_> {
             ConversationEnd::Done => return Ok(true),
             ConversationEnd::Decided(verdict, message) => (verdict, message),
             ConversationEnd::TestsFailed(verdict, message) => (verdict, message),
+            ConversationEnd::TimeOut if self.tests.real.is_over() => (Verdict::TimeLimit, self.tests.real.passed()),
             ConversationEnd::TimeOut => (Verdict::TimeLimit, Limit::Time.passed(&self.tests.each)),
             ConversationEnd::CandidateEnded => end_verdict(&ended, &self.tests.each),
         };
@@ -177,6 +181,7 @@ struct Conversation<'a> {
     clock: Deadline,
     /// The time of reading and comparing replies: of the running test's, and of one.
     reading: Deadline,
+    real: RealTimeEnd,
     /// The limit of the running test.
     test: Duration,
     loaded: bool,
@@ -210,7 +215,8 @@ impl Conversation<'_> {
             let (kind, payload) = match next {
                 StreamRead::Frame { kind, payload } => (kind, payload),
                 StreamRead::TimeOut => {
-                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, "the tests do not finish".into()));
+                    let why = if self.real.is_over() { self.real.passed() } else { "the tests do not finish".into() };
+                    return Ok(ConversationEnd::TestsFailed(Verdict::TimeLimit, why));
                 }
                 StreamRead::End | StreamRead::TooLong => {
                     let died = "the process that runs the tests has died";
@@ -257,7 +263,7 @@ impl Conversation<'_> {
                     return Ok(ConversationEnd::TestsFailed(Verdict::RuntimeError, crash.into()));
                 }
             }
-            next = self.checker.receive(&mut self.checker.patience(tests.patience));
+            next = self.checker.receive(&mut self.checker.patience(tests.patience).until(self.real));
         }
     }
 
@@ -315,8 +321,10 @@ impl Conversation<'_> {
     }
 
     fn reply_takes_too_long(&self) -> ConversationEnd {
-        let seconds = self.test.as_secs_f64();
-        let message = format!("its reply takes longer than {seconds} s to be read and compared");
+        let message = match self.real.is_over() {
+            true => self.real.passed(),
+            false => format!("its reply takes longer than {} s to be read and compared", self.test.as_secs_f64()),
+        };
         ConversationEnd::TestsFailed(Verdict::TimeLimit, message)
     }
 

@@ -20,9 +20,11 @@ use serde_json::json;
 use self::checker::{Checkers, PATIENCE, ReferenceAnswers, ReferenceError, ReferenceTimes};
 use self::judging::{CheckedTests, PythonJudging};
 use self::programs::Programs;
+use super::judge::Judge;
 use super::sandbox::Sandbox;
 use super::toolchain::Interpreter;
 use super::verdict::Judgement;
+use crate::fair_clock::RealTimeEnd;
 use crate::limits::with_margin;
 use crate::problem::{CallSuite, Limits, ReferenceSuite, ScriptSuite};
 use offshoot_core::error::{Error, Result};
@@ -74,23 +76,24 @@ impl Python {
     }
 
     /// One test: the whole script.
-    pub fn script(&self, sandbox: &Sandbox, program: &str, script: &ScriptSuite, limits: Limits) -> Result<Judgement> {
+    pub(super) fn script(
+        &self,
+        judge: &Judge,
+        program: &str,
+        script: &ScriptSuite,
+        limits: Limits,
+    ) -> Result<Judgement> {
         let ScriptSuite { helpers, code, entry } = script;
         let order = json!({ "suite": "script", "helpers": helpers, "code": code, "entry": entry });
         let (each, whole, loading, patience) = (limits, limits, limits.wall, PATIENCE);
-        let tests = CheckedTests { order, answers: None, count: 1, all: false, each, loading, whole, patience };
-        self.run(sandbox, program, tests)
+        let real = RealTimeEnd::after(judge.time.of(whole.wall));
+        let tests = CheckedTests { order, answers: None, count: 1, all: false, each, loading, whole, patience, real };
+        self.run(&judge.sandbox, program, tests)
     }
 
-    /// `limits` apply to each test, of which `all` are run; loading the program counts as a test.
-    pub fn calls(
-        &self,
-        sandbox: &Sandbox,
-        program: &str,
-        calls: &CallSuite,
-        limits: Limits,
-        all: bool,
-    ) -> Result<Judgement> {
+    /// `limits` apply to each test; loading the program counts as a test.
+    pub(super) fn calls(&self, judge: &Judge, program: &str, calls: &CallSuite, limits: Limits) -> Result<Judgement> {
+        let all = judge.all_tests;
         let tests = calls
             .tests
             .iter()
@@ -104,25 +107,28 @@ impl Python {
         let runs = u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
         let whole = Limits { cpu: limits.cpu.saturating_mul(runs), wall: limits.wall.saturating_mul(runs), ..limits };
         let (each, loading, patience) = (limits, limits.wall, PATIENCE);
-        let tests = CheckedTests { order, answers: None, count, all, each, loading, whole, patience };
-        self.run(sandbox, program, tests)
+        let real = RealTimeEnd::after(judge.time.of(whole.wall));
+        let tests = CheckedTests { order, answers: None, count, all, each, loading, whole, patience, real };
+        self.run(&judge.sandbox, program, tests)
     }
 
     /// EvalPlus's two lists of tests, one after the other. `limits` apply to each test, or four times the reference's
     /// time if that is more; loading the program and all tests of a list have the time that EvalPlus gives them
     /// together. Fails with [`Error::Unjudgeable`] if the reference program fails.
-    pub fn reference(
+    pub(super) fn reference(
         &self,
-        sandbox: &Sandbox,
+        judge: &Judge,
         program: &str,
         reference: &ReferenceSuite,
         limits: Limits,
-        all: bool,
     ) -> Result<Judgement> {
+        let (sandbox, all) = (&judge.sandbox, judge.all_tests);
         let patience = limits.wall.saturating_mul(REFERENCE_SLOWER);
         let answers = |field, inputs| self.answers(sandbox, reference, field, inputs, patience);
         // Both are needed before judging.
         let (of_base, of_plus) = (answers("base_input", &reference.base)?, answers("plus_input", &reference.plus)?);
+        let loading = |answers: &Answers| reference_whole(&answers.reference.took, limits);
+        let real = RealTimeEnd::after(judge.time.of(loading(&of_base).saturating_add(loading(&of_plus))));
         let on = |inputs: &[RawJson], answers: &Answers| {
             let order = json!({
                 "suite": "reference", "program": reference.program, "entry": reference.entry,
@@ -131,14 +137,14 @@ impl Python {
                 "slower": TIMES_THE_REFERENCE, "margin": with_margin(Duration::from_secs(1)).as_secs_f64(),
                 "comparing": COMPARING.as_secs_f64(),
             });
-            let ReferenceAnswers { written, took } = &answers.reference;
-            let loading = reference_whole(took, limits);
+            let loading = loading(answers);
             let (each, whole, patience) = (limits, limits.within(loading), patience.max(PATIENCE));
-            let (answers, count) = (Some(&written[..]), inputs.len());
-            let tests = CheckedTests { order, answers, count, all, each, loading, whole, patience };
+            let (answers, count) = (Some(&answers.reference.written[..]), inputs.len());
+            let tests = CheckedTests { order, answers, count, all, each, loading, whole, patience, real };
             self.run(sandbox, program, tests)
         };
-        Ok(on(&reference.base, &of_base)?.joined(on(&reference.plus, &of_plus)?))
+        let base = on(&reference.base, &of_base)?;
+        Ok(if reference.plus.is_empty() { base } else { base.joined(on(&reference.plus, &of_plus)?) })
     }
 
     fn run(&self, sandbox: &Sandbox, program: &str, tests: CheckedTests<'_>) -> Result<Judgement> {

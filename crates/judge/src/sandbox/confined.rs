@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::most_real;
 use crate::problem::Limits;
 use crate::verdict::Verdict;
 
@@ -94,6 +95,9 @@ pub struct Confined {
     pub keep_files: bool,
     pub limits: Limits,
     pub wall: WallLimit,
+    /// Of [`WallLimit::Own`]: real time after which the program is ended, whatever its clock says, if that is less than
+    /// what [`Limits::wall`] gives.
+    pub real: Option<Duration>,
     pub stdin: StdinMode,
     pub stdout: StdoutMode,
     /// A stream between the caller ([`Running::channel`](super::Running::channel)) and the program, which has it as
@@ -113,10 +117,23 @@ impl Confined {
             keep_files: false,
             limits,
             wall: WallLimit::Own,
+            real: None,
             stdin: StdinMode::Null,
             stdout: StdoutMode::Capture,
             channel: false,
         }
+    }
+
+    /// The same, ended after this real time at the latest.
+    #[must_use]
+    pub fn within(self, real: Duration) -> Confined {
+        Confined { real: Some(self.real.map_or(real, |own| own.min(real))), ..self }
+    }
+
+    /// Real time after which the program is ended, if its own clock ends it.
+    pub(super) fn most_real(&self) -> Duration {
+        let most = most_real(self.limits.wall);
+        self.real.map_or(most, |real| real.min(most))
     }
 }
 
@@ -159,7 +176,10 @@ pub enum How {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
+    /// CPU time, or time by the program's clock.
     Time,
+    /// [`Confined::real`].
+    RealTime,
     Memory,
     Output,
     /// `MOST_FILES`, or folders nested deeper than `DEEPEST`.
@@ -180,6 +200,10 @@ impl Limit {
                 let (cpu, wall) = (limits.cpu.as_secs_f64(), limits.wall.as_secs_f64());
                 format!("it takes more than {cpu} s of processor time, or {wall} s")
             }
+            Limit::RealTime => {
+                let real = most_real(limits.wall).as_secs_f64();
+                format!("it is not done after {real} s of real time, whatever its clock says")
+            }
             Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
             Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
             Limit::Files => {
@@ -192,7 +216,7 @@ impl Limit {
 impl From<Limit> for Verdict {
     fn from(limit: Limit) -> Verdict {
         match limit {
-            Limit::Time => Verdict::TimeLimit,
+            Limit::Time | Limit::RealTime => Verdict::TimeLimit,
             Limit::Memory => Verdict::MemoryLimit,
             Limit::Output | Limit::Files => Verdict::OutputLimit,
         }

@@ -720,7 +720,7 @@ fn real_time_ends_a_program_whose_clock_stands_still() {
         while !carrying(&nonce).is_empty() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(running.wait().unwrap().how, How::Limit(Limit::Time), "{mode:?}");
+        assert_eq!(running.wait().unwrap().how, How::Limit(Limit::RealTime), "{mode:?}");
     }
 }
 
@@ -848,6 +848,69 @@ fn sockets_of_others_are_out_of_reach() {
         listening.kill();
         listening.wait().unwrap();
     }
+}
+
+/// Not even one that anybody may use, in a folder that the candidate may read: a server's beside the interpreter.
+#[test]
+fn a_socket_in_a_readable_folder_is_out_of_reach() {
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
+    let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/hostile/sockets_of_others.py");
+    for &mode in modes() {
+        let readable = tempfile::tempdir().unwrap();
+        let path = readable.path().canonicalize().unwrap().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        fs::set_permissions(readable.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let folder = sandbox(mode).folder().unwrap();
+        fs::copy(&script, folder.path().join("hostile.py")).unwrap();
+        let arguments = ["-I", "hostile.py", &path.display().to_string()];
+        let what = Confined {
+            readable: vec![prefix.clone(), path.parent().unwrap().to_path_buf()],
+            ..confined(interpreter, &arguments, folder.path())
+        };
+        let ended = sandbox(mode).start(what).unwrap().wait().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "done\n", "{mode:?}: {ended:?}");
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "{mode:?}: somebody has connected");
+    }
+}
+
+/// Connections that wait for room at their listener, from threads and processes: they come about, and one for which
+/// there never is any ends with the candidate.
+#[test]
+fn connections_wait_for_their_listener() {
+    let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
+    let sandbox = sandbox(FULL);
+    if modes().is_empty() || !sandbox.in_force().to_string().contains("but among its own processes") {
+        return crate::skip::skipped("no network of a candidate's own here");
+    }
+    let listens = "import os, socket, sys, threading, time\nfrom socket import AF_UNIX\n\
+                   listener = socket.socket(AF_UNIX)\nlistener.bind('full')\nlistener.listen(0)\n\
+                   def connect():\n    with socket.socket(AF_UNIX) as own: own.connect('full'); own.send(b'x')\n\
+                   threads = [threading.Thread(target=connect, daemon=True) for _ in range(5)]\n\
+                   for thread in threads: thread.start()\n\
+                   child = os.fork()\nif not child: connect(); os._exit(0)\n";
+    let accepts = "for _ in range(6): print(listener.accept()[0].recv(1).decode())\nprint(os.waitpid(child, 0)[1])\n\
+                   late = socket.socket(AF_UNIX)\nlate.setblocking(False)\nerrors = set()\n\
+                   for name in ['none', 'full', 'full', 'full', '.', '\\0none', '']:\n    \
+                       try: late.connect(name); late = socket.socket(AF_UNIX); late.setblocking(False)\n    \
+                       except OSError as error: errors.add(type(error).__name__)\n\
+                   print(sorted(errors))\n";
+    let ended = |script: &str, limits: Limits| {
+        let folder = sandbox.folder().unwrap();
+        let what = Confined {
+            readable: vec![prefix.clone()],
+            limits,
+            ..confined(interpreter, &["-I", "-c", script], folder.path())
+        };
+        sandbox.start(what).unwrap().wait().unwrap()
+    };
+    let done = ended(&format!("{listens}{accepts}"), LIMITS);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let refusals = "['BlockingIOError', 'ConnectionRefusedError', 'FileNotFoundError', 'OSError']\n";
+    assert_eq!((done.how.clone(), said), (How::Exit(0), format!("{}0\n{refusals}", "x\n".repeat(6))), "{done:?}");
+    let never = ended(&format!("{listens}for thread in threads: thread.join()"), SHORT);
+    assert_eq!(never.how, How::Limit(Limit::Time), "{never:?}");
 }
 
 #[test]

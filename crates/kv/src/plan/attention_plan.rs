@@ -39,7 +39,7 @@ pub struct AttentionPlan {
     /// The page group of `pages`.
     pub group: GroupIx,
     pub window: Option<u32>,
-    /// Whose positions the spans count; `None`: all.
+    /// The device whose positions the spans count, of several that share each sequence; `None`: all positions count.
     pub member: Option<Member>,
     /// Whether a backend may compute the first steps of a tile once for neighbouring items that begin with the same
     /// spans, and each item's rest from there. Only less than a tile is left to that: planners share whole ones.

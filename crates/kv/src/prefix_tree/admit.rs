@@ -38,20 +38,19 @@ impl PrefixTree {
     /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
     /// split at the end of the match; its writer continues in the second part, which may be empty.
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
-        self.admit_behind(pool, PathStart::Root(None), tokens, u32::MAX)
+        self.admit_behind(pool, PathStart::UNSALTED, tokens, u32::MAX)
     }
 
-    /// Registers the tokens of `path` followed by `rest` as `admit` does. The caller has a lease on `path`, or it comes
-    /// from `within`. The search starts at the end of `path`. If rows from `rows_from` on will be computed though
-    /// others have computed them, the match ends before what their windows lack.
+    /// Registers the tokens of the path of `start` followed by `rest` as `admit` does. The caller has a lease on that
+    /// path, or it comes from `within`. The search begins at its end. If rows from `rows_from` on will be computed
+    /// though others have computed them, the match ends before what their windows lack.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
-        path: impl Into<PathStart>,
+        start: PathStart,
         rest: &[TokenId],
         rows_from: u32,
     ) -> Result<SegmentId, OutOfPages> {
-        let start = path.into();
         let (path, salt) = (start.segment(), self.salt_of(start));
         let begin = path.map_or(0, |path| self.end(path));
         let known = self.find(start, rest);
@@ -87,13 +86,8 @@ impl PrefixTree {
 
     /// Returns the sealed segment at the end of the longest registered prefix of `path` and `rest` (see
     /// `admit_behind`), with a lease for the caller; `None` if that prefix is empty. Needs no pages.
-    pub fn retain_known(
-        &mut self,
-        pool: &mut PagePool,
-        path: impl Into<PathStart>,
-        rest: &[TokenId],
-    ) -> Option<SegmentId> {
-        let known = self.find(path.into(), rest);
+    pub fn retain_known(&mut self, pool: &mut PagePool, path: PathStart, rest: &[TokenId]) -> Option<SegmentId> {
+        let known = self.find(path, rest);
         let end = self.end_at(pool, known.segment?, known.within);
         self.retain(end);
         Some(end)
@@ -101,16 +95,16 @@ impl PrefixTree {
 
     /// How many leading tokens of `path` and `rest` (see `admit_behind`) are registered, and how many of these are
     /// computed.
-    pub fn known(&self, path: impl Into<PathStart>, rest: &[TokenId]) -> (u32, u32) {
-        let known = self.find(path.into(), rest);
+    pub fn known(&self, path: PathStart, rest: &[TokenId]) -> (u32, u32) {
+        let known = self.find(path, rest);
         let matched = count(known.tokens);
         (matched, known.segment.map_or(0, |id| self.computed(id).min(matched)))
     }
 
     /// The segment in which the longest registered prefix of `path` and `rest` (see `admit_behind`) ends, and its
     /// length; `None` if it is empty. The segment may go on after it.
-    pub fn known_path(&self, path: impl Into<PathStart>, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
-        let known = self.find(path.into(), rest);
+    pub fn known_path(&self, path: PathStart, rest: &[TokenId]) -> Option<(SegmentId, u32)> {
+        let known = self.find(path, rest);
         known.segment.map(|segment| (segment, count(known.tokens)))
     }
 

@@ -122,8 +122,8 @@ impl PrefixTree {
 
     /// The number of pages that `path` and `rest` (see `admit_behind`) would add to the set, if admitted and continued
     /// up to position `end`, which is not before the end of its tokens: as many as it has at any time.
-    pub fn gain(&self, usage: &Usage, path: impl Into<PathStart>, rest: &[TokenId], end: u32) -> usize {
-        let known = self.find(path.into(), rest);
+    pub fn gain(&self, usage: &Usage, path: PathStart, rest: &[TokenId], end: u32) -> usize {
+        let known = self.find(path, rest);
         let at = count(known.tokens);
         known.segment.map_or(0, |segment| self.unused_upto(usage, segment, at)) + self.to_admit(at, end)
     }
@@ -136,8 +136,8 @@ impl PrefixTree {
 
     /// A lower bound of the pages of `alone` (see `add_alone`) that `path` and `rest` (see `admit_behind`) share, and
     /// so would keep in use after that lease has ended.
-    pub fn shared_with_one(&self, alone: &Usage, path: impl Into<PathStart>, rest: &[TokenId]) -> usize {
-        let known = self.find(path.into(), rest);
+    pub fn shared_with_one(&self, alone: &Usage, path: PathStart, rest: &[TokenId]) -> usize {
+        let known = self.find(path, rest);
         let ancestry = known.segment.into_iter().flat_map(|segment| self.ancestry(segment));
         // Segments that got other users since they were added are counted with those.
         let of_one = ancestry.filter(|&id| alone.includes(id) && self.at(id).users == 1);

@@ -93,24 +93,27 @@ impl Script {
         };
         tokens.truncate(self.dice.within(0, 60) as usize);
         tokens.extend(self.text(40));
-        let (free, (known, computed)) = (self.pool.free(), self.tree.known(None, &tokens));
+        let (free, (known, computed)) = (self.pool.free(), self.tree.known(PathStart::UNSALTED, &tokens));
         let alone = self.alone();
-        let shared = self.tree.shared_with_one(&alone, None, &tokens);
+        let shared = self.tree.shared_with_one(&alone, PathStart::UNSALTED, &tokens);
         let again = self.dice.one_in(4).then(|| self.dice.within(0, 99)).filter(|&row| (row as usize) < tokens.len());
-        match self.tree.admit_behind(&mut self.pool, None, &tokens, again.unwrap_or(u32::MAX)) {
+        match self.tree.admit_behind(&mut self.pool, PathStart::UNSALTED, &tokens, again.unwrap_or(u32::MAX)) {
             Ok(segment) => {
                 if again.is_none() {
                     let stay = self.alone().pages() + shared;
                     assert!(stay >= alone.pages(), "more pages stay than the prompt was said to share");
                     assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 }
-                assert!(self.tree.known(None, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
+                assert!(
+                    self.tree.known(PathStart::UNSALTED, &tokens).0 as usize == tokens.len(),
+                    "a prompt is known once admitted"
+                );
                 let computed = self.tree.computed(segment) as usize;
                 self.leases.push(Lease { segment, tokens, may_grow: false, computed, pending: None, again });
             }
             Err(short) => {
                 assert!(short.needed > free);
-                assert_eq!(self.tree.known(None, &tokens).0, known, "what fails changes nothing");
+                assert_eq!(self.tree.known(PathStart::UNSALTED, &tokens).0, known, "what fails changes nothing");
             }
         }
     }
@@ -446,9 +449,9 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
         assert!(tree.path(branch).len() <= 3, "what is gone is one segment");
     }
     assert_eq!(tree.context(branch), text);
-    assert_eq!(tree.known(None, &text), (30, 30), "the window before its end is there");
-    assert_eq!(tree.known(None, &text[..20]), (4, 4), "the one before position 20 is gone");
-    let longer = tree.admit_behind(&mut pool, Some(branch), &tokens("!"), u32::MAX).unwrap();
+    assert_eq!(tree.known(PathStart::UNSALTED, &text), (30, 30), "the window before its end is there");
+    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (4, 4), "the one before position 20 is gone");
+    let longer = tree.admit_behind(&mut pool, PathStart::Behind(branch), &tokens("!"), u32::MAX).unwrap();
     assert_eq!(tree.end(longer), 31);
     assert_eq!(tree.within(longer, 29), tree.within(prompt, 4), "what ends where keys are gone is no beginning");
     // Another copy of the beginning is laid out anew, beside what was freed.
@@ -457,10 +460,10 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
     assert!((0..20).all(|position| tree.has_slots(twin, position)));
     tree.check_integrity(&pool).unwrap();
     tree.mark_computed(twin, 20);
-    assert_eq!(tree.known(None, &text[..20]), (20, 20));
+    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (20, 20));
     [branch, longer, twin].into_iter().for_each(|segment| tree.release(segment));
     assert_eq!(tree.evict(&mut pool, 3), 3);
-    assert_eq!(tree.known(None, &text[..20]), (20, 20), "the least recently used goes first");
+    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (20, 20), "the least recently used goes first");
     tree.evict(&mut pool, usize::MAX);
     assert_eq!(pool.free(), 20);
     tree.check_integrity(&pool).unwrap();
@@ -497,8 +500,8 @@ fn a_prompt_holds_what_is_counted_of_it() {
                 tree.mark_computed(prompt, end.min(tree.computed(prompt) + AHEAD));
             }
             // Whoever begins at its end finds the window; whoever parts from it before, does not.
-            assert_eq!(tree.known(None, &text), (end, end));
-            assert_eq!(tree.known(None, &text[..300]), (0, 0));
+            assert_eq!(tree.known(PathStart::UNSALTED, &text), (end, end));
+            assert_eq!(tree.known(PathStart::UNSALTED, &text[..300]), (0, 0));
             tree.release(prompt);
             tree.evict(&mut pool, usize::MAX);
             assert_eq!(pool.free(), pool.capacity());
@@ -589,8 +592,8 @@ fn prompts_of_other_salts_are_matched_by_their_own_alone() {
     assert_eq!(lengths(&tree, "questx"), [5, 6, 0]);
     assert_eq!(lengths(&tree, "news"), [0, 3, 0]);
     // Behind a path its own salt holds.
-    assert_eq!(tree.known(Some(own), &tokens("be")).0, 10);
-    assert_eq!(tree.known(Some(first), &tokens("be")).0, 8);
+    assert_eq!(tree.known(PathStart::Behind(own), &tokens("be")).0, 10);
+    assert_eq!(tree.known(PathStart::Behind(first), &tokens("be")).0, 8);
     [first, own, branch, middle, begin].into_iter().for_each(|id| tree.release(id));
     tree.evict(&mut pool, usize::MAX);
     tree.check_integrity(&pool).unwrap();
@@ -605,7 +608,7 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     tree.append(&mut pool, branch, &tokens("now")).unwrap();
     tree.append_pending(&mut pool, branch).unwrap();
     tree.mark_computed(branch, 5);
-    assert_eq!(tree.known(None, &tokens("qnow!")), (4, 4));
+    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("qnow!")), (4, 4));
     let twin = tree.admit(&mut pool, &tokens("qnow!")).unwrap();
     tree.check_integrity(&pool).unwrap();
     // The twin split the branch, whose writer goes on undisturbed.
@@ -747,7 +750,8 @@ fn siblings_alike_are_not_looked_at_by_what_goes_on_behind_one_of_them() {
     }
     let mut ends = Vec::new();
     for &sibling in &siblings {
-        let twins = [(); 3].map(|()| tree.admit_behind(&mut pool, Some(sibling), &tokens("!"), u32::MAX).unwrap());
+        let twins =
+            [(); 3].map(|()| tree.admit_behind(&mut pool, PathStart::Behind(sibling), &tokens("!"), u32::MAX).unwrap());
         assert_eq!(twins, [twins[0]; 3], "what is given the same behind one of them is shared");
         assert_eq!(tree.context(twins[0]), tokens("questionbecause!"));
         ends.push(twins[0]);
@@ -764,11 +768,11 @@ fn pages_in_use_are_counted_once() {
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     let mut usage = Usage::default();
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecause"), 15), 4, "nothing is in use");
+    assert_eq!(tree.gain(&usage, PathStart::UNSALTED, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
-    assert_eq!(tree.gain(&usage, None, &tokens("questionbecame"), 14), 1);
+    assert_eq!(tree.gain(&usage, PathStart::UNSALTED, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);
@@ -783,12 +787,12 @@ fn released_thoughts_are_found_again_until_they_are_evicted() {
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     tree.mark_computed(branch, 15);
     tree.release(branch);
-    assert_eq!(tree.known(None, &tokens("questionbecome")), (11, 11));
+    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("questionbecome")), (11, 11));
     // Its last page goes first.
     assert_eq!(tree.evict(&mut pool, 1), 1);
-    assert_eq!((tree.known(None, &tokens("questionbecause")), tree.stats().tokens), ((12, 12), 12));
+    assert_eq!((tree.known(PathStart::UNSALTED, &tokens("questionbecause")), tree.stats().tokens), ((12, 12), 12));
     assert_eq!(tree.evict(&mut pool, 1), 1);
-    assert_eq!(tree.known(None, &tokens("questionbecome")), (8, 8));
+    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("questionbecome")), (8, 8));
 }
 
 #[test]
@@ -802,7 +806,7 @@ fn where_one_page_is_wanted_a_long_prompt_loses_one_page() {
     let leased = tree.admit(&mut pool, &leased).unwrap();
     let cached = tree.admit(&mut pool, &cached).unwrap();
     [first, cached].into_iter().for_each(|segment| tree.release(segment));
-    let known = |tree: &PrefixTree| tree.known(None, &prompt).0;
+    let known = |tree: &PrefixTree| tree.known(PathStart::UNSALTED, &prompt).0;
     // The one that was never computed goes first, page by page.
     for pages_left in (0..3).rev() {
         assert_eq!((tree.evict(&mut pool, 1), known(&tree)), (1, 100_000), "{pages_left} pages are left of it");
@@ -817,7 +821,7 @@ fn where_one_page_is_wanted_a_long_prompt_loses_one_page() {
             (before as usize).div_ceil(16) * 16 - 16 * wanted,
             "the rest is still matched"
         );
-        assert_eq!(tree.known(None, &prompt).1, known(&tree), "and computed");
+        assert_eq!(tree.known(PathStart::UNSALTED, &prompt).1, known(&tree), "and computed");
         tree.check_integrity(&pool).unwrap();
     }
     // Matched again, it goes on where it was cut.
@@ -839,7 +843,8 @@ fn eviction_takes_the_uncomputed_first_then_the_least_recently_used() {
     [old, new, never].into_iter().for_each(|segment| tree.release(segment));
     let again = tree.admit(&mut pool, &tokens("aaaa")).unwrap();
     tree.release(again);
-    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(None, &tokens(text)).0);
+    let known =
+        |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(PathStart::UNSALTED, &tokens(text)).0);
     assert_eq!(tree.evict(&mut pool, 1), 1);
     assert_eq!(known(&tree), [4, 4, 0]);
     assert_eq!(tree.evict(&mut pool, 1), 1);

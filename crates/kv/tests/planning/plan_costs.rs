@@ -20,7 +20,7 @@ const GROUPED: PlanHints = PlanHints {
     cost: CostModel::CUDA,
 };
 
-/// The same without groups.
+/// Hints of a model with as many KV heads as query heads.
 const UNGROUPED: PlanHints = PlanHints { kv_heads: 32, ..GROUPED };
 
 /// One row at the end of each of so many leaves of [`LEAF`] tokens, beneath a chain of segments of these lengths.

@@ -9,6 +9,7 @@ mod floor;
 mod layers;
 mod mixtures;
 pub mod products;
+pub mod sampling;
 pub mod tables;
 pub mod tree_attention;
 pub mod trees;

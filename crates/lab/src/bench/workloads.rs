@@ -8,6 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
+use super::sampling::SamplingOptions;
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use offshoot_args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
@@ -62,9 +63,9 @@ pub struct WorkloadOptions {
     /// Memory for keys and values in MiB (default: nine tenths of the free memory, as far as the job can use it)
     #[arg(long = "kv-memory", value_name = "MIB", value_parser = mebibytes)]
     pub pool_bytes: Option<usize>,
+    #[command(flatten)]
+    pub sampling: SamplingOptions,
 }
-
-const TEMPERATURE: f32 = 0.8;
 
 /// Share of the free memory that keys and values may take.
 const MEMORY: f64 = 0.9;
@@ -92,6 +93,8 @@ struct MeasuredWorkload<'a> {
     kv_dtype: KvDtype,
     plan: Planner,
     deterministic: bool,
+    #[serde(flatten)]
+    sampling: &'a SamplingOptions,
     prompts: usize,
     samples: usize,
     generate: usize,
@@ -289,13 +292,15 @@ fn measure<'a>(
     options: &'a WorkloadOptions,
 ) -> Result<MeasuredWorkload<'a>> {
     let salt = 4 * number;
-    run(engine, job, job.generate.min(WARM_UP), salt)?;
+    let params = options.sampling.params(engine.facts().vocab)?;
+    let run = |generate, salt| run(engine, job, &params, generate, salt);
+    run(job.generate.min(WARM_UP), salt)?;
     // The smaller of two, because the decode time is a difference: a delay of a tenth here would change the decode time
     // by a third.
-    let (once, _) = run(engine, job, 1, salt + 1)?;
-    let (again, before) = run(engine, job, 1, salt + 2)?;
+    let (once, _) = run(1, salt + 1)?;
+    let (again, before) = run(1, salt + 2)?;
     let prefill_s = once.min(again);
-    let (seconds, after) = run(engine, job, job.generate, salt + 3)?;
+    let (seconds, after) = run(job.generate, salt + 3)?;
     let out_tokens = job.continuations() * job.generate;
     let steps = after.steps - before.steps;
     let a_step = |seconds: fn(&Metrics) -> f64| rounded(1e3 * (seconds(&after) - seconds(&before)) / steps as f64, 3);
@@ -314,6 +319,7 @@ fn measure<'a>(
         kv_dtype: options.kv,
         plan: options.planner,
         deterministic: options.deterministic,
+        sampling: &options.sampling,
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,
@@ -340,14 +346,19 @@ fn unshared_bytes(facts: &EngineFacts, job: &Workload) -> u64 {
 }
 
 /// Runs a job with new prompts; returns seconds from its first command to its last token, and the counters then.
-fn run(engine: &EngineHandle, job: &Workload, generate: usize, salt: u64) -> Result<(f64, Metrics)> {
+fn run(
+    engine: &EngineHandle,
+    job: &Workload,
+    params: &SamplingParams,
+    generate: usize,
+    salt: u64,
+) -> Result<(f64, Metrics)> {
     let prompts = job.texts(engine.facts().vocab, salt);
-    let params = SamplingParams { temperature: TEMPERATURE, ..SamplingParams::default() };
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(generate) };
     let requests = (0u64..).zip(&prompts).map(|(item, tokens)| {
         let uniforms = UniformKey::root(salt, &item.to_string());
         let (n, priority) = (job.samples, Priority::default());
-        PromptRequest { tokens, n, prompt_logprobs: None, params: &params, stop: &stop, uniforms, priority }
+        PromptRequest { tokens, n, prompt_logprobs: None, params, stop: &stop, uniforms, priority }
     });
     let mut generation =
         Generation::new(requests.collect(), Generator::new(engine.clone(), Hear::Finishes, Release::AtEnd));

@@ -117,8 +117,11 @@ fn workloads_sample_the_tokens_their_file_specifies() {
         assert!(number(line, "steps_replanned") <= number(line, "steps"), "{line}");
         assert_eq!(number(line, "preemptions"), 0.0, "{line}");
     }
-    let one = bench(&["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"]);
-    assert_eq!(one.len(), 1);
+    let two = ["workloads", "--shape", "tiny", "--file", &file, "--workload", "two"];
+    assert_eq!(bench(&two).len(), 1);
+    let sampling = ["--top-p", "0.9", "--top-k", "20", "--allowed", "40", "--top-logprobs", "0"];
+    let line = &bench(&[&two[..], &sampling].concat())[0];
+    assert_eq!(["top_k", "allowed", "top_logprobs"].map(|key| number(line, key)), [20.0, 40.0, 0.0], "{line}");
 }
 
 #[test]
@@ -174,6 +177,8 @@ fn invalid_arguments_are_refused_before_anything_is_measured() {
     assert!(many(&[]).contains("continuations"));
     let small = work(r#""a": {"levels": [[4, 2]], "samples": 1, "generate": 1}"#);
     let most = usize::MAX.to_string();
+    assert!(small(&["--allowed", "321"]).contains("--allowed: expected at most the vocabulary's 320 tokens"));
+    assert!(small(&["--top-p", "1.5"]).contains("top_p"));
     for option in ["--max-branches", "--step-rows"] {
         assert!(small(&[option, &most]).contains("free memory"), "{option}");
     }

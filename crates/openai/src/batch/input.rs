@@ -127,9 +127,10 @@ fn invalid(what: &str) -> Refusal {
     Refusal::new("invalid_request", what)
 }
 
-/// serde_json's line number refers to the text it was given, here always one line, so it is removed.
+/// serde_json's line number refers to the text it was given, here always one line, so it is removed. Its column is 0
+/// where the value, which begins the line, is of another kind.
 fn not_json(error: &serde_json::Error) -> String {
     let what = error.to_string();
     let what = what.split(" at line ").next().unwrap_or(&what);
-    format!("column {}: not a JSON object: {}", error.column(), shortened(what.to_string(), MOST_SAID))
+    format!("column {}: not a JSON object: {}", error.column().max(1), shortened(what.to_string(), MOST_SAID))
 }

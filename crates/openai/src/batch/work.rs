@@ -151,7 +151,7 @@ struct NextPrompt {
 }
 
 /// A request with prompts that have begun.
-struct OpenRequest {
+struct BegunRequest {
     request: ProtocolRequest,
     /// One for each prompt of the request.
     prompts: Vec<OpenPrompt>,
@@ -175,7 +175,7 @@ struct AnswerLoop<'a> {
     /// The prompts that have begun.
     seen: DistinctTokens,
     /// By line: requests with prompts that have begun and that are not answered yet.
-    open: HashMap<usize, OpenRequest>,
+    open: HashMap<usize, BegunRequest>,
     output: &'a mut BatchOutput,
     tokens: usize,
 }
@@ -226,7 +226,7 @@ impl AnswerLoop<'_> {
         match request {
             Some(Ok(request)) => {
                 let prompts = request.prompts.iter().map(|_| OpenPrompt::default()).collect();
-                self.open.insert(place.line, OpenRequest { request, prompts });
+                self.open.insert(place.line, BegunRequest { request, prompts });
             }
             Some(Err(refusal)) => return self.refuse(place.line, refusal),
             None => {}
@@ -266,7 +266,7 @@ impl AnswerLoop<'_> {
                     self.work.progress.sample_done(finish.sampled());
                 }
                 let RequestPrompt { line, prompt } = self.places[sample.prompt];
-                let OpenRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");
+                let BegunRequest { request, prompts } = self.open.get_mut(&line).expect("its samples have not ended");
                 let stop = &request.prompts[prompt].stop;
                 if is_sampled && !stop.is_exact() {
                     self.order.lock().expect("noting does not panic").note(finish.tokens.len(), stop.max_tokens);
@@ -295,7 +295,7 @@ impl AnswerLoop<'_> {
         if open.prompts.iter().any(|prompt| prompt.ended.is_none()) {
             return Ok(());
         }
-        let OpenRequest { request, prompts } = self.open.remove(&place.line).expect("it was there just now");
+        let BegunRequest { request, prompts } = self.open.remove(&place.line).expect("it was there just now");
         let all: Result<Vec<PromptCandidates>, Refusal> = prompts.into_iter().filter_map(|of| of.ended).collect();
         let (work, line) = (self.work, place.line);
         let answer = match all {

@@ -7,9 +7,8 @@ use super::fields::{BodyFields, brief};
 use super::messages::{self, Messages};
 use super::refusal::Refusal;
 use super::request::PromptContent;
-use offshoot_core::error::Error;
+use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
-use offshoot_text::message::map_texts;
 use offshoot_text::reasoning::TextStart;
 use offshoot_text::{AddSpecial, ChatOptions, Message, SpecialText, Tokenizer};
 
@@ -28,9 +27,7 @@ pub struct ChatText {
 /// How chats are read.
 #[derive(Clone, Copy)]
 pub struct ChatReader<'t> {
-    pub tokenizer: &'t Tokenizer,
-    /// What becomes of special tokens' texts in messages and tools.
-    pub special_text: SpecialText,
+    pub texts: UserTexts<'t>,
     /// Whether `chat_template` may replace the model's.
     pub takes_template: bool,
 }
@@ -45,10 +42,6 @@ const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
 /// Variables of templates that have fields of their own.
 const OWN_FIELDS: [&str; 5] = ["messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"];
-
-/// The values of the field `special_tokens_in_text`.
-pub const SPECIAL_TEXTS: [(&str, SpecialText); 3] =
-    [("allow", SpecialText::Allow), ("escape", SpecialText::Escape), ("refuse", SpecialText::Refuse)];
 
 impl ChatReader<'_> {
     /// Renders `messages` as the chat's other fields say. `follows_branch`: the messages follow a branch that ends with
@@ -107,13 +100,13 @@ impl ChatReader<'_> {
 
     /// The source of the template; empty without one, which rendering refuses.
     fn source<'a>(&'a self, options: &'a ChatOptions) -> &'a str {
-        self.tokenizer.chosen_template(options).unwrap_or_default()
+        self.texts.tokenizer.chosen_template(options).unwrap_or_default()
     }
 
     /// Contents of several parts become one text, unless the template takes lists of parts.
     fn join_parts(self, list: &mut [Message], options: &ChatOptions) {
         let is_list = |message: &Message| message.parts().is_some();
-        if list.iter().any(is_list) && !self.tokenizer.takes_parts(options) {
+        if list.iter().any(is_list) && !self.texts.tokenizer.takes_parts(options) {
             list.iter_mut().for_each(Message::join_parts);
         }
     }
@@ -126,9 +119,9 @@ impl ChatReader<'_> {
         mut options: ChatOptions,
     ) -> Result<ChatText, Refusal> {
         let continues = end.continues(&messages)?;
-        self.guard(&mut messages.list, &mut options)?;
+        self.texts.hide(&mut messages.list, &mut options)?;
         let list = &mut messages.list;
-        let shown = |text: &str| self.tokenizer.show_special(text).into_owned();
+        let shown = |text: &str| self.texts.tokenizer.show_special(text).into_owned();
         let last = list.last().and_then(Message::last_text).map_or_else(String::new, shown);
         if let Some(last) = list.last_mut().filter(|_| continues)
             && !last.append(END_MARK)
@@ -139,7 +132,7 @@ impl ChatReader<'_> {
             list.splice(0..0, [Message::user("."), Message::assistant(BRANCH_MARK)]);
         }
         options.add_generation_prompt = !continues && end.adds_prompt.unwrap_or(true);
-        let mut text = self.tokenizer.chat_with(list, &options).map_err(|error| Refusal::of(&error))?;
+        let mut text = self.texts.tokenizer.chat_with(list, &options).map_err(|error| Refusal::of(&error))?;
         if continues {
             cut_at_end(&mut text)?;
         }
@@ -147,63 +140,14 @@ impl ChatReader<'_> {
             let at = text.find(BRANCH_MARK).ok_or_else(|| hidden("an earlier message"))?;
             text.drain(..at + BRANCH_MARK.len());
         }
-        let (text, hidden) = match self.special_text {
+        self.texts.check_joined(&text)?;
+        let (text, hidden) = match self.texts.special {
             SpecialText::Allow => (text, None),
             SpecialText::Escape | SpecialText::Refuse => (shown(&text), Some(text)),
         };
         let start = TextStart::of(&text, continues.then_some(&*last));
         Ok(ChatText { text, hidden, continued: continues.then_some(last), start })
     }
-
-    /// Refuses or hides the texts of special tokens in what users wrote.
-    fn guard(self, list: &mut [Message], options: &mut ChatOptions) -> Result<(), Refusal> {
-        if self.special_text == SpecialText::Allow {
-            return Ok(());
-        }
-        let refused = |field: String, error: GuardError| error.about(&field);
-        let mut guard = |text: &str| self.guarded(text);
-        for (index, message) in list.iter_mut().enumerate() {
-            let place = |(field, error)| refused(format!("messages[{index}].{field}"), error);
-            message.map_texts(&mut guard).map_err(place)?;
-        }
-        for (index, tool) in options.tools.iter_mut().enumerate() {
-            map_texts(tool, &mut guard).map_err(|error| refused(format!("tools[{index}]"), error))?;
-        }
-        if let Some(documents) = options.variables.get_mut("documents") {
-            map_texts(documents, &mut guard).map_err(|error| refused("documents".to_owned(), error))?;
-        }
-        Ok(())
-    }
-
-    fn guarded(self, text: &str) -> Result<String, GuardError> {
-        match self.tokenizer.special_in(text) {
-            Some(found) if self.special_text == SpecialText::Refuse => Err(GuardError::Special(found.to_owned())),
-            _ => self.tokenizer.hide_special(text).map_err(GuardError::Marks),
-        }
-    }
-}
-
-/// Why a text of a user is refused.
-enum GuardError {
-    /// It has this text of a special token.
-    Special(String),
-    Marks(Error),
-}
-
-impl GuardError {
-    /// `field`: the place of the text, in a field of the request.
-    fn about(self, field: &str) -> Refusal {
-        let param = field.split(['[', '.']).next().unwrap_or_default();
-        match self {
-            GuardError::Special(found) => refuse_special(field, &found).about(param),
-            GuardError::Marks(error) => Refusal::of(&error).about(param),
-        }
-    }
-}
-
-/// For a user's text with the text of a special token.
-pub fn refuse_special(field: &str, found: &str) -> Refusal {
-    Refusal::value(field, "a text without special tokens", &format!("{found:?}"))
 }
 
 /// What the request says about the end of the text.
@@ -257,7 +201,8 @@ pub fn beginning(chat: &Value, tokenizer: &Tokenizer) -> Result<String, Refusal>
     };
     let mut fields = BodyFields::new(&object);
     let messages = fields.take("messages").unwrap_or_default();
-    let reader = ChatReader { tokenizer, special_text: SpecialText::Allow, takes_template: false };
+    let texts = UserTexts { tokenizer, special: SpecialText::Allow };
+    let reader = ChatReader { texts, takes_template: false };
     let options = reader.options(&mut fields)?;
     fields.finish()?;
     let mut messages = messages::read(&messages, reader.source(&options))?;
@@ -296,7 +241,8 @@ pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<S
     let ChatEnd { adds_prompt, continues } = ChatEnd::take(&mut fields)?;
     fields.finish()?;
     let end = ChatEnd { adds_prompt, continues: Some(continues.unwrap_or(false)) };
-    let reader = ChatReader { tokenizer, special_text: SpecialText::Allow, takes_template: true };
+    let texts = UserTexts { tokenizer, special: SpecialText::Allow };
+    let reader = ChatReader { texts, takes_template: true };
     Ok(reader.render(messages, end, false, options)?.text)
 }
 
@@ -304,8 +250,8 @@ pub fn chat_prompt(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<S
 /// its template sees, and `special_tokens_in_text`.
 pub fn chat_tokens(body: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<(String, Vec<TokenId>), Refusal> {
     let mut fields = BodyFields::new(body);
-    let special_text = fields.word("special_tokens_in_text", &SPECIAL_TEXTS)?.unwrap_or_default();
-    let reader = ChatReader { tokenizer, special_text, takes_template: true };
+    let special = fields.word("special_tokens_in_text", &SPECIAL_TEXTS)?.unwrap_or_default();
+    let reader = ChatReader { texts: UserTexts { tokenizer, special }, takes_template: true };
     let messages = fields.take("messages");
     let ChatText { text, hidden, .. } = reader.take(&mut fields, messages, false)?;
     fields.finish()?;

@@ -83,10 +83,14 @@ impl RequestReader<'_> {
         if !matches!(prompt.content, PromptContent::Tokens(_)) {
             self.check_length(field, "the prompt", text)?;
         }
-        let texts: Option<Vec<String>> = prompt.choices.iter().map(text_of).collect();
-        for text in texts.iter().flatten() {
+        for text in prompt.choices.iter().filter_map(ChoiceContent::text) {
             self.check_length("choices", "a continuation", text)?;
         }
+        let written = |choice: &ChoiceContent| match choice {
+            ChoiceContent::Text(text) => Some(text.clone()),
+            ChoiceContent::Plain(_) | ChoiceContent::Tokens(_) => None,
+        };
+        let texts: Option<Vec<String>> = prompt.choices.iter().map(written).collect();
         match (&prompt.content, texts) {
             // Each text is encoded whole, as the model saw such texts in training.
             (PromptContent::Text(special), Some(texts)) if !texts.is_empty() => {
@@ -98,8 +102,7 @@ impl RequestReader<'_> {
             }
             (content, _) => {
                 let tokens = content.tokens(text, self.tokenizer).map_err(refuse)?;
-                let choices =
-                    prompt.choices.iter().map(|choice| self.choice(choice, content)).collect::<Result<_, _>>()?;
+                let choices = prompt.choices.iter().map(|choice| self.choice(choice)).collect::<Result<_, _>>()?;
                 Ok((tokens, choices))
             }
         }
@@ -114,28 +117,18 @@ impl RequestReader<'_> {
         Err(Refusal::of(&Error::ContextTooLong { what, tokens, context }).about(field))
     }
 
-    /// A continuation by itself, encoded as the prompt is.
-    fn choice(&self, choice: &ChoiceContent, prompt: &PromptContent) -> Result<EncodedChoice, Refusal> {
-        let (text, tokens) = match choice {
-            ChoiceContent::Text(text) => {
-                let tokens = match prompt {
-                    PromptContent::Plain(_) => self.tokenizer.encode_plain(text, AddSpecial::No),
-                    _ => self.tokenizer.encode(text, AddSpecial::No),
-                };
-                (text.clone(), tokens.map_err(|error| Refusal::of(&error))?)
-            }
-            ChoiceContent::Tokens(tokens) => (self.tokenizer.decode(tokens), tokens.clone()),
+    /// A continuation by itself.
+    fn choice(&self, choice: &ChoiceContent) -> Result<EncodedChoice, Refusal> {
+        let tokens = match choice {
+            ChoiceContent::Text(text) => self.tokenizer.encode(text, AddSpecial::No),
+            ChoiceContent::Plain(text) => self.tokenizer.encode_plain(text, AddSpecial::No),
+            ChoiceContent::Tokens(tokens) => Ok(tokens.clone()),
         };
+        let tokens = tokens.map_err(|error| Refusal::of(&error))?;
+        let text = choice.text().map_or_else(|| self.tokenizer.decode(&tokens), str::to_owned);
         match tokens.is_empty() {
             true => Err(Refusal::value("choices", "at least one token in each", "none")),
             false => Ok(EncodedChoice { text, tokens }),
         }
-    }
-}
-
-fn text_of(choice: &ChoiceContent) -> Option<String> {
-    match choice {
-        ChoiceContent::Text(text) => Some(text.clone()),
-        ChoiceContent::Tokens(_) => None,
     }
 }

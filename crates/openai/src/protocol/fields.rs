@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
@@ -16,7 +17,25 @@ pub fn parse_body(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(body)) => Ok(body),
         Ok(other) => Err(Refusal::not_json(&brief(&other))),
-        Err(error) => Err(Refusal::not_json(&format!("text that is not JSON: {error}"))),
+        Err(error) => Err(Refusal::not_json(&json_fault(bytes, &error))),
+    }
+}
+
+/// Why `bytes` are not the JSON that is expected, and where.
+fn json_fault(bytes: &[u8], error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
+    match error.classify() {
+        _ if bytes.iter().all(u8::is_ascii_whitespace) => "nothing".to_owned(),
+        Category::Eof => format!("JSON that ends too early, at byte {} ({what})", bytes.len()),
+        // The library counts from 1; 0 stands for the line's end before.
+        _ if error.column() == 0 && error.line() > 1 => {
+            format!("text that is not JSON: {what}, at the end of line {}", error.line() - 1)
+        }
+        Category::Syntax | Category::Io => {
+            format!("text that is not JSON: {what}, at line {}, column {}", error.line(), error.column())
+        }
+        Category::Data => what.to_owned(),
     }
 }
 

@@ -110,14 +110,15 @@ impl Serialize for ChoiceLogprobs<'_> {
         match self.endpoint {
             Endpoint::Completions => {
                 let texts = || shown.iter().map(|shown| names.of(shown.token));
-                fields.serialize_field("tokens", &List(texts))?;
+                fields.serialize_field("tokens", &Sequence(texts))?;
                 let logprobs = || shown.iter().map(|shown| shown.logprob.map(f64::from));
-                fields.serialize_field("token_logprobs", &List(logprobs))?;
-                fields.serialize_field("top_logprobs", &List(|| shown.iter().map(|&shown| rivals(shown, names))))?;
-                fields.serialize_field("text_offset", &List(|| shown.iter().map(|shown| shown.offset)))?;
+                fields.serialize_field("token_logprobs", &Sequence(logprobs))?;
+                fields
+                    .serialize_field("top_logprobs", &Sequence(|| shown.iter().map(|&shown| rivals(shown, names))))?;
+                fields.serialize_field("text_offset", &Sequence(|| shown.iter().map(|shown| shown.offset)))?;
             }
             Endpoint::Chat => {
-                fields.serialize_field("content", &List(|| shown.iter().map(|&shown| chat_token(shown, names))))?;
+                fields.serialize_field("content", &Sequence(|| shown.iter().map(|&shown| chat_token(shown, names))))?;
                 fields.serialize_field("refusal", &None::<()>)?;
             }
         }
@@ -160,7 +161,7 @@ impl<'a, R> ChatToken<'a, R> {
 
 fn chat_token<'a>(shown: ShownToken<'a>, names: TokenNames<'a>) -> impl Serialize + use<'a> {
     let rival = move |&(token, logprob)| ChatToken::<()>::new(token, Some(logprob), None, names);
-    let rivals = List(move || shown.top.iter().map(rival));
+    let rivals = Sequence(move || shown.top.iter().map(rival));
     ChatToken::new(shown.token, shown.logprob, Some(rivals), names)
 }
 
@@ -202,14 +203,14 @@ impl Serialize for PromptLogprobs<'_> {
             })
         };
         let entries = || [None].into_iter().chain((0..self.scored.logprobs.len()).map(|at| Some(entry(at))));
-        List(entries).serialize(serializer)
+        Sequence(entries).serialize(serializer)
     }
 }
 
 /// A JSON list of what an iterator gives.
-struct List<F>(F);
+struct Sequence<F>(F);
 
-impl<F: Fn() -> I, I: IntoIterator<Item: Serialize>> Serialize for List<F> {
+impl<F: Fn() -> I, I: IntoIterator<Item: Serialize>> Serialize for Sequence<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq((self.0)())
     }

@@ -1,5 +1,5 @@
 //! Reads the messages and tools of a chat as vLLM's server hands them to a chat template: contents as texts, or lists
-//! of parts of text; the arguments of tool calls as values; reasoning under both of its names; and whatever else a
+//! of parts of text; the arguments of tool calls as values; reasoning under each of its names; and whatever else a
 //! message has. `chat` renders them.
 
 use serde_json::{Map, Value, json};
@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::fields::brief;
 use super::refusal::Refusal;
 use offshoot_text::Message;
+use offshoot_text::message::REASONING;
 
 /// The roles that every template is taken to know. `developer` is OpenAI's newer name for `system`.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
@@ -42,11 +43,12 @@ pub fn read(messages: &Value, template: &str) -> Result<Messages, Refusal> {
     Ok(Messages { list: messages.collect::<Result<_, _>>()?, is_prefix: is_prefix(last) })
 }
 
-/// The messages as they are written, as transformers hands them to a template.
+/// The messages as transformers (from 5.24 on) hands them to a template: as they are written, without null fields, and
+/// with the reasoning under each of its names.
 pub fn as_written(messages: &Value) -> Result<Messages, Refusal> {
     let message = |(index, value): (usize, &Value)| {
         let wrong = || wrong(index, "", "an object with `role` and `content`", &brief(value));
-        value.as_object().cloned().map(Message::of).ok_or_else(wrong)
+        value.as_object().cloned().map(|fields| Message::of(fields).completed()).ok_or_else(wrong)
     };
     let list = list_of(messages)?.iter().enumerate().map(message).collect::<Result<_, _>>()?;
     Ok(Messages { list, is_prefix: false })
@@ -96,14 +98,8 @@ impl MessageReader<'_> {
                 "tool_calls" if is_assistants => {
                     shown.insert(key.clone(), self.tool_calls(value)?);
                 }
-                "reasoning" | "reasoning_content" if is_assistants => {
-                    let text = value.as_str().ok_or_else(|| self.wrong(&format!(".{key}"), "a text", &brief(value)))?;
-                    // Templates know it by one name or the other.
-                    for name in ["reasoning", "reasoning_content"] {
-                        if name == key || fields.get(name).is_none_or(is_nothing) {
-                            shown.insert(name.to_owned(), text.into());
-                        }
-                    }
+                key if REASONING.contains(&key) && is_assistants && !value.is_string() => {
+                    return Err(self.wrong(&format!(".{key}"), "a text", &brief(value)));
                 }
                 key if UNSUPPORTED.contains(&key) && !self.template.contains(key) => {
                     let field = format!("messages[{}].{key}", self.index);
@@ -114,7 +110,8 @@ impl MessageReader<'_> {
                 }
             }
         }
-        Ok(Message::of(shown))
+        let message = Message::of(shown);
+        Ok(if is_assistants { message.completed() } else { message })
     }
 
     /// The role as the template knows it: `developer` as `system`, unless the template has that word too. Other roles

@@ -23,6 +23,7 @@ pub mod sse;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod user_texts;
 
 pub use answer::{AnswerHead, PromptCandidates, PromptResults, PromptTokensDetails, Response, Usage, response};
 pub use chat::{beginning as chat_beginning, chat_prompt, chat_tokens};

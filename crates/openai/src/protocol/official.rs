@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::fields::BodyFields;
+use super::fields::{BodyFields, brief};
 use super::refusal::Refusal;
 
 /// Fields that change no answer.
@@ -23,13 +23,11 @@ const IGNORED: [&str; 8] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 14] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 13] = [
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),
     ("functions", is_empty),
-    // What the model calls stays in its text: `auto` asks for no more than the tools themselves do.
-    ("tool_choice", |value| value == "none" || value == "auto"),
     ("function_call", |value| value == "none"),
     ("parallel_tool_calls", Value::is_boolean),
     ("modalities", |value| value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))),
@@ -48,5 +46,20 @@ fn is_empty(value: &Value) -> bool {
 /// Takes these fields; refuses one that asks for something that is not supported.
 pub fn take(fields: &mut BodyFields) -> Result<(), Refusal> {
     fields.ignore(&IGNORED);
+    take_tool_choice(fields)?;
     UNSUPPORTED.iter().try_for_each(|(key, has_no_effect)| fields.refuse(key, has_no_effect))
+}
+
+/// What the model calls stays in its text: `auto` asks for no more than the tools themselves do, and no call can be
+/// made to happen.
+fn take_tool_choice(fields: &mut BodyFields) -> Result<(), Refusal> {
+    let Some(choice) = fields.take("tool_choice").filter(|choice| choice != "none" && choice != "auto") else {
+        return Ok(());
+    };
+    let message = format!(
+        "`tool_choice`: expected \"auto\" or \"none\", found {}: no call of a tool can be forced, as the model itself \
+         decides whether its text calls one; send \"auto\", and ask for the call in a message",
+        brief(&choice)
+    );
+    Err(Refusal::new("unsupported_parameter", message).about("tool_choice"))
 }

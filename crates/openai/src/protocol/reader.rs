@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::chat::{ChatReader, ChatText, SPECIAL_TEXTS};
+use super::chat::{ChatReader, ChatText};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief, token_id};
 use super::limits::ProtocolLimits;
@@ -14,6 +14,7 @@ use super::refusal::Refusal;
 use super::request::{
     ChoiceContent, Keep, MostKept, PromptContent, ProtocolRequest, Reasoning, RequestSeed, StreamOptions, TextPrompt,
 };
+use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Priority, SamplingParams, Stop};
 use offshoot_kv::CacheSalt;
@@ -65,10 +66,10 @@ impl RequestReader<'_> {
         fields.unpack("extra_body")?;
         let model = self.model(&mut fields)?;
         let (keep, parent) = self.branches(&mut fields)?;
-        let special_text = self.special_text(&mut fields)?;
+        let texts = self.user_texts(&mut fields)?;
         let prompts = match endpoint {
-            Endpoint::Completions => self.prompts(&mut fields, special_text, parent.is_some())?,
-            Endpoint::Chat => vec![self.chat(&mut fields, special_text, parent.is_some())?],
+            Endpoint::Completions => self.prompts(&mut fields, texts, parent.is_some())?,
+            Endpoint::Chat => vec![self.chat(&mut fields, texts, parent.is_some())?],
         };
         ProtocolLimits::check("prompt", limits.prompts, prompts.len(), "prompts")?;
         let n = fields.count("n", 1, limits.n as u64)?.unwrap_or(1);
@@ -83,7 +84,7 @@ impl RequestReader<'_> {
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
         let stop = Stop { show_special: !skips_special, ..stop };
-        let choices = self.choices(&mut fields)?;
+        let choices = self.choices(&mut fields, texts)?;
         let most_kept = self.most_kept(&mut fields, most_tokens.or(usual_tokens(endpoint)).unwrap_or(1))?;
         if most_kept.is_some() && (parent.is_some() || !choices.is_empty()) {
             let beside = if parent.is_some() { "beside `parent`" } else { "beside `choices`" };
@@ -205,7 +206,7 @@ impl RequestReader<'_> {
     fn prompts(
         &self,
         fields: &mut BodyFields,
-        special_text: SpecialText,
+        texts: UserTexts<'_>,
         follows_branch: bool,
     ) -> Result<Vec<WrittenPrompt>, Refusal> {
         let special = match fields.choice("add_special_tokens")? {
@@ -223,7 +224,7 @@ impl RequestReader<'_> {
         let wrong = || Refusal::value("prompt", expected, &brief(&prompt));
         let text = |value: &Value| -> Result<WrittenPrompt, Refusal> {
             let text = value.as_str().ok_or_else(wrong)?;
-            let content = PromptContent::of_text("prompt", text, special, special_text, self.tokenizer)?;
+            let content = texts.prompt("prompt", text, special)?;
             Ok(written(text.to_string(), content))
         };
         let ids = |value: &Value| -> Result<WrittenPrompt, Refusal> {
@@ -252,12 +253,11 @@ impl RequestReader<'_> {
     fn chat(
         &self,
         fields: &mut BodyFields,
-        special_text: SpecialText,
+        texts: UserTexts<'_>,
         follows_branch: bool,
     ) -> Result<WrittenPrompt, Refusal> {
         let messages = fields.take("messages");
-        let ChatText { text, hidden, continued, start } =
-            self.chats(special_text).take(fields, messages, follows_branch)?;
+        let ChatText { text, hidden, continued, start } = self.chats(texts).take(fields, messages, follows_branch)?;
         // The template writes its own.
         let special = match fields.choice("add_special_tokens")? {
             Some(true) if !follows_branch => AddSpecial::Yes,
@@ -270,16 +270,17 @@ impl RequestReader<'_> {
         Ok(WrittenPrompt { text, content, start, continued })
     }
 
-    /// Reads chats; `special_text`: what becomes of special tokens' texts in them.
-    pub(super) fn chats(&self, special_text: SpecialText) -> ChatReader<'_> {
-        ChatReader { tokenizer: self.tokenizer, special_text, takes_template: self.limits.templates }
+    /// Reads chats of these texts.
+    pub(super) fn chats<'t>(&self, texts: UserTexts<'t>) -> ChatReader<'t> {
+        ChatReader { texts, takes_template: self.limits.templates }
     }
 
-    /// `special_tokens_in_text`, which may only narrow what the caller allows.
-    pub(super) fn special_text(&self, fields: &mut BodyFields) -> Result<SpecialText, Refusal> {
+    /// What becomes of the request's texts, by `special_tokens_in_text`, which may only narrow what the caller allows.
+    pub(super) fn user_texts(&self, fields: &mut BodyFields) -> Result<UserTexts<'_>, Refusal> {
         let usual = self.limits.special_text;
         let words = if usual == SpecialText::Allow { &SPECIAL_TEXTS[..] } else { &SPECIAL_TEXTS[1..] };
-        Ok(fields.word("special_tokens_in_text", words)?.unwrap_or(usual))
+        let special = fields.word("special_tokens_in_text", words)?.unwrap_or(usual);
+        Ok(UserTexts { tokenizer: self.tokenizer, special })
     }
 
     /// `truncate_prompt_tokens`: the number of the prompt's last tokens that are kept; -1: as many as the context holds
@@ -357,7 +358,7 @@ impl RequestReader<'_> {
     }
 
     /// `choices`: continuations to score, as strings or as lists of token ids.
-    fn choices(&self, fields: &mut BodyFields) -> Result<Vec<ChoiceContent>, Refusal> {
+    fn choices(&self, fields: &mut BodyFields, texts: UserTexts<'_>) -> Result<Vec<ChoiceContent>, Refusal> {
         let Some(value) = fields.take("choices") else { return Ok(Vec::new()) };
         if self.limits.choices == 0 {
             return Err(Refusal::out_of_place("choices", "here: only a server scores continuations"));
@@ -368,14 +369,15 @@ impl RequestReader<'_> {
         };
         let list = value.as_array().filter(|list| !list.is_empty()).ok_or_else(wrong)?;
         ProtocolLimits::check("choices", self.limits.choices, list.len(), "continuations")?;
-        let choice = |value: &Value| match value {
-            Value::String(text) if !text.is_empty() => Some(ChoiceContent::Text(text.clone())),
+        let choice = |(index, value): (usize, &Value)| match value {
+            Value::String(text) if !text.is_empty() => texts.choice(index, text),
             Value::Array(ids) if !ids.is_empty() => {
-                Some(ChoiceContent::Tokens(ids.iter().map(token_id).collect::<Option<_>>()?))
+                let ids: Option<_> = ids.iter().map(token_id).collect();
+                ids.map(ChoiceContent::Tokens).ok_or_else(wrong)
             }
-            _ => None,
+            _ => Err(wrong()),
         };
-        list.iter().map(|value| choice(value).ok_or_else(wrong)).collect()
+        list.iter().enumerate().map(choice).collect()
     }
 
     fn stream(&self, fields: &mut BodyFields) -> Result<Option<StreamOptions>, Refusal> {

@@ -75,7 +75,8 @@ impl Refusal {
 
     /// For a field of OpenAI's that is not supported.
     pub fn unsupported(field: &str, found: &str) -> Self {
-        let message = format!("`{field}` is an official field that Offshoot does not support (found {found})");
+        let message =
+            format!("`{field}` is an official field that Offshoot does not support (found {found}); leave it out");
         Refusal::new("unsupported_parameter", message).about(field)
     }
 

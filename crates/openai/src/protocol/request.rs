@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::chat::refuse_special;
 use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use offshoot_core::error::Error;
@@ -13,7 +12,7 @@ use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::reasoning::TextStart;
-use offshoot_text::{AddSpecial, SpecialText, TextKind, Tokenizer};
+use offshoot_text::{AddSpecial, TextKind, Tokenizer};
 
 /// A request; `P`: its prompts, in tokens or, before they are encoded, as text.
 #[derive(Clone, Debug)]
@@ -171,25 +170,6 @@ pub(super) enum PromptContent {
 }
 
 impl PromptContent {
-    /// Of a user's text in `field`.
-    ///
-    /// # Errors
-    ///
-    /// The text has that of a special token, and they are refused.
-    pub fn of_text(
-        field: &str,
-        text: &str,
-        special: AddSpecial,
-        special_text: SpecialText,
-        tokenizer: &Tokenizer,
-    ) -> Result<PromptContent, Refusal> {
-        match (special_text, tokenizer.special_in(text).filter(|_| special_text == SpecialText::Refuse)) {
-            (_, Some(found)) => Err(refuse_special(field, found)),
-            (SpecialText::Allow, None) => Ok(PromptContent::Text(special)),
-            (SpecialText::Escape | SpecialText::Refuse, None) => Ok(PromptContent::Plain(special)),
-        }
-    }
-
     /// Of a rendered chat; `hidden`: the text with the special tokens of its messages hidden, if they are.
     pub fn of_chat(hidden: Option<String>, special: AddSpecial) -> PromptContent {
         match hidden {
@@ -222,15 +202,26 @@ impl PromptContent {
 /// A continuation as the request writes it.
 #[derive(Clone, Debug)]
 pub(super) enum ChoiceContent {
+    /// Special tokens' texts in it become the tokens.
     Text(String),
+    /// All of it is plain text.
+    Plain(String),
     Tokens(Vec<TokenId>),
 }
 
 impl ChoiceContent {
+    /// The text, if it is written as one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            ChoiceContent::Text(text) | ChoiceContent::Plain(text) => Some(text),
+            ChoiceContent::Tokens(_) => None,
+        }
+    }
+
     /// Upper bound on its tokens.
     fn most_tokens(&self) -> usize {
         match self {
-            ChoiceContent::Text(text) => text.len(),
+            ChoiceContent::Text(text) | ChoiceContent::Plain(text) => text.len(),
             ChoiceContent::Tokens(tokens) => tokens.len(),
         }
     }

@@ -16,23 +16,17 @@ impl RequestReader<'_> {
         self.model(&mut fields)?;
         let special = fields.choice("add_special_tokens")?;
         let with_texts = fields.flag("return_token_strs")?;
-        let special_text = self.special_text(&mut fields)?;
+        let texts = self.user_texts(&mut fields)?;
         let as_special = |adds: bool| if adds { AddSpecial::Yes } else { AddSpecial::No };
         let (text, content) = match (fields.take("messages"), fields.text("prompt")?) {
             (messages @ Some(_), None) => {
-                let chat = self.chats(special_text).take(&mut fields, messages, false)?;
+                let chat = self.chats(texts).take(&mut fields, messages, false)?;
                 let special = as_special(special.unwrap_or(false));
                 let content = PromptContent::of_chat(chat.hidden, special);
                 (chat.text, content)
             }
             (None, Some(prompt)) => {
-                let content = PromptContent::of_text(
-                    "prompt",
-                    &prompt,
-                    as_special(special.unwrap_or(true)),
-                    special_text,
-                    self.tokenizer,
-                )?;
+                let content = texts.prompt("prompt", &prompt, as_special(special.unwrap_or(true)))?;
                 (prompt, content)
             }
             _ => return Err(Refusal::value("prompt", "either `prompt`, a string, or `messages`", "both or none")),

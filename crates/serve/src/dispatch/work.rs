@@ -124,7 +124,7 @@ impl DispatchLoop {
             Command::Cancel(job) => {
                 self.drop_job(job);
             }
-            // Who asked may have gone.
+            // The receiver of the reply may be gone.
             Command::List { most, reply } => drop(reply.send(self.list(most))),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
-use offshoot_text::{AddSpecial, ChatOptions, Message, StopMatcher, Tokenizer};
+use offshoot_text::{AddSpecial, ChatOptions, Message, Speaker, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use shared::shared;
@@ -647,7 +647,7 @@ fn special_tokens_of_users_are_plain_text() {
     let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
     let encode = |text: &str| ids(&tokenizer.encode(text, AddSpecial::No).unwrap());
     let hidden = |user: &str, rest: &str| {
-        let rendered = format!("{rest}{}{rest}", tokenizer.hide_special(user).unwrap());
+        let rendered = format!("{rest}{}{rest}", tokenizer.hide_special(user, Speaker::Anyone).unwrap());
         assert_eq!(tokenizer.show_special(&rendered), format!("{rest}{user}{rest}"));
         ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap())
     };
@@ -663,6 +663,95 @@ fn special_tokens_of_users_are_plain_text() {
         assert!(tokenizer.special_in(user).is_some());
     }
     assert_eq!(tokenizer.special_in("<mark> <en"), None);
+}
+
+/// Roles of some models are added tokens that are not called special. What the assistant and the system say may have
+/// such tokens.
+#[test]
+fn tokens_that_the_template_writes_are_plain_text_in_texts_of_users() {
+    let decoder = json!({
+        "chat_template": "{% for m in messages %}<mark>{{ m.content }}<end>{% endfor %}",
+        "added_tokens_decoder": {
+            "257": {"content": "<end>", "special": true},
+            "258": {"content": "<mark>", "special": false},
+            "259": {"content": "<other>", "special": false},
+        },
+    });
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let encoded = |user: &str, of: Speaker| {
+        let rendered = format!("<mark>{}<end>", tokenizer.hide_special(user, of).unwrap());
+        assert_eq!(tokenizer.show_special(&rendered), format!("<mark>{user}<end>"));
+        ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap())
+    };
+    let count = |tokens: &[u32], id: u32| tokens.iter().filter(|token| **token == id).count();
+    let user = encoded("a<mark>b<end><other>", Speaker::Anyone);
+    assert_eq!([257, 258, 259].map(|id| count(&user, id)), [1, 1, 1]);
+    let assistant = encoded("a<mark>b<end><other>", Speaker::Assistant);
+    assert_eq!([257, 258, 259].map(|id| count(&assistant, id)), [1, 2, 1]);
+    let plain = ids(&tokenizer.encode_plain("<mark><end>", AddSpecial::No).unwrap());
+    assert_eq!([257, 258].map(|id| count(&plain, id)), [0, 1]);
+}
+
+/// Levels of hidden texts end where those of the texts themselves do.
+#[test]
+fn hidden_levels_have_the_tokens_and_ends_of_levels() {
+    let tokenizer = tiny_tokenizer();
+    let hidden = |levels: &[&str]| {
+        let hide = |text: &&str| tokenizer.hide_special(text, Speaker::Assistant).unwrap();
+        let levels: Vec<String> = levels.iter().map(hide).collect();
+        tokenizer.encode_hidden_levels(&levels, AddSpecial::Yes).unwrap()
+    };
+    for levels in [&["a", "b c"][..], &["x a", "b", "", "ab \u{e9}"], &["<e", "nd"], &[" ", "\n"]] {
+        let texts: Vec<String> = levels.iter().map(|level| (*level).to_owned()).collect();
+        assert_eq!(hidden(levels), tokenizer.encode_levels(&texts, AddSpecial::Yes).unwrap(), "{levels:?}");
+    }
+    let cut = hidden(&["a<e", "nd>b<end>", "c"]);
+    let bytes: Vec<u32> = "a<end>b<end>c".bytes().map(u32::from).collect();
+    assert_eq!((ids(&cut.tokens), cut.level_ends), (bytes, vec![3, 12, 13]));
+}
+
+proptest! {
+    /// A special token's text that is cut anywhere, spread over texts side by side, with white space that the template
+    /// trims, or joined to what the template writes.
+    #[test]
+    fn texts_side_by_side_make_no_special_token(
+        token in 0..4_usize,
+        cuts in proptest::collection::vec(0..16_usize, 1..4),
+        around in "[a<>| ]{0,3}",
+        space in "[ \n]{0,2}",
+        trims in any::<bool>(),
+    ) {
+        const SPECIAL: [&str; 4] = ["<end>", "<|im_end|>", ">>A<<", "<|\u{e9}nd|>"];
+        static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
+        let tokenizer = TOKENIZER.get_or_init(|| {
+            let named = |(id, text): (u32, &str)| (id.to_string(), json!({"content": text, "special": true}));
+            let decoder: serde_json::Map<String, Value> = (257..).zip(SPECIAL).map(named).collect();
+            Tokenizer::load(tiny(json!({"added_tokens_decoder": decoder})).path()).unwrap()
+        });
+        let text = SPECIAL[token];
+        let places: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| places[cut % places.len()]).collect();
+        ends.extend([0, text.len()]);
+        ends.sort_unstable();
+        let mut texts: Vec<String> = ends.windows(2).map(|ends| text[ends[0]..ends[1]].to_owned()).collect();
+        let last = texts.len() - 1;
+        texts[0].insert_str(0, &around);
+        texts[last] += &around;
+        let texts: Vec<String> = match trims {
+            true => texts.iter().map(|text| format!("{space}{text}{space}")).collect(),
+            false => texts,
+        };
+        let shown = |text: &str| if trims { text.trim().to_owned() } else { text.to_owned() };
+        let hide = |text: &String| shown(&tokenizer.hide_special(text, Speaker::Anyone).unwrap());
+        let rendered = format!("<end>{}<end>", texts.iter().map(hide).collect::<String>());
+        let whole = format!("<end>{}<end>", texts.iter().map(|text| shown(text)).collect::<String>());
+        prop_assert_eq!(tokenizer.show_special(&rendered), &*whole);
+        let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
+        let special: Vec<usize> = (0..tokens.len()).filter(|&at| (257..261).contains(&tokens[at])).collect();
+        prop_assert_eq!(special, [0, tokens.len() - 1], "{:?}", texts);
+        let is_whole = texts.iter().any(|text| tokenizer.special_in(text).is_some());
+        prop_assert!(is_whole || tokenizer.special_joined(&rendered).is_some(), "{:?}", texts);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
-use super::layouts::{self, Codes, kernel_of};
+use super::layouts::{self, KnownLines, kernel_of};
 use crate::gemm::pack::PANEL;
 use offshoot_gguf::{LIFTED, TensorType};
 
@@ -23,7 +23,7 @@ fn kernels<const VNNI: bool>(kind: TensorType) -> BlockKernels {
     BlockKernels { rows: 4, panels: |_| 1, kernel: kernel_of!(kind, kernel, VNNI) }
 }
 
-fn kernel<C: Codes, const LEAST: bool, const VNNI: bool>(rows: usize, _: usize) -> BlockKernel {
+fn kernel<C: KnownLines, const LEAST: bool, const VNNI: bool>(rows: usize, _: usize) -> BlockKernel {
     macro_rules! of_rows {
         ($tile:ident) => {
             match rows {
@@ -86,7 +86,7 @@ fn high_bits(high: __m256i, shift: i32, mask: i8) -> __m256i {
 /// `lines` is valid for half of each line of the layout; the processor has AVX2.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn raised<C: Codes>(lines: *const u8, i: usize) -> __m256i {
+unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m256i {
     // SAFETY: promised by the caller; the table has 16 bytes.
     unsafe {
         match C::LINES {
@@ -110,7 +110,7 @@ unsafe fn raised<C: Codes>(lines: *const u8, i: usize) -> __m256i {
 /// codes is not in the sum, nor in its beginning.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn add_pairs<C: Codes>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
+fn add_pairs<C: KnownLines>(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
     let (ones, most) = (_mm256_set1_epi16(1), const { words_in_16_bits(C::LINES) });
     for (words, x) in words.chunks(most.max(1)).zip(x.chunks(most.max(1))) {
         let mut pairs = _mm256_setzero_si256();
@@ -140,7 +140,7 @@ fn add_dots(mut dot: __m256i, words: &[__m256i], x: &[i32]) -> __m256i {
 macro_rules! tile {
     ($name:ident, $features:literal, $raised:expr, $add:expr) => {
         #[target_feature(enable = $features)]
-        unsafe fn $name<C: Codes, const LEAST: bool, const ROWS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
+        unsafe fn $name<C: KnownLines, const LEAST: bool, const ROWS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
             let (w, groups) = (tile.w, tile.w.groups());
             let (bytes, splits) = const { (C::LINES.bytes(), C::LINES.splits()) };
             let codes = &w.codes_from(tile.panel)[..groups * bytes];

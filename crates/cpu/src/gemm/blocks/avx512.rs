@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::codes::{CodeLines, E2M1_RAISED, LINE, WORDS};
 use super::kernel::{BlockKernel, BlockKernels, BlockTile};
-use super::layouts::{self, Codes, kernel_of};
+use super::layouts::{self, KnownLines, kernel_of};
 use crate::gemm::kernel::tile_of;
 use crate::gemm::pack::PANEL;
 use offshoot_gguf::{LIFTED, TensorType};
@@ -25,7 +25,7 @@ fn panels(rows: usize) -> usize {
     }
 }
 
-fn kernel<C: Codes, const LEAST: bool>(rows: usize, panels: usize) -> BlockKernel {
+fn kernel<C: KnownLines, const LEAST: bool>(rows: usize, panels: usize) -> BlockKernel {
     tile_of! {
         Kernel<C, LEAST>, rows, panels;
         1 x 1 4;
@@ -80,7 +80,7 @@ fn high_bits(high: __m512i, shift: i32, mask: i8) -> __m512i {
 /// `lines` is valid for each line of the layout; the processor has AVX-512 F and BW.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn raised<C: Codes>(lines: *const u8, i: usize) -> __m512i {
+unsafe fn raised<C: KnownLines>(lines: *const u8, i: usize) -> __m512i {
     // SAFETY: promised by the caller; the table has 16 bytes.
     unsafe {
         match C::LINES {
@@ -105,7 +105,7 @@ const AHEAD: usize = 24;
 /// The kernels of a layout of codes, with smallest values or without.
 struct Kernel<C, const LEAST: bool>(C);
 
-impl<C: Codes, const LEAST: bool> Kernel<C, LEAST> {
+impl<C: KnownLines, const LEAST: bool> Kernel<C, LEAST> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn tile<const ROWS: usize, const PANELS: usize>(tile: &BlockTile<'_>, sums: &mut [f32]) {
         let (w, groups) = (tile.w, tile.w.groups());

@@ -16,13 +16,13 @@ use crate::rows::for_each_isa;
 
 /// Memory for a share of the panels.
 #[derive(Default)]
-pub struct ShareScratch {
+pub struct BlockShare {
     scales: PanelScales,
     sums: Vec<f32>,
 }
 
 /// Memory reused between layers.
-pub type BlockScratch = CodedScratch<RoundedRows, ShareScratch>;
+pub type BlockScratch = CodedScratch<RoundedRows, BlockShare>;
 
 /// `coded::multiply` by `kernels`, which are for the format of the matrices.
 pub fn multiply(call: CodedCall<'_, '_, BlockPanels>, kernels: &BlockKernels, scratch: &mut BlockScratch) {
@@ -35,8 +35,8 @@ pub fn multiply(call: CodedCall<'_, '_, BlockPanels>, kernels: &BlockKernels, sc
         }
     };
     let product =
-        |pass: &CodedPass<'_, BlockPanels, RoundedRows>, panel: usize, count: usize, share: &mut ShareScratch| {
-            let (w, ShareScratch { scales, sums }) = (pass.w, share);
+        |pass: &CodedPass<'_, BlockPanels, RoundedRows>, panel: usize, count: usize, share: &mut BlockShare| {
+            let (w, BlockShare { scales, sums }) = (pass.w, share);
             scales.scales.clear();
             scales.least.clear();
             read_scales(isa, w, panel..panel + count, scales);

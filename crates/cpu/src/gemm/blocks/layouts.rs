@@ -3,7 +3,7 @@
 use super::codes::CodeLines;
 
 /// A [`CodeLines`] that is known where a kernel is compiled.
-pub trait Codes {
+pub trait KnownLines {
     const LINES: CodeLines;
 }
 
@@ -11,25 +11,25 @@ pub struct Bytes;
 pub struct Nibbles;
 pub struct Five;
 pub struct Six;
-pub struct Fp4;
+pub struct Fp4Lines;
 
-impl Codes for Bytes {
+impl KnownLines for Bytes {
     const LINES: CodeLines = CodeLines::Bytes;
 }
 
-impl Codes for Nibbles {
+impl KnownLines for Nibbles {
     const LINES: CodeLines = CodeLines::Nibbles;
 }
 
-impl Codes for Five {
+impl KnownLines for Five {
     const LINES: CodeLines = CodeLines::Five;
 }
 
-impl Codes for Six {
+impl KnownLines for Six {
     const LINES: CodeLines = CodeLines::Six;
 }
 
-impl Codes for Fp4 {
+impl KnownLines for Fp4Lines {
     const LINES: CodeLines = CodeLines::Fp4;
 }
 
@@ -43,7 +43,7 @@ macro_rules! kernel_of {
             (CodeLines::Five, false) => $kernel::<layouts::Five, false $(, $more)?>,
             (CodeLines::Five, true) => $kernel::<layouts::Five, true $(, $more)?>,
             (CodeLines::Six, false) => $kernel::<layouts::Six, false $(, $more)?>,
-            (CodeLines::Fp4, false) => $kernel::<layouts::Fp4, false $(, $more)?>,
+            (CodeLines::Fp4, false) => $kernel::<layouts::Fp4Lines, false $(, $more)?>,
             (codes, true) => unreachable!("{} has no smallest values beside {codes:?}", $kind),
         }
     };

@@ -53,13 +53,13 @@ pub struct QuantTile {
 
 /// Memory for a share of the panels.
 #[derive(Default)]
-pub struct ShareScratch {
+pub struct QuantShare {
     sums: Vec<f32>,
     wide: WideScratch,
 }
 
 /// Memory reused between layers.
-pub type QuantScratch = CodedScratch<OperandRows, ShareScratch>;
+pub type QuantScratch = CodedScratch<OperandRows, QuantShare>;
 
 type Pass<'a> = CodedPass<'a, QuantPanels, OperandRows>;
 
@@ -72,8 +72,8 @@ pub fn multiply(call: CodedCall<'_, '_, QuantPanels>, kernels: &QuantKernels, sc
     let pack = |operand: &mut OperandRows, w: &QuantPanels, rows: RowGroup| {
         operand.pack(cores, w, rows.rows, form, |r| input(rows.first + r));
     };
-    let product = |pass: &Pass<'_>, panel: usize, count: usize, share: &mut ShareScratch| {
-        let (ShareScratch { sums, wide: scratch }, all) = (share, pass.rows.rows);
+    let product = |pass: &Pass<'_>, panel: usize, count: usize, share: &mut QuantShare| {
+        let (QuantShare { sums, wide: scratch }, all) = (share, pass.rows.rows);
         if let Some(wide) = wide.filter(|_| all > rows) {
             wide::multiply(&wide, rows, pass.w, pass.operand, panel, count, all, scratch, sums);
             return store(form, mode, pass, panel, count, RowGroup { first: 0, rows: all }, sums);

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, Ge, Le, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
+
+use super::connections::AskedCall;
 
 /// System calls by name, as libc numbers them.
 macro_rules! calls {
@@ -42,7 +44,8 @@ const REFUSED: SystemCalls = calls![
 ];
 
 /// The network. A candidate with a network of its own may make sockets of the kind AF_UNIX, with which its processes
-/// reach one another.
+/// reach one another: abstract names are a network's own, and where a path leads is looked at by the supervisor, which
+/// connects them (`connections`).
 const NETWORK: SystemCalls = calls![SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_listen SYS_socket];
 
 /// Reported as missing, as on an older kernel, for which libraries have a fallback: `clone3` hides its flags from
@@ -103,6 +106,10 @@ pub(super) struct SeccompFilters {
     of_server: Vec<BpfProgram>,
     refusing: Vec<BpfProgram>,
     hostile: BpfProgram,
+    /// Asks the supervisor about hostile calls, which end the candidate, and about those that it makes itself.
+    asking: BpfProgram,
+    /// Instead of `asking`, where the kernel cannot ask.
+    refusing_connections: Option<BpfProgram>,
     messages: Option<BpfProgram>,
 }
 
@@ -179,9 +186,27 @@ impl SeccompFilters {
         ];
         let with = |flag: i32| only(vec![argument(0, Dword, MaskedEq(flag as u64), flag as u64)?]);
         hostile.insert(libc::SYS_clone, namespaces.into_iter().map(with).collect::<Result<_, _>>()?);
+        let connecting = match network {
+            CandidateNetwork::Own => always(calls![SYS_connect]),
+            CandidateNetwork::Machine => BTreeMap::new(),
+        };
+        let mut asked = hostile.clone();
+        asked.extend(connecting.clone());
+        let refusing_connections = match connecting.is_empty() {
+            true => None,
+            false => Some(compiled(connecting, refuse.clone())?),
+        };
         let absent = compiled(always(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32))?;
         let of_server = vec![absent, compiled(refused, refuse)?];
-        Ok(SeccompFilters { of_server, refusing, hostile: compiled(hostile, SeccompAction::KillProcess)?, messages })
+        let hostile = compiled(hostile, SeccompAction::KillProcess)?;
+        let asking = compiled(asked, SeccompAction::KillProcess)?
+            .into_iter()
+            .map(|step| match step {
+                sock_filter { k: KILL, .. } => sock_filter { k: libc::SECCOMP_RET_USER_NOTIF, ..step },
+                step => step,
+            })
+            .collect();
+        Ok(SeccompFilters { of_server, refusing, hostile, asking, refusing_connections, messages })
     }
 
     /// Sets the filters of the server on this process, which has given up new privileges.
@@ -190,24 +215,25 @@ impl SeccompFilters {
     }
 
     /// Sets all other filters on this process but [`SeccompFilters::refuse_messages`]. Returns a descriptor that
-    /// reports hostile calls; `None` if the machine allows no listener: then the kernel kills the caller of a hostile
-    /// call.
+    /// reports hostile calls and connections; `None` if the machine allows no listener: then the kernel kills the
+    /// caller of a hostile call, and refuses connections.
     pub fn confine(&self) -> io::Result<Option<OwnedFd>> {
         for filter in &self.refusing {
             set(filter, 0)?;
         }
-        let telling: BpfProgram = self
-            .hostile
-            .iter()
-            .map(|step| match step {
-                sock_filter { k: KILL, .. } => sock_filter { k: libc::SECCOMP_RET_USER_NOTIF, ..step.clone() },
-                step => step.clone(),
-            })
-            .collect();
-        match set(&telling, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+        const LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+        // A signal to a process whose connection is being made does not interrupt it. Older kernels lack that.
+        const UNINTERRUPTED: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+        match set(&self.asking, LISTENER | UNINTERRUPTED).or_else(|_| set(&self.asking, LISTENER)) {
             // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
             Ok(listener) => Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
-            Err(_) => set(&self.hostile, 0).map(|_| None),
+            Err(_) => {
+                self.refusing_connections
+                    .iter()
+                    .chain([&self.hostile])
+                    .try_for_each(|filter| set(filter, 0).map(drop))?;
+                Ok(None)
+            }
         }
     }
 
@@ -266,16 +292,11 @@ pub(super) fn signal_only_itself() -> io::Result<()> {
     set(&rules().map_err(io::Error::other)?, 0).map(drop)
 }
 
-/// The name of the hostile call that was made; call it when `listener` is readable.
-pub(super) fn hostile_call(listener: &OwnedFd) -> String {
-    // SAFETY: all zeros is a value of this plain struct, and what the kernel wants to find there.
-    let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes a struct of this type through the pointer, which outlives the call.
-    let read = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) };
-    let number = libc::c_long::from(call.data.nr);
+/// The name of a hostile call.
+pub(super) fn hostile_call(call: &AskedCall) -> String {
+    let number = call.number();
     let known = HOSTILE.iter().chain(HOSTILE_HERE).find(|(_, known)| *known == number).map(|(name, _)| *name);
     match known {
-        _ if read < 0 => "a system call that no program needs".into(),
         Some(name) => name.trim_start_matches("SYS_").into(),
         None if number == libc::SYS_clone => "clone into new namespaces".into(),
         None => "a system call of another architecture".into(),

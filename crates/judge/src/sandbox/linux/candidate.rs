@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{chdir, execve, geteuid, setsid, write};
 
@@ -18,7 +17,7 @@ use super::identity::Identity;
 use super::interpreter::Interpreter;
 use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
-use super::{Confined, calls, files, processes, signals};
+use super::{Confined, calls, files, own_limits, processes, signals};
 
 /// How a confined process becomes the program.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +88,7 @@ fn confine(
         filters.refuse_messages().map_err(doing("confine its messages"))?;
     }
     if let Some(probes) = probes {
+        begin()?;
         let done = serde_json::to_vec(&probes.done()).map_err(io::Error::other);
         done.and_then(|text| Ok(write(io::stdout(), &text)?)).map_err(doing("report the probes"))?;
         // SAFETY: ends the process at once, its output written.
@@ -102,10 +102,16 @@ fn interpret(order: &Confined, interpreter: Interpreter) -> Result<Infallible, S
     let environment = environment(order)?;
     let name = order.program.file_name().map(OsStrExt::as_bytes).map(c_string).transpose()?;
     prctl::set_name(&name.unwrap_or_default()).map_err(doing("take the program's name"))?;
-    // The stream to the supervisor is among them: that it closes says that the program begins.
+    begin()?;
+    interpreter.begin(&order.arguments, &environment)
+}
+
+/// Closes all descriptors but the program's. The stream to the supervisor is among them: that it closes says that the
+/// program begins.
+fn begin() -> Result<(), SetupError> {
     // SAFETY: no value of this forked process that owns one of these descriptors is used again or dropped.
     Errno::result(unsafe { libc::close_range(4, u32::MAX, 0) }).map_err(doing("close file descriptors"))?;
-    interpreter.begin(&order.arguments, &environment)
+    Ok(())
 }
 
 fn execute(order: &Confined) -> Result<Infallible, SetupError> {
@@ -134,34 +140,12 @@ fn environment(order: &Confined) -> Result<Vec<CString>, SetupError> {
 }
 
 fn limit(order: &Confined, identity: Identity) -> Result<(), SetupError> {
-    const NO_FILE: u64 = 256;
-    // Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards RLIMIT_DATA.
-    const STACK: u64 = 128 << 20;
-    // For a process that the supervisor does not get to see in time.
-    let most_cpu = order.limits.most_cpu();
-    let seconds = most_cpu.as_secs() + 1 + u64::from(most_cpu.subsec_nanos() > 0);
     // The kernel counts all threads of the user.
     let others = match identity {
         Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
         Identity::Numbers(_) | Identity::Namespace => 0,
     };
-    let bounds = [
-        // The supervisor watches the memory in use; these limits bound the growth between two of its checks.
-        (Resource::RLIMIT_DATA, order.limits.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
-        (Resource::RLIMIT_AS, order.limits.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
-        (Resource::RLIMIT_CPU, seconds),
-        (Resource::RLIMIT_NPROC, u64::from(order.limits.processes + others)),
-        (Resource::RLIMIT_NOFILE, NO_FILE),
-        (Resource::RLIMIT_FSIZE, order.limits.output_bytes),
-        (Resource::RLIMIT_CORE, 0),
-        (Resource::RLIMIT_MEMLOCK, 0),
-    ];
-    for (resource, most) in bounds {
-        setrlimit(resource, most, most).map_err(doing(format!("set {resource:?}")))?;
-    }
-    let (_, hard) = getrlimit(Resource::RLIMIT_STACK).map_err(doing("read RLIMIT_STACK"))?;
-    setrlimit(Resource::RLIMIT_STACK, STACK.min(hard), hard).map_err(doing("set RLIMIT_STACK"))?;
-    Ok(())
+    own_limits::set(&order.limits, others)
 }
 
 /// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the

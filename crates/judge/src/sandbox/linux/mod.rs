@@ -4,6 +4,7 @@ mod base;
 mod calls;
 mod candidate;
 mod confinement;
+mod connections;
 mod delays;
 mod disk;
 mod files;
@@ -11,6 +12,7 @@ mod folder;
 mod groups;
 mod identity;
 mod interpreter;
+mod own_limits;
 mod probe;
 mod processes;
 mod root;
@@ -28,5 +30,6 @@ use super::confined::{
 };
 
 pub use folder::WorkFolder;
+pub(crate) use own_limits::lower_than;
 pub use running::Running;
 pub use server::{Sandbox, enter_if_helper};

@@ -38,6 +38,8 @@ pub(super) struct ProbeTarget {
     pub file: PathBuf,
     /// The caller listens on this socket, and on an abstract one whose name is this path.
     pub socket: PathBuf,
+    /// ... and on this one, in a folder that the process may read.
+    pub shown: PathBuf,
     pub caller: i32,
 }
 
@@ -45,17 +47,21 @@ pub(super) const FILE: &str = "secret";
 const SOCKET: &str = "socket";
 
 impl ProbeTarget {
-    /// Writes the file that the probes try to read and write, and listens where they try to connect.
-    pub fn in_folder(folder: &Path) -> std::io::Result<(ProbeTarget, [UnixListener; 2])> {
+    /// Writes the file that the probes try to read and write, and listens where they try to connect; `shown` is a
+    /// folder that they may read.
+    pub fn in_folders(folder: &Path, shown: &Path) -> std::io::Result<(ProbeTarget, [UnixListener; 3])> {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777))?;
         let file = folder.join(FILE);
         fs::write(&file, "a candidate can read this")?;
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
-        let socket = folder.join(SOCKET);
-        let listeners = [UnixListener::bind(&socket)?, UnixListener::bind_addr(&abstract_name(&socket)?)?];
-        fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
-        Ok((ProbeTarget { file, socket, caller: std::process::id() as i32 }, listeners))
+        let [socket, shown] = [folder, shown].map(|folder| folder.join(SOCKET));
+        let by_name = UnixListener::bind_addr(&abstract_name(&socket)?)?;
+        let listeners = [UnixListener::bind(&socket)?, UnixListener::bind(&shown)?, by_name];
+        for path in [&socket, &shown] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+        }
+        Ok((ProbeTarget { file, socket, shown, caller: std::process::id() as i32 }, listeners))
     }
 
     /// Runs all probes; returns those that were not refused.
@@ -72,6 +78,7 @@ impl ProbeTarget {
                 socket(libc::AF_INET)
                     || socket(libc::AF_INET6)
                     || UnixStream::connect(&self.socket).is_ok()
+                    || UnixStream::connect(&self.shown).is_ok()
                     || abstract_one.is_ok()
             }
             // SAFETY: signal 0 only asks whether a signal could be sent.

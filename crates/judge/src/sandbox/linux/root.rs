@@ -169,6 +169,11 @@ impl OwnFiles {
         Ok(OwnFiles { whole, outer, most })
     }
 
+    /// The number of the file system's device, which no other file has.
+    pub fn device(&self) -> io::Result<u64> {
+        Ok(nix::sys::stat::fstat(&self.whole)?.st_dev as u64)
+    }
+
     /// Which limit the candidate's files exceed, if one.
     pub fn exceeded(&self) -> Option<Limit> {
         match fstatvfs(&self.whole).ok()? {

@@ -350,10 +350,12 @@ impl Sandbox {
 
     /// Runs the probes in a confined process; returns those that succeeded but should have failed.
     fn try_out(&self) -> Result<Vec<SandboxProbe>> {
-        let (folder, outside) = (self.folder()?, self.folder()?);
-        let (probes, _sockets) = ProbeTarget::in_folder(outside.path()).map_err(Error::io(outside.path(), "write"))?;
+        let (folder, outside, shown) = (self.folder()?, self.folder()?, self.folder()?);
+        let (probes, _sockets) =
+            ProbeTarget::in_folders(outside.path(), shown.path()).map_err(Error::io(outside.path(), "write"))?;
         let limits = Limits::of(FileForm::Programs).within(Duration::from_secs(10));
         let nothing = Confined::new("/bin/sh", Vec::new(), folder.path(), limits);
+        let nothing = Confined { readable: vec![shown.path().to_path_buf()], ..nothing };
         let ended = self.send(nothing, Some(probes))?.wait()?;
         serde_json::from_slice(&ended.stdout)
             .map_err(|_| Error::Internal("the process that probes the sandbox ended without a report".to_string()))

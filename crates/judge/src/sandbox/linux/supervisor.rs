@@ -17,17 +17,18 @@ use nix::unistd::{ForkResult, Pid, fork, setsid};
 
 use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
+use super::connections::{self, AskedCall, Connector};
 use super::delays::{CandidateClock, JudgePipes};
 use super::disk::CandidateFiles;
 use super::groups::Group;
 use super::identity::Identity;
 use super::processes::{self, Among, ProcessMeter, ProcessScope};
+use super::root::OwnFiles;
 use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
 use super::{Confined, How, Limit, WallLimit, calls};
 use crate::fair_clock::{self, ClockFile};
-use crate::limits;
 
 /// What a candidate has done that executes a program which cannot be read.
 const HIDES: &str = "a program that nobody may read";
@@ -138,6 +139,9 @@ impl Prepared {
             self.seen.end(|_| ());
             return Err(stopped);
         }
+        let own_device = own.as_ref().map(OwnFiles::device).transpose().map_err(doing("look at its files"))?;
+        let asked = listener.map(|listener| AskedCalls { listener, connector: own_device.map(Connector::within) });
+        connections::be_interrupted().map_err(doing("be interrupted"))?;
         let files = own.map_or_else(CandidateFiles::measured, CandidateFiles::Own);
         let kills = self.group.as_ref().map_or(0, Group::kills);
         let cpu_before = self.group.as_ref().and_then(Group::cpu);
@@ -156,7 +160,7 @@ impl Prepared {
             status: None,
             peak_bytes: 0,
         };
-        watch.until_ended(control, listener)
+        watch.until_ended(control, asked)
     }
 }
 
@@ -214,14 +218,19 @@ struct CandidateWatch<'a> {
 }
 
 impl CandidateWatch<'_> {
-    fn until_ended(mut self, control: &UnixStream, listener: Option<OwnedFd>) -> Result<SupervisorReport, SetupError> {
+    fn until_ended(
+        mut self,
+        control: &UnixStream,
+        mut asked: Option<AskedCalls>,
+    ) -> Result<SupervisorReport, SetupError> {
         // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
         let pidfd = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, self.main.as_raw(), 0);
             OwnedFd::from_raw_fd(Errno::result(fd).map_err(doing("watch it"))? as i32)
         };
         let ended_by_us = loop {
-            let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener.as_ref().map(AsFd::as_fd)];
+            let listener = asked.as_ref().map(|asked| asked.listener.as_fd());
+            let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener];
             let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let begun = fair_clock::now();
             let _ = poll(&mut waited, LOOK_MS);
@@ -231,10 +240,9 @@ impl CandidateWatch<'_> {
             if has(0) {
                 break Some(How::Killed);
             }
-            if let Some(listener) = &listener
-                && waited[2].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
-            {
-                break Some(How::Sandbox(calls::hostile_call(listener)));
+            let asks = waited.get(2).and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLIN));
+            if let Some(hostile) = asked.as_mut().and_then(|asked| asked.take(asks)) {
+                break Some(How::Sandbox(hostile));
             }
             self.reap();
             if self.status.is_some() {
@@ -326,10 +334,12 @@ impl CandidateWatch<'_> {
         }
         self.clock.look(cpu, self.group.as_ref());
         let wall = order.limits.wall;
-        let hangs = order.wall == WallLimit::Own
-            && (self.clock.charged() > wall || self.started.elapsed() > limits::most_real(wall));
-        if cpu > order.limits.most_cpu() || hangs {
+        let ends_by_clock = order.wall == WallLimit::Own;
+        if cpu > order.limits.most_cpu() || ends_by_clock && self.clock.charged() > wall {
             return Some(How::Limit(Limit::Time));
+        }
+        if ends_by_clock && self.started.elapsed() > order.most_real() {
+            return Some(How::Limit(Limit::RealTime));
         }
         // If the user has other processes, RLIMIT_NPROC is no exact limit; this one ends the forking.
         if threads > 2 * order.limits.processes + 64 {
@@ -352,6 +362,38 @@ impl CandidateWatch<'_> {
             Err(CopyError::Unbounded) => Ok(How::Limit(Limit::Files)),
             Err(CopyError::Io(why)) => Err(doing("keep its files")(why)),
         }
+    }
+}
+
+/// The calls about which the kernel asks.
+struct AskedCalls {
+    listener: OwnedFd,
+    /// If the candidate may make connections.
+    connector: Option<Connector>,
+}
+
+impl AskedCalls {
+    /// Makes the connections that it can make now. Returns the name of a hostile call, if there is one.
+    fn take(&mut self, mut asks: bool) -> Option<String> {
+        /// Connections between two looks at the candidate.
+        const AT_ONCE: usize = 64;
+        if let Some(connector) = &mut self.connector {
+            connector.go_on(&self.listener);
+        }
+        for _ in 0..AT_ONCE {
+            if !asks {
+                break;
+            }
+            match (AskedCall::receive(&self.listener), &mut self.connector) {
+                (Some(call), Some(connector)) if call.is_connect() => connector.connect(&self.listener, call),
+                (Some(call), _) => return Some(calls::hostile_call(&call)),
+                (None, _) => {}
+            }
+            let mut waited = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut waited, 0u8);
+            asks = waited[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
+        }
+        None
     }
 }
 

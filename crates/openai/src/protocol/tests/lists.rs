@@ -73,6 +73,16 @@ fn wrong_texts_and_tokens_are_refused_by_name() {
     for bytes in [&b"[1]"[..], b"{\"a\"", b"", b"{\"a\": \"\xff\"}"] {
         assert_eq!(parse_body(bytes).expect_err("no JSON object").code, "invalid_json");
     }
+    for (bytes, said) in [
+        (&b"{\"a\": [1,"[..], "found JSON that ends too early, at byte 9 (EOF while parsing"),
+        (b"{\"a\":\n", "found JSON that ends too early, at byte 6 (EOF"),
+        (b" \n", "found nothing"),
+        (b"{\"a\": 1,\n \"b\" 2}", "expected `:`, at line 2, column 6"),
+        (b"{\"a\": \"b\n\"}", "string, at the end of line 1"),
+    ] {
+        let refusal = parse_body(bytes).expect_err("no JSON object");
+        assert!(refusal.message.contains(said), "{}", refusal.message);
+    }
 }
 
 #[test]

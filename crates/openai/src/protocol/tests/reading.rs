@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::request::RequestSeed;
-use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning};
+use super::super::{Keep, RefusalKind, StreamOptions, chat_beginning, chat_prompt};
 use super::*;
 use offshoot_engine::UniformKey;
 use offshoot_text::SpecialText;
@@ -144,10 +144,23 @@ fn what_messages_have_reaches_the_template() {
              \"function\": {{\"name\": \"add\", \"arguments\": {arguments}}}}}]}}"
         )
     };
-    let both = r#"{"role": "assistant", "content": "7", "reasoning": "3 + 4", "reasoning_content": "3 + 4"}"#;
+    let thought = |names: [&str; 3]| {
+        let named = names.map(|name| format!(", \"{name}\": \"3 + 4\"")).concat();
+        format!("{{\"role\": \"assistant\", \"content\": \"7\"{named}}}")
+    };
     let cases = [
-        (json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}), both.to_owned()),
-        (json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}), both.to_owned()),
+        (
+            json!({"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}),
+            thought(["reasoning_content", "thinking", "reasoning"]),
+        ),
+        (
+            json!({"role": "assistant", "content": "7", "reasoning": "3 + 4", "tool_calls": []}),
+            thought(["reasoning", "reasoning_content", "thinking"]),
+        ),
+        (
+            json!({"role": "assistant", "content": "7", "thinking": "3 + 4", "reasoning": null}),
+            thought(["thinking", "reasoning_content", "reasoning"]),
+        ),
         (calls(json!("{\"b\": 4, \"a\": [3]}")), shown("{\"b\": 4, \"a\": [3]}")),
         (calls(json!({"a": 3})), shown("{\"a\": 3}")),
         (calls(json!("")), shown("{}")),
@@ -227,6 +240,32 @@ fn what_no_template_shows_is_refused_by_name() {
         let refusal = with(fields);
         assert_eq!((refusal.code, refusal.param.as_deref()), (code, Some(param)), "{}", refusal.message);
     }
+    for forced in [json!("required"), json!({"type": "function", "function": {"name": "add"}})] {
+        let refusal = with(json!({"tool_choice": forced}));
+        assert!(refusal.message.contains("no call of a tool can be forced"), "{}", refusal.message);
+        assert!(refusal.message.contains("send \"auto\""), "{}", refusal.message);
+    }
+}
+
+/// Of transformers from 5.24 on: null fields are dropped, and reasoning has each name that templates know.
+#[test]
+fn messages_as_written_have_no_nulls_and_the_reasoning_by_each_name() {
+    let template = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
+    let shown = |messages: Value| {
+        let body = object(json!({"messages": messages, "chat_template": template}));
+        chat_prompt(&body, tokenizer()).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+    };
+    let text = shown(json!([
+        {"role": "assistant", "content": null, "tool_calls": null, "thinking": "r"},
+        {"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"},
+        {"role": "user", "content": "q"},
+    ]));
+    assert_eq!(
+        text,
+        "{\"role\": \"assistant\", \"thinking\": \"r\", \"reasoning_content\": \"r\", \"reasoning\": \"r\"}\n\
+         {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"b\", \"reasoning_content\": \"c\", \
+         \"thinking\": \"c\"}\n{\"role\": \"user\", \"content\": \"q\"}\n"
+    );
 }
 
 /// Of vLLM: a template that loops over parts gets the list, another one text of a line each.
@@ -285,6 +324,90 @@ fn special_tokens_in_messages_are_escaped_or_refused() {
     let prompt = json!({"prompt": "a<|end_of_text|>", "special_tokens_in_text": "escape"});
     let escaped = &super::request(Endpoint::Completions, prompt).prompts[0].tokens;
     assert_eq!((escaped[0].0, ends(escaped)), (0, 0), "the beginning is the tokenizer's own");
+}
+
+/// Wherever a template shows it: a special token's text, whole or cut in two at any place and spread over texts side by
+/// side, stays text or is refused.
+#[test]
+fn no_field_of_a_chat_makes_special_tokens() {
+    const END: &str = "<|end_of_text|>";
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.reasoning_content }}\
+        {% for c in m.tool_calls %}{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}\
+        {% endfor %}{% endfor %}{% endfor %}{% for t in tools %}{{ t.function.name }}{{ t.function.description }}\
+        {% endfor %}{{ first }}{% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents %}{{ d.title }}\
+        {{ d.text }}{% endfor %}{{ reasoning_effort }}<|end_of_text|>";
+    let read = |body: Value, how: &str| {
+        let mut body = object(body);
+        body.entry("messages").or_insert(json!([{"role": "user", "content": "a", "name": "b"}]));
+        body.extend(object(json!({"chat_template": template, "special_tokens_in_text": how})));
+        with_reader(&ProtocolLimits::BATCH, |reader| reader.encode(reader.read(Endpoint::Chat, &body)?))
+    };
+    let user = |content: &str| json!({"role": "user", "content": content, "name": ""});
+    for cut in 0..END.len() {
+        let (a, b) = END.split_at(cut);
+        let call = |name: &str, key: &str, value: &str| {
+            let function = json!({"name": name, "arguments": {key: value}});
+            let calls = json!([{"function": function}]);
+            json!({"role": "assistant", "content": "", "name": "", "reasoning_content": "", "tool_calls": calls})
+        };
+        let tool =
+            |name: &str, text: &str| json!({"type": "function", "function": {"name": name, "description": text}});
+        let bodies = [
+            json!({"messages": [user(a), user(b)]}),
+            json!({"messages": [{"role": "user", "name": a, "content": b}]}),
+            json!({"messages": [user(&format!(".{a}")), {"role": "user", "name": format!("{b}."), "content": ""}]}),
+            json!({"messages": [{"role": "assistant", "name": "", "content": a, "reasoning_content": b}, user("")]}),
+            json!({"messages": [call(a, b, ""), user("")]}),
+            json!({"messages": [call("", a, b), user("")]}),
+            json!({"tools": [tool(a, b)]}),
+            json!({"tools": [tool("c", a), tool(b, "")]}),
+            json!({"chat_template_kwargs": {"first": a, "nested": {"list": [b, ""]}}}),
+            json!({"chat_template_kwargs": {"nested": {"list": [a, b]}}}),
+            json!({"documents": [{"title": a, "text": b}]}),
+            json!({"documents": [{"title": "", "text": a}], "reasoning_effort": b}),
+            json!({"chat_template_kwargs": {"bos_token": format!("{a}{b}")}}),
+        ];
+        for body in bodies {
+            let escaped = read(body.clone(), "escape").unwrap_or_else(|refusal| panic!("{body}: {refusal:?}"));
+            let tokens = &escaped.prompts[0].tokens;
+            let ends = tokens.iter().filter(|token| token.0 == 1).count();
+            assert_eq!((ends, tokens.last()), (1, Some(&TokenId(1))), "{body}");
+            let text = tokenizer().decode_with_special(tokens);
+            assert_eq!(text.matches(END).count(), 2, "{body}: {text}");
+            let refused = read(body.clone(), "refuse").err().unwrap_or_else(|| panic!("{body} is not refused"));
+            assert!(refused.param.is_some() && refused.message.contains(END), "{body}: {refused:?}");
+        }
+    }
+}
+
+/// Of completions and of chats, whatever the form of the prompt.
+#[test]
+fn special_tokens_in_choices_are_escaped_or_refused() {
+    let limits = ProtocolLimits::default();
+    let prompts = [
+        (Endpoint::Completions, json!({"prompt": "a"})),
+        (Endpoint::Completions, json!({"prompt": "a<|end_of"})),
+        (Endpoint::Completions, json!({"prompt": [5, 6]})),
+        (Endpoint::Chat, json!({"messages": messages("a")})),
+    ];
+    for (endpoint, body) in prompts {
+        let read = |how: &str| {
+            let mut body = object(body.clone());
+            let choices = json!(["x<|end_of_text|>", "_text|>", [1]]);
+            body.extend(object(json!({"choices": choices, "special_tokens_in_text": how})));
+            with_reader(&limits, |reader| reader.encode(reader.read(endpoint, &body)?))
+        };
+        let scored = |how: &str| {
+            let request = read(how).unwrap_or_else(|refusal| panic!("{body}: {}", refusal.message));
+            let choices = request.prompts[0].choices.iter();
+            choices.map(|choice| choice.tokens.contains(&TokenId(1))).collect::<Vec<_>>()
+        };
+        assert_eq!(scored("escape"), [false, false, true], "{body}: token ids are tokens");
+        assert!(scored("allow")[0], "{body}");
+        let refused = read("refuse").err().unwrap_or_else(|| panic!("{body} is not refused"));
+        assert_eq!(refused.param.as_deref(), Some("choices"));
+        assert!(refused.message.starts_with("`choices[0]`"), "{}", refused.message);
+    }
 }
 
 #[test]

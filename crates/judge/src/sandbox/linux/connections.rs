@@ -1,0 +1,257 @@
+//! Connects the sockets of a candidate that has a network of its own. A network does not part sockets that have a path:
+//! whoever sees the path of another program's socket could connect to it. So the kernel asks the supervisor for each
+//! `connect`, and the supervisor makes the connection itself, to abstract names, which are the network's own, and to
+//! sockets among the candidate's own files. What it connects to is what it has looked at: neither the address nor the
+//! path is read twice. The peer sees the supervisor as the one that connected.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+
+/// Longest wait of the supervisor for one connection, in microseconds; then it is tried again at the next look.
+const WAIT_MICROSECONDS: libc::suseconds_t = 2000;
+
+/// A call that the kernel asks about.
+pub(super) struct AskedCall(libc::seccomp_notif);
+
+impl AskedCall {
+    /// The next one; `None` if its process has ended meanwhile. Call it when `listener` is readable.
+    pub fn receive(listener: &OwnedFd) -> Option<AskedCall> {
+        let _timer = Timer::start();
+        // SAFETY: all zeros is a value of this plain struct, and what the kernel wants to find there.
+        let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes a struct of this type through the pointer, which outlives the call.
+        let read = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) };
+        (read >= 0).then_some(AskedCall(call))
+    }
+
+    pub fn number(&self) -> libc::c_long {
+        libc::c_long::from(self.0.data.nr)
+    }
+
+    /// Whether it is this machine's `connect`, and not a call of another architecture with the same number.
+    pub fn is_connect(&self) -> bool {
+        self.number() == libc::SYS_connect && NATIVE.is_some_and(|native| self.0.data.arch == native)
+    }
+
+    /// Lets the call return; its process may have ended.
+    fn answer(&self, listener: &OwnedFd, result: Result<(), Errno>) {
+        let error = result.map_or_else(|why| -(why as i32), |()| 0);
+        let mut answer = libc::seccomp_notif_resp { id: self.0.id, val: 0, error, flags: 0 };
+        // SAFETY: the kernel reads a struct of this type through the pointer, which outlives the call.
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    }
+
+    fn is_waiting(&self, listener: &OwnedFd) -> bool {
+        let mut id = self.0.id;
+        // SAFETY: the kernel reads one number through the pointer, which outlives the call.
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id) == 0 }
+    }
+}
+
+/// `AUDIT_ARCH_X86_64` and its like: the number of the ELF machine, 64 bits wide, little-endian.
+const NATIVE: Option<u32> = match () {
+    () if cfg!(target_arch = "x86_64") => Some(0xc000_003e),
+    () if cfg!(target_arch = "aarch64") => Some(0xc000_00b7),
+    () if cfg!(target_arch = "riscv64") => Some(0xc000_00f3),
+    () => None,
+};
+
+/// Connects sockets of one candidate.
+pub(super) struct Connector {
+    /// The device number of the file system that holds the candidate's files and nothing else.
+    own: u64,
+    /// Those whose listener has no room yet.
+    waiting: VecDeque<(AskedCall, Connection)>,
+}
+
+impl Connector {
+    pub fn within(own: u64) -> Connector {
+        Connector { own, waiting: VecDeque::new() }
+    }
+
+    /// Connects as a candidate's call asks, now or at a later [`Connector::go_on`], and lets the call return.
+    pub fn connect(&mut self, listener: &OwnedFd, call: AskedCall) {
+        match Connection::wanted(&call.0, self.own) {
+            Err(why) => call.answer(listener, Err(why)),
+            // Its process has ended, and another may have its number.
+            Ok(_) if !call.is_waiting(listener) => {}
+            Ok(connection) => self.attempt(listener, call, connection),
+        }
+    }
+
+    /// Tries one that waits, so that a look at the candidate takes little time.
+    pub fn go_on(&mut self, listener: &OwnedFd) {
+        if let Some((call, connection)) = self.waiting.pop_front()
+            && call.is_waiting(listener)
+        {
+            self.attempt(listener, call, connection);
+        }
+    }
+
+    fn attempt(&mut self, listener: &OwnedFd, call: AskedCall, connection: Connection) {
+        match connection.make() {
+            Err(Errno::EINTR) => self.waiting.push_back((call, connection)),
+            done => call.answer(listener, done),
+        }
+    }
+}
+
+/// A connection to be made.
+struct Connection {
+    /// A descriptor of the candidate's own socket.
+    socket: OwnedFd,
+    address: libc::sockaddr_un,
+    length: libc::socklen_t,
+    /// What the address names by this process's descriptor.
+    _target: Option<OwnedFd>,
+}
+
+const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
+
+impl Connection {
+    /// What a candidate's call wants, or why it is refused.
+    fn wanted(call: &libc::seccomp_notif, own: u64) -> Result<Connection, Errno> {
+        let [socket, address, length, ..] = call.data.args;
+        let given = address_of(call.pid, address, length as u32 as usize)?;
+        let socket = socket_of(call.pid, socket as RawFd)?;
+        let Some(path) = given.get(PATH..).filter(|path| !path.is_empty()) else { return Err(Errno::EINVAL) };
+        if given[..PATH] != (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes() {
+            return Err(Errno::EINVAL);
+        }
+        if path[0] == 0 {
+            let (address, length) = unix_address(path);
+            return Ok(Connection { socket, address, length, _target: None });
+        }
+        let target = socket_file(call.pid, path, own)?;
+        let (address, length) = unix_address(format!("/proc/self/fd/{}\0", target.as_raw_fd()).as_bytes());
+        Ok(Connection { socket, address, length, _target: Some(target) })
+    }
+
+    /// `EINTR` if the listener has no room.
+    fn make(&self) -> Result<(), Errno> {
+        let _timer = Timer::start();
+        // SAFETY: the kernel reads `length` bytes of the address, which outlives the call.
+        let done = unsafe { libc::connect(self.socket.as_raw_fd(), (&raw const self.address).cast(), self.length) };
+        Errno::result(done).map(drop)
+    }
+}
+
+/// An address with this path or abstract name, which has at most the length of the field.
+fn unix_address(path: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    (address, (PATH + path.len()) as libc::socklen_t)
+}
+
+/// The bytes of an address in the memory of a thread.
+fn address_of(thread: u32, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
+    if length > size_of::<libc::sockaddr_un>() {
+        return Err(Errno::EINVAL);
+    }
+    let mut bytes = vec![0u8; length];
+    let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: length };
+    let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: length };
+    // SAFETY: the kernel writes at most `length` bytes to `bytes`, which has room for them; it checks the other side.
+    let read = unsafe { libc::process_vm_readv(thread as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
+    match Errno::result(read)? as usize == length {
+        true => Ok(bytes),
+        false => Err(Errno::EFAULT),
+    }
+}
+
+/// A descriptor of the socket that has this number in the process of a thread.
+fn socket_of(thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
+    let facts = fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| Errno::EBADF)?;
+    let process = facts.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok()).ok_or(Errno::EBADF)?;
+    let opened = |fd: libc::c_long| {
+        // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
+        Errno::result(fd).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    };
+    let process: libc::pid_t = process;
+    // SAFETY: takes numbers and returns a new descriptor.
+    let process = opened(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) })?;
+    // SAFETY: as above.
+    let socket = opened(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })?;
+    let (mut domain, mut size): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes one number and its size through the pointers, which outlive the call.
+    let told = unsafe {
+        let (at, size) = ((&raw mut domain).cast(), &raw mut size);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, at, size)
+    };
+    Errno::result(told)?;
+    if domain == libc::AF_UNIX { Ok(socket) } else { Err(Errno::EPERM) }
+}
+
+/// The socket with this path, as a thread sees it, if it lies in the file system `own`.
+fn socket_file(thread: u32, path: &[u8], own: u64) -> Result<OwnedFd, Errno> {
+    let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
+    let path = CString::new(path).map_err(|_| Errno::EINVAL)?;
+    let folder = CString::new(format!("/proc/{thread}/cwd")).map_err(|_| Errno::EINVAL)?;
+    let folder = opened_path(libc::AT_FDCWD, &folder, 0)?;
+    let file = opened_path(folder.as_raw_fd(), &path, libc::RESOLVE_NO_MAGICLINKS)?;
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut facts: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one struct through the pointer, which outlives the call.
+    Errno::result(unsafe { libc::fstat(file.as_raw_fd(), &raw mut facts) })?;
+    match facts.st_mode & libc::S_IFMT == libc::S_IFSOCK {
+        false => Err(Errno::ECONNREFUSED),
+        true if facts.st_dev as u64 != own => Err(Errno::EACCES),
+        true => Ok(file),
+    }
+}
+
+/// A descriptor that names a file and cannot read it.
+fn opened_path(folder: RawFd, path: &CString, resolve: u64) -> Result<OwnedFd, Errno> {
+    // SAFETY: all zeros is a value of this plain struct.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    (how.flags, how.resolve) = ((libc::O_PATH | libc::O_CLOEXEC) as u64, resolve);
+    // SAFETY: the kernel reads the path and `how`, whose size is given; both outlive the call.
+    let opened =
+        unsafe { libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &raw const how, size_of::<libc::open_how>()) };
+    // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
+    Errno::result(opened).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Interrupts a call of this process that waits, again and again until dropped: the first time may be before the call.
+struct Timer;
+
+impl Timer {
+    fn start() -> Timer {
+        Timer::set(WAIT_MICROSECONDS);
+        Timer
+    }
+
+    fn set(microseconds: libc::suseconds_t) {
+        let each = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+        let timer = libc::itimerval { it_interval: each, it_value: each };
+        // SAFETY: the kernel reads one struct, which outlives the call, and writes nothing.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        Timer::set(0);
+    }
+}
+
+/// Has the timer's signal interrupt a call, and do nothing else, in this process.
+pub(super) fn be_interrupted() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all zeros is a value of this plain struct: no flags, so that the call is not begun again.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+    // SAFETY: the handler does nothing; the kernel reads one struct, which outlives the call.
+    Errno::result(unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) })?;
+    Ok(())
+}

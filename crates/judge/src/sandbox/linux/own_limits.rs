@@ -1,0 +1,89 @@
+//! The resource limits of a candidate's process, and what the limits under which the judge itself runs (`ulimit`) leave
+//! of them: a process can lower its hard limits and not raise them.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use super::setup_error::{SetupError, doing};
+use crate::problem::Limits;
+use offshoot_core::figures;
+
+/// Files that a process may have open.
+const OPEN_FILES: u64 = 256;
+/// Honest programs recurse deeply and may raise this limit, but each thread's stack counts towards `RLIMIT_DATA`.
+const STACK: u64 = 128 << 20;
+
+/// What is bounded, and to how much. `others`: threads of the same user that are not the candidate's, as the kernel
+/// counts all of them.
+fn bounds(limits: &Limits, others: u32) -> [(Resource, u64); 8] {
+    // For a process that the supervisor does not get to see in time.
+    let most_cpu = limits.most_cpu();
+    let seconds = most_cpu.as_secs() + 1 + u64::from(most_cpu.subsec_nanos() > 0);
+    [
+        // The supervisor watches the memory in use; these limits bound the growth between two of its checks.
+        (Resource::RLIMIT_DATA, limits.memory_bytes.saturating_mul(2).saturating_add(1 << 30)),
+        (Resource::RLIMIT_AS, limits.memory_bytes.saturating_mul(2).saturating_add(16 << 30)),
+        (Resource::RLIMIT_CPU, seconds),
+        (Resource::RLIMIT_NPROC, u64::from(limits.processes.saturating_add(others))),
+        (Resource::RLIMIT_NOFILE, OPEN_FILES),
+        (Resource::RLIMIT_FSIZE, limits.output_bytes),
+        (Resource::RLIMIT_CORE, 0),
+        (Resource::RLIMIT_MEMLOCK, 0),
+    ]
+}
+
+/// Sets the limits of this process, none above its own hard limit.
+pub(super) fn set(limits: &Limits, others: u32) -> Result<(), SetupError> {
+    for (resource, most) in bounds(limits, others) {
+        let (_, hard) = getrlimit(resource).map_err(doing(format!("read {resource:?}")))?;
+        let most = most.min(hard);
+        setrlimit(resource, most, most).map_err(doing(format!("set {resource:?}")))?;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_STACK).map_err(doing("read RLIMIT_STACK"))?;
+    setrlimit(Resource::RLIMIT_STACK, STACK.min(hard), hard).map_err(doing("set RLIMIT_STACK"))
+}
+
+/// The hard limits of this process that leave a candidate less than its own `limits` give it, each in words.
+pub(crate) fn lower_than(limits: &Limits) -> Vec<String> {
+    lower(limits, |resource| getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard))
+}
+
+fn lower(limits: &Limits, hard: impl Fn(Resource) -> u64) -> Vec<String> {
+    let (memory, cpu) = (limits.memory_bytes, limits.most_cpu().as_secs_f64().ceil() as u64);
+    let all = [
+        (Resource::RLIMIT_AS, "-v", "memory", memory),
+        (Resource::RLIMIT_DATA, "-d", "memory", memory),
+        (Resource::RLIMIT_CPU, "-t", "CPU time", cpu),
+        (Resource::RLIMIT_NPROC, "-u", "processes", u64::from(limits.processes)),
+        (Resource::RLIMIT_NOFILE, "-n", "open files", OPEN_FILES),
+        (Resource::RLIMIT_FSIZE, "-f", "output", limits.output_bytes),
+    ];
+    let words = |resource: Resource, number: u64| match resource {
+        Resource::RLIMIT_CPU => format!("{number} s"),
+        Resource::RLIMIT_NPROC | Resource::RLIMIT_NOFILE => number.to_string(),
+        _ => figures::bytes(number),
+    };
+    all.into_iter()
+        .filter_map(|(resource, letter, what, most)| {
+            let hard = hard(resource);
+            let (found, most_words) = (words(resource, hard), words(resource, most));
+            (hard < most).then(|| format!("`ulimit {letter}` is {found}; {what}: {most_words}"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::FileForm;
+
+    #[test]
+    fn limits_of_the_judge_itself_are_named_where_they_are_lower() {
+        let limits = Limits::of(FileForm::Programs);
+        assert!(lower(&limits, |_| u64::MAX).is_empty());
+        assert!(lower(&limits, |resource| if resource == Resource::RLIMIT_AS { 2 << 30 } else { u64::MAX }).is_empty());
+        let said = lower(&limits, |resource| if resource == Resource::RLIMIT_AS { 1 << 30 } else { u64::MAX });
+        assert_eq!(said.len(), 1);
+        assert!(said[0].starts_with("`ulimit -v` is ") && said[0].contains("; memory: "), "{said:?}");
+        assert_eq!(lower(&limits, |_| 1).len(), 6);
+    }
+}
