@@ -23,7 +23,7 @@ const ENDLESS: [&str; 14] = [
     "{% set n = namespace(s='xxxxxxxx') %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
     "{% set n = namespace(s='xx') %}{% for a in range(60) %}{% set n.s = n.s.replace('x', n.s) %}{% endfor %}{{ n.s }}",
     "{% set n = namespace(s=[1, 2]) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s | sum }}",
-    "{{ 'a'.count('') }}",
+    "{{ 'a'.replace('', 'b' * 99999999).replace('', 'b' * 99999999) }}",
     "{% set n = namespace(l=[]) %}{% for a in range(99999) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
     // Shown, such a list asks for memory at each level, and so does its end.
     "{% set n = namespace(l=[]) %}{% for a in range(90000) %}{% set n.l = [n.l] %}{% endfor %}\

@@ -98,7 +98,7 @@ impl Work {
     }
 }
 
-/// Runs `work` where recursion ends by the library's own limits (minijinja's fuel) and not by that of the stack.
+/// Runs `work` where recursion ends by limits of its own, such as a template's steps, and not by that of the stack.
 ///
 /// # Errors
 ///

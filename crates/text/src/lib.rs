@@ -17,6 +17,7 @@ mod chat;
 mod choices;
 mod gguf;
 mod growth;
+pub mod jinja;
 mod load;
 pub mod message;
 mod pieces;
@@ -40,8 +41,9 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_gguf::Gguf;
 
-pub use chat::{CHAT_TEMPLATES, ChatOptions, strftime};
+pub use chat::{CHAT_TEMPLATES, ChatOptions};
 pub use choices::ChoiceTokens;
+pub use jinja::strftime;
 pub use message::Message;
 pub use shared::SharedEncoder;
 use special::SpecialTexts;

@@ -1,9 +1,8 @@
 //! Templates of a task file: Jinja over an item's fields.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::LazyLock;
 
-use minijinja::{Environment, ErrorKind, UndefinedBehavior, escape_formatter};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, Map, Value};
@@ -13,6 +12,7 @@ use crate::source::{Place, read_text};
 use offshoot_core::bounded::{Bounds, Stopped, Work, is_unbounded};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::json::{footprint, names};
+use offshoot_text::jinja::{self, Environment, FaultKind, Whitespace};
 
 /// A text of a task file.
 #[derive(Deserialize, JsonSchema)]
@@ -48,27 +48,11 @@ pub struct Template {
     at: String,
 }
 
-/// Jinja as in Python, except that the last line end is kept, undefined names and printed nulls are errors and nothing
-/// is escaped.
-static JINJA: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut jinja = Environment::new();
-    jinja.set_keep_trailing_newline(true);
-    jinja.set_undefined_behavior(UndefinedBehavior::Strict);
-    jinja.set_formatter(|out, state, value| match value.is_none() {
-        true => Err(minijinja::Error::new(ErrorKind::InvalidOperation, PRINTS_NULL)),
-        false => escape_formatter(out, state, value),
-    });
-    jinja.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    jinja.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    jinja.set_fuel(is_unbounded().then_some(FUEL));
-    jinja
-});
+/// As in Python, except that the last line end is kept.
+const WHITESPACE: Whitespace = Whitespace { keeps_last_line_end: true, trims_blocks: false, strips_blocks: false };
 
-/// Instructions that a template may run where nothing else ends it.
-const FUEL: u64 = 1 << 20;
-
-/// The formatter's error for a null.
-const PRINTS_NULL: &str = "it prints null";
+/// Steps that a template may take where nothing else ends it.
+const STEPS: u64 = 1 << 20;
 
 /// Compiles a template and, where fields follow it, renders it.
 pub static TEMPLATES: Work =
@@ -78,8 +62,13 @@ fn worked(request: &[u8]) -> Result<Option<String>, Fault> {
     let mut values = Deserializer::from_slice(request).into_iter::<Value>();
     let mut next = || values.next().transpose().map_err(|error| Fault::unread(&error));
     let text = next()?.unwrap_or_default();
-    let template = JINJA.template_from_str(text.as_str().unwrap_or_default()).map_err(|error| Fault::of(&error))?;
-    next()?.map(|fields| template.render(fields)).transpose().map_err(|error| Fault::of(&error))
+    let template =
+        jinja::Template::read(text.as_str().unwrap_or_default(), WHITESPACE).map_err(|fault| Fault::of(&fault))?;
+    let Some(Value::Object(fields)) = next()? else { return Ok(None) };
+    // Undefined names and printed nulls are errors, and a task has no date.
+    let steps = is_unbounded().then_some(STEPS);
+    let environment = Environment { is_strict: true, refuses_null: true, now: None, steps };
+    template.render(&environment, &fields).map(Some).map_err(|fault| Fault::of(&fault))
 }
 
 /// Why a template is not compiled or rendered.
@@ -97,9 +86,14 @@ impl Fault {
         Fault { is_undefined: false, is_null: false, text: error.to_string() }
     }
 
-    fn of(error: &minijinja::Error) -> Fault {
-        let is_undefined = error.kind() == ErrorKind::UndefinedError;
-        Fault { is_undefined, is_null: error.detail() == Some(PRINTS_NULL), text: in_one_line(error) }
+    fn of(fault: &jinja::Fault) -> Fault {
+        let is = |kind| fault.kind == kind;
+        let what = if is(FaultKind::Undefined) { "undefined value: " } else { "" };
+        Fault {
+            is_undefined: is(FaultKind::Undefined),
+            is_null: is(FaultKind::PrintsNull),
+            text: format!("{what}{fault}"),
+        }
     }
 }
 
@@ -129,8 +123,13 @@ impl Template {
 
     /// Whether it uses the field `name`.
     pub(crate) fn takes_in(&self, name: &str) -> bool {
-        let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
-        template.undeclared_variables(false).contains(name)
+        let starts = |path: &String| path.split('.').next() == Some(name);
+        self.asked().iter().any(starts)
+    }
+
+    /// The fields that it uses, as dotted paths.
+    fn asked(&self) -> BTreeSet<String> {
+        jinja::Template::read(&self.text, WHITESPACE).expect("`read` compiled it").asked()
     }
 
     /// Renders the template for the item `id` with these fields. An error names the item and its missing fields.
@@ -140,13 +139,13 @@ impl Template {
             Error::field(&self.task, &self.at, expected, stopped.to_string())
         })?;
         rendered.map(Option::unwrap_or_default).map_err(|fault| {
-            let template = JINJA.template_from_str(&self.text).expect("`read` compiled it");
-            let missing = template.undeclared_variables(false).into_iter().filter(|v| !fields.contains_key(v));
-            let mut missing: Vec<String> = missing.map(|v| format!("`{v}`")).collect();
-            missing.sort();
-            let nulls = template.undeclared_variables(true).into_iter().filter(|name| is_null(fields, name));
-            let mut nulls: Vec<String> = nulls.map(|v| format!("`{v}`")).collect();
-            nulls.sort();
+            let asked = self.asked();
+            let first = |path: &String| path.split('.').next().unwrap_or_default().to_string();
+            let used: BTreeSet<String> = asked.iter().map(first).collect();
+            let missing: Vec<String> =
+                used.iter().filter(|name| !fields.contains_key(*name)).map(|name| format!("`{name}`")).collect();
+            let nulls: Vec<String> =
+                asked.iter().filter(|path| is_null(fields, path)).map(|path| format!("`{path}`")).collect();
             let (expected, found) = match fault {
                 Fault { is_null: true, .. } if !nulls.is_empty() => (
                     format!(
@@ -172,10 +171,4 @@ fn is_null(fields: &Map<String, Value>, path: &str) -> bool {
     let found =
         fields.get(first).and_then(|value| rest.split('.').filter(|name| !name.is_empty()).try_fold(value, inner));
     found.is_some_and(Value::is_null)
-}
-
-/// The error in one line, without the template's name, which our own error contains.
-fn in_one_line(e: &minijinja::Error) -> String {
-    let detail = e.detail().map_or_else(|| e.kind().to_string(), |detail| format!("{}: {detail}", e.kind()));
-    e.line().map_or(detail.clone(), |line| format!("{detail} (line {line} of the template)"))
 }

@@ -395,7 +395,7 @@ fn a_prompt_that_lacks_a_field_names_item_and_field() {
         "{e}"
     );
     assert!(
-        error("{{ deep.b }}").contains("a template that item `x9` fills, found undefined value"),
+        error("{{ deep.b }}").contains("item `x9` fills, found undefined value: a value of the type dict has no `b`"),
         "{}",
         error("{{ deep.b }}")
     );

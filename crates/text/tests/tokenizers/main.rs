@@ -5,4 +5,5 @@ mod shared;
 #[path = "../../../../tests/common/skip.rs"]
 mod skip;
 
+mod jinja;
 mod tokenizers;
