@@ -137,6 +137,13 @@ fn element(tokens: &[Token], place: AnswerScope) -> Option<Element> {
     if let Some(words) = date(tokens).or_else(|| words(tokens)) {
         return Some(Element::plain(Value::Words(words)));
     }
+    if place == AnswerScope::Listed
+        && let [Token::Number(digits), behind @ ..] = tokens
+        && is_group(digits)
+        && behind.first() != Some(&Token::Sign(':'))
+    {
+        return behind.is_empty().then(|| Element::plain(Value::Words(digits.clone())));
+    }
     let (tokens, money) = without_money(tokens);
     let (tokens, unit) = without_units(&tokens, place);
     let unit = Unit::read(money, unit);
@@ -144,6 +151,11 @@ fn element(tokens: &[Token], place: AnswerScope) -> Option<Element> {
         Some(words) => Some(Element { unit, ..Element::plain(Value::Words(words)) }),
         None => relation::element(tokens).map(|element| Element { unit, ..element }),
     }
+}
+
+/// Whether digits of a list are no number of their own but rather the end of one, as in `(1,000)`.
+fn is_group(digits: &str) -> bool {
+    digits.len() > 1 && digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Without words that only announce the number behind them, as in `Answer: 9`.
