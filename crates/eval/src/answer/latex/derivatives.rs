@@ -49,19 +49,30 @@ fn derivative(tokens: &[Token]) -> Option<(Vec<Token>, &[Token])> {
             (above, below, (!is_more).then_some(rest)?)
         }
     };
-    // The order stands behind the `d` above and behind the variable below.
     let by = below.letter?;
-    let letters = match (above.letter, by) {
-        (Some(Token::Word(of)), Token::Word(by)) => vec![Token::Word(of + &by)],
-        (of, by) => of.into_iter().chain([by]).collect(),
+    let letters = match (above.letter, above.order_behind, by) {
+        (Some(Token::Word(of)), None, Token::Word(by)) => vec![Token::Word(of + &by)],
+        (of, order, by) => of.into_iter().chain(order).chain([by]).collect(),
     };
-    Some((above.order.into_iter().chain(letters).collect(), rest))
+    // The order stands behind the `d` above and behind the variable below. Orders that differ are both kept.
+    let order_below = below.order.or(below.order_behind);
+    let other_order = match order_below == above.order {
+        true => None,
+        false => Some(order_below.unwrap_or_else(|| Token::Number("1".to_string()))),
+    };
+    let is_partial = above.is_partial || below.is_partial;
+    let partial = is_partial.then(|| Token::Command("partial".to_string()));
+    Some((partial.into_iter().chain(above.order).chain(letters).chain(other_order).collect(), rest))
 }
 
 /// `d`, `dy`, `d^2y` or `dx^2`.
 struct Differential {
+    is_partial: bool,
+    /// The order behind the `d`.
     order: Option<Token>,
     letter: Option<Token>,
+    /// The order behind the letter.
+    order_behind: Option<Token>,
 }
 
 fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
@@ -85,7 +96,8 @@ fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
         _ => (letter_of_word, rest),
     };
     let (order_behind, rest) = if order.is_none() { power(rest) } else { (None, rest) };
-    Some((Differential { order: order.or(order_behind), letter }, rest))
+    let is_partial = command(first) == "partial";
+    Some((Differential { is_partial, order, letter, order_behind }, rest))
 }
 
 /// The number or letter of a power, and the tokens behind it.
