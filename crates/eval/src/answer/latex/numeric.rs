@@ -21,6 +21,8 @@ const ZERO: f64 = 1e-13;
 const LOST: f64 = 1e-6;
 /// Terms that are less than this part of the largest one would be lost in its rounding.
 const UNSEEN: f64 = 1e-9;
+/// From this on a number is too near to the next one, in its rounding, to be known to be what an expression is.
+const LARGEST_TOLD: f64 = 1e10;
 /// The least and greatest magnitudes, other than 0, of what a function is applied to.
 const SMALL: f64 = 1e-4;
 const LARGE: f64 = 1e6;
@@ -36,7 +38,8 @@ pub(crate) fn same(one: &Sum, other: &Sum) -> bool {
         return true;
     }
     let Some(difference) = one.clone().plus(&other.clone().negative()) else { return false };
-    is_zero(&difference) || is_rounded(one, other) || is_rounded(other, one)
+    let is_large = |sum: &Sum| sum.as_number().is_some_and(|number| float(number).abs() > LARGEST_TOLD);
+    (!is_large(one) && !is_large(other) && is_zero(&difference)) || is_rounded(one, other) || is_rounded(other, one)
 }
 
 fn is_zero(sum: &Sum) -> bool {
@@ -60,6 +63,19 @@ fn is_open(atom: &Atom, exponent: Rational) -> bool {
 pub(crate) fn constant(sum: &Sum) -> Option<f64> {
     let is_constant = (1..POINTS).all(|point| value(sum, point) == value(sum, 0));
     value(sum, 0).filter(|value| is_constant && value.im.abs() <= ZERO * value.size()).map(|value| value.re)
+}
+
+/// Whether an expression certainly has a value where its symbols have that of the first point.
+pub(crate) fn has_value(sum: &Sum) -> bool {
+    sum.as_number().is_some() || value(sum, 0).is_some()
+}
+
+/// Whether this value certainly is not 0.
+pub(crate) fn is_nonzero(sum: &Sum) -> bool {
+    match sum.as_number() {
+        Some(number) => number.above != 0,
+        None => value(sum, 0).is_some_and(|value| value.size() > 0.0),
+    }
 }
 
 /// Whether the first is a decimal fraction of many digits to which the second can be rounded.

@@ -6,6 +6,7 @@ use crate::answer::latex::names::{
     ALWAYS_FUNCTIONS, FUNCTIONS, MARKS, NEVER_FUNCTIONS, VARIABLES, has, is_plain, is_symbol, is_value,
 };
 use crate::answer::latex::numbers::{binomial, decimal, double_factorial, factorial, is_too_large};
+use crate::answer::latex::numeric;
 use crate::answer::latex::sum::Sum;
 use crate::answer::latex::tokens::{Token, written};
 use crate::answer::latex::units;
@@ -16,9 +17,15 @@ const DEEPEST: usize = 64;
 
 pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
     (!units::has_units_between_numbers(tokens)).then_some(())?;
-    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
+    let tokens = letters(tokens);
+    let is_infinity = |token: &Token| command(token) == "infty";
+    let is_beside = |token: &Token| matches!(token, Token::Sign('+' | '-' | '(' | ')' | '{' | '}'));
+    let is_infinite = tokens.iter().filter(|token| is_infinity(token)).count() == 1
+        && tokens.iter().all(|token| is_infinity(token) || is_beside(token));
+    let mut reader = LatexReader { tokens, at: 0, depth: 0, in_bars: false, is_infinite, is_doubtful: false };
     let sum = reader.sum()?;
-    (reader.at == reader.tokens.len()).then_some(sum)
+    let is_lost = reader.is_doubtful && !sum.has_calls();
+    (reader.at == reader.tokens.len() && !is_lost).then_some(sum)
 }
 
 /// Splits words into letters, which are multiplied; words that are commands become commands. A single text of one
@@ -76,6 +83,12 @@ struct LatexReader {
     depth: usize,
     /// Whether the next bar ends an absolute value.
     in_bars: bool,
+    /// Whether the tokens are infinity with its sign. It is no part of other sums and products: `\infty-\infty` is
+    /// not 0.
+    is_infinite: bool,
+    /// Whether a function or a quotient in it may have no value. Then a sum is none that lost them: `0\cdot\ln 0` is
+    /// not 0.
+    is_doubtful: bool,
 }
 
 impl LatexReader {
@@ -117,7 +130,8 @@ impl LatexReader {
             if self.take('*') {
                 product = product.times(&self.signed_factor()?)?;
             } else if self.take('/') {
-                product = product.times(&self.signed_factor()?.power(Rational::whole(-1))?)?;
+                let below = self.signed_factor()?;
+                product = product.times(&self.inverse(&below)?)?;
             } else if self.is_factor() {
                 product = product.times(&self.factor()?)?;
             } else {
@@ -148,12 +162,19 @@ impl LatexReader {
         Some(if is_negative { factor.negative() } else { factor })
     }
 
+    fn inverse(&mut self, of: &Sum) -> Option<Sum> {
+        self.is_doubtful |= !numeric::is_nonzero(of);
+        of.power(Rational::whole(-1))
+    }
+
     /// A value with its powers and factorials.
     fn factor(&mut self) -> Option<Sum> {
         let mut value = self.value()?;
         loop {
             if self.take('^') {
                 let exponent = self.script()?;
+                let is_divided = exponent.as_number().is_some_and(|number| number.above <= 0);
+                self.is_doubtful |= is_divided && !numeric::is_nonzero(&value);
                 value = match exponent.as_number() {
                     Some(number) if is_too_large(&value, number) => Sum::call("^", vec![value, exponent])?,
                     Some(number) => value.power(number)?,
@@ -163,6 +184,7 @@ impl LatexReader {
                 let is_double = self.take('!');
                 (self.peek() != Some(&Token::Sign('!'))).then_some(())?;
                 let number = value.as_whole();
+                self.is_doubtful |= number.is_some_and(|number| number < 0);
                 let product = if is_double { number.and_then(double_factorial) } else { number.and_then(factorial) };
                 value = product.or_else(|| Sum::call(if is_double { "!!" } else { "!" }, vec![value]))?;
             } else if matches!(self.peek(), Some(Token::Command(name)) if name == "degree") {
@@ -228,7 +250,7 @@ impl LatexReader {
             self.at += 1;
             let (above, below) = (self.argument()?, self.argument()?);
             let is_proper = matches!((above.as_whole(), below.as_whole()), (Some(a), Some(b)) if 0 < a && a < b);
-            let fraction = above.times(&below.power(Rational::whole(-1))?)?;
+            let fraction = above.times(&self.inverse(&below)?)?;
             return if is_proper { fraction.plus(&Sum::number(value)) } else { fraction.scaled(value) };
         }
         Some(Sum::number(value))
@@ -239,7 +261,8 @@ impl LatexReader {
         match name {
             "frac" => {
                 let above = self.argument()?;
-                above.times(&self.argument()?.power(Rational::whole(-1))?)
+                let below = self.argument()?;
+                above.times(&self.inverse(&below)?)
             }
             "sqrt" => {
                 let degree = if self.take('[') { self.closed(']')?.as_number()?.inverse()? } else { half };
@@ -251,6 +274,7 @@ impl LatexReader {
                 let value = n.as_whole().zip(k.as_whole()).and_then(|(n, k)| binomial(n, k));
                 value.or_else(|| Sum::call("\\binom", vec![n, k]))
             }
+            "infty" if !self.is_infinite => None,
             "lfloor" | "lceil" => self.rounded(name),
             "sum" | "prod" => {
                 let mut limits = format!("\\{name}");
@@ -390,6 +414,7 @@ impl LatexReader {
             Some(base) => Sum::call("\\log_", vec![argument, base])?,
             None => Sum::call(name, vec![argument])?,
         };
+        self.is_doubtful |= !numeric::has_value(&call);
         call.power(Rational::whole(power))
     }
 

@@ -77,6 +77,12 @@ impl Sum {
         sum
     }
 
+    /// Whether it has a function or a power of a sum.
+    pub fn has_calls(&self) -> bool {
+        let is_call = |atom: &Atom| matches!(atom, Atom::Call(..) | Atom::Group(_));
+        self.terms.keys().any(|product| product.keys().any(is_call))
+    }
+
     pub fn is_zero(&self) -> bool {
         self.terms.is_empty()
     }
