@@ -3,6 +3,7 @@
 
 use crate::answer::latex::brackets::{command, enclosed, parts};
 use crate::answer::latex::names;
+use crate::answer::latex::numeric;
 use crate::answer::latex::reader;
 use crate::answer::latex::sum::{Atom, Monomial, Sum};
 use crate::answer::latex::tokens::{Token, tokens, written};
@@ -41,7 +42,8 @@ impl PartialEq for Name {
 pub(crate) enum Relation {
     /// The left minus the right side, with coprime integers as coefficients, the first of them positive.
     Compared { difference: Sum, sign: Sign },
-    /// Three or more sides with the signs between them, ascending if all of these are inequalities of one direction.
+    /// Three or more sides, or two whose difference is a number, with the signs between them, ascending if all of these
+    /// are inequalities of one direction.
     Chain { values: Vec<Value>, signs: Vec<Sign> },
 }
 
@@ -236,6 +238,7 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
     let (sides, signs) = sides(tokens);
     let named = |name: Option<Name>, value: Value| Some(Element { name, value, unit: None });
     if let Some(at) = signs.iter().position(|sign| *sign == Sign::Approximate) {
+        (!are_far(sides[at], sides[at + 1])).then_some(())?;
         return match Name::read(sides[0], Sign::Equal) {
             Some(name) if at == 0 => named(Some(name), value(sides[1])?),
             _ => element(&tokens[..sides[..=at].iter().map(|side| side.len()).sum::<usize>() + at]),
@@ -254,7 +257,12 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
         ([given, name], [Sign::Equal]) if is_name(name) && !matches!(name, [Token::Word(word)] if word.len() > 1) => {
             named(Some(Name::read(name, Sign::Equal)?), value(given)?)
         }
-        ([first, .., last], _) if is_equation && sides.len() > 2 && simplified(first).is_some() => {
+        ([first, between @ .., last], _)
+            if is_equation
+                && sides.len() > 2
+                && simplified(first).is_some()
+                && !between.iter().any(|side| *side != *first && names_another(side)) =>
+        {
             named(simplified(first), value(last)?)
         }
         ([_, .., last], _) if is_equation && is_identity() => named(None, value(last)?),
@@ -272,6 +280,36 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
     }
 }
 
+/// Whether a side of a chain is a name or a multiple of one, as in `x=2y=4`: the chain says more than its first name's
+/// value. Formulas, as in `A=\pi r^2=9\pi`, only lead to it.
+fn names_another(side: &[Token]) -> bool {
+    let is_multiple = || {
+        let sum = reader::sum(side)?;
+        let (product, _) = sum.terms.first_key_value().filter(|_| sum.terms.len() == 1)?;
+        let (atom, power) = product.first_key_value().filter(|_| product.len() == 1)?;
+        let is_name = match atom {
+            Atom::Named(name) => !["\\pi", "e"].contains(&&name[..]),
+            Atom::Call(name, _) => !name.starts_with('\\') && !["|", "^", "!", "!!"].contains(&&name[..]),
+            Atom::Prime(_) | Atom::Group(_) => false,
+        };
+        (is_name && *power == Rational::whole(1)).then_some(())
+    };
+    is_name(side) || is_multiple().is_some()
+}
+
+/// Whether two sides are numbers too far from each other for one to be an approximation of the other: by more than a
+/// twentieth and, of a decimal number, by more than its last digit.
+fn are_far(exact: &[Token], rounded: &[Token]) -> bool {
+    let number = |side| reader::sum(side).and_then(|sum| numeric::constant(&sum));
+    let (Some(exact), Some(near)) = (number(exact), number(rounded)) else { return false };
+    let places = match rounded {
+        [.., Token::Number(digits)] => digits.split_once('.').map_or(0, |(_, fraction)| fraction.len()),
+        _ => 0,
+    };
+    let last_digit = 10_f64.powi(-i32::try_from(places).unwrap_or(i32::MAX));
+    (exact - near).abs() > last_digit.max(exact.abs() / 20.0)
+}
+
 /// The name that a side is, perhaps only when it is simplified, as `x+0`.
 fn simplified(side: &[Token]) -> Option<Name> {
     Name::read(side, Sign::Equal).or_else(|| Name::read(&tokens(&reader::sum(side)?.latex()), Sign::Equal))
@@ -279,7 +317,19 @@ fn simplified(side: &[Token]) -> Option<Name> {
 
 /// Moves both sides to the left. An equation of a name and 0 names the value 0.
 fn compared(left: &[Token], sign: Sign, right: &[Token]) -> Option<Element> {
-    let difference = reader::sum(left)?.plus(&reader::sum(right)?.negative())?;
+    let (left, right) = (reader::sum(left)?, reader::sum(right)?);
+    let difference = left.clone().plus(&right.clone().negative())?;
+    // What holds always or never, as `5<6`, is what it is written as.
+    if difference.as_number().is_some() {
+        let is_turned = matches!(sign, Sign::More | Sign::MoreOrEqual);
+        let (values, signs) = match is_turned {
+            true => (vec![right, left], vec![sign.turned()]),
+            false => (vec![left, right], vec![sign]),
+        };
+        let values = values.into_iter().map(Value::Expression).collect();
+        let value = Value::Relation(Relation::Chain { values, signs });
+        return Some(Element { name: None, value, unit: None });
+    }
     let (difference, sign) = normal(difference, sign)?;
     let text = tokens(&difference.latex());
     match Name::read(&text, Sign::Equal) {
