@@ -88,6 +88,8 @@ impl Region {
 
 fn of_element(element: &Element) -> Option<Region> {
     element.unit.is_none().then_some(())?;
+    let is_point = element.name.as_ref().is_some_and(|name| name.coordinates().len() > 1);
+    (!is_point).then_some(())?;
     if let Value::Relation(relation) = &element.value {
         return of_relation(relation);
     }

@@ -53,6 +53,7 @@ mod key;
 mod names;
 mod numbers;
 mod numeric;
+mod order;
 mod quantity;
 mod reader;
 mod relation;

@@ -6,6 +6,7 @@ use crate::answer::latex::brackets::command;
 use crate::answer::latex::intervals::{number_set, region};
 use crate::answer::latex::names::{MONEY, has, is_value};
 use crate::answer::latex::numeric;
+use crate::answer::latex::order;
 use crate::answer::latex::quantity::Unit;
 use crate::answer::latex::read;
 use crate::answer::latex::relation::{Name, Relation, Sign, normal};
@@ -67,6 +68,10 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 fn same_tokens(one: &[Token], other: &[Token]) -> bool {
+    !order::differs(one, other) && same_read(one, other)
+}
+
+fn same_read(one: &[Token], other: &[Token]) -> bool {
     match (read(one), read(other)) {
         (Some(one), Some(other)) => same_lists(&one, &other),
         (None, None) => plain(one) == plain(other),
@@ -115,7 +120,16 @@ fn same_lists(one: &List, other: &List) -> bool {
         _ => false,
     };
     let by_elements = || same_elements(&one_flat, &other_flat) || by_coordinates();
-    (!differ_in_or(one, other) && by_elements()) || regions()
+    (!differ_in_or(one, other) && !differ_in_and(one, other) && by_elements()) || regions()
+}
+
+/// Whether one of two lists has an `and` between conditions that cannot hold at once, and the other a comma, which
+/// means `or` there.
+fn differ_in_and(one: &List, other: &List) -> bool {
+    let has_regions = || region(one).is_some() == region(other).is_some();
+    let is_condition = |element: &Element| matches!(element.value, Value::Relation(_));
+    let has_conditions = || one.elements.iter().any(is_condition);
+    one.has_and != other.has_and && has_conditions() && !one.has_or && !other.has_or && !has_regions()
 }
 
 /// Whether one of two lists has an `or` between what another word, or a comma, would make something else: conditions,
@@ -129,6 +143,10 @@ fn differ_in_or(one: &List, other: &List) -> bool {
         Value::Relation(Relation::Compared { sign, .. }) => *sign != Sign::Equal,
         Value::Relation(Relation::Chain { .. }) => true,
         Value::Words(_) => one.has_and || other.has_and,
+        // Statements, as in `A or B`.
+        Value::Expression(sum) => {
+            (one.has_and || other.has_and) && matches!(sum.latex().as_bytes(), [b'A'..=b'Z']) && element.name.is_none()
+        }
         _ => false,
     };
     let mut names: Vec<&str> = list.elements.iter().filter_map(|element| Some(element.name.as_ref()?.text())).collect();
@@ -265,8 +283,19 @@ fn same_names(one: &Element, other: &Element) -> bool {
             let is_function = |name: &Name| name.text() == "y" || name.text() == "f(x)";
             one == other || (is_function(one) && is_function(other))
         }
-        _ => true,
+        (Some(name), None) | (None, Some(name)) => has_usual_order(name),
+        (None, None) => true,
     }
+}
+
+/// Whether a name may be left out: the letters of `(x,y)` are in alphabetical order, those of `(y,x)` are not.
+fn has_usual_order(name: &Name) -> bool {
+    let names = name.coordinates();
+    let is_letter = |text: &str| text.len() == 1;
+    names.windows(2).all(|pair| {
+        let (one, other) = (pair[0].text(), pair[1].text());
+        !is_letter(one) || !is_letter(other) || one <= other
+    })
 }
 
 /// An equation as the expression that is 0. A name that is more than a symbol, such as `f(2)`, is no part of one.
@@ -274,7 +303,8 @@ fn equation(element: &Element) -> Option<Sum> {
     match (&element.name, &element.value) {
         (Some(name), Value::Expression(sum)) if name.sign() == Sign::Equal && element.unit.is_none() => {
             let name = name.symbol()?;
-            normal(name.plus(&sum.clone().negative())?, Sign::Equal).map(|(difference, _)| difference)
+            let (difference, _) = normal(name.plus(&sum.clone().negative())?, Sign::Equal)?;
+            difference.as_number().is_none().then_some(difference)
         }
         (None, Value::Relation(Relation::Compared { difference, sign: Sign::Equal })) => Some(difference.clone()),
         _ => None,

@@ -1,9 +1,11 @@
 //! Splits LaTeX into tokens: drops spacing, sizes of brackets and the dollar signs around formulas, and replaces
 //! synonymous commands by one name. The sibling modules interpret the tokens.
 
+use crate::answer::latex::brackets::command;
 use crate::answer::latex::derivatives;
 use crate::answer::latex::names::{
-    ALPHABETS, DATE_WORDS, IGNORED, MATRICES, SHORT_UNITS, TEXTS, compass, has, large_unit, magnitude, one_name,
+    ALPHABETS, DATE_WORDS, FUNCTIONS, IGNORED, KEPT_WORDS, MATRICES, MONEY, PLAIN, PLAIN_UNITS, SHORT_UNITS, SYMBOLS,
+    TEXTS, UNITS, compass, has, large_unit, magnitude, one_name,
 };
 use crate::answer::latex::unicode::spelled;
 
@@ -86,12 +88,21 @@ impl Lexer {
                 rest = behind;
                 continue;
             }
+            if self.in_text && c == '-' && self.is_range(rest) {
+                self.found.push(Token::Text("to".to_string()));
+                rest = rest.trim_start_matches('-');
+                continue;
+            }
             let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
             rest = if is_number {
                 self.number(rest)
             } else if c.is_ascii_alphabetic() {
                 let (word, behind) = split(rest, |c| c.is_ascii_alphabetic());
-                self.word(word);
+                if self.is_noun(word, is_apart) {
+                    self.found.push(Token::Text(word.to_string()));
+                } else {
+                    self.word(word);
+                }
                 behind
             } else if c == '\\' {
                 self.command(behind)
@@ -100,6 +111,48 @@ impl Lexer {
                 behind
             };
         }
+    }
+
+    /// Whether the dashes at the start of `rest`, in a text, stand between the ends of a range, as in `5\text{-}10` and
+    /// `\text{5--10}`. Those of a date do not.
+    fn is_range(&self, rest: &str) -> bool {
+        let behind = rest.trim_start_matches('-').trim_start();
+        let (digits, more) = split(behind, |c| c.is_ascii_digit());
+        let is_between = behind.is_empty() || !digits.is_empty() && !more.starts_with('-');
+        match &self.found[..] {
+            [.., Token::Sign('-'), Token::Number(_)] => false,
+            [.., Token::Number(_)] => is_between,
+            _ => false,
+        }
+    }
+
+    /// Whether a word outside of text is what the number before it counts, as in `10 people`, and no product of its
+    /// letters: four or more small ones with a vowel, which a product would rather have in the order of the alphabet.
+    fn is_noun(&self, word: &str, is_apart: bool) -> bool {
+        let is_only_value = match &self.found[..] {
+            [Token::Number(_)] => true,
+            [before @ .., sign, Token::Number(_)] => {
+                let is_sign = matches!(sign, Token::Sign('-' | '=')) || has(MONEY, command(sign));
+                is_sign && !before.iter().any(|token| matches!(token, Token::Number(_) | Token::Text(_)))
+            }
+            _ => false,
+        };
+        let letters = word.as_bytes();
+        let has_name = || {
+            let names = [FUNCTIONS, PLAIN, SYMBOLS].into_iter().flat_map(|names| names.split(' '));
+            names.filter(|name| name.len() > 1).any(|name| word.contains(name))
+        };
+        let is_known =
+            || [UNITS, PLAIN_UNITS, KEPT_WORDS].into_iter().any(|names| has(names, word)) || magnitude(word).is_some();
+        !self.in_text
+            && is_apart
+            && is_only_value
+            && letters.len() > 3
+            && letters.iter().all(u8::is_ascii_lowercase)
+            && letters.iter().any(|letter| b"aeiou".contains(letter))
+            && !letters.windows(2).all(|pair| pair[0] < pair[1])
+            && !is_known()
+            && !has_name()
     }
 
     fn word(&mut self, word: &str) {

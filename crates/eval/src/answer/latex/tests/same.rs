@@ -331,3 +331,51 @@ fn a_choice_with_its_value_is_either() {
     all_same(&[r"\textbf{(C)}\ \frac12", "0.5", "C"]);
     none_same(&[r"\text{(B) }5", r"\text{(A) }5", r"\text{(B) }6", "6", "A", r"\text{(B) and (C)}"]);
 }
+
+#[test]
+fn bare_words_behind_a_number_are_what_it_counts() {
+    all_same(&["10 people", "10", r"10\text{ people}", "10 people."]);
+    all_same(&["18 eggs", "18", "x=18 eggs"]);
+    all_same(&["3abc", "3 a b c", r"3a\cdot b\cdot c", "abc+2abc"]);
+    all_same(&["ab(c+d)", "abc+abd"]);
+    all_same(&["TF,TT", "TT,TF"]);
+    all_same(&[r"\sqrt{\frac{GM}{r}}", r"\sqrt{\frac{G M}{r}}", r"\sqrt{\frac{MG}{r}}"]);
+}
+
+#[test]
+fn groups_of_zeros_in_lists_are_equal_to_themselves() {
+    all_same(&["(1,000)", "( 1,000 )"]);
+    all_same(&["00, 01, 10", "01, 00, 10"]);
+    all_same(&["01:30, 02:00", "02:00, 1:30"]);
+}
+
+#[test]
+fn what_has_a_value_keeps_it() {
+    all_same(&[r"\sum_{n=1}^{\infty} n", r"\sum_{n=1}^{\infty}n"]);
+    all_same(&[r"(-\infty,2)", "x<2", r"-\infty<x<2"]);
+    all_same(&[r"-(\infty)", r"-\infty"]);
+    all_same(&["0", r"0\cdot\ln 2", r"\frac{0}{\sin 1}", r"0\cdot\tan 45^\circ", r"\frac{0}{x}"]);
+    all_same(&["1", r"\frac{\ln 2}{\ln 2}", r"(\cos 0)^0", r"\frac{x+1}{x+1}"]);
+}
+
+#[test]
+fn formulas_of_a_chain_lead_to_its_value() {
+    all_same(&[r"9\pi", r"A=\pi r^2=9\pi"]);
+    all_same(&["5050", r"S=\frac{n(n+1)}{2}=5050"]);
+    all_same(&["x=y=3", "x = y = 3"]);
+}
+
+#[test]
+fn what_is_always_or_never_true_is_equal_to_itself() {
+    all_same(&["5<6", "6>5", "2+3<6"]);
+    all_same(&["0=1", "0 = 1"]);
+    all_same(&["(1,2)\\text{ and }(3,4)", "(1,2),(3,4)"]);
+    all_same(&["x>0\\text{ and }x<3", "x>0,x<3"]);
+}
+
+#[test]
+fn ranges_and_dates_in_texts() {
+    all_same(&[r"5\text{-}10", r"\text{5-10}", r"5\text{--}10", "5–10", r"5\text{ to }10"]);
+    all_same(&[r"\text{2020-05-06}", "2020-05-06"]);
+    all_same(&[r"\sqrt3\approx1.732", r"\sqrt3", r"\sqrt3\approx1.7", r"\sqrt3\approx 2"]);
+}
