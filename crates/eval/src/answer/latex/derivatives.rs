@@ -90,7 +90,8 @@ fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
         token if command(token) == "partial" => (None, rest),
         _ => return None,
     };
-    let (order, rest) = power(rest);
+    // The power behind `dy` is not that of its `d`.
+    let (order, rest) = if letter_of_word.is_none() { power(rest) } else { (None, rest) };
     let (letter, rest) = match rest {
         [next, behind @ ..] if letter_of_word.is_none() && letter(next) => (Some(next.clone()), behind),
         _ => (letter_of_word, rest),
