@@ -9,7 +9,7 @@ use super::characters::{
 };
 use super::fault::{Result, fail, undefined};
 use super::format;
-use super::operators::{escaped, product};
+use super::operators::escaped;
 use super::print::is_printable;
 use super::run::Run;
 use super::value::{Dict, Text, Value, View};
@@ -31,7 +31,7 @@ type OfValue = fn(&mut Run<'_>, &Value, Arguments) -> Result<Value>;
 const OF_TEXT: [(&str, OfText); 46] = [
     ("capitalize", |_, text, given| plain(given, Value::text(capitalized(text)))),
     ("casefold", |_, text, given| plain(given, Value::text(folded(text)))),
-    ("center", |_, text, given| padded(text, given, Align::Center)),
+    ("center", |run, text, given| padded(run, text, given, Align::Center)),
     ("count", |_, text, given| {
         let place = Place::of(text, given, "count")?;
         let count = if place.part.is_empty() { place.within.chars().count() + 1 } else { place.count() };
@@ -42,10 +42,12 @@ const OF_TEXT: [(&str, OfText); 46] = [
     }),
     ("expandtabs", expandtabs),
     ("find", |_, text, given| Ok(Value::Int(Place::of(text, given, "find")?.first().unwrap_or(-1)))),
-    ("format", |_, text, given| format::format(&Text { text: text.into(), is_safe: false }, &given).map(Value::text)),
-    ("format_map", |_, text, given| {
+    ("format", |run, text, given| {
+        format::format(run, &Text { text: text.into(), is_safe: false }, &given).map(Value::text)
+    }),
+    ("format_map", |run, text, given| {
         let [fields] = positional(given, "format_map", 1)?;
-        format::format(&Text { text: text.into(), is_safe: false }, &fields_of(fields)?).map(Value::text)
+        format::format(run, &Text { text: text.into(), is_safe: false }, &fields_of(fields)?).map(Value::text)
     }),
     ("index", |_, text, given| found(Place::of(text, given, "index")?.first())),
     ("isalnum", |_, text, given| plain(given, Value::Bool(all(text, is_alphanumeric)))),
@@ -64,7 +66,7 @@ const OF_TEXT: [(&str, OfText); 46] = [
         let [parts] = positional(given, "join", 1)?;
         joined(run, text, &parts, false).map(Value::text)
     }),
-    ("ljust", |_, text, given| padded(text, given, Align::Left)),
+    ("ljust", |run, text, given| padded(run, text, given, Align::Left)),
     ("lower", |_, text, given| plain(given, Value::text(text.to_lowercase()))),
     ("lstrip", |_, text, given| stripped(text, given, [true, false])),
     ("partition", |_, text, given| partitioned(text, given, false)),
@@ -79,14 +81,15 @@ const OF_TEXT: [(&str, OfText); 46] = [
     ("replace", replace),
     ("rfind", |_, text, given| Ok(Value::Int(Place::of(text, given, "rfind")?.last().unwrap_or(-1)))),
     ("rindex", |_, text, given| found(Place::of(text, given, "rindex")?.last())),
-    ("rjust", |_, text, given| padded(text, given, Align::Right)),
+    ("rjust", |run, text, given| padded(run, text, given, Align::Right)),
     ("rpartition", |_, text, given| partitioned(text, given, true)),
-    ("rsplit", |_, text, given| split(text, given, true)),
+    ("rsplit", |run, text, given| split(run, text, given, true)),
     ("rstrip", |_, text, given| stripped(text, given, [false, true])),
-    ("split", |_, text, given| split(text, given, false)),
-    ("splitlines", |_, text, given| {
+    ("split", |run, text, given| split(run, text, given, false)),
+    ("splitlines", |run, text, given| {
         let [ends] = given.bound("`splitlines`", ["keepends"], 0)?;
         let keeps_ends = ends.map_or(Ok(0), |ends| int_of(&ends, "splitlines"))? != 0;
+        run.list_length(lines(text, keeps_ends).count(), 1)?;
         texts(lines(text, keeps_ends))
     }),
     ("startswith", |_, text, given| {
@@ -206,9 +209,9 @@ pub fn own(value: &Value, name: &str) -> Option<Result<Value>> {
         Value::Tuple(tuple) if tuple.is_group && name == "list" => Some(Ok(tuple.items[1].clone())),
         Value::List(_) => place(&OF_SEQUENCE, name).map(Method::Sequence).and_then(method),
         Value::Tuple(_) | Value::Range(_) if name != "copy" => match (value, name) {
-            (Value::Range(range), "start") => Some(Ok(Value::Int(range.start))),
-            (Value::Range(range), "stop") => Some(Ok(Value::Int(range.stop))),
-            (Value::Range(range), "step") => Some(Ok(Value::Int(range.step))),
+            (Value::Range(range), "start") => Some(Ok(Value::Int(range.bounds()[0]))),
+            (Value::Range(range), "stop") => Some(Ok(Value::Int(range.bounds()[1]))),
+            (Value::Range(range), "step") => Some(Ok(Value::Int(range.bounds()[2]))),
             _ => place(&OF_SEQUENCE, name).map(Method::Sequence).and_then(method),
         },
         Value::Dict(_) => place(&OF_DICT, name).map(Method::Dict).and_then(method),
@@ -296,10 +299,10 @@ fn call_of_safe(run: &mut Run<'_>, place: usize, text: &Text, mut arguments: Arg
         }
     };
     let result = match name {
-        "format" => Value::text(format::format(text, &arguments)?),
+        "format" => Value::text(format::format(run, text, &arguments)?),
         "format_map" => {
             let [fields] = positional(arguments, name, 1)?;
-            Value::text(format::format(text, &fields_of(fields)?)?)
+            Value::text(format::format(run, text, &fields_of(fields)?)?)
         }
         "join" => {
             let [parts] = positional(arguments, name, 1)?;
@@ -467,18 +470,18 @@ enum Align {
     Right,
 }
 
-fn padded(text: &str, given: Arguments, align: Align) -> Result<Value> {
+fn padded(run: &Run<'_>, text: &str, given: Arguments, align: Align) -> Result<Value> {
     let name = "the method";
     let [width, fill] = optional(given, name, 1)?;
     let fill = fill.map_or(Ok(" ".into()), |fill| text_of(&fill, name))?;
     if fill.chars().count() != 1 {
         return fail("a text is filled up with one character");
     }
-    padded_to(text, int_of(&width.expect("it is required"), name)?, &fill, align).map(Value::text)
+    padded_to(run, text, int_of(&width.expect("it is required"), name)?, &fill, align).map(Value::text)
 }
 
-fn padded_to(text: &str, width: i128, fill: &str, align: Align) -> Result<String> {
-    let width = product(1, width)?;
+fn padded_to(run: &Run<'_>, text: &str, width: i128, fill: &str, align: Align) -> Result<String> {
+    let width = run.text_length(fill.len(), width)? / fill.len();
     let missing = width.saturating_sub(text.chars().count());
     let left = match align {
         Align::Left => 0,
@@ -489,23 +492,23 @@ fn padded_to(text: &str, width: i128, fill: &str, align: Align) -> Result<String
 }
 
 /// `text.center(width)`
-pub fn centered(text: &str, width: i128) -> Result<String> {
-    padded_to(text, width, " ", Align::Center)
+pub fn centered(run: &Run<'_>, text: &str, width: i128) -> Result<String> {
+    padded_to(run, text, width, " ", Align::Center)
 }
 
-fn zfill(_: &mut Run<'_>, text: &str, given: Arguments) -> Result<Value> {
+fn zfill(run: &mut Run<'_>, text: &str, given: Arguments) -> Result<Value> {
     let [width] = positional(given, "zfill", 1)?;
-    let width = product(1, int_of(&width, "zfill")?)?;
+    let width = run.text_length(1, int_of(&width, "zfill")?)?;
     let (sign, digits) = if text.starts_with(['+', '-']) { text.split_at(1) } else { ("", text) };
     let missing = width.saturating_sub(text.chars().count());
     Ok(Value::text(format!("{sign}{}{digits}", "0".repeat(missing))))
 }
 
-fn expandtabs(_: &mut Run<'_>, text: &str, given: Arguments) -> Result<Value> {
+fn expandtabs(run: &mut Run<'_>, text: &str, given: Arguments) -> Result<Value> {
     let [size] = given.bound("`expandtabs`", ["tabsize"], 0)?;
     let size = size.map_or(Ok(8), |size| int_of(&size, "expandtabs"))?;
-    let size = product(1, size)?;
-    product(size, text.matches('\t').count() as i128)?;
+    let size = run.text_length(1, size)?;
+    run.text_length(size, text.matches('\t').count() as i128)?;
     let (mut out, mut column) = (String::new(), 0);
     for c in text.chars() {
         match c {
@@ -524,12 +527,11 @@ fn expandtabs(_: &mut Run<'_>, text: &str, given: Arguments) -> Result<Value> {
 }
 
 /// `text.replace(old, new, count)`, whose count below 0 is none.
-pub fn replaced(run: &mut Run<'_>, text: &str, old: &str, new: &str, count: i128) -> Result<String> {
+pub fn replaced(run: &Run<'_>, text: &str, old: &str, new: &str, count: i128) -> Result<String> {
     let places = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
     let places = if count < 0 { places } else { places.min(usize::try_from(count).unwrap_or(usize::MAX)) };
-    let length = product(new.len(), places as i128)?.saturating_add(text.len());
-    product(1, length as i128)?;
-    run.step(length / 64)?;
+    let length = run.text_length(new.len(), places as i128)?.saturating_add(text.len());
+    run.text_length(length, 1)?;
     Ok(text.replacen(old, new, places))
 }
 
@@ -545,13 +547,14 @@ fn joined(run: &mut Run<'_>, separator: &str, parts: &Value, is_safe: bool) -> R
     let parts = run.items(parts)?;
     let mut out = String::new();
     for (ix, part) in parts.iter().enumerate() {
+        run.text_length(out.len() + separator.len(), 1)?;
         out.push_str(if ix > 0 { separator } else { "" });
         match part {
             Value::Text(text) if is_safe && !text.is_safe => out.push_str(&escaped(&text.text)),
             part if is_safe => out.push_str(&escaped(&part.to_text()?)),
             part => out.push_str(&text_of(part, "join")?),
         }
-        product(out.len(), 1)?;
+        run.text_length(out.len(), 1)?;
     }
     Ok(out)
 }
@@ -585,17 +588,22 @@ fn partitioned(text: &str, given: Arguments, from_end: bool) -> Result<Value> {
     Value::tuple(parts.into_iter().map(Value::text).collect())
 }
 
-fn split(text: &str, given: Arguments, from_end: bool) -> Result<Value> {
+fn split(run: &Run<'_>, text: &str, given: Arguments, from_end: bool) -> Result<Value> {
     let [mark, most] = given.bound("`split`", ["sep", "maxsplit"], 0)?;
     let most = most.map_or(Ok(-1), |most| int_of(&most, "split"))?;
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let parts = match mark {
-        None | Some(Value::None) => split_at_spaces(text, most, from_end),
+        None | Some(Value::None) => {
+            // Parts have spaces between them.
+            run.list_length(text.chars().filter(|c| is_space(*c)).count().min(most), 1)?;
+            split_at_spaces(text, most, from_end)
+        }
         Some(mark) => {
             let mark = text_of(&mark, "split")?;
             if mark.is_empty() {
                 return fail("`split` takes a text that is not empty");
             }
+            run.list_length(text.matches(&*mark).count().min(most), 1)?;
             let count = most.saturating_add(1);
             match from_end {
                 false => text.splitn(count, &*mark).collect(),
@@ -636,20 +644,19 @@ fn split_at_spaces(text: &str, most: usize, from_end: bool) -> Vec<&str> {
 }
 
 /// `text.splitlines()`
-pub fn lines(text: &str, keeps_ends: bool) -> Vec<&str> {
+pub fn lines(text: &str, keeps_ends: bool) -> impl Iterator<Item = &str> {
     let is_end = |c: char| {
         matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
     };
-    let mut lines = Vec::new();
     let mut rest = text;
-    while let Some(at) = rest.find(is_end) {
+    std::iter::from_fn(move || {
+        let Some(at) = rest.find(is_end) else {
+            return Some(std::mem::take(&mut rest)).filter(|last| !last.is_empty());
+        };
         let width =
             if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(0, char::len_utf8) };
-        lines.push(&rest[..if keeps_ends { at + width } else { at }]);
+        let line = &rest[..if keeps_ends { at + width } else { at }];
         rest = &rest[at + width..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    lines
+        Some(line)
+    })
 }

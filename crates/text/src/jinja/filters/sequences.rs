@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::{Arguments, Filter, Run, flag, int_or, is_given, soft_text};
+use crate::jinja::characters::{ascii_digits, is_digits};
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::operators::{self, Operator, product};
+use crate::jinja::operators::{self, Operator};
 use crate::jinja::predicates::Predicate;
 use crate::jinja::value::{Dict, Key, Lazy, Value};
 
@@ -22,8 +23,8 @@ impl Getter {
         let parts = match attribute {
             None | Some(Value::None) => Vec::new(),
             Some(Value::Text(path)) => {
-                let part = |part: &str| match crate::jinja::characters::is_digits(part) {
-                    true => part.parse().map_or_else(|_| Value::text(part), Value::Int),
+                let part = |part: &str| match is_digits(part) {
+                    true => ascii_digits(part).parse().map_or_else(|_| Value::text(part), Value::Int),
                     false => Value::text(part),
                 };
                 path.text.split('.').map(part).collect()
@@ -175,7 +176,7 @@ pub fn sum(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> 
         return fail("`sum` adds no texts: use `join`");
     }
     for item in run.items(value)? {
-        sum = Operator::Add.apply(&sum, &getter.get(&item)?)?;
+        sum = Operator::Add.apply(run, &sum, &getter.get(&item)?)?;
         if let Value::List(list) | Value::Tuple(list) = &sum {
             run.step(list.items.len())?;
         }
@@ -189,9 +190,10 @@ pub fn join(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value>
     let getter = Getter::of(attribute.as_ref(), None, false)?;
     let mut out = String::new();
     for (ix, item) in run.items(value)?.iter().enumerate() {
+        run.text_length(out.len() + separator.len(), 1)?;
         out.push_str(if ix > 0 { &separator } else { "" });
         getter.get(item)?.print(&mut out)?;
-        product(out.len(), 1)?;
+        run.text_length(out.len(), 1)?;
     }
     Ok(Value::text(out))
 }
@@ -254,7 +256,7 @@ pub fn batch(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<V
     }
     if !batch.is_empty() {
         if let Some(fill) = fill.filter(|fill| !matches!(fill, Value::None)) {
-            let length = product(1, count)?.max(batch.len());
+            let length = run.list_length(1, count)?.max(batch.len());
             run.step(length)?;
             batch.resize(length, fill);
         }
@@ -270,7 +272,7 @@ pub fn slice(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<V
     if count == 0 {
         return fail("`slice` divides by zero");
     }
-    let count = product(1, count)?;
+    let count = run.list_length(1, count)?;
     run.step(count)?;
     let (size, larger) = (items.len() / count.max(1), items.len() % count.max(1));
     let mut slices = Vec::new();
