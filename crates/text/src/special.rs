@@ -18,6 +18,7 @@ use regex::Regex;
 use tokenizers::AddedToken;
 
 use super::chat::ChatOptions;
+use super::jinja::is_space;
 use super::message::{Message, map_texts};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
@@ -213,11 +214,6 @@ impl Edges {
         }
         out
     }
-}
-
-/// White space of Python, which has four control characters more than Unicode's.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&c)
 }
 
 /// Finds the first of these tokens' texts at each place; `None`: there are none.

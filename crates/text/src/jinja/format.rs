@@ -161,6 +161,8 @@ struct Specification {
     /// The flag `0`, where no fill is given: numbers without an alignment are filled behind their sign.
     has_zeros: bool,
     sign: Option<char>,
+    /// `z`: a negative number that is rounded to zero has no sign.
+    drops_sign_of_zero: bool,
     is_alternate: bool,
     width: usize,
     grouping: Option<char>,
@@ -177,6 +179,7 @@ impl Specification {
             align: None,
             has_zeros: false,
             sign: None,
+            drops_sign_of_zero: false,
             is_alternate: false,
             width: 0,
             grouping: None,
@@ -195,6 +198,7 @@ impl Specification {
             own.align = chars.next();
         }
         own.sign = chars.next_if(|c| matches!(c, '+' | '-' | ' '));
+        own.drops_sign_of_zero = chars.next_if_eq(&'z').is_some();
         own.is_alternate = chars.next_if_eq(&'#').is_some();
         // Behind a fill, it is a digit of the width.
         if !has_fill && chars.next_if_eq(&'0').is_some() {
@@ -247,6 +251,7 @@ pub fn formatted(run: &Run<'_>, value: &Value, specification: &str) -> Result<St
                 || own.align == Some('=')
                 || own.sign.is_some()
                 || own.is_alternate
+                || own.drops_sign_of_zero
                 || own.grouping.is_some()
             {
                 return fail(format!("`format` has the specification `{specification}`, which is none of a text's"));
@@ -276,7 +281,7 @@ fn formatted_number(run: &Run<'_>, number: Number, value: &Value, specification:
     }
     let (is_negative, digits, prefix) = match (number, own.kind) {
         (Number::Int(int), None | Some('d' | 'n' | 'b' | 'o' | 'x' | 'X')) => {
-            if own.precision.is_some() {
+            if own.precision.is_some() || own.drops_sign_of_zero {
                 return wrong();
             }
             let magnitude = int.unsigned_abs();
@@ -291,7 +296,8 @@ fn formatted_number(run: &Run<'_>, number: Number, value: &Value, specification:
         }
         (Number::Int(code), Some('c')) => {
             let c = u32::try_from(code).ok().and_then(char::from_u32);
-            return match c.filter(|_| own.sign.is_none() && !own.is_alternate && own.precision.is_none()) {
+            let is_plain = own.sign.is_none() && !own.drops_sign_of_zero && !own.is_alternate;
+            return match c.filter(|_| is_plain && own.precision.is_none()) {
                 Some(c) => Ok(own.padded(&c.to_string(), 0, align)),
                 None => wrong(),
             };
@@ -301,8 +307,11 @@ fn formatted_number(run: &Run<'_>, number: Number, value: &Value, specification:
                 return wrong();
             }
             let float = number.as_float();
-            let is_negative = float.is_sign_negative() && !float.is_nan();
-            (is_negative, float_digits(float.abs(), own.kind, own.precision, own.is_alternate), "")
+            let digits = float_digits(float.abs(), own.kind, own.precision, own.is_alternate);
+            let mantissa = digits.split(['e', 'E']).next().unwrap_or_default();
+            let is_zero = !mantissa.contains(|c: char| !matches!(c, '0' | '.' | '%'));
+            let is_negative = float.is_sign_negative() && !float.is_nan() && !(own.drops_sign_of_zero && is_zero);
+            (is_negative, digits, "")
         }
         _ => return wrong(),
     };

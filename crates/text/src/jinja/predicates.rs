@@ -53,7 +53,8 @@ const PREDICATES: [(&str, Body); 39] = [
         plain(arguments, is_iterable)
     }),
     ("callable", |_, value, arguments| plain(arguments, value.is_callable())),
-    ("sameas", |_, value, arguments| {
+    ("sameas", |run, value, arguments| {
+        run.read(value)?;
         let [other] = arguments.bound("`sameas`", ["other"], 1)?;
         Ok(value.is_same(&other.expect("it is required")))
     }),

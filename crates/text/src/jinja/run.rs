@@ -197,6 +197,16 @@ impl<'e> Run<'e> {
         }
     }
 
+    /// Counts the steps of what reads all that a value holds.
+    pub fn read_all(&mut self, value: &Value) -> Result<()> {
+        self.step(value.size() / STEP_BYTES)
+    }
+
+    /// Counts the steps of what looks for an item among others.
+    pub fn read_to_find(&mut self, among: &Value, item: &Value) -> Result<()> {
+        self.step(compared_bytes(Comparison::In, item, among) / STEP_BYTES)
+    }
+
     fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.level == MOST_LEVELS {
             return fail("it nests too deeply: a macro or a loop calls itself again and again");

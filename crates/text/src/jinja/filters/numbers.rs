@@ -34,7 +34,7 @@ fn whole(float: f64, filter: &str) -> Result<Value> {
 
 /// Python's `int(text, base)`.
 fn parsed_int(text: &str, base: i128) -> Option<i128> {
-    let text = crate::jinja::methods::trimmed(text, None, [true, true]);
+    let text = crate::jinja::text_methods::trimmed(text, None, [true, true]);
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -65,7 +65,7 @@ fn parsed_int(text: &str, base: i128) -> Option<i128> {
 
 /// Python's `float(text)`.
 fn parsed_float(text: &str) -> Option<f64> {
-    let text = crate::jinja::methods::trimmed(text, None, [true, true]);
+    let text = crate::jinja::text_methods::trimmed(text, None, [true, true]);
     let chars: Vec<char> = text.chars().collect();
     let between_digits = |at: usize| {
         let is_digit = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_digit);

@@ -85,6 +85,7 @@ fn sorted(items: Vec<Value>, key: impl Fn(&Value) -> Result<Value>, is_reversed:
 }
 
 pub fn sort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let names = ["reverse", "case_sensitive", "attribute"];
     let [reverse, case_sensitive, attribute] = given.bound("`sort`", names, 0)?;
     let ignores_case = !is_given(case_sensitive.as_ref());
@@ -98,7 +99,8 @@ pub fn sort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value>
     Value::list(sorted(run.items(value)?, key, flag(reverse, "`sort`'s `reverse`")?)?)
 }
 
-pub fn dictsort(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+pub fn dictsort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let [case_sensitive, by, reverse] = given.bound("`dictsort`", ["case_sensitive", "by", "reverse"], 0)?;
     let by = by.map_or(Ok("key".into()), |by| soft_text(&by))?;
     let place = match &*by {
@@ -120,6 +122,7 @@ fn dict(value: &Value, what: &str) -> Result<Rc<Dict>> {
 }
 
 pub fn groupby(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let names = ["attribute", "default", "case_sensitive"];
     let [attribute, default, case_sensitive] = given.bound("`groupby`", names, 1)?;
     let getter = Getter::of(attribute.as_ref(), default, !is_given(case_sensitive.as_ref()))?;
@@ -137,6 +140,7 @@ pub fn groupby(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Val
 }
 
 pub fn unique(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<Value>> {
+    run.read_all(value)?;
     let [case_sensitive, attribute] = given.bound("`unique`", ["case_sensitive", "attribute"], 0)?;
     let getter = Getter::of(attribute.as_ref(), None, !is_given(case_sensitive.as_ref()))?;
     let mut seen = HashSet::new();
@@ -151,6 +155,7 @@ pub fn unique(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<
 
 /// `max` and `min`: the first of those that are equal.
 pub fn extreme(run: &mut Run<'_>, value: &Value, given: Arguments, is_largest: bool) -> Result<Value> {
+    run.read_all(value)?;
     let [case_sensitive, attribute] = given.bound("`max` or `min`", ["case_sensitive", "attribute"], 0)?;
     let getter = Getter::of(attribute.as_ref(), None, !is_given(case_sensitive.as_ref()))?;
     let mut best: Option<(Value, Value)> = None;

@@ -7,9 +7,10 @@ use regex::Regex;
 use super::{Arguments, Run, int_or, is_given, soft_text};
 use crate::jinja::characters;
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::methods::{self, lines, trimmed};
+
 use crate::jinja::operators::escaped;
 use crate::jinja::percent;
+use crate::jinja::text_methods::{self, lines, trimmed};
 use crate::jinja::value::{Dict, Text, Value};
 
 /// A text that Python would take as one, without making one of other values.
@@ -51,7 +52,7 @@ pub fn words_titled(text: &str) -> String {
 pub fn center(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let [width] = given.bound("`center`", ["width"], 0)?;
     let width = int_or(width, 80, "`center`")?;
-    Ok(like(value, methods::centered(run, &soft_text(value)?, width)?))
+    Ok(like(value, text_methods::centered(run, &soft_text(value)?, width)?))
 }
 
 pub fn format(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
@@ -74,7 +75,7 @@ pub fn replace(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Val
     let part = |part: Option<Value>| soft_text(&part.expect("it is required"));
     let count = count.filter(|count| !matches!(count, Value::None));
     let count = int_or(count, -1, "`replace`")?;
-    methods::replaced(run, &soft_text(value)?, &part(old)?, &part(new)?, count).map(Value::text)
+    text_methods::replaced(run, &soft_text(value)?, &part(old)?, &part(new)?, count).map(Value::text)
 }
 
 pub fn trim(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {

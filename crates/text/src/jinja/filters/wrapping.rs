@@ -2,7 +2,7 @@
 
 use super::{Arguments, Run, int_or, soft_text};
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::methods::lines;
+use crate::jinja::text_methods::lines;
 use crate::jinja::value::Value;
 
 pub fn wordwrap(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
