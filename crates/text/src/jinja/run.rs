@@ -154,8 +154,8 @@ impl<'e> Run<'e> {
         Ok(())
     }
 
-    /// The length of a text that is `times` as long as `length`, which is about to be made. Its steps are counted when it
-    /// is there.
+    /// The length of a text that is `times` as long as `length`, which is about to be made. Its steps are counted when
+    /// it is there.
     ///
     /// # Errors
     ///
