@@ -3,7 +3,7 @@
 //! callers say what the context holds and what an error means.
 
 mod call;
-mod characters;
+pub(super) mod characters;
 mod fault;
 mod filters;
 mod format;
