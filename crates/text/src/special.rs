@@ -298,12 +298,13 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// A role with the texts of tokens in it guarded. Its ends have no marks, for a role may make a token with what the
-    /// template writes around it (`<|` and `|>`), and it stays a role that the template knows.
+    /// A role as the part of a prompt. A word without a token's text has no marks at its ends, for it may make a token
+    /// with what the template writes around it (`<|` and `|>`), and it stays a role that the template knows.
     fn guard_role(&self, how: SpecialText, role: &str) -> Result<String, TextFault> {
         let guarded = self.guard_text(how, role, Speaker::Anyone)?;
-        let has_token = self.special_texts().control.as_ref().is_some_and(|control| control.is_match(role));
-        Ok(if has_token { guarded } else { role.to_owned() })
+        let has_token = || self.special_texts().control.as_ref().is_some_and(|control| control.is_match(role));
+        let is_word = role.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        Ok(if is_word && !has_token() { role.to_owned() } else { guarded })
     }
 
     /// Whether a template names this word between quotes or behind a dot, and so may look for it. No word with a special

@@ -409,6 +409,15 @@ fn roles_make_no_special_tokens() {
         assert_eq!(read("user", how), of("user", 1), "{how}");
         assert_eq!(read("end_of_text", how), of(END, 2), "{how}");
     }
+    let side_by_side = |how: &str| {
+        let messages = json!([{"role": "<|end_of", "content": ""}, {"role": "_text|>", "content": ""}]);
+        let template = "{% set known = ['<|end_of', '_text|>'] %}{% for m in messages %}{{ m.role }}{% endfor %}";
+        let body = object(json!({"messages": messages, "chat_template": template, "special_tokens_in_text": how}));
+        with_reader(&ProtocolLimits::BATCH, |reader| reader.encode(reader.read(Endpoint::Chat, &body)?))
+    };
+    let escaped = side_by_side("escape").expect("escaped");
+    assert!(escaped.prompts[0].text == END && escaped.prompts[0].tokens.iter().all(|token| token.0 != 1));
+    assert!(side_by_side("refuse").expect_err("refused").message.contains(END));
 }
 
 /// Where special tokens are allowed, no character is a mark: prompts, their tokens and what is continued are what the
