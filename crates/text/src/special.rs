@@ -307,8 +307,8 @@ impl Tokenizer {
         Ok(if is_word && !has_token() { role.to_owned() } else { guarded })
     }
 
-    /// Whether a template names this word between quotes or behind a dot, and so may look for it. No word with a special
-    /// token's text is looked for.
+    /// Whether a template names this word between quotes or behind a dot, and so may look for it. No word with a
+    /// special token's text is looked for.
     fn is_looked_for(&self, word: &str, template: &str) -> bool {
         let is_word = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let is_named = || ['\'', '"', '.'].iter().any(|before| template.contains(&format!("{before}{word}")));

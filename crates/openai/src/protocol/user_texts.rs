@@ -70,7 +70,8 @@ impl UserTexts<'_> {
     }
 }
 
-/// Variables of templates that a request may also give as fields beside `chat_template_kwargs`. Refusals name the field.
+/// Variables of templates that a request may also give as fields beside `chat_template_kwargs`. Refusals name the
+/// field.
 const ALSO_FIELDS: [&str; 2] = ["documents", "reasoning_effort"];
 
 /// `field`: the place of the text, in a field of the request.

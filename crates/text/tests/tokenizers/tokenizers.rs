@@ -696,7 +696,8 @@ fn tokens_that_the_template_writes_are_plain_text_in_texts_of_users() {
 #[test]
 fn names_that_a_template_looks_for_stay_as_they_are() {
     let template = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}text{{ p['text'] }}\
-        {% endif %}{% endfor %}<end>{% endfor %}{% for t in tools %}{{ t.name }}{{ t.parameters | tojson }}{% endfor %}";
+        {% endif %}{% endfor %}<end>{% endfor %}{% for t in tools %}{{ t.name }}{{ t.parameters | tojson }}\
+        {% endfor %}";
     let decoder = json!({
         "chat_template": template,
         "added_tokens_decoder": {
