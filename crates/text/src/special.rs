@@ -6,19 +6,23 @@
 //!
 //! A chat is rendered from texts in which each special token's text is hidden behind a mark. A text that ends with the
 //! beginning of a special token's text, or begins with the end of one, has an empty mark there, so that no texts side
-//! by side make a special token. In the rendered text what looks like a special token is the template's: it becomes an
-//! alias, a token that only a copy of the tokenizer knows, which reads no special tokens otherwise. Then the hidden
-//! texts are shown again, and the copy encodes everything at once, so that the tokens around are those of the tokenizer
-//! itself. A template that takes a piece out of the middle of a text can still join what stands around the piece.
+//! by side make a special token. Empty marks stand around each sign with which special tokens begin, too, so that none
+//! arises where a template takes a piece out of a text, joins pieces of it or changes its case. In the rendered text
+//! what looks like a special token is the template's: it becomes an alias, a token that only a copy of the tokenizer
+//! knows, which reads no special tokens otherwise. Then the hidden texts are shown again, and the copy encodes
+//! everything at once, so that the tokens around are those of the tokenizer itself. A template that writes the first
+//! sign of a special token itself and takes the rest from a text (`'<|' + role + '|>'`) makes the token.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 
 use regex::Regex;
 use tokenizers::AddedToken;
 
 use super::chat::ChatOptions;
-use super::message::{Message, map_texts};
+use super::jinja::is_space;
+use super::message::{Message, ROLES, TextPlace, map_texts};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
 use offshoot_core::error::{Error, Result};
@@ -27,8 +31,8 @@ use offshoot_core::ids::TokenId;
 /// Whose words a text of a chat is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// Anybody's. In its texts the other tokens that chat templates write, such as `<tool_response>` or the roles of
-    /// some models, are plain text, too.
+    /// The user's, a tool's or anyone else's. The other tokens that chat templates write, such as `<tool_response>` or
+    /// the roles of some models, are plain text in it, too.
     Anyone,
     /// The assistant's or the system's, which may have such tokens.
     Assistant,
@@ -91,6 +95,7 @@ pub(super) struct SpecialTexts {
     /// What a hidden text's mark holds: the token's id.
     texts: HashMap<u32, String>,
     edges: Edges,
+    starts: Starts,
     /// Reads none of these tokens but the aliases.
     plain: tokenizers::Tokenizer,
     /// The special token of each alias.
@@ -123,10 +128,11 @@ impl SpecialTexts {
         let aliased = control.iter().map(|&(id, _)| (alias_id(id), TokenId(id))).collect();
         let ids = control.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
         let edges = Edges::of(control.iter().map(|(_, token)| &*token.content));
+        let starts = Starts::of(control.iter().map(|(_, token)| &*token.content), templates);
         let special = pattern(control.iter().map(|(_, token)| token).filter(|token| token.special));
         let all = pattern(control.iter().map(|(_, token)| token));
         let texts = control.into_iter().map(|(id, token)| (id, token.content)).collect();
-        SpecialTexts { special, control: all, ids, texts, edges, plain, aliased }
+        SpecialTexts { special, control: all, ids, texts, edges, starts, plain, aliased }
     }
 
     /// `text` with each text that `pattern` finds replaced.
@@ -159,7 +165,8 @@ impl SpecialTexts {
     }
 }
 
-/// The texts of which others beside them can make a special token's.
+/// The pieces into which special tokens' texts can be cut. A text that begins or ends with one may make a special token
+/// with the text beside it.
 struct Edges {
     /// Proper beginnings of special tokens' texts, and proper ends.
     beginnings: HashSet<String>,
@@ -196,7 +203,6 @@ impl Edges {
     /// `text` with empty marks at its ends where a text beside it could make a special token of them. A template may
     /// trim the text: white space at its ends does not count.
     fn marked(&self, text: String) -> String {
-        let empty = || HIDDEN.iter().collect::<String>();
         let trimmed = text.trim_matches(is_space);
         let start = text.len() - text.trim_start_matches(is_space).len();
         let end = start + trimmed.len();
@@ -209,15 +215,52 @@ impl Edges {
         let mut out = text;
         // From the end, so that the places before it stay.
         for (at, _) in marks.into_iter().rev().filter(|&(_, is_needed)| is_needed) {
-            out.insert_str(at, &empty());
+            out.insert_str(at, &empty_mark());
         }
         out
     }
 }
 
-/// White space of Python, which has four control characters more than Unicode's.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&c)
+/// The signs with which special tokens begin: characters that are neither letters, digits nor white space.
+struct Starts {
+    signs: HashSet<char>,
+    /// Texts such as `</think>` that templates name whole: they look for them in the texts of messages.
+    named: HashSet<String>,
+}
+
+/// Finds what looks like the name of a token.
+static NAME: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"<[^<>\s'"]{1,64}>|\[[^\[\]\s'"]{1,64}\]"#).expect("the pattern is one"));
+
+impl Starts {
+    fn of<'t>(special: impl Iterator<Item = &'t str>, templates: &str) -> Starts {
+        let is_sign = |c: &char| !c.is_alphanumeric() && !is_space(*c);
+        let signs = special.filter_map(|text| text.chars().next().filter(is_sign)).collect();
+        Starts { signs, named: NAME.find_iter(templates).map(|found| found.as_str().to_owned()).collect() }
+    }
+
+    /// `text` with empty marks around each sign that begins no text which templates name.
+    fn marked(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find(|c| self.signs.contains(&c)) {
+            let (before, from) = rest.split_at(at);
+            let sign = from.chars().next().map_or(0, char::len_utf8);
+            let named = NAME.find_at(from, 0).filter(|found| found.start() == 0 && self.named.contains(found.as_str()));
+            let end = named.map_or(sign, |found| found.end());
+            out.push_str(before);
+            match named {
+                Some(found) => out.push_str(found.as_str()),
+                None => out.extend([&empty_mark(), &from[..sign], &empty_mark()]),
+            }
+            rest = &from[end..];
+        }
+        out + rest
+    }
+}
+
+fn empty_mark() -> String {
+    HIDDEN.iter().collect()
 }
 
 /// Finds the first of these tokens' texts at each place; `None`: there are none.
@@ -256,7 +299,8 @@ impl Tokenizer {
         }
     }
 
-    /// Guards everything that a template sees, but the roles, which the template knows, and itself.
+    /// Guards everything that a template sees but itself. Roles, names of fields and values of fields `type` stay as
+    /// they are where a template must find them by their words.
     ///
     /// # Errors
     ///
@@ -270,15 +314,25 @@ impl Tokenizer {
         if how == SpecialText::Allow {
             return Ok(());
         }
+        let template = self.chosen_template(options).unwrap_or_default().to_owned();
+        let guard = |text: &str, place: TextPlace, of: Speaker| match place {
+            TextPlace::Role if ROLES.contains(&text) => Ok(text.to_owned()),
+            TextPlace::Role => self.guard_role(how, text),
+            TextPlace::Name => match self.guard_text(how, text, of) {
+                Ok(guarded) if guarded != text && self.is_looked_for(text, &template) => Ok(text.to_owned()),
+                guarded => guarded,
+            },
+            TextPlace::Value => self.guard_text(how, text, of),
+        };
         for (index, message) in messages.iter_mut().enumerate() {
             let speaker = match message.role() {
                 Some("assistant" | "system" | "developer") => Speaker::Assistant,
                 _ => Speaker::Anyone,
             };
-            let guarded = message.map_texts(&mut |text: &str| self.guard_text(how, text, speaker));
+            let guarded = message.map_texts(&mut |text: &str, place| guard(text, place, speaker));
             guarded.map_err(|(field, fault)| (ChatPlace::Message(index, field), fault))?;
         }
-        let mut guard = |text: &str| self.guard_text(how, text, Speaker::Anyone);
+        let mut guard = |text: &str, place: TextPlace| guard(text, place, Speaker::Anyone);
         // Every field is named, so that none is forgotten.
         let ChatOptions { tools, variables, source: _, template: _, add_generation_prompt: _, now: _ } = options;
         for (index, tool) in tools.iter_mut().enumerate() {
@@ -288,6 +342,23 @@ impl Tokenizer {
             map_texts(value, &mut guard).map_err(|fault| (ChatPlace::Variable(name.clone()), fault))?;
         }
         Ok(())
+    }
+
+    /// A role as the part of a prompt. A word without a token's text has no marks at its ends, for it may make a token
+    /// with what the template writes around it (`<|` and `|>`), and it stays a role that the template knows.
+    fn guard_role(&self, how: SpecialText, role: &str) -> Result<String, TextFault> {
+        let guarded = self.guard_text(how, role, Speaker::Anyone)?;
+        let has_token = || self.special_texts().control.as_ref().is_some_and(|control| control.is_match(role));
+        let is_word = role.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        Ok(if is_word && !has_token() { role.to_owned() } else { guarded })
+    }
+
+    /// Whether a template names this word between quotes or behind a dot, and so may look for it. No word with a
+    /// special token's text is looked for.
+    fn is_looked_for(&self, word: &str, template: &str) -> bool {
+        let is_word = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_named = || ['\'', '"', '.'].iter().any(|before| template.contains(&format!("{before}{word}")));
+        is_word && is_named() && self.special_in(word).is_none()
     }
 
     /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could
@@ -304,7 +375,7 @@ impl Tokenizer {
             Speaker::Assistant => &texts.special,
         };
         let hidden = texts.replace(pattern.as_ref(), text, |id| format!("{}{id}{}", HIDDEN[0], HIDDEN[1]));
-        Ok(texts.edges.marked(hidden.into_owned()))
+        Ok(texts.edges.marked(texts.starts.marked(&hidden)))
     }
 
     /// The first special token's text in a rendered text that texts of users make together, or with the template's;

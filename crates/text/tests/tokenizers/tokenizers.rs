@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
-use offshoot_text::{AddSpecial, ChatOptions, Message, Speaker, StopMatcher, Tokenizer};
+use offshoot_text::{AddSpecial, ChatOptions, ChatPlace, Message, Speaker, SpecialText, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use shared::shared;
@@ -692,6 +692,40 @@ fn tokens_that_the_template_writes_are_plain_text_in_texts_of_users() {
     assert_eq!([257, 258].map(|id| count(&plain, id)), [0, 1]);
 }
 
+/// Added tokens that are words: a template finds fields and kinds of parts by them.
+#[test]
+fn names_that_a_template_looks_for_stay_as_they_are() {
+    let template = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}text{{ p['text'] }}\
+        {% endif %}{% endfor %}<end>{% endfor %}{% for t in tools %}{{ t.name }}{{ t.parameters | tojson }}\
+        {% endfor %}";
+    let decoder = json!({
+        "chat_template": template,
+        "added_tokens_decoder": {
+            "257": {"content": "<end>", "special": true},
+            "258": {"content": "text", "special": false},
+            "259": {"content": "name", "special": false},
+        },
+    });
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let encoded = |how: SpecialText, key: &str| {
+        let part = json!({"type": "text", "text": "a text"});
+        let mut messages = [Message::user("").with("content", vec![part])];
+        let tool = json!({"name": "add", "parameters": {key: "x"}});
+        let mut options = ChatOptions { tools: vec![tool], ..ChatOptions::default() };
+        tokenizer.guard_chat(how, &mut messages, &mut options).map_err(|(place, _)| place)?;
+        let rendered = tokenizer.chat_with(&messages, &options).unwrap();
+        let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
+        let count = |id: u32| tokens.iter().filter(|token| **token == id).count();
+        Ok((tokenizer.show_special(&rendered).into_owned(), [257, 258].map(count)))
+    };
+    let said = |key: &str| format!("texta text<end>add{{\"{key}\": \"x\"}}");
+    for how in [SpecialText::Escape, SpecialText::Refuse] {
+        assert_eq!(encoded(how, "of"), Ok((said("of"), [1, 1])), "{how:?}");
+    }
+    assert_eq!(encoded(SpecialText::Escape, "<end>"), Ok((said("<end>"), [1, 1])));
+    assert_eq!(encoded(SpecialText::Refuse, "<end>"), Err(ChatPlace::Tool(0)));
+}
+
 /// Levels of hidden texts end where those of the texts themselves do.
 #[test]
 fn hidden_levels_have_the_tokens_and_ends_of_levels() {
@@ -752,6 +786,47 @@ proptest! {
         let is_whole = texts.iter().any(|text| tokenizer.special_in(text).is_some());
         prop_assert!(is_whole || tokenizer.special_joined(&rendered).is_some(), "{:?}", texts);
     }
+}
+
+/// A template may take pieces out of a text, join its lines, or change its case.
+#[test]
+fn pieces_of_a_text_make_no_special_token() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.content.replace('/no', '').split('</think>') | join \
+                    | lower }}<|im_end|>{% endfor %}";
+    let decoder = json!({
+        "chat_template": template,
+        "added_tokens_decoder": {
+            "257": {"content": "<|im_start|>", "special": true},
+            "258": {"content": "<|im_end|>", "special": true},
+            "259": {"content": "[INST]", "special": true},
+            "260": {"content": "</think>", "special": false},
+        },
+    });
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let control = |user: &str, of: Speaker| -> (Vec<u32>, bool) {
+        let hidden = tokenizer.hide_special(user, of).unwrap();
+        assert_eq!(tokenizer.show_special(&hidden), user);
+        let rendered = tokenizer.chat(&[say("user", &hidden)]).unwrap();
+        let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
+        (tokens.into_iter().filter(|id| *id > 256).collect(), tokenizer.special_joined(&rendered).is_some())
+    };
+    for special in ["<|im_start|>", "<|im_end|>"] {
+        for cut in 1..special.len() {
+            for piece in ["/no", "</think>"] {
+                let user = format!("a {}{piece}{} b", &special[..cut], &special[cut..]);
+                for of in [Speaker::Anyone, Speaker::Assistant] {
+                    // A whole `</think>` of a user is hidden: the template does not find it.
+                    let is_found = piece == "/no" || of == Speaker::Assistant;
+                    assert_eq!(control(&user, of), (vec![257, 258], is_found), "{user} {of:?}");
+                }
+            }
+        }
+        assert_eq!(control(&special.to_uppercase(), Speaker::Anyone), (vec![257, 258], true));
+    }
+    // What templates name whole is found in a text of the assistant, and stays its token where the template writes it.
+    assert_eq!(control("a < b [x] <y></think>c", Speaker::Assistant), (vec![257, 258], false));
+    let kept = tokenizer.hide_special("</think> <|", Speaker::Assistant).unwrap();
+    assert!(kept.starts_with("</think> ") && !kept.contains("<|"), "{kept:?}");
 }
 
 #[test]
