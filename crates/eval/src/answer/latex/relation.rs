@@ -3,7 +3,6 @@
 
 use crate::answer::latex::brackets::{command, enclosed, parts};
 use crate::answer::latex::names;
-use crate::answer::latex::numeric;
 use crate::answer::latex::reader;
 use crate::answer::latex::sum::{Atom, Monomial, Sum};
 use crate::answer::latex::tokens::{Token, tokens, written};
@@ -238,7 +237,6 @@ pub(crate) fn element(tokens: &[Token]) -> Option<Element> {
     let (sides, signs) = sides(tokens);
     let named = |name: Option<Name>, value: Value| Some(Element { name, value, unit: None });
     if let Some(at) = signs.iter().position(|sign| *sign == Sign::Approximate) {
-        (!are_far(sides[at], sides[at + 1])).then_some(())?;
         return match Name::read(sides[0], Sign::Equal) {
             Some(name) if at == 0 => named(Some(name), value(sides[1])?),
             _ => element(&tokens[..sides[..=at].iter().map(|side| side.len()).sum::<usize>() + at]),
@@ -295,19 +293,6 @@ fn names_another(side: &[Token]) -> bool {
         (is_name && *power == Rational::whole(1)).then_some(())
     };
     is_name(side) || is_multiple().is_some()
-}
-
-/// Whether two sides are numbers too far from each other for one to be an approximation of the other: by more than a
-/// twentieth and, of a decimal number, by more than its last digit.
-fn are_far(exact: &[Token], rounded: &[Token]) -> bool {
-    let number = |side| reader::sum(side).and_then(|sum| numeric::constant(&sum));
-    let (Some(exact), Some(near)) = (number(exact), number(rounded)) else { return false };
-    let places = match rounded {
-        [.., Token::Number(digits)] => digits.split_once('.').map_or(0, |(_, fraction)| fraction.len()),
-        _ => 0,
-    };
-    let last_digit = 10_f64.powi(-i32::try_from(places).unwrap_or(i32::MAX));
-    (exact - near).abs() > last_digit.max(exact.abs() / 20.0)
 }
 
 /// The name that a side is, perhaps only when it is simplified, as `x+0`.
