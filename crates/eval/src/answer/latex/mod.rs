@@ -41,7 +41,8 @@
 //! | `1 km` as `1000 m`, `\text{(B) }5` as `5` and as `B` | `\text{(A) }5`, `5\text{ MW}` and `5\text{ mW}` |
 //! | `1,22` as `1.22`, `\sqrt2` as `1.414213562` (ten digits at least) | `1,22` as `\frac{122}{100}`, `1.414` |
 //!
-//! `numeric` decides identities at fixed points; what it cannot tell is not the same. Never equal are `(1,2)` and
+//! `numeric` decides identities at fixed points; what it cannot tell is not the same. Never equal are `10 acts` and
+//! `10 cats`, `AB` and `BA`, `x=y=3` and `3`, `0\cdot\infty` and `0`, `(1,000)` and `(1,0)`, nor are `(1,2)` and
 //! `[1,2]` or `(2,1)` (tuples and intervals have order and brackets), `10\%` and `0.1`, `2516_8` and its decimal value
 //! or `2516`, `\pi` and `3.14`. Texts are never products of their letters. Answers that cannot be parsed, and those
 //! with numbers beyond 128 bits, are equal if their tokens are.
