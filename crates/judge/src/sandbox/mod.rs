@@ -18,14 +18,10 @@ mod confined;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::lower_than;
-#[cfg(target_os = "linux")]
 pub use linux::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::lower_than;
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 

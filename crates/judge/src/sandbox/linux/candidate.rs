@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{chdir, execve, geteuid, setsid, write};
+use nix::unistd::{chdir, execve, setsid, write};
 
 use super::base::ENVIRONMENT;
 use super::confinement::{self, Confinement};
@@ -17,7 +17,7 @@ use super::identity::Identity;
 use super::interpreter::Interpreter;
 use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
-use super::{Confined, calls, files, own_limits, processes, signals};
+use super::{Confined, calls, files, own_limits, signals};
 
 /// How a confined process becomes the program.
 #[derive(Clone, Copy, Debug)]
@@ -140,12 +140,7 @@ fn environment(order: &Confined) -> Result<Vec<CString>, SetupError> {
 }
 
 fn limit(order: &Confined, identity: Identity) -> Result<(), SetupError> {
-    // The kernel counts all threads of the user.
-    let others = match identity {
-        Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
-        Identity::Numbers(_) | Identity::Namespace => 0,
-    };
-    own_limits::set(&order.limits, others)
+    own_limits::set(&order.limits, own_limits::others(identity.candidate_user()))
 }
 
 /// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the

@@ -40,6 +40,7 @@ pub(super) struct ConfinementFacts {
     layers: Vec<(String, Result<String, String>)>,
     /// The folders that hold all control groups of the server.
     pub groups: Vec<PathBuf>,
+    pub user: CandidateUser,
 }
 
 impl ConfinementFacts {
@@ -70,7 +71,7 @@ impl Confinement {
         let namespaced = namespaces.is_ok();
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
-        let user = if identity == Identity::Caller { CandidateUser::Shared } else { CandidateUser::Own };
+        let user = identity.candidate_user();
         let (files, network, sockets) = match namespaced {
             true => (FileBound::Kernel, CandidateNetwork::Own, "sockets but among its own processes"),
             false => (FileBound::Measured, CandidateNetwork::Machine, "sockets"),
@@ -111,7 +112,7 @@ impl Confinement {
             ("files", Ok(files)),
         ];
         let layers = layers.map(|(name, state)| (name.to_string(), state)).into();
-        let found = ConfinementFacts { namespaces, layers, groups: groups.tops.clone() };
+        let found = ConfinementFacts { namespaces, layers, groups: groups.tops.clone(), user };
         (confinement, found)
     }
 

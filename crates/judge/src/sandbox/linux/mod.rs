@@ -30,6 +30,5 @@ use super::confined::{
 };
 
 pub use folder::WorkFolder;
-pub(crate) use own_limits::lower_than;
 pub use running::Running;
 pub use server::{Sandbox, enter_if_helper};

@@ -20,6 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
+use super::calls::CandidateUser;
 use super::candidate::ProgramStart;
 use super::confinement::{Confinement, ConfinementFacts};
 use super::groups::{self, Groups};
@@ -29,7 +30,7 @@ use super::running::{CallerEnds, Running};
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
     Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
-    interpreter, signals, supervisor,
+    interpreter, own_limits, signals, supervisor,
 };
 use crate::fair_clock::ClockFile;
 use crate::problem::{FileForm, Limits};
@@ -267,6 +268,8 @@ pub struct Sandbox {
     in_force: InForce,
     /// The folders of the server's control groups.
     groups: Vec<PathBuf>,
+    /// Whose user the candidates have.
+    user: CandidateUser,
     /// As it is in force: without namespaces if they do not suffice.
     setup: SandboxSetup,
 }
@@ -314,7 +317,7 @@ impl Sandbox {
         let own = || std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"));
         let helper = &setup.helper.clone().map_or_else(own, Ok)?;
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
-        let server = Command::new(helper)
+        let mut server = Command::new(helper)
             .arg0(HELPER)
             .env_clear()
             .env(MARK, "1")
@@ -323,13 +326,6 @@ impl Sandbox {
             .stdout(Stdio::null())
             .spawn()
             .map_err(Error::io(helper, "run"))?;
-        let mut sandbox = Sandbox {
-            caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
-            server: Mutex::new(server),
-            in_force: InForce(Vec::new()),
-            groups: Vec::new(),
-            setup: setup.clone(),
-        };
         let first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
             let setup = ServerSetup {
@@ -343,8 +339,18 @@ impl Sandbox {
             caller.set_read_timeout(None)?;
             Ok(found)
         };
-        let found = first_words().map_err(Error::io(helper, "use as the sandbox's helper"))?;
-        sandbox.groups.clone_from(&found.groups);
+        let found = first_words().map_err(|why| {
+            end_server(&caller, &mut server);
+            Error::io(helper, "use as the sandbox's helper")(why)
+        })?;
+        let sandbox = Sandbox {
+            caller,
+            server: Mutex::new(server),
+            in_force: InForce(Vec::new()),
+            groups: found.groups.clone(),
+            user: found.user,
+            setup: setup.clone(),
+        };
         Ok((sandbox, found))
     }
 
@@ -363,6 +369,11 @@ impl Sandbox {
 
     pub fn in_force(&self) -> &InForce {
         &self.in_force
+    }
+
+    /// The hard limits of this process that leave candidates less than `limits` give them, each in words.
+    pub(crate) fn lower_than(&self, limits: &Limits) -> Vec<String> {
+        own_limits::lower_than(limits, self.user)
     }
 
     pub fn folder(&self) -> Result<WorkFolder> {
@@ -421,12 +432,17 @@ impl Sandbox {
     }
 }
 
+/// Bids a server farewell and waits for its end.
+fn end_server(mut caller: &UnixStream, server: &mut Child) {
+    let _ = caller.write_all(FAREWELL);
+    let _ = caller.shutdown(std::net::Shutdown::Both);
+    let _ = server.wait();
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        let _ = (&self.caller).write_all(FAREWELL);
-        let _ = self.caller.shutdown(std::net::Shutdown::Both);
         if let Ok(server) = self.server.get_mut() {
-            let _ = server.wait();
+            end_server(&self.caller, server);
             groups::remove_behind(&self.groups);
         }
     }
