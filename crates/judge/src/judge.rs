@@ -188,8 +188,7 @@ mod tests {
         let mut told = ToldLimits::default();
         let mut asked = 0;
         let mut new_lines = |memory_bytes: u64, cpu: u64| {
-            let limits =
-                Limits { memory_bytes, cpu: Duration::from_secs(cpu), ..Limits::of(FileForm::Programs) };
+            let limits = Limits { memory_bytes, cpu: Duration::from_secs(cpu), ..Limits::of(FileForm::Programs) };
             told.new_lines(&limits, |limits| {
                 asked += 1;
                 (limits.memory_bytes > 4).then(|| format!("memory: {}", limits.memory_bytes)).into_iter().collect()

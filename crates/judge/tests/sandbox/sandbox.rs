@@ -342,10 +342,17 @@ struct Caller {
 
 impl Caller {
     const NUMBER: &str = "OFFSHOOT_TEST_CALLER";
+    /// Whether the caller also forks a process that outlives it.
+    const FORKS: &str = "OFFSHOOT_TEST_CALLER_FORKS";
 
     /// `test` calls [`Caller::live`] first.
     fn start(test: &str, number: usize) -> Caller {
+        Caller::start_with(test, number, None)
+    }
+
+    fn start_with(test: &str, number: usize, setting: Option<&str>) -> Caller {
         let mut process = Command::new(std::env::current_exe().unwrap())
+            .envs(setting.map(|name| (name, "1")))
             .args(["--exact", &format!("sandbox::{test}"), "--nocapture"])
             .env(Caller::NUMBER, number.to_string())
             .stdin(Stdio::piped())
@@ -377,6 +384,9 @@ impl Caller {
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("started {}", folder.path().display());
+        if std::env::var_os(Caller::FORKS).is_some() {
+            std::thread::spawn(Caller::fork_one_that_lives).join().unwrap();
+        }
         let _ = std::io::stdin().read(&mut [0]);
         // Its server is no longer there.
         drop(running);
@@ -384,6 +394,20 @@ impl Caller {
         println!("refused {error}");
         drop((folder, sandbox));
         std::process::exit(0);
+    }
+
+    /// Forks a process that executes nothing, so that it holds all descriptors of this one, and says its number.
+    fn fork_one_that_lives() {
+        // SAFETY: the child calls only functions that may be called in a fork of a process with several threads.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::sleep(300);
+                    libc::_exit(0)
+                }
+                child => println!("forked {child}"),
+            }
+        }
     }
 
     fn servers(&self) -> Vec<u32> {
@@ -420,6 +444,43 @@ fn when_the_caller_is_killed_its_candidates_die() {
         caller.process.kill().unwrap();
         caller.process.wait().unwrap();
         caller.leaves_nothing();
+    }
+}
+
+/// A fork of the caller holds the caller's ends of all sockets, and lives on.
+#[test]
+fn when_a_caller_is_killed_that_has_forked_its_candidates_and_helpers_die() {
+    let name = "when_a_caller_is_killed_that_has_forked_its_candidates_and_helpers_die";
+    Caller::live();
+    for (number, _) in modes().iter().enumerate() {
+        let mut caller = Caller::start_with(name, number, Some(Caller::FORKS));
+        let forked = caller.lines.find_map(|line| line.unwrap().split("forked ").nth(1).map(str::to_string));
+        let forked: u32 = forked.expect("it forks").parse().unwrap();
+        let fork = Killed(forked);
+        let servers: Vec<u32> = caller.servers().into_iter().filter(|&id| id != forked).collect();
+        assert_eq!(servers.len(), 1);
+        caller.process.kill().unwrap();
+        caller.process.wait().unwrap();
+        let is_there = |process: u32| Path::new(&format!("/proc/{process}")).exists();
+        let begun = Instant::now();
+        while is_there(servers[0]) || !carrying(&caller.nonce).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the helper {} or a candidate lives on", servers[0]);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(is_there(forked), "the fork has lived all the time");
+        drop(fork);
+        // Until now it has held the locks of the caller's folders.
+        drop(Sandbox::set_up(&setup(false)).unwrap());
+        caller.leaves_nothing();
+    }
+}
+
+/// A process that is killed when this is dropped.
+struct Killed(u32);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        kill_at_once(&[self.0]);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The sandbox of Linux: the server, its supervisors and the processes of candidates, each in a module of its own.
 
 mod base;
+mod caller;
 mod calls;
 mod candidate;
 mod confinement;

@@ -20,6 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
+use super::caller::CallerProcess;
 use super::calls::CandidateUser;
 use super::candidate::ProgramStart;
 use super::confinement::{Confinement, ConfinementFacts};
@@ -59,7 +60,7 @@ pub fn enter_if_helper() {
     if caller.peer_addr().is_err() {
         return;
     }
-    let code = match receive_setup(caller) {
+    let code = match leave_stdin().and_then(|()| receive_setup(caller)) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("offshoot: the sandbox's helper fails: {error}");
@@ -67,6 +68,15 @@ pub fn enter_if_helper() {
         }
     };
     std::process::exit(code);
+}
+
+/// Empties the standard input of this process. Its supervisors inherit it, and the caller would not see that a server
+/// has gone while one of them holds the server's end of their stream.
+fn leave_stdin() -> io::Result<()> {
+    let null = File::open("/dev/null")?;
+    // SAFETY: dup2 between descriptors; the library's standard input owns none.
+    Errno::result(unsafe { libc::dup2(null.as_raw_fd(), libc::STDIN_FILENO) })?;
+    Ok(())
 }
 
 /// The caller's first message to the server; the server answers with its [`ConfinementFacts`].
@@ -97,6 +107,10 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
+    let caller_process = match CallerProcess::open(wanted.caller) {
+        Err(Errno::ESRCH) => return Ok(()),
+        opened => opened?,
+    };
     let (groups, counted) = Groups::prepare(wanted.sandbox.groups, wanted.caller);
     let (confinement, found) = Confinement::new(wanted.sandbox.namespaces, &counted, &wanted.sandbox.hidden);
     if let Some(filters) = &confinement.filters {
@@ -113,10 +127,15 @@ fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> i
         waiting: VecDeque::new(),
         busy: HashMap::new(),
         caller: caller.as_raw_fd(),
+        caller_process,
     };
     let most_waiting = std::thread::available_parallelism().map_or(1, usize::from);
     loop {
-        match CandidateFds::receive(&caller)? {
+        let request = match supervisors.caller_process.waits_for(&caller)? {
+            true => CandidateFds::receive(&caller)?,
+            false => ServerRequest::Gone,
+        };
+        match request {
             ServerRequest::Run(ends) => {
                 if let Err(error) = supervisors.assign(&ends) {
                     // The caller notices that its control stream closes.
@@ -157,6 +176,7 @@ struct Supervisors {
     /// The groups of the living supervisors.
     busy: HashMap<Pid, Option<u32>>,
     caller: RawFd,
+    caller_process: CallerProcess,
 }
 
 /// How long a server waits for its supervisors before it ends.
@@ -200,7 +220,7 @@ impl Supervisors {
                 self.waiting.clear();
                 // SAFETY: this fork never uses the server's stream to the caller, nor runs its destructor.
                 unsafe { libc::close(self.caller) };
-                supervisor::supervise(theirs, &self.confinement, self.start, group);
+                supervisor::supervise(theirs, &self.confinement, &self.caller_process, self.start, group);
             }
             Ok(ForkSide::Parent(pid)) => {
                 self.waiting.push_back(stream);

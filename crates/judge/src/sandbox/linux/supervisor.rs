@@ -15,6 +15,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
+use super::caller::CallerProcess;
 use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
 use super::connections::{self, AskedCall, Connector};
@@ -39,10 +40,11 @@ const LOOK_MS: u8 = 5;
 pub(super) fn supervise(
     requests: UnixStream,
     confinement: &Confinement,
+    caller: &CallerProcess,
     start: ProgramStart,
     group: Option<Group>,
 ) -> ! {
-    let code = match serve(requests, confinement, start, group) {
+    let code = match serve(requests, confinement, caller, start, group) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -51,7 +53,13 @@ pub(super) fn supervise(
     unsafe { libc::_exit(code) }
 }
 
-fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, group: Option<Group>) -> io::Result<()> {
+fn serve(
+    requests: UnixStream,
+    confinement: &Confinement,
+    caller: &CallerProcess,
+    start: ProgramStart,
+    group: Option<Group>,
+) -> io::Result<()> {
     umask(Mode::from_bits_truncate(0o022));
     let prepared = Prepared::fork(&requests, confinement, start, group);
     let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
@@ -59,12 +67,24 @@ fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, g
     let CandidateFds { control, clock, program } = ends;
     let clock = ClockFile::new(File::from(clock));
     let mut control = UnixStream::from(control);
+    if !caller.waits_for(&control)? {
+        return Ok(());
+    }
     let order: CandidateSpec = wire::receive_message(&mut control)?;
-    let report = match prepared.and_then(|prepared| prepared.run(&order, &control, clock, program, confinement)) {
+    let ends = CandidateEnds { control: &control, caller, clock, program };
+    let report = match prepared.and_then(|prepared| prepared.run(&order, ends, confinement)) {
         Ok(report) => report,
         Err(SetupError { doing, why }) => SupervisorReport::Failed { doing, why: why.to_string() },
     };
     wire::send_message(&mut control, &report)
+}
+
+/// What connects a candidate with its caller.
+struct CandidateEnds<'a> {
+    control: &'a UnixStream,
+    caller: &'a CallerProcess,
+    clock: ClockFile,
+    program: ProgramFds,
 }
 
 /// A supervisor that has forked the process of its candidate, which enters its control group and waits for the order.
@@ -115,9 +135,7 @@ impl Prepared {
     fn run(
         mut self,
         spec: &CandidateSpec,
-        control: &UnixStream,
-        clock: ClockFile,
-        ends: ProgramFds,
+        CandidateEnds { control, caller, clock, program: ends }: CandidateEnds<'_>,
         confinement: &Confinement,
     ) -> Result<SupervisorReport, SetupError> {
         let order = &spec.confined;
@@ -160,7 +178,7 @@ impl Prepared {
             status: None,
             peak_bytes: 0,
         };
-        watch.until_ended(control, asked)
+        watch.until_ended(control, caller, asked)
     }
 }
 
@@ -221,6 +239,7 @@ impl CandidateWatch<'_> {
     fn until_ended(
         mut self,
         control: &UnixStream,
+        caller: &CallerProcess,
         mut asked: Option<AskedCalls>,
     ) -> Result<SupervisorReport, SetupError> {
         // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
@@ -230,17 +249,17 @@ impl CandidateWatch<'_> {
         };
         let ended_by_us = loop {
             let listener = asked.as_ref().map(|asked| asked.listener.as_fd());
-            let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener];
+            let sources = [Some(control.as_fd()), Some(caller.as_fd()), Some(pidfd.as_fd()), listener];
             let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let begun = fair_clock::now();
             let _ = poll(&mut waited, LOOK_MS);
             self.clock.slept(begun);
             let has =
                 |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
-            if has(0) {
+            if has(0) || has(1) {
                 break Some(How::Killed);
             }
-            let asks = waited.get(2).and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLIN));
+            let asks = waited.get(3).and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLIN));
             if let Some(hostile) = asked.as_mut().and_then(|asked| asked.take(asks)) {
                 break Some(How::Sandbox(hostile));
             }
