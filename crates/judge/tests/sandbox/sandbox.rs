@@ -936,8 +936,8 @@ fn a_socket_in_a_readable_folder_is_out_of_reach() {
     }
 }
 
-/// Connections that wait for room at their listener, from threads and processes: they come about, and one for which
-/// there never is any ends with the candidate.
+/// Connections that wait for room at their listener, from threads and processes: they come about, one whose
+/// socket has a time limit gives up; and one for which there never is any ends with the candidate.
 #[test]
 fn connections_wait_for_their_listener() {
     let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
@@ -970,6 +970,17 @@ fn connections_wait_for_their_listener() {
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let refusals = "['BlockingIOError', 'ConnectionRefusedError', 'FileNotFoundError', 'OSError']\n";
     assert_eq!((done.how.clone(), said), (How::Exit(0), format!("{}0\n{refusals}", "x\n".repeat(6))), "{done:?}");
+    let limited = "import socket, struct, threading\nlistener = socket.socket(socket.AF_UNIX)\n\
+                   listener.bind('full')\nlistener.listen(0)\nerrors = []\n\
+                   def connect():\n    own = socket.socket(socket.AF_UNIX)\n    \
+                       own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', 0, 50000))\n    \
+                       try: own.connect('full'); connect()\n    \
+                       except OSError as error: errors.append(type(error).__name__)\n\
+                   threads = [threading.Thread(target=connect) for _ in range(5)]\n\
+                   for thread in threads: thread.start()\nfor thread in threads: thread.join()\nprint(errors)\n";
+    let done = ended(limited, LIMITS);
+    let refusals = format!("[{}]\n", ["'BlockingIOError'"; 5].join(", "));
+    assert_eq!((done.how.clone(), &*String::from_utf8_lossy(&done.stdout)), (How::Exit(0), &*refusals), "{done:?}");
     let never = ended(&format!("{listens}for thread in threads: thread.join()"), SHORT);
     assert_eq!(never.how, How::Limit(Limit::Time), "{never:?}");
 }

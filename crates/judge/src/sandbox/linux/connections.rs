@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -62,12 +63,20 @@ const NATIVE: Option<u32> = match () {
     () => None,
 };
 
+/// A call whose listener has no room yet.
+struct Waiting {
+    call: AskedCall,
+    connection: Connection,
+    /// When its socket gives up; `None`: never.
+    end: Option<Instant>,
+}
+
 /// Connects sockets of one candidate.
 pub(super) struct Connector {
     /// The device number of the file system that holds the candidate's files and nothing else.
     own: u64,
     /// Those whose listener has no room yet.
-    waiting: VecDeque<(AskedCall, Connection)>,
+    waiting: VecDeque<Waiting>,
 }
 
 impl Connector {
@@ -81,23 +90,31 @@ impl Connector {
             Err(why) => call.answer(listener, Err(why)),
             // Its process has ended, and another may have its number.
             Ok(_) if !call.is_waiting(listener) => {}
-            Ok(connection) => self.attempt(listener, call, connection),
+            Ok(connection) => match connection.most_wait() {
+                Err(why) => call.answer(listener, Err(why)),
+                Ok(most) => {
+                    let end = most.and_then(|most| Instant::now().checked_add(most));
+                    self.attempt(listener, Waiting { call, connection, end });
+                }
+            },
         }
     }
 
     /// Tries one that waits, so that a look at the candidate takes little time.
     pub fn go_on(&mut self, listener: &OwnedFd) {
-        if let Some((call, connection)) = self.waiting.pop_front()
-            && call.is_waiting(listener)
+        if let Some(waiting) = self.waiting.pop_front()
+            && waiting.call.is_waiting(listener)
         {
-            self.attempt(listener, call, connection);
+            self.attempt(listener, waiting);
         }
     }
 
-    fn attempt(&mut self, listener: &OwnedFd, call: AskedCall, connection: Connection) {
-        match connection.make() {
-            Err(Errno::EINTR) => self.waiting.push_back((call, connection)),
-            done => call.answer(listener, done),
+    fn attempt(&mut self, listener: &OwnedFd, waiting: Waiting) {
+        match waiting.connection.make() {
+            Err(Errno::EINTR) if waiting.end.is_none_or(|end| Instant::now() < end) => self.waiting.push_back(waiting),
+            // As the kernel answers a call that its socket's time has ended.
+            Err(Errno::EINTR) => waiting.call.answer(listener, Err(Errno::EAGAIN)),
+            done => waiting.call.answer(listener, done),
         }
     }
 }
@@ -131,6 +148,20 @@ impl Connection {
         let target = socket_file(call.pid, path, own)?;
         let (address, length) = unix_address(format!("/proc/self/fd/{}\0", target.as_raw_fd()).as_bytes());
         Ok(Connection { socket, address, length, _target: Some(target) })
+    }
+
+    /// How long the socket waits for room at its listener (`SO_SNDTIMEO`); `None`: without end.
+    fn most_wait(&self) -> Result<Option<Duration>, Errno> {
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let mut size = size_of::<libc::timeval>() as libc::socklen_t;
+        // SAFETY: the kernel writes one struct and its size through the pointers, which outlive the call.
+        let told = unsafe {
+            let (at, size) = ((&raw mut time).cast(), &raw mut size);
+            libc::getsockopt(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDTIMEO, at, size)
+        };
+        Errno::result(told)?;
+        let most = Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64);
+        Ok((!most.is_zero()).then_some(most))
     }
 
     /// `EINTR` if the listener has no room.

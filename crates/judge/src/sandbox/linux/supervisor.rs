@@ -392,17 +392,14 @@ struct AskedCalls {
 }
 
 impl AskedCalls {
-    /// Makes the connections that it can make now. Returns the name of a hostile call, if there is one.
+    /// Makes the connections that it can make until the next look at the candidate is due. Returns the name of a hostile
+    /// call, if there is one.
     fn take(&mut self, mut asks: bool) -> Option<String> {
-        /// Connections between two looks at the candidate.
-        const AT_ONCE: usize = 64;
+        let begun = Instant::now();
         if let Some(connector) = &mut self.connector {
             connector.go_on(&self.listener);
         }
-        for _ in 0..AT_ONCE {
-            if !asks {
-                break;
-            }
+        while asks && begun.elapsed() < Duration::from_millis(u64::from(LOOK_MS)) {
             match (AskedCall::receive(&self.listener), &mut self.connector) {
                 (Some(call), Some(connector)) if call.is_connect() => connector.connect(&self.listener, call),
                 (Some(call), _) => return Some(calls::hostile_call(&call)),
