@@ -65,19 +65,19 @@ fn confine(
     limit(order, confinement.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
     if confinement.landlock.is_some() {
-        let Confinement { namespaced, hidden, common_rules, .. } = confinement;
-        files::confine(order, *namespaced, hidden, common_rules.as_ref())
+        let Confinement { hidden, common_rules, .. } = confinement;
+        files::confine(order, confinement.namespaced(), hidden, common_rules.as_ref())
             .map_err(io::Error::other)
             .map_err(doing("confine its files"))?;
     }
-    confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
+    confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced())?;
     // After the change of user, which resets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
     // The change of user closed its own /proc, to it and to the supervisor. An execve opens it again, but only when the
     // supervisor may already look.
     prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
     // A separate user number does not protect from signals, because numbers are reused.
-    let scoped = confinement.namespaced || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
+    let scoped = confinement.namespaced() || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
     if let Some(filters) = &confinement.filters {
         if !scoped {
             calls::signal_only_itself().map_err(doing("confine its signals"))?;

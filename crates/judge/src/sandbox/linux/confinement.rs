@@ -19,7 +19,6 @@ use super::{InForce, base};
 /// The available layers.
 #[derive(Debug)]
 pub(super) struct Confinement {
-    pub namespaced: bool,
     pub identity: Identity,
     pub landlock: Option<u32>,
     pub filters: Option<SeccompFilters>,
@@ -68,7 +67,8 @@ impl Confinement {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
         };
-        let namespaced = namespaces.is_ok();
+        let common_root = namespaces.is_ok().then(CommonRoot::plan);
+        let namespaced = common_root.is_some();
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
         let user = identity.candidate_user();
@@ -84,11 +84,10 @@ impl Confinement {
             Err(why) => (None, Err(why)),
         };
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
-        let common_root = namespaced.then(CommonRoot::plan);
         let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
         let delays = DelaySource::at_hand(groups.pressure);
         let confinement =
-            Confinement { namespaced, identity, landlock, filters, delays, hidden, common_root, common_rules };
+            Confinement { identity, landlock, filters, delays, hidden, common_root, common_rules };
         let measured = |why: &String| format!("all processes of a candidate together, checked every 5 ms ({why})");
         let bounded = |how: &String| format!("{how}; RLIMIT_DATA as a second limit");
         let in_words = match landlock {
@@ -116,6 +115,11 @@ impl Confinement {
         (confinement, found)
     }
 
+    /// Whether candidates have namespaces: a root, processes and a network of their own, all or none.
+    pub fn namespaced(&self) -> bool {
+        self.common_root.is_some()
+    }
+
     fn who(&self) -> Result<String, String> {
         match self.identity {
             Identity::Numbers(_) => Ok("each candidate is a separate user, without capabilities (except to read, if \
@@ -129,7 +133,7 @@ impl Confinement {
     }
 
     fn reach(&self) -> String {
-        let seen = if self.namespaced {
+        let seen = if self.namespaced() {
             "a pid namespace ends with its first process"
         } else {
             "orphans are adopted by their supervisor, which ends them"

@@ -214,7 +214,7 @@ impl Supervisors {
         let (group_number, group) = self.groups.take()?.unzip();
         self.confinement.identity = self.first.of(self.number);
         self.number = self.number.wrapping_add(1);
-        match fork_into(self.confinement.namespaced, self.start) {
+        match fork_into(self.confinement.namespaced(), self.start) {
             Ok(ForkSide::Child) => {
                 drop(stream);
                 self.waiting.clear();

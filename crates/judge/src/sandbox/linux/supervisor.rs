@@ -103,7 +103,7 @@ impl Prepared {
         start: ProgramStart,
         group: Option<Group>,
     ) -> Result<Prepared, SetupError> {
-        let among = match confinement.namespaced {
+        let among = match confinement.namespaced() {
             true => Among::Namespace,
             false => {
                 setsid().map_err(doing("start a session"))?;
@@ -387,7 +387,7 @@ impl CandidateWatch<'_> {
 /// The calls about which the kernel asks.
 struct AskedCalls {
     listener: OwnedFd,
-    /// If the candidate may make connections.
+    /// If the candidate has a network of its own, as it has its own files then: the kernel asks for connections.
     connector: Option<Connector>,
 }
 
