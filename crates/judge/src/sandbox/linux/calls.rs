@@ -11,7 +11,7 @@ use seccompiler::SeccompCmpOp::{Eq, Ge, Le, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
 use serde::{Deserialize, Serialize};
 
-use super::connections::AskedCall;
+use super::asked::AskedCall;
 
 /// System calls by name, as libc numbers them.
 macro_rules! calls {

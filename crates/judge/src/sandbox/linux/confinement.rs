@@ -86,8 +86,7 @@ impl Confinement {
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
         let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
         let delays = DelaySource::at_hand(groups.pressure);
-        let confinement =
-            Confinement { identity, landlock, filters, delays, hidden, common_root, common_rules };
+        let confinement = Confinement { identity, landlock, filters, delays, hidden, common_root, common_rules };
         let measured = |why: &String| format!("all processes of a candidate together, checked every 5 ms ({why})");
         let bounded = |how: &String| format!("{how}; RLIMIT_DATA as a second limit");
         let in_words = match landlock {

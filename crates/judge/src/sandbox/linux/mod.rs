@@ -1,5 +1,6 @@
 //! The sandbox of Linux: the server, its supervisors and the processes of candidates, each in a module of its own.
 
+mod asked;
 mod base;
 mod caller;
 mod calls;
@@ -22,6 +23,7 @@ mod server;
 mod setup_error;
 mod signals;
 mod supervisor;
+mod timer;
 mod tree;
 mod wire;
 

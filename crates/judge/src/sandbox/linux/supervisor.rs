@@ -15,10 +15,11 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
+use super::asked::AskedCall;
 use super::caller::CallerProcess;
 use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
-use super::connections::{self, AskedCall, Connector};
+use super::connections::Connector;
 use super::delays::{CandidateClock, JudgePipes};
 use super::disk::CandidateFiles;
 use super::groups::Group;
@@ -28,7 +29,7 @@ use super::root::OwnFiles;
 use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
-use super::{Confined, How, Limit, WallLimit, calls};
+use super::{Confined, How, Limit, WallLimit, calls, timer};
 use crate::fair_clock::{self, ClockFile};
 
 /// What a candidate has done that executes a program which cannot be read.
@@ -159,7 +160,7 @@ impl Prepared {
         }
         let own_device = own.as_ref().map(OwnFiles::device).transpose().map_err(doing("look at its files"))?;
         let asked = listener.map(|listener| AskedCalls { listener, connector: own_device.map(Connector::within) });
-        connections::be_interrupted().map_err(doing("be interrupted"))?;
+        timer::be_interrupted().map_err(doing("be interrupted"))?;
         let files = own.map_or_else(CandidateFiles::measured, CandidateFiles::Own);
         let kills = self.group.as_ref().map_or(0, Group::kills);
         let cpu_before = self.group.as_ref().and_then(Group::cpu);
