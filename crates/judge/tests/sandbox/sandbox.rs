@@ -388,10 +388,10 @@ impl Caller {
             std::thread::spawn(Caller::fork_one_that_lives).join().unwrap();
         }
         let _ = std::io::stdin().read(&mut [0]);
-        // Its server is no longer there.
-        drop(running);
+        // Its server is no longer there; the supervisor of the candidate that runs is.
         let error = sandbox.start(sleeper()).and_then(|running| running.wait()).unwrap_err();
         println!("refused {error}");
+        drop(running);
         drop((folder, sandbox));
         std::process::exit(0);
     }
@@ -492,10 +492,15 @@ fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
         let servers = caller.servers();
         assert_eq!(servers.len(), 1);
         kill_at_once(&servers);
+        let has_ended =
+            || fs::read_to_string(format!("/proc/{}/stat", servers[0])).is_ok_and(|facts| facts.contains(") Z "));
+        while !has_ended() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         drop(caller.process.stdin.take());
         let refused = caller.lines.find_map(|line| line.unwrap().split("refused ").nth(1).map(str::to_string));
         let refused = refused.expect("it says so");
-        assert!(refused.contains("has gone)"), "{refused}");
+        assert!(refused.contains("helper has gone)"), "{refused}");
         assert!(caller.process.wait().unwrap().success());
         caller.leaves_nothing();
     }
