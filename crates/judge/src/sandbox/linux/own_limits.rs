@@ -45,8 +45,8 @@ pub(super) fn set(limits: &Limits, others: u32) -> Result<(), SetupError> {
     setrlimit(Resource::RLIMIT_STACK, STACK.min(hard), hard).map_err(doing("set RLIMIT_STACK"))
 }
 
-/// Threads that are not the candidate's and that the kernel counts with its own, as they have the same user: all of this
-/// moment, and some that may begin meanwhile.
+/// Threads that are not the candidate's and that the kernel counts with its own, as they have the same user: all of
+/// this moment, and some that may begin meanwhile.
 pub(super) fn others(user: CandidateUser) -> u32 {
     match user {
         CandidateUser::Own => 0,

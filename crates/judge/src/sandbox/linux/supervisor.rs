@@ -393,8 +393,8 @@ struct AskedCalls {
 }
 
 impl AskedCalls {
-    /// Makes the connections that it can make until the next look at the candidate is due. Returns the name of a hostile
-    /// call, if there is one.
+    /// Makes the connections that it can make until the next look at the candidate is due. Returns the name of a
+    /// hostile call, if there is one.
     fn take(&mut self, mut asks: bool) -> Option<String> {
         let begun = Instant::now();
         if let Some(connector) = &mut self.connector {
