@@ -21,6 +21,7 @@ use regex::Regex;
 use tokenizers::AddedToken;
 
 use super::chat::ChatOptions;
+use super::jinja::is_space;
 use super::message::{Message, map_texts};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
@@ -259,11 +260,6 @@ impl Starts {
 
 fn empty_mark() -> String {
     HIDDEN.iter().collect()
-}
-
-/// White space of Python, which has four control characters more than Unicode's.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&c)
 }
 
 /// Finds the first of these tokens' texts at each place; `None`: there are none.
