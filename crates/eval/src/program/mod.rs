@@ -14,7 +14,7 @@ use fences::{Block, blocks};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Problem, TestSuite};
 use offshoot_text::reasoning::answer_part;
-use prose::{begins_as_code, ends_in_string, first_statement, is_prose, unfenced};
+use prose::{begins_as_code, first_statement, is_prose, string_at_end, unfenced};
 
 /// The part of a sample's text that is its program. Its `Debug` text is part of the fingerprint of a scoring's
 /// settings.
@@ -68,14 +68,14 @@ pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, m
         && continues(prompt, text)
     {
         let text = text.as_str();
-        let end = if mode == ExtractMode::Auto { marks::end_of_body(text) } else { text.len() };
+        let end = if mode == ExtractMode::Auto { marks::end_of_body(prompt, text) } else { text.len() };
         return CandidateText::Completion(text[..end].to_owned());
     }
     let answer = answer_part(text.as_str());
     let found = match mode {
         ExtractMode::None => None,
         ExtractMode::Auto => fenced(problem, language, &answer)
-            .or_else(|| best(problem, language, &marks::marked(&answer)))
+            .or_else(|| best(problem, language, &marks::marked(language, &answer)))
             .or_else(|| indented(problem, prompt, language, &answer))
             .or_else(|| introduced(prompt, language, &answer)),
         ExtractMode::Fence => Some(fenced(problem, language, &answer).unwrap_or_default()),
@@ -97,7 +97,7 @@ fn continues(prompt: &str, text: &CandidateText) -> bool {
     let first = text.as_str().lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let is_indented = first.starts_with('\t') || first.starts_with("  ");
     is_indented && !fences::is_fence(first) && !is_prose(first)
-        || matches!(text, CandidateText::Completion(_)) && ends_in_string(prompt)
+        || matches!(text, CandidateText::Completion(_)) && string_at_end(prompt).is_some()
 }
 
 /// Code in indented blocks between prose, as Markdown has them, without their indentation. Where the prompt wants a

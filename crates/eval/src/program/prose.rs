@@ -24,25 +24,55 @@ enum Part {
     Sign,
 }
 
-/// The string that goes on behind a line; `open`: the one that goes on behind the line before it.
-pub(super) fn open_string(mut open: Option<OpenString>, line: &str) -> Option<OpenString> {
+/// What a line, or the first part of one, ends in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LineEnd {
+    Code,
+    /// A string of several lines.
+    Text(OpenString),
+    /// A comment, or a string that lacks its end.
+    Lost,
+}
+
+fn line_end(mut open: Option<OpenString>, line: &str) -> LineEnd {
     let mut rest = line;
     loop {
         if let Some(marks) = open {
-            let Some(end) = rest.find(marks) else { return open };
+            let Some(end) = rest.find(marks) else { return LineEnd::Text(marks) };
             rest = &rest[end + marks.len()..];
         }
-        let begin = rest.find(['"', '\'', '#'])?;
+        let Some(begin) = rest.find(['"', '\'', '#']) else { return LineEnd::Code };
         rest = &rest[begin..];
         if rest.starts_with('#') {
-            return None;
+            return LineEnd::Lost;
         }
         open = TRIPLE_MARKS.into_iter().find(|marks| rest.starts_with(marks));
         rest = match open {
             Some(marks) => &rest[marks.len()..],
-            None => behind_string(rest)?,
+            None => match behind_string(rest) {
+                Some(behind) => behind,
+                None => return LineEnd::Lost,
+            },
         };
     }
+}
+
+/// The string that goes on behind a line; `open`: the one that goes on behind the line before it.
+pub(super) fn open_string(open: Option<OpenString>, line: &str) -> Option<OpenString> {
+    match line_end(open, line) {
+        LineEnd::Text(marks) => Some(marks),
+        LineEnd::Code | LineEnd::Lost => None,
+    }
+}
+
+/// Whether the first part of a line ends outside of strings and comments; `open` as in [`open_string`].
+pub(super) fn ends_in_code(open: Option<OpenString>, begin_of_line: &str) -> bool {
+    line_end(open, begin_of_line) == LineEnd::Code
+}
+
+/// The string of several lines within which a text ends.
+pub(super) fn string_at_end(text: &str) -> Option<OpenString> {
+    text.lines().fold(None, open_string)
 }
 
 /// What follows the string on one line with which `text` begins; `None`: it does not end.
@@ -58,11 +88,6 @@ fn behind_string(text: &str) -> Option<&str> {
         }
     }
     None
-}
-
-/// Whether a text ends within a string of several lines.
-pub(super) fn ends_in_string(text: &str) -> bool {
-    text.lines().fold(None, open_string).is_some()
 }
 
 /// The first line that is neither blank nor a comment.

@@ -100,6 +100,11 @@ fn each_way_to_write_a_program_gives_the_same() {
         format!("[PYTHON]\n{fenced}[/PYTHON]\n"),
         format!("It is this.\n<code>\n{RIGHT}</code>\nDone.\n"),
         format!("<pre><code>{RIGHT}</code></pre>\n"),
+        format!("<code>half</code> works as follows:\n\n{RIGHT}"),
+        format!("<code>half(4)</code>\n\nis 2 with this:\n\n{RIGHT}"),
+        format!("<code>half</code> is here:\n<code>\n{RIGHT}</code>\n"),
+        format!("[BEGIN]\n{RIGHT}[DONE] That is it.\n"),
+        format!("It is\n[BEGIN]\n{RIGHT}[DONE]\n"),
         format!("I put it between `<code>` and `</code>`.\n<code>\n{RIGHT}</code>\n"),
         // Prose behind the code.
         format!("{RIGHT}\nExplanation: it halves the number.\n"),
@@ -143,6 +148,26 @@ fn a_body_continues_the_prompt() {
     }
     let cut = PROMPT.trim_end();
     assert_eq!(found(&human_eval(cut), &format!("```\n{body}```")), format!("{cut}\n{body}"));
+}
+
+#[test]
+fn a_mark_in_a_program_does_not_end_it() {
+    let program = "def half(x):\n    # [DONE]\n    text = \"\"\"\n[DONE]\n\"\"\"\n    return \"[DONE]\"\n";
+    for text in [format!("[BEGIN]\n{program}[DONE]\n"), format!("Sure.\n[BEGIN]\n{program}[DONE]\n")] {
+        assert_eq!(found(&human_eval(PROMPT), &text), format!("{PROMPT}\n{program}"), "{text}");
+    }
+    for line in ["print(input())", "print('<code>', '</code>')"] {
+        assert_eq!(found(&sums(), &format!("This is it:\n<code>{line}</code>\n")), line);
+    }
+}
+
+#[test]
+fn a_fence_ends_a_body_that_begins_within_a_string_of_the_prompt() {
+    let prompt = "def half(x):\n    \"\"\"Half of";
+    let body = " it.\n    \"\"\"\n    return x / 2\n";
+    for behind in ["```\n", "```\nThis halves it.\n", "[DONE]\n"] {
+        assert_eq!(found(&human_eval(prompt), &format!("{body}{behind}")), format!("{prompt}{body}"), "{behind}");
+    }
 }
 
 #[test]
