@@ -6,6 +6,7 @@ use crate::answer::latex::names::{
     ALWAYS_FUNCTIONS, FUNCTIONS, MARKS, NEVER_FUNCTIONS, VARIABLES, has, is_plain, is_symbol, is_value,
 };
 use crate::answer::latex::numbers::{binomial, decimal, double_factorial, factorial, is_too_large};
+use crate::answer::latex::numeric;
 use crate::answer::latex::sum::Sum;
 use crate::answer::latex::tokens::{Token, written};
 use crate::answer::latex::units;
@@ -16,9 +17,12 @@ const DEEPEST: usize = 64;
 
 pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
     (!units::has_units_between_numbers(tokens)).then_some(())?;
-    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
+    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false, infinities: 0 };
     let sum = reader.sum()?;
-    (reader.at == reader.tokens.len()).then_some(sum)
+    // There is no arithmetic of infinity.
+    let infinity = Sum::named("\\infty");
+    let is_infinity = reader.infinities == 1 && (sum == infinity || sum == infinity.negative());
+    (reader.at == reader.tokens.len() && (reader.infinities == 0 || is_infinity)).then_some(sum)
 }
 
 /// Splits words into letters, which are multiplied; words that are commands become commands. A single text of one
@@ -69,6 +73,19 @@ fn is_number(tokens: &[Token]) -> bool {
     tokens.iter().all(|token| matches!(token, Token::Number(_) | Token::Sign(_)))
 }
 
+/// The product of two values; `None` if one is 0 and the other has none.
+fn times(one: &Sum, other: &Sum) -> Option<Sum> {
+    let is_undefined = |zero: &Sum, other: &Sum| zero.is_zero() && !numeric::has_value(other);
+    (!is_undefined(one, other) && !is_undefined(other, one)).then_some(())?;
+    one.times(other)
+}
+
+/// 1 divided by a value; `None` if it is 0, in whatever form.
+fn inverse(of: &Sum) -> Option<Sum> {
+    (!numeric::is_zero(of)).then_some(())?;
+    of.power(Rational::whole(-1))
+}
+
 struct LatexReader {
     tokens: Vec<Token>,
     at: usize,
@@ -76,6 +93,8 @@ struct LatexReader {
     depth: usize,
     /// Whether the next bar ends an absolute value.
     in_bars: bool,
+    /// Number of signs of infinity that were values.
+    infinities: usize,
 }
 
 impl LatexReader {
@@ -115,11 +134,11 @@ impl LatexReader {
         let mut product = self.factor()?;
         loop {
             if self.take('*') {
-                product = product.times(&self.signed_factor()?)?;
+                product = times(&product, &self.signed_factor()?)?;
             } else if self.take('/') {
-                product = product.times(&self.signed_factor()?.power(Rational::whole(-1))?)?;
+                product = times(&product, &inverse(&self.signed_factor()?)?)?;
             } else if self.is_factor() {
-                product = product.times(&self.factor()?)?;
+                product = times(&product, &self.factor()?)?;
             } else {
                 return Some(product);
             }
@@ -154,6 +173,8 @@ impl LatexReader {
         loop {
             if self.take('^') {
                 let exponent = self.script()?;
+                // `a^b^c` is read in two ways.
+                (self.peek() != Some(&Token::Sign('^'))).then_some(())?;
                 value = match exponent.as_number() {
                     Some(number) if is_too_large(&value, number) => Sum::call("^", vec![value, exponent])?,
                     Some(number) => value.power(number)?,
@@ -239,7 +260,7 @@ impl LatexReader {
         match name {
             "frac" => {
                 let above = self.argument()?;
-                above.times(&self.argument()?.power(Rational::whole(-1))?)
+                times(&above, &inverse(&self.argument()?)?)
             }
             "sqrt" => {
                 let degree = if self.take('[') { self.closed(']')?.as_number()?.inverse()? } else { half };
@@ -261,17 +282,27 @@ impl LatexReader {
             }
             _ if has(FUNCTIONS, name) => self.function(name),
             _ if has(MARKS, name) => match self.points() {
-                Some(points) => Some(Sum::named(format!("\\{name}{{{points}}}"))),
+                Some(points) => {
+                    let mut ends = points.clone().into_bytes();
+                    ends.sort_unstable();
+                    let is_segment = name == "overline" && ends.len() == 2 && ends.iter().all(u8::is_ascii_uppercase);
+                    // A segment has no direction.
+                    let points = if is_segment { ends.into_iter().map(char::from).collect() } else { points };
+                    Some(Sum::named(format!("\\{name}{{{points}}}")))
+                }
                 None => Sum::call(format!("\\{name}"), vec![self.argument()?]),
             },
             _ if name.starts_with("mathbb{") => Some(Sum::named(format!("\\{name}"))),
+            "infty" => {
+                self.infinities += 1;
+                self.symbol("\\infty")
+            }
             _ if is_symbol(name) => self.symbol(&format!("\\{name}")),
             _ => None,
         }
     }
 
-    /// The letters of a group of several, such as the points of `\vec{AB}` or the digits of `\overline{ab}`: their
-    /// order matters.
+    /// The letters of a group of several, such as the points of `\vec{AB}` or the digits of `\overline{ab}`.
     fn points(&mut self) -> Option<String> {
         self.tokens[self.at..].first().filter(|token| **token == Token::Sign('{'))?;
         let letter = |token: &Token| if let Token::Word(letter) = token { Some(letter.clone()) } else { None };

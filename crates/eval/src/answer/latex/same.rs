@@ -112,7 +112,8 @@ fn same_lists(one: &List, other: &List) -> bool {
     let by_coordinates = || match (coordinates(one), coordinates(other)) {
         (Some(one), None) => same_elements(&one, &other_flat),
         (None, Some(other)) => same_elements(&one_flat, &other),
-        _ => false,
+        (Some(one), Some(other)) => same_elements(&one, &other),
+        (None, None) => false,
     };
     let by_elements = || same_elements(&one_flat, &other_flat) || by_coordinates();
     (!differ_in_or(one, other) && by_elements()) || regions()
@@ -265,8 +266,22 @@ fn same_names(one: &Element, other: &Element) -> bool {
             let is_function = |name: &Name| name.text() == "y" || name.text() == "f(x)";
             one == other || (is_function(one) && is_function(other))
         }
-        _ => true,
+        (Some(name), None) | (None, Some(name)) => !is_turned(name),
+        (None, None) => true,
     }
+}
+
+/// Whether a name has neighbours of the alphabet in another order, as `(y,x)`: a tuple alone has the usual one.
+fn is_turned(name: &Name) -> bool {
+    let names = name.coordinates();
+    let letter = |name: &Name| match name.text().as_bytes() {
+        [letter @ (b'a'..=b'z' | b'A'..=b'Z')] => Some(*letter),
+        _ => None,
+    };
+    let mut letters: Vec<u8> = names.iter().filter_map(letter).collect();
+    let is_sorted = letters.is_sorted();
+    letters.sort_unstable();
+    letters.len() == names.len() && !is_sorted && letters.windows(2).all(|pair| pair[0] + 1 == pair[1])
 }
 
 /// An equation as the expression that is 0. A name that is more than a symbol, such as `f(2)`, is no part of one.
@@ -316,7 +331,7 @@ fn with_letters(element: &Element) -> Option<Element> {
             _ => {}
         }
     }
-    // A letter alone is one.
+    // `m` alone is a variable, `5m` a number with its unit.
     let is_times = !number.is_empty() || *coefficient != Rational::whole(1);
     let unit = Unit::of_letters(letters.into_iter()).filter(|_| is_times && number.len() < product.len())?;
     let value = Value::Expression(Sum { terms: [(number, *coefficient)].into() });

@@ -92,11 +92,22 @@ fn is_conjunction(token: &Token) -> bool {
     is_word(token, "and") || is_word(token, "or")
 }
 
+/// Whether the second of two members may be the last three digits of a number that begins with the first: `1,000`.
+fn may_be_thousands(members: &[&[Token]]) -> bool {
+    let is_group = |pair: &[&[Token]]| match pair {
+        [[.., Token::Number(before)], [Token::Number(digits)]] => {
+            before.len() <= 3 && !before.starts_with('0') && digits.len() == 3 && digits.starts_with('0')
+        }
+        _ => false,
+    };
+    members.windows(2).any(is_group)
+}
+
 fn comma_list(tokens: &[Token]) -> Option<List> {
     let [has_and, has_or] = ["and", "or"].map(|word| tokens.iter().any(|token| is_word(token, word)));
     let mut listed = parts(tokens, &|token| *token == Token::Sign(',') || is_conjunction(token));
     listed.retain(|part| !part.is_empty());
-    units::have_same_unit(&listed).then_some(())?;
+    (units::have_same_unit(&listed) && !may_be_thousands(&listed)).then_some(())?;
     let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
     let mut elements = Vec::new();
     for part in listed {
@@ -220,7 +231,7 @@ pub(crate) fn value(tokens: &[Token]) -> Option<Value> {
                 [one] if (*open == '(') == (*close == ')') => value(one),
                 [_] => None,
                 _ => {
-                    units::have_same_unit(&listed).then_some(())?;
+                    (units::have_same_unit(&listed) && !may_be_thousands(&listed)).then_some(())?;
                     let element = |part| element(part, AnswerScope::Listed);
                     let elements = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
                     Some(Value::Tuple { open: *open, elements, close: *close })
@@ -249,21 +260,26 @@ fn without_zeros(digits: &str) -> String {
     if rest.is_empty() { "0".to_owned() } else { rest.to_owned() }
 }
 
-/// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`. No difference and no quotient.
+/// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`, with the month before or behind the day. No difference and
+/// no quotient.
 fn date(tokens: &[Token]) -> Option<String> {
     let [Token::Number(one), Token::Sign(first), Token::Number(two), Token::Sign(second), Token::Number(three)] =
         tokens
     else {
         return None;
     };
-    let is_day = |digits: &String| digits.len() <= 2;
+    let number = |digits: &String| digits.parse::<u32>().ok().filter(|_| digits.len() <= 2);
+    let are_day_and_month = |one: &String, other: &String| {
+        let days = number(one).zip(number(other)).map(|(one, other)| (one.min(other), one.max(other)));
+        days.is_some_and(|(month, day)| (1..=12).contains(&month) && (1..=31).contains(&day))
+    };
     let is_year = |digits: &String| digits.len() == 4 && !digits.contains('.');
     (first == second && matches!(first, '-' | '/')).then_some(())?;
     let [day, month] = [without_zeros(one), without_zeros(two)];
-    if is_year(three) && is_day(one) && is_day(two) {
+    if is_year(three) && are_day_and_month(one, two) {
         return Some(format!("{day}{first}{month}{first}{three}"));
     }
-    let is_padded = two.len() == 2 && three.len() == 2 && !three.contains('.');
+    let is_padded = two.len() == 2 && three.len() == 2 && are_day_and_month(two, three);
     (is_year(one) && is_padded).then(|| format!("{one}{first}{two}{first}{three}"))
 }
 
