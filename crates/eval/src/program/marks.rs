@@ -9,6 +9,33 @@ use offshoot_judge::language::Language;
 const PAIRS: [(&str, &str); 4] =
     [("[BEGIN]", "[DONE]"), ("[PYTHON]", "[/PYTHON]"), ("<code>", "</code>"), ("<python>", "</python>")];
 
+/// A text without the special tokens at its end, such as `<|im_end|>` and `</s>`, with which a model ends its turn.
+pub(super) fn without_tokens(text: &str) -> &str {
+    let mut rest = text;
+    loop {
+        let trimmed = rest.trim_end();
+        let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let named = || {
+            let (before, name) = trimmed.strip_suffix("|>")?.rsplit_once("<|")?;
+            is_name(name).then_some(before)
+        };
+        match trimmed.strip_suffix("</s>").or_else(named) {
+            Some(before) => rest = before,
+            None => return rest,
+        }
+    }
+}
+
+/// The code behind the heading that a copied block has: `python`, perhaps with `Copy code` behind it. `None`: there is
+/// no such heading.
+pub(super) fn without_title(text: &str) -> Option<&str> {
+    let (title, behind) = text.trim_start().split_once('\n')?;
+    (title.trim().eq_ignore_ascii_case("python")).then_some(())?;
+    let copied = behind.split_once('\n').filter(|(line, _)| line.trim() == "Copy code");
+    let code = copied.map_or(behind, |(_, behind)| behind);
+    begins_as_code(code).then_some(code)
+}
+
 /// Columns of an indented block.
 const INDENTED: usize = 4;
 
@@ -92,10 +119,10 @@ fn closing(program: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// Whether nothing but white space and other tags stands before a place in its line.
+/// Whether nothing but white space and other tags stands before a place in its line, or a closing mark begins the line.
 fn is_at_begin_of_line(text: &str, at: usize) -> bool {
     let before = text[..at].rsplit('\n').next().unwrap_or_default().trim();
-    before.is_empty() || before == "<pre>"
+    before.is_empty() || before == "<pre>" || PAIRS.iter().any(|(_, close)| before.starts_with(close))
 }
 
 /// The lines of a text with the bytes at which they begin.

@@ -162,6 +162,41 @@ fn is_statement(line: &str) -> bool {
     is_code && !is_prose(line)
 }
 
+/// The lines of code that begin outside of strings of several lines.
+fn lines_outside(code: &str) -> impl Iterator<Item = (bool, &str)> {
+    code.split_inclusive('\n').scan(None, |string, line| {
+        let is_outside = string.is_none();
+        *string = open_string(*string, line);
+        Some((is_outside, line))
+    })
+}
+
+/// Whether code does more than to name functions: it has statements other than their heads, descriptions, `pass`, `...`.
+pub(super) fn has_body(code: &str) -> bool {
+    const HEADS: [&str; 7] = ["def ", "async def ", "class ", "import ", "from ", "@", "#"];
+    lines_outside(code).filter(|(is_outside, _)| *is_outside).any(|(_, line)| {
+        let line = line.trim();
+        let is_head = HEADS.iter().any(|head| line.starts_with(head));
+        let is_empty = [":", "...", "pass"].iter().any(|end| line.ends_with(end)) || !line.contains("def ");
+        let is_stub = matches!(line, "" | "pass" | "..." | "return" | ")" | "):") || line.starts_with("raise NotImpl");
+        let is_text = ["\"", "'", "r\""].iter().any(|mark| line.starts_with(mark));
+        !is_stub && !is_text && !(is_head && is_empty)
+    })
+}
+
+/// Whether a `return` stands outside of all functions: the code is a body that lacks its indentation.
+pub(super) fn has_bare_return(code: &str) -> bool {
+    let is_return =
+        |line: &str| line.trim_end() == "return" || line.starts_with("return ") || line.starts_with("return(");
+    lines_outside(code).any(|(is_outside, line)| is_outside && is_return(line))
+}
+
+/// Code as the body of a function.
+pub(super) fn as_body(code: &str) -> String {
+    let line = |(is_outside, line): (bool, &str)| format!("{}{line}", if is_outside { "    " } else { "" });
+    lines_outside(code).map(line).collect()
+}
+
 fn is_indented_statement(line: &str) -> bool {
     const STATEMENTS: [&str; 4] = ["return", "raise", "yield", "pass"];
     let statement = line.trim();
@@ -220,8 +255,11 @@ fn is_surely_prose(line: &str) -> bool {
         is_word(pair[0]) && !second.is_empty() && is_word(second) && !is_soft
     });
     let is_heading = matches!(words[..], [word] if word.ends_with(':') && is_word(word.trim_end_matches(':')));
+    // `Note: it's right.`
+    let is_noted = matches!(words[..], [note, word] if is_word(word) && word.len() > 1
+        && note.strip_suffix(':').is_some_and(|note| is_word(note) && note.starts_with(char::is_uppercase)));
     let is_contraction =
-        words.len() == 1 && CONTRACTIONS.iter().any(|end| plain[before_quote.len()..].starts_with(end));
+        (words.len() == 1 || is_noted) && CONTRACTIONS.iter().any(|end| plain[before_quote.len()..].starts_with(end));
     has_pair || is_heading || is_contraction
 }
 

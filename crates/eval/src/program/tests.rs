@@ -105,6 +105,21 @@ fn each_way_to_write_a_program_gives_the_same() {
         format!("<code>half</code> is here:\n<code>\n{RIGHT}</code>\n"),
         format!("[BEGIN]\n{RIGHT}[DONE] That is it.\n"),
         format!("It is\n[BEGIN]\n{RIGHT}[DONE]\n"),
+        format!("<code>\n{DRAFT}</code> then <code>\n{RIGHT}</code>"),
+        format!("[PYTHON]\n{DRAFT}[/PYTHON]\n[PYTHON]\n{RIGHT}[/PYTHON]\n"),
+        // Special tokens that end a turn.
+        format!("```python\n{RIGHT}```<|im_end|>"),
+        format!("```python\n{RIGHT}```<|im_end|>\n<|im_start|>user\nAnd now a text.<|im_end|>\n"),
+        format!("Sure\n```python\n{RIGHT}```</s>\n"),
+        format!("{RIGHT}\nNote: it's right.\n"),
+        // A block without a body is no program.
+        format!("{fenced}Its head is:\n```python\ndef half(x: float) -> float:\n```\n"),
+        format!("{fenced}Its head is:\n```python\ndef half(x): ...\n```\n"),
+        format!(
+            "{fenced}Its head is:\n```python\ndef half(x):\n    \"\"\"Half of it.\"\"\"\n    # Code.\n    pass\n```\n"
+        ),
+        format!("python\n{RIGHT}"),
+        format!("python\nCopy code\n{RIGHT}"),
         format!("I put it between `<code>` and `</code>`.\n<code>\n{RIGHT}</code>\n"),
         // Prose behind the code.
         format!("{RIGHT}\nExplanation: it halves the number.\n"),
@@ -146,6 +161,16 @@ fn a_body_continues_the_prompt() {
     for behind in ["```\nThis halves it.\n", "```\nUse:\n```python\nhalf(4)\n```\n", "[DONE]\nNext\n", "</code>\n"] {
         assert_eq!(found(&human_eval(PROMPT), &format!("{body}{behind}")), format!("{PROMPT}{body}"), "{behind}");
     }
+    for text in
+        [format!("```python\n{}```", body.trim_start()), format!("It is:\n```\ny = x\n{}```", body.trim_start())]
+    {
+        let expected = format!("{PROMPT}{}{body}", if text.contains("y = x") { "    y = x\n" } else { "" });
+        assert_eq!(found(&human_eval(PROMPT), &text), expected, "{text}");
+    }
+    assert_eq!(
+        found(&human_eval(PROMPT), &format!("{body}<|endoftext|>")).trim_end(),
+        format!("{PROMPT}{body}").trim_end()
+    );
     let cut = PROMPT.trim_end();
     assert_eq!(found(&human_eval(cut), &format!("```\n{body}```")), format!("{cut}\n{body}"));
 }
@@ -189,6 +214,9 @@ fn what_continues_a_prompt_stays_as_it_is() {
     for (prompt, text) in cases {
         assert_eq!(found(&human_eval(prompt), text), format!("{prompt}{text}"), "{text}");
     }
+    let ended = format!("{RIGHT}<|eot_id|></s>");
+    assert_eq!(found(&human_eval(PROMPT), &ended), found(&human_eval(PROMPT), RIGHT));
+    assert_eq!(program(&human_eval(PROMPT), CandidateText::Program(ended)), RIGHT);
     let open = "def half(x):\n";
     assert_eq!(found(&human_eval(open), RIGHT), format!("def half(x):\n    pass\n\n{RIGHT}"));
 }
