@@ -159,8 +159,8 @@ pub(super) fn indented(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Where the body of a function ends in a text that continues its prompt, perhaps within a string of the prompt's: at the fence or mark that closes what the
-/// prompt has opened, or with the text.
+/// Where the body of a function ends in a text that continues its prompt, perhaps within a string of the prompt's: at
+/// the fence or mark that closes what the prompt has opened, or with the text.
 pub(super) fn end_of_body(prompt: &str, text: &str) -> usize {
     let mut string = string_at_end(prompt);
     let mut first = None;

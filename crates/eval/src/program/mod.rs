@@ -183,8 +183,8 @@ fn is_body(code: &str) -> bool {
 }
 
 /// The code of the block that counts: of those that define the function under test the last one, of them rather one
-/// with a body, and one that is closed; else the longest in the problem's language, of equals the last. Code that stands before the first
-/// fence is a block too: the prompt has opened its fence.
+/// with a body, and one that is closed; else the longest in the problem's language, of equals the last. Code that
+/// stands before the first fence is a block too: the prompt has opened its fence.
 fn fenced(problem: &Problem, language: &Language, answer: &str) -> Option<String> {
     let mut blocks = blocks(answer);
     let begin = blocks.first()?.begin;

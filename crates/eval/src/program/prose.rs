@@ -171,7 +171,8 @@ fn lines_outside(code: &str) -> impl Iterator<Item = (bool, &str)> {
     })
 }
 
-/// Whether code does more than to name functions: it has statements other than their heads, descriptions, `pass`, `...`.
+/// Whether code does more than to name functions: it has statements other than their heads, their descriptions, `pass`
+/// and `...`.
 pub(super) fn has_body(code: &str) -> bool {
     const HEADS: [&str; 7] = ["def ", "async def ", "class ", "import ", "from ", "@", "#"];
     lines_outside(code).filter(|(is_outside, _)| *is_outside).any(|(_, line)| {

@@ -49,28 +49,19 @@ fn derivative(tokens: &[Token]) -> Option<(Vec<Token>, &[Token])> {
             (above, below, (!is_more).then_some(rest)?)
         }
     };
+    // The order stands behind the `d` above and behind the variable below.
     let by = below.letter?;
-    // The order stands behind the `d` above and behind the variable below; `dy^2` and `dx^2` are powers.
-    let is_usual = above.order_behind.is_none() && below.order.is_none() && above.order == below.order_behind;
-    let power = |order: &Option<Token>| [Token::Sign(','), order.clone().unwrap_or(Token::Number("1".to_string()))];
-    let powers = match is_usual {
-        true => Vec::new(),
-        false => [&above.order_behind, &below.order, &below.order_behind].map(power).concat(),
-    };
     let letters = match (above.letter, by) {
         (Some(Token::Word(of)), Token::Word(by)) => vec![Token::Word(of + &by)],
         (of, by) => of.into_iter().chain([by]).collect(),
     };
-    Some((above.order.into_iter().chain(letters).chain(powers).collect(), rest))
+    Some((above.order.into_iter().chain(letters).collect(), rest))
 }
 
 /// `d`, `dy`, `d^2y` or `dx^2`.
 struct Differential {
-    /// The power of the `d`.
     order: Option<Token>,
     letter: Option<Token>,
-    /// The power of the letter; no differential here has both.
-    order_behind: Option<Token>,
 }
 
 fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
@@ -94,7 +85,7 @@ fn differential(tokens: &[Token]) -> Option<(Differential, &[Token])> {
         _ => (letter_of_word, rest),
     };
     let (order_behind, rest) = if order.is_none() { power(rest) } else { (None, rest) };
-    Some((Differential { order, letter, order_behind }, rest))
+    Some((Differential { order: order.or(order_behind), letter }, rest))
 }
 
 /// The number or letter of a power, and the tokens behind it.

@@ -36,9 +36,7 @@ pub(crate) fn region(list: &List) -> Option<Region> {
     let is_plain = |element: &Element| matches!(element.value, Value::Expression(_));
     let is_number_set = |element: &Element| number_set(&element.value).is_some();
     list.elements.iter().any(|element| !is_plain(element) || is_number_set(element)).then_some(())?;
-    // `(y,x)=(1,2)` is a point.
-    let is_point = |element: &Element| element.name.as_ref().is_some_and(|name| !name.coordinates().is_empty());
-    if list.has_and && list.has_or || list.elements.iter().any(is_point) {
+    if list.has_and && list.has_or {
         return None;
     }
     // A list of sets is no set of their elements.

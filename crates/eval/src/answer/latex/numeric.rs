@@ -6,7 +6,7 @@ use std::f64::consts::{E, LN_10, PI};
 use std::ops::{Add, Mul};
 
 use crate::answer::latex::names::has;
-use crate::answer::latex::sum::{Atom, Monomial, Sum};
+use crate::answer::latex::sum::{Atom, Sum};
 use crate::answer::latex::written;
 use crate::answer::rational::Rational;
 
@@ -39,19 +39,12 @@ pub(crate) fn same(one: &Sum, other: &Sum) -> bool {
     is_zero(&difference) || is_rounded(one, other) || is_rounded(other, one)
 }
 
-/// Whether an expression is 0 wherever it has a value.
-pub(crate) fn is_zero(sum: &Sum) -> bool {
+fn is_zero(sum: &Sum) -> bool {
     if sum.is_zero() || !sum.terms.keys().any(|product| product.iter().any(|(atom, at)| is_open(atom, *at))) {
         return sum.is_zero();
     }
     let values: Vec<Complex> = (0..POINTS).filter_map(|point| value(sum, point)).collect();
     values.len() >= FEWEST && values.iter().all(|value| value.size() == 0.0)
-}
-
-/// Whether an expression without functions, or of functions at enough of the points, has a value.
-pub(crate) fn has_value(sum: &Sum) -> bool {
-    let has_call = |product: &Monomial| product.keys().any(|atom| matches!(atom, Atom::Call(..) | Atom::Group(_)));
-    !sum.terms.keys().any(has_call) || (0..POINTS).filter(|point| value(sum, *point).is_some()).count() >= FEWEST
 }
 
 /// Whether an atom has other forms that are not equal in memory.

@@ -6,7 +6,6 @@ use crate::answer::latex::names::{
     ALWAYS_FUNCTIONS, FUNCTIONS, MARKS, NEVER_FUNCTIONS, VARIABLES, has, is_plain, is_symbol, is_value,
 };
 use crate::answer::latex::numbers::{binomial, decimal, double_factorial, factorial, is_too_large};
-use crate::answer::latex::numeric;
 use crate::answer::latex::sum::Sum;
 use crate::answer::latex::tokens::{Token, written};
 use crate::answer::latex::units;
@@ -17,12 +16,9 @@ const DEEPEST: usize = 64;
 
 pub(crate) fn sum(tokens: &[Token]) -> Option<Sum> {
     (!units::has_units_between_numbers(tokens)).then_some(())?;
-    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false, infinities: 0 };
+    let mut reader = LatexReader { tokens: letters(tokens), at: 0, depth: 0, in_bars: false };
     let sum = reader.sum()?;
-    // There is no arithmetic of infinity.
-    let infinity = Sum::named("\\infty");
-    let is_infinity = reader.infinities == 1 && (sum == infinity || sum == infinity.negative());
-    (reader.at == reader.tokens.len() && (reader.infinities == 0 || is_infinity)).then_some(sum)
+    (reader.at == reader.tokens.len()).then_some(sum)
 }
 
 /// Splits words into letters, which are multiplied; words that are commands become commands. A single text of one
@@ -73,19 +69,6 @@ fn is_number(tokens: &[Token]) -> bool {
     tokens.iter().all(|token| matches!(token, Token::Number(_) | Token::Sign(_)))
 }
 
-/// The product of two values; `None` if one is 0 and the other has none.
-fn times(one: &Sum, other: &Sum) -> Option<Sum> {
-    let is_undefined = |zero: &Sum, other: &Sum| zero.is_zero() && !numeric::has_value(other);
-    (!is_undefined(one, other) && !is_undefined(other, one)).then_some(())?;
-    one.times(other)
-}
-
-/// 1 divided by a value; `None` if it is 0, in whatever form.
-fn inverse(of: &Sum) -> Option<Sum> {
-    (!numeric::is_zero(of)).then_some(())?;
-    of.power(Rational::whole(-1))
-}
-
 struct LatexReader {
     tokens: Vec<Token>,
     at: usize,
@@ -93,8 +76,6 @@ struct LatexReader {
     depth: usize,
     /// Whether the next bar ends an absolute value.
     in_bars: bool,
-    /// Number of signs of infinity that were values.
-    infinities: usize,
 }
 
 impl LatexReader {
@@ -134,11 +115,11 @@ impl LatexReader {
         let mut product = self.factor()?;
         loop {
             if self.take('*') {
-                product = times(&product, &self.signed_factor()?)?;
+                product = product.times(&self.signed_factor()?)?;
             } else if self.take('/') {
-                product = times(&product, &inverse(&self.signed_factor()?)?)?;
+                product = product.times(&self.signed_factor()?.power(Rational::whole(-1))?)?;
             } else if self.is_factor() {
-                product = times(&product, &self.factor()?)?;
+                product = product.times(&self.factor()?)?;
             } else {
                 return Some(product);
             }
@@ -173,8 +154,6 @@ impl LatexReader {
         loop {
             if self.take('^') {
                 let exponent = self.script()?;
-                // `a^b^c` is read in two ways.
-                (self.peek() != Some(&Token::Sign('^'))).then_some(())?;
                 value = match exponent.as_number() {
                     Some(number) if is_too_large(&value, number) => Sum::call("^", vec![value, exponent])?,
                     Some(number) => value.power(number)?,
@@ -260,7 +239,7 @@ impl LatexReader {
         match name {
             "frac" => {
                 let above = self.argument()?;
-                times(&above, &inverse(&self.argument()?)?)
+                above.times(&self.argument()?.power(Rational::whole(-1))?)
             }
             "sqrt" => {
                 let degree = if self.take('[') { self.closed(']')?.as_number()?.inverse()? } else { half };
@@ -293,10 +272,6 @@ impl LatexReader {
                 None => Sum::call(format!("\\{name}"), vec![self.argument()?]),
             },
             _ if name.starts_with("mathbb{") => Some(Sum::named(format!("\\{name}"))),
-            "infty" => {
-                self.infinities += 1;
-                self.symbol("\\infty")
-            }
             _ if is_symbol(name) => self.symbol(&format!("\\{name}")),
             _ => None,
         }

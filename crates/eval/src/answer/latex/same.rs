@@ -112,8 +112,7 @@ fn same_lists(one: &List, other: &List) -> bool {
     let by_coordinates = || match (coordinates(one), coordinates(other)) {
         (Some(one), None) => same_elements(&one, &other_flat),
         (None, Some(other)) => same_elements(&one_flat, &other),
-        (Some(one), Some(other)) => same_elements(&one, &other),
-        (None, None) => false,
+        _ => false,
     };
     let by_elements = || same_elements(&one_flat, &other_flat) || by_coordinates();
     (!differ_in_or(one, other) && by_elements()) || regions()
@@ -266,22 +265,8 @@ fn same_names(one: &Element, other: &Element) -> bool {
             let is_function = |name: &Name| name.text() == "y" || name.text() == "f(x)";
             one == other || (is_function(one) && is_function(other))
         }
-        (Some(name), None) | (None, Some(name)) => !is_turned(name),
-        (None, None) => true,
+        _ => true,
     }
-}
-
-/// Whether a name has neighbours of the alphabet in another order, as `(y,x)`: a tuple alone has the usual one.
-fn is_turned(name: &Name) -> bool {
-    let names = name.coordinates();
-    let letter = |name: &Name| match name.text().as_bytes() {
-        [letter @ (b'a'..=b'z' | b'A'..=b'Z')] => Some(*letter),
-        _ => None,
-    };
-    let mut letters: Vec<u8> = names.iter().filter_map(letter).collect();
-    let is_sorted = letters.is_sorted();
-    letters.sort_unstable();
-    letters.len() == names.len() && !is_sorted && letters.windows(2).all(|pair| pair[0] + 1 == pair[1])
 }
 
 /// An equation as the expression that is 0. A name that is more than a symbol, such as `f(2)`, is no part of one.

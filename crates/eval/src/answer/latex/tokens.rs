@@ -256,15 +256,6 @@ impl Lexer {
             self.push(Token::Command(format!("mathbb{{{}}}", set.trim())));
             return rest;
         }
-        // `5\text{-}10` is no difference.
-        if is_text
-            && let Some((inside, rest)) = group(rest)
-            && ["-", "--", "---"].contains(&inside.trim())
-            && matches!(self.found.last(), Some(Token::Number(_)))
-        {
-            self.push(Token::Text("to".to_string()));
-            return rest;
-        }
         // Text in text in text is no answer.
         if is_text
             && self.texts < MOST_TEXTS
@@ -404,8 +395,8 @@ fn marked_period(text: &str) -> Option<(&str, &str)> {
     let behind = period_mark(text)?.trim_start();
     let (digits, rest) = match behind.strip_prefix('{') {
         Some(inside) => {
-            let (digits, behind) = split(inside, |c| c.is_ascii_digit());
-            (digits, behind.strip_prefix('}')?)
+            let (digits, behind) = split(inside.trim_start(), |c| c.is_ascii_digit());
+            (digits, behind.trim_start().strip_prefix('}')?)
         }
         None => split(behind, |c| c.is_ascii_digit()),
     };

@@ -92,22 +92,11 @@ fn is_conjunction(token: &Token) -> bool {
     is_word(token, "and") || is_word(token, "or")
 }
 
-/// Whether the second of two members may be the last three digits of a number that begins with the first: `1,000`.
-fn may_be_thousands(members: &[&[Token]]) -> bool {
-    let is_group = |pair: &[&[Token]]| match pair {
-        [[.., Token::Number(before)], [Token::Number(digits)]] => {
-            before.len() <= 3 && !before.starts_with('0') && digits.len() == 3 && digits.starts_with('0')
-        }
-        _ => false,
-    };
-    members.windows(2).any(is_group)
-}
-
 fn comma_list(tokens: &[Token]) -> Option<List> {
     let [has_and, has_or] = ["and", "or"].map(|word| tokens.iter().any(|token| is_word(token, word)));
     let mut listed = parts(tokens, &|token| *token == Token::Sign(',') || is_conjunction(token));
     listed.retain(|part| !part.is_empty());
-    (units::have_same_unit(&listed) && !may_be_thousands(&listed)).then_some(())?;
+    units::have_same_unit(&listed).then_some(())?;
     let place = if listed.len() > 1 { AnswerScope::Listed } else { AnswerScope::Whole };
     let mut elements = Vec::new();
     for part in listed {
@@ -231,7 +220,7 @@ pub(crate) fn value(tokens: &[Token]) -> Option<Value> {
                 [one] if (*open == '(') == (*close == ')') => value(one),
                 [_] => None,
                 _ => {
-                    (units::have_same_unit(&listed) && !may_be_thousands(&listed)).then_some(())?;
+                    units::have_same_unit(&listed).then_some(())?;
                     let element = |part| element(part, AnswerScope::Listed);
                     let elements = listed.into_iter().map(element).collect::<Option<Vec<_>>>()?;
                     Some(Value::Tuple { open: *open, elements, close: *close })
