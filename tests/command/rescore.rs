@@ -334,7 +334,9 @@ fn judge_and_rescore_find_the_same_program() {
         (fenced.replace('\n', "\r\n"), "AC"),
         (format!("{fenced}So the answer is:\n{draft}"), "WA"),
         (format!("<think>{fenced}"), "WA"),
-        ("    return x / 2\n```\n".to_string(), "CE"),
+        // Its prompt opened the fence.
+        ("    return x / 2\n```\n".to_string(), "AC"),
+        ("    return x / 2\n~~\n".to_string(), "CE"),
     ];
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();

@@ -66,7 +66,7 @@ pub trait StepRunner: Send {
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure>;
 
     /// Waits for the oldest step that was submitted and not collected. Returns one sample for each of its requests;
-    /// `None` where no token may be sampled ([`Backend::collect`]).
+    /// `None` where no token may be sampled ([`collect`](offshoot_backend::Backend::collect)).
     fn collect(&mut self) -> Result<Vec<Option<SampledToken>>>;
 
     /// How long the threads that compute steps had no work while ops ran, in the mean of all threads, since the device

@@ -39,8 +39,8 @@ pub struct VoteOptions {
     /// The fields of an item's id and of a sample's text; `None`: the first of the usual names.
     pub id: Option<String>,
     pub text: Option<String>,
-    /// JSON lines, a JSON list, CSV, TSV or Parquet, by the ending of its name. `None`: JSON lines beside the samples.
-    /// A file that is there already is kept as `*.before`.
+    /// JSON lines, a JSON list, CSV, TSV or Parquet, by the ending of its name; a stream gets JSON lines. `None`: JSON
+    /// lines beside the samples. A file that is there already is kept as `*.before`.
     pub out: Option<PathBuf>,
     pub k: Option<Vec<u32>>,
     /// Whether the scores are printed as JSON.
@@ -121,6 +121,8 @@ fn form_of(path: &Path) -> Result<VotesForm> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match ending.as_str() {
         "jsonl" | "ndjson" => Ok(VotesForm::JsonLines),
+        // A pipe or /dev/stdout, which may be a file.
+        "" if path.starts_with("/dev") || (path.exists() && !path.is_file()) => Ok(VotesForm::JsonLines),
         "json" => Ok(VotesForm::JsonList),
         "csv" => Ok(VotesForm::Rows(',')),
         "tsv" => Ok(VotesForm::Rows('\t')),
