@@ -181,7 +181,7 @@ pub(super) fn has_body(code: &str) -> bool {
         let is_empty = [":", "...", "pass"].iter().any(|end| line.ends_with(end)) || !line.contains("def ");
         let is_stub = matches!(line, "" | "pass" | "..." | "return" | ")" | "):") || line.starts_with("raise NotImpl");
         let is_text = ["\"", "'", "r\""].iter().any(|mark| line.starts_with(mark));
-        !is_stub && !is_text && !(is_head && is_empty)
+        !(is_stub || is_text || is_head && is_empty)
     })
 }
 
