@@ -6,18 +6,22 @@
 //!
 //! A chat is rendered from texts in which each special token's text is hidden behind a mark. A text that ends with the
 //! beginning of a special token's text, or begins with the end of one, has an empty mark there, so that no texts side
-//! by side make a special token. In the rendered text what looks like a special token is the template's: it becomes an
-//! alias, a token that only a copy of the tokenizer knows, which reads no special tokens otherwise. Then the hidden
-//! texts are shown again, and the copy encodes everything at once, so that the tokens around are those of the tokenizer
-//! itself. A template that takes a piece out of the middle of a text can still join what stands around the piece.
+//! by side make a special token. Empty marks stand around each sign with which special tokens begin, too, so that none
+//! arises where a template takes a piece out of a text, joins pieces of it or changes its case. In the rendered text
+//! what looks like a special token is the template's: it becomes an alias, a token that only a copy of the tokenizer
+//! knows, which reads no special tokens otherwise. Then the hidden texts are shown again, and the copy encodes
+//! everything at once, so that the tokens around are those of the tokenizer itself. A template that writes the first
+//! sign of a special token itself and takes the rest from a text (`'<|' + role + '|>'`) makes the token.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
 
 use regex::Regex;
 use tokenizers::AddedToken;
 
 use super::chat::ChatOptions;
+use super::jinja::is_space;
 use super::message::{Message, map_texts};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
@@ -91,6 +95,7 @@ pub(super) struct SpecialTexts {
     /// What a hidden text's mark holds: the token's id.
     texts: HashMap<u32, String>,
     edges: Edges,
+    starts: Starts,
     /// Reads none of these tokens but the aliases.
     plain: tokenizers::Tokenizer,
     /// The special token of each alias.
@@ -123,10 +128,11 @@ impl SpecialTexts {
         let aliased = control.iter().map(|&(id, _)| (alias_id(id), TokenId(id))).collect();
         let ids = control.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
         let edges = Edges::of(control.iter().map(|(_, token)| &*token.content));
+        let starts = Starts::of(control.iter().map(|(_, token)| &*token.content), templates);
         let special = pattern(control.iter().map(|(_, token)| token).filter(|token| token.special));
         let all = pattern(control.iter().map(|(_, token)| token));
         let texts = control.into_iter().map(|(id, token)| (id, token.content)).collect();
-        SpecialTexts { special, control: all, ids, texts, edges, plain, aliased }
+        SpecialTexts { special, control: all, ids, texts, edges, starts, plain, aliased }
     }
 
     /// `text` with each text that `pattern` finds replaced.
@@ -196,7 +202,6 @@ impl Edges {
     /// `text` with empty marks at its ends where a text beside it could make a special token of them. A template may
     /// trim the text: white space at its ends does not count.
     fn marked(&self, text: String) -> String {
-        let empty = || HIDDEN.iter().collect::<String>();
         let trimmed = text.trim_matches(is_space);
         let start = text.len() - text.trim_start_matches(is_space).len();
         let end = start + trimmed.len();
@@ -209,15 +214,52 @@ impl Edges {
         let mut out = text;
         // From the end, so that the places before it stay.
         for (at, _) in marks.into_iter().rev().filter(|&(_, is_needed)| is_needed) {
-            out.insert_str(at, &empty());
+            out.insert_str(at, &empty_mark());
         }
         out
     }
 }
 
-/// White space of Python, which has four control characters more than Unicode's.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&c)
+/// The signs with which special tokens begin: characters that are neither letters, digits nor white space.
+struct Starts {
+    signs: HashSet<char>,
+    /// Texts such as `</think>` that templates name whole: they look for them in the texts of messages.
+    named: HashSet<String>,
+}
+
+/// Finds what looks like the name of a token.
+static NAME: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"<[^<>\s'"]{1,64}>|\[[^\[\]\s'"]{1,64}\]"#).expect("the pattern is one"));
+
+impl Starts {
+    fn of<'t>(special: impl Iterator<Item = &'t str>, templates: &str) -> Starts {
+        let is_sign = |c: &char| !c.is_alphanumeric() && !is_space(*c);
+        let signs = special.filter_map(|text| text.chars().next().filter(is_sign)).collect();
+        Starts { signs, named: NAME.find_iter(templates).map(|found| found.as_str().to_owned()).collect() }
+    }
+
+    /// `text` with empty marks around each sign that begins no text which templates name.
+    fn marked(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(at) = rest.find(|c| self.signs.contains(&c)) {
+            let (before, from) = rest.split_at(at);
+            let sign = from.chars().next().map_or(0, char::len_utf8);
+            let named = NAME.find_at(from, 0).filter(|found| found.start() == 0 && self.named.contains(found.as_str()));
+            let end = named.map_or(sign, |found| found.end());
+            out.push_str(before);
+            match named {
+                Some(found) => out.push_str(found.as_str()),
+                None => out.extend([&empty_mark(), &from[..sign], &empty_mark()]),
+            }
+            rest = &from[end..];
+        }
+        out + rest
+    }
+}
+
+fn empty_mark() -> String {
+    HIDDEN.iter().collect()
 }
 
 /// Finds the first of these tokens' texts at each place; `None`: there are none.
@@ -304,7 +346,7 @@ impl Tokenizer {
             Speaker::Assistant => &texts.special,
         };
         let hidden = texts.replace(pattern.as_ref(), text, |id| format!("{}{id}{}", HIDDEN[0], HIDDEN[1]));
-        Ok(texts.edges.marked(hidden.into_owned()))
+        Ok(texts.edges.marked(texts.starts.marked(&hidden)))
     }
 
     /// The first special token's text in a rendered text that texts of users make together, or with the template's;

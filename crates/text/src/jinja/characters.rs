@@ -1,10 +1,11 @@
 //! Classes of characters and their case, as the methods and filters of texts ask for them.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// `str.isspace` of a character.
+/// `str.isspace` of a character: four control characters more than Unicode's white space.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
@@ -24,6 +25,18 @@ pub fn is_letter(c: char) -> bool {
 
 pub fn is_decimal(c: char) -> bool {
     if c.is_ascii() { c.is_ascii_digit() } else { DECIMAL.is_match(c.encode_utf8(&mut [0; 4])) }
+}
+
+/// The text with Unicode's other decimal digits as 0 to 9, as Python reads numbers.
+pub fn ascii_digits(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() { text.into() } else { text.chars().map(|c| ascii_digit(c).unwrap_or(c)).collect() }
+}
+
+/// Digits of one script follow each other from 0 to 9, and so do scripts whose digits are neighbours.
+fn ascii_digit(c: char) -> Option<char> {
+    let is_digit = |code: &u32| char::from_u32(*code).is_some_and(is_decimal);
+    let before = (0..=c as u32).rev().take_while(is_digit).count();
+    char::from_digit((before.checked_sub(1)? % 10) as u32, 10)
 }
 
 pub fn is_alphanumeric(c: char) -> bool {

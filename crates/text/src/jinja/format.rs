@@ -2,17 +2,19 @@
 
 use super::call::Arguments;
 use super::fault::{Result, fail};
-use super::operators::{self, escaped, product};
+use super::operators::{self, escaped};
 use super::print::float_repr;
+use super::run::Run;
 use super::value::{Number, Text, Value};
 
 /// `text.format(…)`
-pub fn format(format: &Text, arguments: &Arguments) -> Result<String> {
-    let mut fields = Fields { format, arguments, automatic: Some(0) };
+pub fn format(run: &Run<'_>, format: &Text, arguments: &Arguments) -> Result<String> {
+    let mut fields = Fields { run, format, arguments, automatic: Some(0) };
     fields.filled(&format.text, 2)
 }
 
 struct Fields<'a> {
+    run: &'a Run<'a>,
     format: &'a Text,
     arguments: &'a Arguments,
     /// The number of the next `{}`; None where fields are numbered by hand.
@@ -42,7 +44,7 @@ impl Fields<'_> {
             let end = field_end(rest)?;
             let (field, after) = (&rest[..end], &rest[end + 1..]);
             self.field(field, levels, &mut out)?;
-            product(out.len(), 1)?;
+            self.run.text_length(out.len(), 1)?;
             rest = after;
         }
         Ok(out + rest)
@@ -74,7 +76,7 @@ impl Fields<'_> {
         }
         let specification =
             self.filled(specification, levels - 1 + usize::from(!specification.contains(['{', '}'])))?;
-        let text = formatted(&value, &specification)?;
+        let text = formatted(self.run, &value, &specification)?;
         let is_escaped = self.format.is_safe && !matches!(&value, Value::Text(text) if text.is_safe);
         out.push_str(&if is_escaped { escaped(&text) } else { text });
         Ok(())
@@ -156,7 +158,11 @@ pub fn ascii(repr: &str) -> String {
 struct Specification {
     fill: char,
     align: Option<char>,
-    sign: char,
+    /// The flag `0`, where no fill is given: numbers without an alignment are filled behind their sign.
+    has_zeros: bool,
+    sign: Option<char>,
+    /// `z`: a negative number that is rounded to zero has no sign.
+    drops_sign_of_zero: bool,
     is_alternate: bool,
     width: usize,
     grouping: Option<char>,
@@ -165,13 +171,15 @@ struct Specification {
 }
 
 impl Specification {
-    fn of(text: &str) -> Result<Specification> {
+    fn of(run: &Run<'_>, text: &str) -> Result<Specification> {
         let wrong = || fail(format!("`format` has the specification `{text}`, which is none"));
         let mut chars = text.chars().peekable();
         let mut own = Specification {
             fill: ' ',
             align: None,
-            sign: '-',
+            has_zeros: false,
+            sign: None,
+            drops_sign_of_zero: false,
             is_alternate: false,
             width: 0,
             grouping: None,
@@ -181,17 +189,20 @@ impl Specification {
         let is_align = |c: &char| matches!(c, '<' | '>' | '^' | '=');
         let mut ahead = text.chars();
         let (first, second) = (ahead.next(), ahead.next());
-        if second.as_ref().is_some_and(is_align) {
+        let has_fill = second.as_ref().is_some_and(is_align);
+        if has_fill {
             own.fill = first.unwrap_or(' ');
             chars.next();
             own.align = chars.next();
         } else if first.as_ref().is_some_and(is_align) {
             own.align = chars.next();
         }
-        own.sign = chars.next_if(|c| matches!(c, '+' | '-' | ' ')).unwrap_or('-');
+        own.sign = chars.next_if(|c| matches!(c, '+' | '-' | ' '));
+        own.drops_sign_of_zero = chars.next_if_eq(&'z').is_some();
         own.is_alternate = chars.next_if_eq(&'#').is_some();
-        if chars.next_if_eq(&'0').is_some() && own.align.is_none() {
-            (own.fill, own.align) = ('0', Some('='));
+        // Behind a fill, it is a digit of the width.
+        if !has_fill && chars.next_if_eq(&'0').is_some() {
+            (own.fill, own.has_zeros) = ('0', true);
         }
         let number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>| -> Option<usize> {
             let mut digits = String::new();
@@ -209,11 +220,13 @@ impl Specification {
             }
         }
         own.kind = chars.next();
-        product(own.width.max(own.precision.unwrap_or(0)), 1)?;
+        run.text_length(own.width.max(own.precision.unwrap_or(0)), 1)?;
+        run.text_length(own.fill.len_utf8(), own.width as i128)?;
         if chars.next().is_some() { wrong() } else { Ok(own) }
     }
 
-    /// Fills a text up to the width. `head`: the length of the sign and prefix, which stay in front of zeros.
+    /// Fills up to the width, with `align` if none is given. `head`: the length of the sign and prefix, which stay in
+    /// front of zeros.
     fn padded(&self, text: &str, head: usize, align: char) -> String {
         let missing = self.width.saturating_sub(text.chars().count());
         let fill = |count: usize| self.fill.to_string().repeat(count);
@@ -227,24 +240,26 @@ impl Specification {
 }
 
 /// `format(value, specification)`
-pub fn formatted(value: &Value, specification: &str) -> Result<String> {
+pub fn formatted(run: &Run<'_>, value: &Value, specification: &str) -> Result<String> {
     if specification.is_empty() {
         return value.to_text();
     }
     match (value, value.as_number()) {
         (Value::Text(text), _) => {
-            let own = Specification::of(specification)?;
+            let own = Specification::of(run, specification)?;
             if !matches!(own.kind, None | Some('s'))
-                || own.align == Some('=') && own.fill != '0'
+                || own.align == Some('=')
+                || own.sign.is_some()
+                || own.is_alternate
+                || own.drops_sign_of_zero
                 || own.grouping.is_some()
             {
                 return fail(format!("`format` has the specification `{specification}`, which is none of a text's"));
             }
             let cut: String = text.text.chars().take(own.precision.unwrap_or(usize::MAX)).collect();
-            let own = Specification { align: own.align.filter(|align| *align != '='), ..own };
             Ok(own.padded(&cut, 0, '<'))
         }
-        (_, Some(number)) => formatted_number(number, value, specification),
+        (_, Some(number)) => formatted_number(run, number, value, specification),
         _ => fail(format!(
             "`format` has the specification `{specification}` for a value of the type {}",
             value.type_name()
@@ -252,12 +267,21 @@ pub fn formatted(value: &Value, specification: &str) -> Result<String> {
     }
 }
 
-fn formatted_number(number: Number, value: &Value, specification: &str) -> Result<String> {
-    let own = Specification::of(specification)?;
+fn formatted_number(run: &Run<'_>, number: Number, value: &Value, specification: &str) -> Result<String> {
+    let own = Specification::of(run, specification)?;
     let wrong = || fail(format!("`format` has the specification `{specification}`, which is none of this number's"));
+    let align = if own.has_zeros { '=' } else { '>' };
+    let groups = match (own.grouping, own.kind) {
+        (None, _) => true,
+        (Some(','), Some('b' | 'o' | 'x' | 'X')) | (Some(_), Some('c' | 'n')) => false,
+        _ => true,
+    };
+    if !groups {
+        return wrong();
+    }
     let (is_negative, digits, prefix) = match (number, own.kind) {
         (Number::Int(int), None | Some('d' | 'n' | 'b' | 'o' | 'x' | 'X')) => {
-            if own.precision.is_some() {
+            if own.precision.is_some() || own.drops_sign_of_zero {
                 return wrong();
             }
             let magnitude = int.unsigned_abs();
@@ -270,24 +294,31 @@ fn formatted_number(number: Number, value: &Value, specification: &str) -> Resul
             };
             (int < 0, digits, if own.is_alternate { prefix } else { "" })
         }
-        (Number::Int(code), Some('c')) => match u32::try_from(code).ok().and_then(char::from_u32) {
-            Some(c) => return Ok(own.padded(&c.to_string(), 0, '<')),
-            None => return wrong(),
-        },
+        (Number::Int(code), Some('c')) => {
+            let c = u32::try_from(code).ok().and_then(char::from_u32);
+            let is_plain = own.sign.is_none() && !own.drops_sign_of_zero && !own.is_alternate;
+            return match c.filter(|_| is_plain && own.precision.is_none()) {
+                Some(c) => Ok(own.padded(&c.to_string(), 0, align)),
+                None => wrong(),
+            };
+        }
         (_, None | Some('e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'n' | '%')) => {
             if matches!(value, Value::Bool(_)) && own.kind.is_none() {
                 return wrong();
             }
             let float = number.as_float();
-            let is_negative = float.is_sign_negative() && !float.is_nan();
-            (is_negative, float_digits(float.abs(), own.kind, own.precision, own.is_alternate), "")
+            let digits = float_digits(float.abs(), own.kind, own.precision, own.is_alternate);
+            let mantissa = digits.split(['e', 'E']).next().unwrap_or_default();
+            let is_zero = !mantissa.contains(|c: char| !matches!(c, '0' | '.' | '%'));
+            let is_negative = float.is_sign_negative() && !float.is_nan() && !(own.drops_sign_of_zero && is_zero);
+            (is_negative, digits, "")
         }
         _ => return wrong(),
     };
     let sign = match (is_negative, own.sign) {
         (true, _) => "-",
-        (false, '+') => "+",
-        (false, ' ') => " ",
+        (false, Some('+')) => "+",
+        (false, Some(' ')) => " ",
         _ => "",
     };
     let head = sign.len() + prefix.len();
@@ -295,20 +326,25 @@ fn formatted_number(number: Number, value: &Value, specification: &str) -> Resul
         Some(mark) => {
             let size = if matches!(own.kind, Some('b' | 'o' | 'x' | 'X')) { 4 } else { 3 };
             // Zeros in front are grouped, too.
-            let zeros = if own.fill == '0' && own.align == Some('=') { own.width.saturating_sub(head) } else { 0 };
-            grouped(&digits, mark, size, zeros)
+            let is_filled = own.fill == '0' && own.align.unwrap_or(align) == '=';
+            let zeros = if is_filled { own.width.saturating_sub(head) } else { 0 };
+            let whole_end = match number {
+                Number::Int(_) if !matches!(own.kind, Some('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')) => digits.len(),
+                _ => digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len()),
+            };
+            match digits.split_at(whole_end) {
+                ("", _) => digits,
+                parts => grouped(parts, mark, size, zeros),
+            }
         }
         None => digits,
     };
-    Ok(own.padded(&format!("{sign}{prefix}{digits}"), head, '>'))
+    Ok(own.padded(&format!("{sign}{prefix}{digits}"), head, align))
 }
 
-/// Digits with a mark between each `size`, filled with zeros up to `width`.
-fn grouped(digits: &str, mark: char, size: usize, width: usize) -> String {
-    let whole_end = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
-    let whole_end = digits[..whole_end].find('e').unwrap_or(whole_end);
-    let (whole, rest) = digits.split_at(whole_end);
-    let mut out = Vec::new();
+/// Digits with a mark between each `size` of the whole number, filled with zeros up to `width`.
+fn grouped((whole, rest): (&str, &str), mark: char, size: usize, width: usize) -> String {
+    let mut out = String::new();
     let mut count = 0;
     let mut own = whole.chars().rev();
     loop {
@@ -322,7 +358,7 @@ fn grouped(digits: &str, mark: char, size: usize, width: usize) -> String {
         out.push(next.unwrap_or('0'));
         count += 1;
     }
-    out.iter().rev().collect::<String>() + rest
+    out.chars().rev().collect::<String>() + rest
 }
 
 /// The digits of a float that is not negative.
@@ -346,18 +382,26 @@ pub fn float_digits(float: f64, kind: Option<char>, precision: Option<usize>, is
     }
 }
 
+/// A precision that Rust writes, and the zeros behind it: no float has more than 1,074 digits behind the point.
+fn written(precision: usize) -> (usize, String) {
+    let own = precision.min(1100);
+    (own, "0".repeat(precision - own))
+}
+
 fn fixed(float: f64, precision: usize, is_alternate: bool) -> String {
-    let text = format!("{float:.precision$}");
+    let (own, zeros) = written(precision);
+    let text = format!("{float:.own$}") + &zeros;
     if is_alternate && precision == 0 { text + "." } else { text }
 }
 
 fn exponential(float: f64, precision: usize, is_alternate: bool) -> String {
-    let text = format!("{float:.precision$e}");
+    let (own, zeros) = written(precision);
+    let text = format!("{float:.own$e}");
     let (digits, exponent) = text.split_once('e').expect("`e` asks for an exponent");
     let exponent: i32 = exponent.parse().expect("an exponent is a number");
     let point = if is_alternate && precision == 0 { "." } else { "" };
     let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}{point}e{sign}{:02}", exponent.abs())
+    format!("{digits}{zeros}{point}e{sign}{:02}", exponent.abs())
 }
 
 /// `g`. `decimals`: those that stay behind the point if it is written without an exponent.

@@ -58,10 +58,7 @@ fn range(_: &mut Run<'_>, arguments: Arguments) -> Result<Value> {
         }
     }
     let (start, stop) = if numbers.len() == 1 { (0, numbers[0]) } else { (numbers[0], numbers[1]) };
-    let range = Range { start, stop, step: numbers.get(2).copied().unwrap_or(1) };
-    if range.step == 0 {
-        return fail("`range` takes a step that is not 0");
-    }
+    let range = Range::new(start, stop, numbers.get(2).copied().unwrap_or(1))?;
     if range.len() > MOST_NUMBERS {
         return fail(format!("`range` has {} numbers: {MOST_NUMBERS} are the most", range.len()));
     }

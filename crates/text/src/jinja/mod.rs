@@ -19,6 +19,7 @@ mod print;
 mod run;
 mod source;
 mod strftime;
+mod text_methods;
 mod value;
 
 use std::collections::BTreeSet;
@@ -28,6 +29,7 @@ use minijinja::machinery::{WhitespaceConfig, parse};
 use minijinja::syntax::SyntaxConfig;
 use serde_json::{Map, Value as Json};
 
+pub(crate) use characters::is_space;
 pub use fault::{Fault, FaultKind};
 use nodes::Frame;
 use run::{Run, Scope};
@@ -87,7 +89,7 @@ impl Template {
         Ok(Template { root })
     }
 
-    /// Renders it with these variables, on a stack of 16 MiB: macros may call themselves.
+    /// Renders it with these variables. It needs a stack of 16 MiB, as macros may call themselves.
     ///
     /// # Errors
     ///

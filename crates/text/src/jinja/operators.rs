@@ -5,7 +5,8 @@ use std::rc::Rc;
 use super::fault::{Result, fail, undefined};
 use super::methods;
 use super::percent;
-use super::value::{Key, Number, Range, Sequence, Text, Value, View};
+use super::run::Run;
+use super::value::{Key, MOST_BYTES, Number, Range, Sequence, Text, Value, View};
 
 /// An operator of two values. `and`, `or` and comparisons are none: they do not always look at both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +45,18 @@ impl Operator {
         }
     }
 
-    pub fn apply(self, a: &Value, b: &Value) -> Result<Value> {
+    pub fn apply(self, run: &Run<'_>, a: &Value, b: &Value) -> Result<Value> {
         match (self, a, b) {
             // A text takes whatever `%` gives it, also what is undefined.
-            (Operator::Modulo, Value::Text(format), _) => return percent::format(format, b),
+            (Operator::Modulo, Value::Text(format), _) => return percent::format(run, format, b),
             (_, Value::Undefined(why), _) | (_, _, Value::Undefined(why)) => return undefined(why),
-            (Operator::Add, Value::Text(a), Value::Text(b)) => return join_texts(a, b),
-            (Operator::Add, Value::List(a), Value::List(b)) => return Value::list(both(a, b)?),
-            (Operator::Add, Value::Tuple(a), Value::Tuple(b)) => return Value::tuple(both(a, b)?),
+            (Operator::Add, Value::Text(a), Value::Text(b)) => return join_texts(run, a, b),
+            (Operator::Add, Value::List(a), Value::List(b)) => return Value::list(both(run, a, b)?),
+            (Operator::Add, Value::Tuple(a), Value::Tuple(b)) => return Value::tuple(both(run, a, b)?),
             (Operator::Multiply, ..) => {
                 for (of, times) in [(a, b), (b, a)] {
                     if let (Value::Text(_) | Value::List(_) | Value::Tuple(_), Some(times)) = (of, times.as_int()) {
-                        return repeated(of, times);
+                        return repeated(run, of, times);
                     }
                 }
             }
@@ -140,9 +141,6 @@ fn floor_division(a: f64, b: f64) -> (f64, f64) {
     (if quotient - floor > 0.5 { floor + 1.0 } else { floor }, rest)
 }
 
-/// Bytes or values of one result.
-const MOST_LENGTH: usize = 1 << 28;
-
 /// The length of a result that is `times` as long as `length`.
 ///
 /// # Errors
@@ -151,36 +149,37 @@ const MOST_LENGTH: usize = 1 << 28;
 pub fn product(length: usize, times: i128) -> Result<usize> {
     let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     match length.checked_mul(times) {
-        Some(product) if product <= MOST_LENGTH => Ok(product),
-        _ => fail(format!("a value grows too large: {MOST_LENGTH} values and bytes are the most")),
+        Some(product) if product <= MOST_BYTES => Ok(product),
+        _ => fail(format!("a value grows too large: {MOST_BYTES} bytes are the most")),
     }
 }
 
-fn repeated(of: &Value, times: i128) -> Result<Value> {
+fn repeated(run: &Run<'_>, of: &Value, times: i128) -> Result<Value> {
     let count = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
     match of {
         Value::Text(text) => {
-            product(text.text.len(), times)?;
+            run.text_length(text.text.len(), times)?;
             let count = if text.text.is_empty() { 0 } else { count };
             Ok(Value::Text(Text { text: text.text.repeat(count).into(), is_safe: text.is_safe }))
         }
-        Value::List(sequence) => Value::list(repeated_items(sequence, times)?),
-        Value::Tuple(sequence) => Value::tuple(repeated_items(sequence, times)?),
+        Value::List(sequence) => Value::list(repeated_items(run, sequence, times)?),
+        Value::Tuple(sequence) => Value::tuple(repeated_items(run, sequence, times)?),
         _ => fail("only texts and sequences are repeated"),
     }
 }
 
-fn repeated_items(of: &Sequence, times: i128) -> Result<Vec<Value>> {
-    let length = product(of.items.len(), times)?;
+fn repeated_items(run: &Run<'_>, of: &Sequence, times: i128) -> Result<Vec<Value>> {
+    let length = run.list_length(of.items.len(), times)?;
     Ok(of.items.iter().cycle().take(length).cloned().collect())
 }
 
-fn both(a: &Sequence, b: &Sequence) -> Result<Vec<Value>> {
+fn both(run: &Run<'_>, a: &Sequence, b: &Sequence) -> Result<Vec<Value>> {
+    run.list_length(a.items.len() + b.items.len(), 1)?;
     Ok(a.items.iter().chain(&b.items).cloned().collect())
 }
 
-fn join_texts(a: &Text, b: &Text) -> Result<Value> {
-    product(a.text.len().saturating_add(b.text.len()), 1)?;
+fn join_texts(run: &Run<'_>, a: &Text, b: &Text) -> Result<Value> {
+    run.text_length(a.text.len() + b.text.len(), 1)?;
     let is_safe = a.is_safe || b.is_safe;
     let part = |text: &Text| if is_safe && !text.is_safe { escaped(&text.text) } else { text.text.to_string() };
     Ok(Value::Text(Text { text: (part(a) + &part(b)).into(), is_safe }))
@@ -242,14 +241,7 @@ pub fn contains(container: &Value, item: &Value) -> Result<bool> {
         Value::List(sequence) | Value::Tuple(sequence) => Ok(among(&sequence.items)),
         Value::Dict(dict) | Value::View(dict, View::Keys) => Ok(dict.get(item)?.is_some()),
         Value::View(dict, view) => Ok(among(&dict.view(*view)?)),
-        Value::Range(range) => {
-            let inside = |int: i128| {
-                let last = range.start + (range.len() - 1) * range.step;
-                let (low, high) = (range.start.min(last), range.start.max(last));
-                range.len() > 0 && (low..=high).contains(&int) && (int - range.start) % range.step == 0
-            };
-            Ok(matches!(Key::of(item), Ok(Key::Int(int)) if inside(int)))
-        }
+        Value::Range(range) => Ok(matches!(Key::of(item), Ok(Key::Int(int)) if range.contains(int))),
         Value::Undefined(_) => Ok(false),
         other => fail(format!("`in` looks into a value of the type {}, which holds nothing", other.type_name())),
     }
@@ -311,7 +303,7 @@ fn place(index: &Value, length: impl Fn() -> usize) -> Option<usize> {
 }
 
 /// `value[start:stop:step]`.
-pub fn slice(value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value> {
+pub fn slice(run: &Run<'_>, value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value> {
     let length = match value {
         Value::Text(_) | Value::List(_) | Value::Tuple(_) | Value::Range(_) => value.length().unwrap_or(0) as i128,
         Value::Undefined(why) => return undefined(why),
@@ -340,21 +332,25 @@ pub fn slice(value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value> {
         true => (bound(start, low)?, bound(stop, high)?),
         false => (bound(start, high)?, bound(stop, low)?),
     };
-    let places = Range { start, stop, step };
-    let chosen = |items: &[Value]| (0..places.len()).map(|ix| items[places.at(ix) as usize].clone()).collect();
+    let places = Range::new(start, stop, step)?;
+    let chosen = |items: &[Value]| -> Result<Vec<Value>> {
+        run.list_length(places.len() as usize, 1)?;
+        Ok((0..places.len()).map(|ix| items[places.at(ix) as usize].clone()).collect())
+    };
     match value {
         Value::Text(text) => {
-            let chars: Vec<char> = text.text.chars().collect();
-            let chosen: String = (0..places.len()).map(|ix| chars[places.at(ix) as usize]).collect();
+            let chosen: String = match step {
+                1 => text.text.chars().skip(start as usize).take(places.len() as usize).collect(),
+                _ => {
+                    let chars: Vec<char> = text.text.chars().collect();
+                    (0..places.len()).map(|ix| chars[places.at(ix) as usize]).collect()
+                }
+            };
             Ok(Value::Text(Text { text: chosen.into(), is_safe: text.is_safe }))
         }
-        Value::List(sequence) => Value::list(chosen(&sequence.items)),
-        Value::Tuple(sequence) => Value::tuple(chosen(&sequence.items)),
-        Value::Range(range) => Ok(Value::Range(Rc::new(Range {
-            start: range.at(places.start),
-            stop: range.at(places.stop),
-            step: range.step.saturating_mul(places.step),
-        }))),
+        Value::List(sequence) => Value::list(chosen(&sequence.items)?),
+        Value::Tuple(sequence) => Value::tuple(chosen(&sequence.items)?),
+        Value::Range(range) => Ok(Value::Range(Rc::new(range.sliced(&places)?))),
         _ => fail("only texts and sequences have slices"),
     }
 }

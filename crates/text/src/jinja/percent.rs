@@ -2,23 +2,24 @@
 
 use super::fault::{Result, fail, undefined};
 use super::format::{ascii, float_digits};
-use super::operators::{escaped, product};
-use super::value::{Number, Text, Value};
+use super::operators::escaped;
+use super::run::Run;
+use super::value::{Number, Text, Value, int_of_float};
 
 /// `format % values`
-pub fn format(format: &Text, values: &Value) -> Result<Value> {
+pub fn format(run: &Run<'_>, format: &Text, values: &Value) -> Result<Value> {
     let positional = match values {
         Value::Tuple(tuple) => tuple.items.clone(),
         other => vec![other.clone()],
     };
     let mut directives =
-        Directives { values, positional: positional.into_iter(), is_named: false, is_safe: format.is_safe };
+        Directives { run, values, positional: positional.into_iter(), is_named: false, is_safe: format.is_safe };
     let mut out = String::new();
     let mut rest = &*format.text;
     while let Some(at) = rest.find('%') {
         out.push_str(&rest[..at]);
         rest = directives.directive(&rest[at + 1..], &mut out)?;
-        product(out.len(), 1)?;
+        run.text_length(out.len(), 1)?;
     }
     out.push_str(rest);
     // What can be looked up by a key may have more than the format names.
@@ -30,6 +31,7 @@ pub fn format(format: &Text, values: &Value) -> Result<Value> {
 }
 
 struct Directives<'v> {
+    run: &'v Run<'v>,
     values: &'v Value,
     positional: std::vec::IntoIter<Value>,
     /// A directive has named its value.
@@ -54,6 +56,10 @@ impl Directives<'_> {
 
     /// Writes one directive, which `text` begins with; what is behind it.
     fn directive<'t>(&mut self, text: &'t str, out: &mut String) -> Result<&'t str> {
+        if let Some(rest) = text.strip_prefix('%') {
+            out.push('%');
+            return Ok(rest);
+        }
         let mut rest = text;
         let mut named = None;
         if let Some(inner) = rest.strip_prefix('(') {
@@ -94,19 +100,15 @@ impl Directives<'_> {
         rest = after;
         if let Some(width) = width {
             flags.is_left |= width < 0;
-            flags.width = product(1, width.abs())?;
+            flags.width = self.run.text_length(1, width.saturating_abs())?;
         }
         if let Some(after) = rest.strip_prefix('.') {
             let (precision, after) = self.number(after)?;
-            flags.precision = Some(product(1, precision.unwrap_or(0))?);
+            flags.precision = Some(self.run.text_length(1, precision.unwrap_or(0))?);
             rest = after;
         }
         rest = rest.strip_prefix(['h', 'l', 'L']).unwrap_or(rest);
         let Some(kind) = rest.chars().next() else { return fail("a text ends within a directive of `%`") };
-        if kind == '%' {
-            out.push('%');
-            return Ok(&rest[1..]);
-        }
         let value = match named {
             Some(value) => value,
             None => self.next()?,
@@ -180,7 +182,10 @@ fn integer(kind: char, value: &Value, flags: &Flags) -> Result<(String, String)>
     let is_decimal = matches!(kind, 'd' | 'i' | 'u');
     let int = match (value.as_number(), value) {
         (Some(Number::Int(int)), _) => int,
-        (Some(Number::Float(float)), _) if is_decimal && float.is_finite() => float.trunc() as i128,
+        (Some(Number::Float(float)), _) if is_decimal && float.is_finite() => match int_of_float(float) {
+            Some(int) => int,
+            None => return fail(format!("`%{kind}` writes an integer of more than 127 bits")),
+        },
         (_, Value::Undefined(why)) => return undefined(why),
         _ => return fail(format!("`%{kind}` takes an integer, not a {}", value.type_name())),
     };

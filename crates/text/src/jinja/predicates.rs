@@ -15,11 +15,11 @@ pub struct Predicate(usize);
 type Body = fn(&mut Run<'_>, &Value, Arguments) -> Result<bool>;
 
 const PREDICATES: [(&str, Body); 39] = [
-    ("odd", |_, value, arguments| plain(arguments, rest(value, &Value::Int(2))?.equals(&Value::Int(1)))),
-    ("even", |_, value, arguments| plain(arguments, rest(value, &Value::Int(2))?.equals(&Value::Int(0)))),
-    ("divisibleby", |_, value, arguments| {
+    ("odd", |run, value, arguments| plain(arguments, rest(run, value, &Value::Int(2))?.equals(&Value::Int(1)))),
+    ("even", |run, value, arguments| plain(arguments, rest(run, value, &Value::Int(2))?.equals(&Value::Int(0)))),
+    ("divisibleby", |run, value, arguments| {
         let [by] = arguments.bound("`divisibleby`", ["num"], 1)?;
-        Ok(rest(value, &by.expect("it is required"))?.equals(&Value::Int(0)))
+        Ok(rest(run, value, &by.expect("it is required"))?.equals(&Value::Int(0)))
     }),
     ("defined", |_, value, arguments| plain(arguments, !value.is_undefined())),
     ("undefined", |_, value, arguments| plain(arguments, value.is_undefined())),
@@ -31,8 +31,14 @@ const PREDICATES: [(&str, Body); 39] = [
     ("true", |_, value, arguments| plain(arguments, matches!(value, Value::Bool(true)))),
     ("integer", |_, value, arguments| plain(arguments, matches!(value, Value::Int(_)))),
     ("float", |_, value, arguments| plain(arguments, matches!(value, Value::Float(_)))),
-    ("lower", |_, value, arguments| plain(arguments, characters::is_lower(&value.to_text()?))),
-    ("upper", |_, value, arguments| plain(arguments, characters::is_upper(&value.to_text()?))),
+    ("lower", |run, value, arguments| {
+        run.read(value)?;
+        plain(arguments, characters::is_lower(&value.to_text()?))
+    }),
+    ("upper", |run, value, arguments| {
+        run.read(value)?;
+        plain(arguments, characters::is_upper(&value.to_text()?))
+    }),
     ("string", |_, value, arguments| plain(arguments, value.as_text().is_some())),
     ("mapping", |_, value, arguments| plain(arguments, matches!(value, Value::Dict(_) | Value::Cycler(_)))),
     ("number", |_, value, arguments| plain(arguments, value.as_number().is_some())),
@@ -47,7 +53,8 @@ const PREDICATES: [(&str, Body); 39] = [
         plain(arguments, is_iterable)
     }),
     ("callable", |_, value, arguments| plain(arguments, value.is_callable())),
-    ("sameas", |_, value, arguments| {
+    ("sameas", |run, value, arguments| {
+        run.read(value)?;
         let [other] = arguments.bound("`sameas`", ["other"], 1)?;
         Ok(value.is_same(&other.expect("it is required")))
     }),
@@ -87,8 +94,8 @@ fn plain(arguments: Arguments, holds: bool) -> Result<bool> {
     Ok(holds)
 }
 
-fn rest(value: &Value, by: &Value) -> Result<Value> {
-    Operator::Modulo.apply(value, by)
+fn rest(run: &Run<'_>, value: &Value, by: &Value) -> Result<Value> {
+    Operator::Modulo.apply(run, value, by)
 }
 
 fn named(value: &Value, is_known: fn(&str) -> bool) -> Result<bool> {

@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use super::fault::{Result, fail};
-use super::value::{Dict, Namespace, Value, View};
+use super::value::{Dict, MOST_BYTES, Namespace, Value, View};
 
-/// Bytes that a value may take when it is shown, and levels of namespaces within each other.
-const MOST_BYTES: usize = 1 << 28;
+/// Levels of namespaces within each other.
 const MOST_LEVELS: usize = 1000;
 
 impl Value {
@@ -69,12 +68,10 @@ impl Value {
             Value::View(dict, View::Items) => {
                 show_items(dict.view(View::Items)?.iter(), ["dict_items([", "])"], out, level)?;
             }
-            Value::Range(range) if range.step == 1 => {
-                write!(out, "range({}, {})", range.start, range.stop).expect("a text takes all");
-            }
-            Value::Range(range) => {
-                write!(out, "range({}, {}, {})", range.start, range.stop, range.step).expect("a text takes all");
-            }
+            Value::Range(range) => match range.bounds() {
+                [start, stop, 1] => write!(out, "range({start}, {stop})").expect("a text takes all"),
+                [start, stop, step] => write!(out, "range({start}, {stop}, {step})").expect("a text takes all"),
+            },
             Value::Namespace(namespace) => show_namespace(namespace, out, level)?,
             Value::Macro(of) => match &of.name {
                 Some(name) => {

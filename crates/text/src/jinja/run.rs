@@ -13,7 +13,7 @@ use super::nodes::{
     Argument, Call, Expression, For, Frame, Kind, MacroNode, Name, Named, Statement, StatementKind, Target,
 };
 use super::operators::{self, Comparison};
-use super::value::{Extent, Items, Namespace, Undefined, Value};
+use super::value::{Extent, Items, Namespace, Undefined, VALUE_BYTES, Value, View};
 
 /// Names of a frame, and the frame around it.
 pub struct Scope {
@@ -103,6 +103,20 @@ const MOST_LEVELS: usize = 1500;
 /// Bytes of output that count as a step.
 const STEP_BYTES: usize = 64;
 
+/// Bytes that a comparison may look at.
+fn compared_bytes(comparison: Comparison, left: &Value, right: &Value) -> usize {
+    match (comparison, right) {
+        (Comparison::In | Comparison::NotIn, Value::Dict(_) | Value::View(_, View::Keys) | Value::Range(_)) => {
+            left.size()
+        }
+        (Comparison::In | Comparison::NotIn, Value::Text(_)) => right.size(),
+        (Comparison::In | Comparison::NotIn, _) => {
+            right.length().map_or(0, |count| left.size().saturating_mul(count)).min(right.size())
+        }
+        _ => left.size().min(right.size()),
+    }
+}
+
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
@@ -135,12 +149,62 @@ impl<'e> Run<'e> {
         let Some(left) = &mut self.steps else { return Ok(()) };
         match left.checked_sub(count as u64) {
             Some(rest) => *left = rest,
-            None => {
-                let most = self.environment.steps.unwrap_or_default();
-                return fail(format!("it takes more than {most} steps: it does not end, or writes too much"));
-            }
+            None => return self.no_steps(),
         }
         Ok(())
+    }
+
+    /// The length of a text that is `times` as long as `length`, which is about to be made. Its steps are counted when
+    /// it is there.
+    ///
+    /// # Errors
+    ///
+    /// It is too long for any memory that a template may take, or for the steps that are left.
+    pub fn text_length(&self, length: usize, times: i128) -> Result<usize> {
+        let length = operators::product(length, times)?;
+        self.has_steps(length / STEP_BYTES)?;
+        Ok(length)
+    }
+
+    /// The number of values of a list that is about to be made, as `text_length` of a text.
+    ///
+    /// # Errors
+    ///
+    /// As of a text's length.
+    pub fn list_length(&self, length: usize, times: i128) -> Result<usize> {
+        let length = operators::product(length.saturating_mul(VALUE_BYTES), times)? / VALUE_BYTES;
+        self.has_steps(length)?;
+        Ok(length)
+    }
+
+    fn has_steps(&self, count: usize) -> Result<()> {
+        match self.steps.is_none_or(|left| left >= count as u64) {
+            true => Ok(()),
+            false => self.no_steps(),
+        }
+    }
+
+    fn no_steps<T>(&self) -> Result<T> {
+        let most = self.environment.steps.unwrap_or_default();
+        fail(format!("it takes more than {most} steps: it does not end, or writes too much"))
+    }
+
+    /// Counts the steps of what reads a text from its begin to its end; of other values, none.
+    pub fn read(&mut self, value: &Value) -> Result<()> {
+        match value {
+            Value::Text(text) => self.step(text.text.len() / STEP_BYTES),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts the steps of what reads all that a value holds.
+    pub fn read_all(&mut self, value: &Value) -> Result<()> {
+        self.step(value.size() / STEP_BYTES)
+    }
+
+    /// Counts the steps of what looks for an item among others.
+    pub fn read_to_find(&mut self, among: &Value, item: &Value) -> Result<()> {
+        self.step(compared_bytes(Comparison::In, item, among) / STEP_BYTES)
     }
 
     fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -406,7 +470,10 @@ impl<'e> Run<'e> {
             Value::List(sequence) | Value::Tuple(sequence) => sequence.items.clone(),
             Value::Dict(dict) => dict.keys().cloned().collect(),
             Value::View(dict, view) => dict.view(*view)?,
-            Value::Text(text) => text.text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]) as &str)).collect(),
+            Value::Text(text) => {
+                self.list_length(text.text.chars().count(), 1)?;
+                text.text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]) as &str)).collect()
+            }
             Value::Range(range) => {
                 self.step(range.len() as usize)?;
                 (0..range.len()).map(|place| Value::Int(range.at(place))).collect()
@@ -466,7 +533,7 @@ impl<'e> Run<'e> {
             Kind::Negative(of) => operators::negative(&self.evaluate(of, scope)?),
             Kind::Operator(operator, both) => {
                 let [a, b] = self.both(both, scope)?;
-                let value = operator.apply(&a, &b)?;
+                let value = operator.apply(self, &a, &b)?;
                 self.charge(&value)?;
                 Ok(value)
             }
@@ -482,9 +549,12 @@ impl<'e> Run<'e> {
                 let [a, b] = self.both(both, scope)?;
                 self.used(&a)?;
                 self.used(&b)?;
+                if let (Value::Text(a), Value::Text(b)) = (&a, &b) {
+                    self.text_length(a.text.len() + b.text.len(), 1)?;
+                }
                 let mut text = a.to_text()?;
                 b.print(&mut text)?;
-                operators::product(text.len(), 1)?;
+                self.text_length(text.len(), 1)?;
                 self.step(text.len() / STEP_BYTES)?;
                 Ok(Value::text(text))
             }
@@ -494,11 +564,7 @@ impl<'e> Run<'e> {
                 let value = self.evaluate(of, scope)?;
                 let arguments = self.arguments(arguments, scope)?;
                 match filter {
-                    Named::Known(filter) => {
-                        let value = filter.apply(self, value, arguments)?;
-                        self.charge(&value)?;
-                        Ok(value)
-                    }
+                    Named::Known(filter) => filter.apply(self, value, arguments),
                     Named::Unknown(name) => fail(format!("no filter is called `{name}`")),
                 }
             }
@@ -513,6 +579,8 @@ impl<'e> Run<'e> {
             Kind::Attribute(of, name) => operators::attribute(&self.evaluate(of, scope)?, name),
             Kind::Item(both) => {
                 let [of, key] = self.both(both, scope)?;
+                self.read(&of)?;
+                self.read(&key)?;
                 operators::item(&of, &key)
             }
             Kind::Slice(of, bounds) => self.slice(of, bounds, scope),
@@ -520,8 +588,8 @@ impl<'e> Run<'e> {
         }
     }
 
-    /// Texts count as steps by their length.
-    fn charge(&mut self, value: &Value) -> Result<()> {
+    /// Counts the steps of a result: texts and lists by their length.
+    pub fn charge(&mut self, value: &Value) -> Result<()> {
         match value {
             Value::Text(text) => self.step(text.text.len() / STEP_BYTES),
             Value::List(sequence) | Value::Tuple(sequence) => self.step(sequence.items.len()),
@@ -561,6 +629,7 @@ impl<'e> Run<'e> {
     }
 
     pub fn holds(&mut self, comparison: Comparison, left: &Value, right: &Value) -> Result<bool> {
+        self.step(compared_bytes(comparison, left, right) / STEP_BYTES)?;
         match (comparison, right) {
             (Comparison::In | Comparison::NotIn, Value::Iterator(lazy)) => {
                 let mut items: std::collections::VecDeque<Value> = self.items(right)?.into();
@@ -601,7 +670,10 @@ impl<'e> Run<'e> {
                 *value = self.evaluate(bound, scope)?;
             }
         }
-        operators::slice(&of, [&values[0], &values[1], &values[2]])
+        self.read(&of)?;
+        let value = operators::slice(self, &of, [&values[0], &values[1], &values[2]])?;
+        self.charge(&value)?;
+        Ok(value)
     }
 
     fn evaluate_call(&mut self, call: &Call, scope: &Rc<Scope>) -> Result<Value> {
@@ -645,7 +717,11 @@ impl<'e> Run<'e> {
     /// Calls a value.
     pub fn call(&mut self, callee: &Value, arguments: Arguments) -> Result<Value> {
         self.deeper(|run| match callee {
-            Value::Method(method) => methods::call(run, &method.0, method.1, arguments),
+            Value::Method(method) => {
+                run.read(&method.0)?;
+                arguments.values().try_for_each(|value| run.read(value))?;
+                methods::call(run, &method.0, method.1, arguments)
+            }
             Value::Function(function) => function.call(run, arguments),
             Value::Macro(of) => run.call_macro(of, arguments),
             Value::Loop(state) => run.run_recursion(state, arguments),

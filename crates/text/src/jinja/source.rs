@@ -49,7 +49,8 @@ pub fn prepared(source: &str) -> String {
 }
 
 fn next_tag(text: &str) -> Option<usize> {
-    ["{{", "{%", "{#"].iter().filter_map(|start| text.find(start)).min()
+    let is_tag = |at: &usize| matches!(text.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#'));
+    text.match_indices('{').map(|(at, _)| at).find(is_tag)
 }
 
 /// The length of a tag that `text` begins with: texts and brackets in it may hold what ends it.

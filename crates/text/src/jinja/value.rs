@@ -85,26 +85,58 @@ pub enum View {
     Items,
 }
 
-/// What `range()` makes; `step` is not 0.
+/// What `range()` makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    pub start: i128,
-    pub stop: i128,
-    pub step: i128,
+    start: i128,
+    stop: i128,
+    /// Not 0.
+    step: i128,
 }
 
 impl Range {
+    /// # Errors
+    ///
+    /// The step is 0, or a number between start and stop may have more than 127 bits.
+    pub fn new(start: i128, stop: i128, step: i128) -> Result<Range> {
+        if step == 0 {
+            return fail("`range` takes a step that is not 0");
+        }
+        if stop.checked_sub(start).and_then(i128::checked_abs).is_none() || step == i128::MIN {
+            return fail("a range spans an integer of more than 127 bits");
+        }
+        Ok(Range { start, stop, step })
+    }
+
+    pub fn bounds(&self) -> [i128; 3] {
+        [self.start, self.stop, self.step]
+    }
+
     pub fn len(&self) -> i128 {
-        let (span, step) = match self.step > 0 {
-            true => (self.stop.saturating_sub(self.start), self.step),
-            false => (self.start.saturating_sub(self.stop), self.step.saturating_neg()),
-        };
-        if span <= 0 { 0 } else { (span - 1) / step + 1 }
+        let span = if self.step > 0 { self.stop - self.start } else { self.start - self.stop };
+        if span <= 0 { 0 } else { (span - 1) / self.step.abs() + 1 }
     }
 
     /// The number at this place, which is below the length.
     pub fn at(&self, place: i128) -> i128 {
         self.start + place * self.step
+    }
+
+    pub fn contains(&self, int: i128) -> bool {
+        let is_inside = match self.step > 0 {
+            true => self.start <= int && int < self.stop,
+            false => self.stop < int && int <= self.start,
+        };
+        is_inside && (int - self.start) % self.step == 0
+    }
+
+    /// The range of the numbers at these places, which are within this one's length or at its ends.
+    pub fn sliced(&self, places: &Range) -> Result<Range> {
+        let at = |place: i128| self.step.checked_mul(place)?.checked_add(self.start);
+        match (at(places.start), at(places.stop), self.step.checked_mul(places.step)) {
+            (Some(start), Some(stop), Some(step)) => Range::new(start, stop, step),
+            _ => fail("a slice of a range has a bound of more than 127 bits"),
+        }
     }
 }
 
@@ -150,23 +182,29 @@ pub struct Joiner {
     pub is_used: Cell<bool>,
 }
 
+/// Bytes that a value may take: in memory, and when it is shown.
+pub const MOST_BYTES: usize = 1 << 28;
+/// Bytes of a value without its text or its items.
+pub const VALUE_BYTES: usize = size_of::<Value>();
+
 /// How deep and how large a value is, which bounds all that walks through it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Extent {
-    /// Levels of containers.
+    /// Levels of containers. Of a dict whose entries were replaced, the most that it had.
     levels: u32,
-    /// Values and bytes of texts in all levels; what is held twice counts twice.
+    /// Bytes of values and texts in all levels; what is held twice counts twice.
     size: u64,
 }
 
 impl Extent {
     /// Python ends at about as many levels.
     const MOST_LEVELS: u32 = 900;
-    const MOST_SIZE: u64 = 1 << 28;
+    /// Of a value that holds no others.
+    const ONE: Extent = Extent { levels: 0, size: VALUE_BYTES as u64 };
 
     /// Of a container of these values.
     pub fn around<'a>(values: impl Iterator<Item = &'a Value>) -> Result<Extent> {
-        let mut around = Extent { levels: 0, size: 1 };
+        let mut around = Extent::ONE;
         for value in values {
             around = around.with(value.extent());
         }
@@ -187,8 +225,8 @@ impl Extent {
         if self.levels > Extent::MOST_LEVELS {
             return fail(format!("a value nests too deeply: {} levels are the most", Extent::MOST_LEVELS));
         }
-        if self.size > Extent::MOST_SIZE {
-            return fail(format!("a value grows too large: {} values and bytes are the most", Extent::MOST_SIZE));
+        if self.size > MOST_BYTES as u64 {
+            return fail(format!("a value grows too large: {MOST_BYTES} bytes are the most"));
         }
         Ok(self)
     }
@@ -250,17 +288,23 @@ impl Value {
         })
     }
 
+    /// Bytes of the value and of all that it holds.
+    pub fn size(&self) -> usize {
+        usize::try_from(self.extent().size).unwrap_or(usize::MAX)
+    }
+
     fn extent(&self) -> Extent {
+        let holder = Extent { levels: 1, ..Extent::ONE };
         match self {
-            Value::Text(text) => Extent { levels: 0, size: 1 + text.text.len() as u64 },
+            Value::Text(text) => Extent { levels: 0, size: (VALUE_BYTES + text.text.len()) as u64 },
             Value::List(sequence) | Value::Tuple(sequence) => sequence.extent,
             Value::Dict(dict) | Value::View(dict, _) => dict.extent,
             Value::Iterator(lazy) => lazy.extent,
-            Value::Method(method) => Extent { levels: 1, size: 1 }.above(method.0.extent()),
+            Value::Method(method) => holder.above(method.0.extent()),
             Value::Loop(state) => state.extent,
             Value::Cycler(cycler) => cycler.extent,
-            Value::Joiner(joiner) => Extent { levels: 1, size: 1 }.above(joiner.separator.extent()),
-            _ => Extent { levels: 0, size: 1 },
+            Value::Joiner(joiner) => holder.above(joiner.separator.extent()),
+            _ => Extent::ONE,
         }
     }
 
@@ -516,6 +560,11 @@ impl Key {
     }
 }
 
+/// The integer of a float without its fraction; None: it has more than 127 bits, or the float is not finite.
+pub fn int_of_float(float: f64) -> Option<i128> {
+    (float.abs() < 1e38).then(|| float.trunc() as i128)
+}
+
 /// A dict: it keeps the order of its keys.
 #[derive(Default, Clone)]
 pub struct Dict {
@@ -543,11 +592,16 @@ impl Dict {
     pub fn insert(&mut self, key: Value, value: Value) -> Result<()> {
         let found_by = Key::of(&key)?;
         let around = Extent::around([&key, &value].into_iter())?;
-        self.extent = self.extent.with(around).checked()?;
         if let Some(place) = self.place(&found_by) {
-            self.entries[place].2 = value;
+            // The key stays, and counts already.
+            let (_, key, old) = &mut self.entries[place];
+            let gone = Extent::around([&*key, &*old].into_iter())?;
+            let kept = Extent { levels: self.extent.levels, size: self.extent.size - gone.size };
+            self.extent = kept.with(Extent::around([&*key, &value].into_iter())?).checked()?;
+            *old = value;
             return Ok(());
         }
+        self.extent = self.extent.with(around).checked()?;
         self.entries.push((found_by.clone(), key, value));
         if self.entries.len() > LINEAR {
             if self.places.is_empty() {

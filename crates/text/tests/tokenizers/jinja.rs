@@ -60,6 +60,16 @@ fn what_differs_from_jinja2_is_an_error() {
         ("{{ lipsum() }}", "`lipsum` is not supported"),
         ("{{ 'a'.encode() }}", "`encode` is not supported"),
         ("{{ 2 ** 200 }}", "more than 127 bits"),
+        ("{{ '%d' % 1e39 }}", "more than 127 bits"),
+        ("{{ 1e39|int }}", "more than 127 bits"),
+        ("{{ 1e39|round(0, 'ceil') }}", "more than 127 bits"),
+        ("{{ -1e39|filesizeformat }}", "more than 127 bits"),
+        ("{{ (16 * 10 ** 37)|round(-38) }}", "more than 127 bits"),
+        ("{{ range(2 ** 126, 2 ** 126 + (2 ** 126 - 1), 2 ** 126)[:] }}", "more than 127 bits"),
+        ("{{ range(0 - 2 ** 126, 2 ** 126, 2 ** 125) }}", "more than 127 bits"),
+        ("{{ (0 - 2 ** 126 - 2 ** 126)|abs }}", "more than 127 bits"),
+        ("{{ '%*d' % (0 - 2 ** 126 - 2 ** 126, 1) }}", "a value grows too large"),
+        ("{{ (1)[1:] }}", "a slice is taken of a value of the type int"),
         ("{{ (-8) ** 0.5 }}", "complex"),
         ("{% include 'a' %}", "`include` and `import` are not supported"),
         ("{% block a %}{% endblock %}", "are not supported"),
@@ -117,6 +127,102 @@ fn the_names_that_a_template_asks_for() {
                   {% macro m(p, q=d) %}{{ p }}{{ varargs }}{% endmacro %}{{ m(e.f) }}";
     let asked = Template::read(source, Whitespace::default()).unwrap().asked();
     assert_eq!(asked.into_iter().collect::<Vec<_>>(), ["a.b.c", "d", "e.f", "i", "list", "n"]);
+}
+
+/// A value is as large as what it holds now, however often a part of it was replaced.
+#[test]
+fn what_was_replaced_takes_no_room() {
+    let unbounded = Environment { steps: None, ..environment() };
+    let source = "{% set ns = namespace(s='') %}{% for i in range(24000) %}{% set ns.s = ns.s ~ 'x' %}{% endfor %}\
+                  {{ ns.s|length }}";
+    assert_eq!(rendered_in(&unbounded, source, &Map::new()).as_deref(), Ok("24000"));
+}
+
+/// Whatever is too large is refused before it takes memory, also where steps are not bounded.
+#[test]
+fn large_values_are_refused_before_they_are_made() {
+    let unbounded = Environment { steps: None, ..environment() };
+    for source in [
+        "{{ ([0] * 268435455)|length }}",
+        "{{ ((0,) * 268435455)|length }}",
+        "{{ ('a' * 100000)|wordwrap(1, true, 'b' * 1000000) }}",
+        "{{ ('a' * 9000000)|list }}",
+        "{{ ('a,' * 9000000).split(',') }}",
+        "{{ (',' * 9000000).rsplit(',') }}",
+        "{{ ('a ' * 9000000).split() }}",
+        "{{ ('\n' * 9000000).splitlines() }}",
+        "{{ ('\n' * 1000)|indent(1000000, blank=true) }}",
+        "{{ 'a'.ljust(200000000, '世') }}",
+        "{{ '{:世<200000000}'.format('a') }}",
+        "{{ range(99999)|join('b' * 1000000) }}",
+        "{{ ('b' * 1000000).join('a' * 1000) }}",
+        "{{ [1]|slice(9000000)|list }}",
+        "{{ [1]|batch(9000000, 0)|list }}",
+    ] {
+        let error = rendered_in(&unbounded, source, &Map::new()).expect_err(source);
+        assert!(error.contains("a value grows too large: 268435456 bytes"), "{source}: {error}");
+    }
+    // Where steps are bounded, they are the tighter bound.
+    let few = Environment { steps: Some(10_000), ..environment() };
+    for source in [
+        "{{ 'a' * 10000000 }}",
+        "{{ [0] * 100000 }}",
+        "{{ 'a'.center(10000000) }}",
+        "{{ 'a'.zfill(10000000) }}",
+        "{{ '%10000000d' % 1 }}",
+        "{{ '{:10000000}'.format(1) }}",
+        "{{ range(9999)|join('b' * 10000) }}",
+        "{{ 'a\tb'.expandtabs(10000000) }}",
+        "{{ 'a'|indent(10000000, true) }}",
+        "{{ [[]]|tojson(indent=10000000) }}",
+    ] {
+        let error = rendered_in(&few, source, &Map::new()).expect_err(source);
+        assert!(error.contains("more than 10000 steps"), "{source}: {error}");
+    }
+}
+
+/// What reads a text from its begin to its end takes steps by the text's length, also where it gives a number.
+#[test]
+fn texts_that_are_read_take_steps() {
+    let few = Environment { steps: Some(10_000), ..environment() };
+    let rendered = |expression: &str, times: usize| {
+        let source = format!(
+            "{{% set x = 'a' * 64000 %}}{{% set y = 'a' * 64000 %}}{{% set l = [x, 'b'] %}}{{% set m = [y, 'b'] %}}\
+             {{% for i in range({times}) %}}{{% set z = {expression} %}}{{% endfor %}}"
+        );
+        rendered_in(&few, &source, &Map::new())
+    };
+    for expression in [
+        "x.count('b')",
+        "'b' in x",
+        "x in l and y in l",
+        "x[0:1]",
+        "x[63999]",
+        "x == y",
+        "x != y",
+        "x < y",
+        "l == m",
+        "x|length",
+        "x is lower",
+        "x is eq(y)",
+        "x.startswith('a', 5)",
+        "x.isdigit()",
+        "'b'.count(x)",
+        "x|int",
+        "l|sort",
+        "l|unique|list",
+        "l|max",
+        "l.count(y)",
+        "l.index(y)",
+        "x is sameas(y)",
+    ] {
+        assert!(rendered(expression, 2).is_ok(), "{expression}");
+        let error = rendered(expression, 20).expect_err(expression);
+        assert!(error.contains("more than 10000 steps"), "{expression}: {error}");
+    }
+    for cheap in ["x == none", "l == none", "l == 'b'", "x is string", "l|length", "x is none"] {
+        assert!(rendered(cheap, 100).is_ok(), "{cheap}");
+    }
 }
 
 /// Without a helper process, a template ends by its own steps and levels.

@@ -754,6 +754,47 @@ proptest! {
     }
 }
 
+/// A template may take pieces out of a text, join its lines, or change its case.
+#[test]
+fn pieces_of_a_text_make_no_special_token() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.content.replace('/no', '').split('</think>') | join \
+                    | lower }}<|im_end|>{% endfor %}";
+    let decoder = json!({
+        "chat_template": template,
+        "added_tokens_decoder": {
+            "257": {"content": "<|im_start|>", "special": true},
+            "258": {"content": "<|im_end|>", "special": true},
+            "259": {"content": "[INST]", "special": true},
+            "260": {"content": "</think>", "special": false},
+        },
+    });
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let control = |user: &str, of: Speaker| -> (Vec<u32>, bool) {
+        let hidden = tokenizer.hide_special(user, of).unwrap();
+        assert_eq!(tokenizer.show_special(&hidden), user);
+        let rendered = tokenizer.chat(&[say("user", &hidden)]).unwrap();
+        let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
+        (tokens.into_iter().filter(|id| *id > 256).collect(), tokenizer.special_joined(&rendered).is_some())
+    };
+    for special in ["<|im_start|>", "<|im_end|>"] {
+        for cut in 1..special.len() {
+            for piece in ["/no", "</think>"] {
+                let user = format!("a {}{piece}{} b", &special[..cut], &special[cut..]);
+                for of in [Speaker::Anyone, Speaker::Assistant] {
+                    // A whole `</think>` of a user is hidden: the template does not find it.
+                    let is_found = piece == "/no" || of == Speaker::Assistant;
+                    assert_eq!(control(&user, of), (vec![257, 258], is_found), "{user} {of:?}");
+                }
+            }
+        }
+        assert_eq!(control(&special.to_uppercase(), Speaker::Anyone), (vec![257, 258], true));
+    }
+    // What templates name whole is found in a text of the assistant, and stays its token where the template writes it.
+    assert_eq!(control("a < b [x] <y></think>c", Speaker::Assistant), (vec![257, 258], false));
+    let kept = tokenizer.hide_special("</think> <|", Speaker::Assistant).unwrap();
+    assert!(kept.starts_with("</think> ") && !kept.contains("<|"), "{kept:?}");
+}
+
 #[test]
 fn where_templates_come_from_and_what_they_may_say() {
     let named = json!([{"name": "default", "template": "D {{ eos_token }}"}, {"name": "tools", "template": "T"}]);

@@ -25,20 +25,25 @@ type Computed = fn(&mut Run<'_>, &Value, Arguments) -> Result<Vec<Value>>;
 enum Kind {
     /// Computed at once.
     Plain(Body),
-    /// A generator, computed when its items are asked for. Its arguments' names, and how many it must have, are
-    /// checked at once; `ANY` takes all.
-    Lazy(Computed, &'static [&'static str], usize),
+    /// A generator, computed when its items are asked for. Its arguments are checked at once.
+    Lazy(Computed, Parameters),
+}
+
+#[derive(Clone, Copy)]
+enum Parameters {
+    /// These names, of which the first have no default.
+    Named(&'static [&'static str], usize),
+    /// Whatever the filter or test takes that it is given.
+    Any,
 }
 
 use Kind::{Lazy as L, Plain as P};
-
-/// Of a generator that takes any arguments.
-const ANY: [&str; 1] = ["*"];
+use Parameters::{Any, Named};
 
 const FILTERS: [(&str, Kind); 54] = [
     ("abs", P(numbers::abs)),
     ("attr", P(attr)),
-    ("batch", L(sequences::batch, &["linecount", "fill_with"], 1)),
+    ("batch", L(sequences::batch, Named(&["linecount", "fill_with"], 1))),
     ("capitalize", P(|_, value, given| texts::simple(value, given, characters::capitalized))),
     ("center", P(texts::center)),
     ("count", P(sequences::length)),
@@ -55,26 +60,26 @@ const FILTERS: [(&str, Kind); 54] = [
     ("groupby", P(sequences::groupby)),
     ("indent", P(texts::indent)),
     ("int", P(numbers::int)),
-    ("items", L(sequences::items, &[], 0)),
+    ("items", L(sequences::items, Named(&[], 0))),
     ("join", P(sequences::join)),
     ("last", P(sequences::last)),
     ("length", P(sequences::length)),
     ("list", P(|run, value, given| none(given, Value::list(run.items(value)?)?))),
     ("lower", P(|_, value, given| texts::simple(value, given, str::to_lowercase))),
-    ("map", L(sequences::map, &ANY, 0)),
+    ("map", L(sequences::map, Any)),
     ("max", P(|run, value, given| sequences::extreme(run, value, given, true))),
     ("min", P(|run, value, given| sequences::extreme(run, value, given, false))),
     ("pprint", P(texts::pprint)),
     ("random", P(|_, _, _| fail("`random` is not supported: a template gives the same text each time"))),
-    ("reject", L(|run, value, given| sequences::chosen(run, value, given, false, false), &ANY, 0)),
-    ("rejectattr", L(|run, value, given| sequences::chosen(run, value, given, true, false), &ANY, 0)),
+    ("reject", L(|run, value, given| sequences::chosen(run, value, given, false, false), Any)),
+    ("rejectattr", L(|run, value, given| sequences::chosen(run, value, given, true, false), Any)),
     ("replace", P(texts::replace)),
     ("reverse", P(sequences::reverse)),
     ("round", P(numbers::round)),
     ("safe", P(|_, value, given| none(given, Value::safe(value.to_text()?)))),
-    ("select", L(|run, value, given| sequences::chosen(run, value, given, false, true), &ANY, 0)),
-    ("selectattr", L(|run, value, given| sequences::chosen(run, value, given, true, true), &ANY, 0)),
-    ("slice", L(sequences::slice, &["slices", "fill_with"], 1)),
+    ("select", L(|run, value, given| sequences::chosen(run, value, given, false, true), Any)),
+    ("selectattr", L(|run, value, given| sequences::chosen(run, value, given, true, true), Any)),
+    ("slice", L(sequences::slice, Named(&["slices", "fill_with"], 1))),
     ("sort", P(sequences::sort)),
     (
         "string",
@@ -84,11 +89,11 @@ const FILTERS: [(&str, Kind); 54] = [
     ),
     ("striptags", P(texts::striptags)),
     ("sum", P(sequences::sum)),
-    ("title", P(|_, value, given| texts::simple(value, given, texts::titled))),
+    ("title", P(|_, value, given| texts::simple(value, given, texts::words_titled))),
     ("tojson", P(tojson)),
     ("trim", P(texts::trim)),
     ("truncate", P(texts::truncate)),
-    ("unique", L(sequences::unique, &["case_sensitive", "attribute"], 0)),
+    ("unique", L(sequences::unique, Named(&["case_sensitive", "attribute"], 0))),
     ("upper", P(|_, value, given| texts::simple(value, given, str::to_uppercase))),
     ("urlencode", P(texts::urlencode)),
     ("urlize", P(|_, _, _| fail("`urlize` is not supported: prompts have no links"))),
@@ -108,9 +113,14 @@ impl Filter {
             run.used(&value)?;
         }
         match kind {
-            Kind::Plain(body) => body(run, &value, arguments),
-            Kind::Lazy(_, names, required) => {
-                if **names != ANY {
+            Kind::Plain(body) => {
+                run.read(&value)?;
+                let value = body(run, &value, arguments)?;
+                run.charge(&value)?;
+                Ok(value)
+            }
+            Kind::Lazy(_, parameters) => {
+                if let Parameters::Named(names, required) = parameters {
                     arguments.check(&format!("`{name}`"), names, *required)?;
                 }
                 Lazy::pending(self, value, arguments)
@@ -186,13 +196,13 @@ fn attr(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
 }
 
 /// As transformers has it: Python's `json.dumps`, and nothing escaped for HTML.
-fn tojson(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+fn tojson(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
     let [is_ascii, indent, separators, sorts_keys] = given.bound("`tojson`", names, 0)?;
     let indent = match indent {
         None | Some(Value::None) => None,
         Some(Value::Text(text)) => Some(text.text.to_string()),
-        Some(width) => Some(" ".repeat(operators::product(1, int_or(Some(width), 0, "`tojson`'s indent")?)?)),
+        Some(width) => Some(" ".repeat(run.text_length(1, int_or(Some(width), 0, "`tojson`'s indent")?)?)),
     };
     let (between_items, after_key) = match separators {
         None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),

@@ -1,9 +1,10 @@
 //! Filters of numbers.
 
 use super::{Arguments, Run, int_or, is_given};
+use crate::jinja::characters::ascii_digits;
 use crate::jinja::fault::{Result, fail, undefined};
 use crate::jinja::operators::Operator;
-use crate::jinja::value::{Number, Value};
+use crate::jinja::value::{Number, Value, int_of_float};
 
 /// A number, or the error of Python's arithmetic.
 fn number(value: &Value, what: &str) -> Result<Number> {
@@ -17,16 +18,23 @@ fn number(value: &Value, what: &str) -> Result<Number> {
 pub fn abs(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     given.none("`abs`")?;
     match number(value, "`abs`")? {
-        Number::Int(int) => {
-            int.checked_abs().map_or_else(|| fail("`abs` gives too large an integer"), |int| Ok(Value::Int(int)))
-        }
+        Number::Int(int) => int.checked_abs().map_or_else(|| too_long("abs"), |int| Ok(Value::Int(int))),
         Number::Float(float) => Ok(Value::Float(float.abs())),
     }
 }
 
+fn too_long<T>(filter: &str) -> Result<T> {
+    fail(format!("`{filter}` gives an integer of more than 127 bits"))
+}
+
+/// The integer of a finite float, without its fraction.
+fn whole(float: f64, filter: &str) -> Result<Value> {
+    int_of_float(float).map_or_else(|| too_long(filter), |int| Ok(Value::Int(int)))
+}
+
 /// Python's `int(text, base)`.
 fn parsed_int(text: &str, base: i128) -> Option<i128> {
-    let text = crate::jinja::methods::trimmed(text, None, [true, true]);
+    let text = crate::jinja::text_methods::trimmed(text, None, [true, true]);
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -57,7 +65,7 @@ fn parsed_int(text: &str, base: i128) -> Option<i128> {
 
 /// Python's `float(text)`.
 fn parsed_float(text: &str) -> Option<f64> {
-    let text = crate::jinja::methods::trimmed(text, None, [true, true]);
+    let text = crate::jinja::text_methods::trimmed(text, None, [true, true]);
     let chars: Vec<char> = text.chars().collect();
     let between_digits = |at: usize| {
         let is_digit = |at: Option<usize>| at.and_then(|at| chars.get(at)).is_some_and(char::is_ascii_digit);
@@ -72,32 +80,32 @@ fn parsed_float(text: &str) -> Option<f64> {
 pub fn int(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let [default, base] = given.bound("`int`", ["default", "base"], 0)?;
     let default = default.unwrap_or(Value::Int(0));
-    let whole = |float: f64| match float.is_finite() {
-        true if float.abs() < 1e38 => Ok(Some(Value::Int(float.trunc() as i128))),
-        true => fail("`int` gives an integer of more than 127 bits"),
+    let cut = |float: f64| match float.is_finite() {
+        true => whole(float, "int").map(Some),
         false => Ok(None),
     };
     match value {
         Value::Undefined(why) => undefined(why),
         Value::Text(text) => {
+            let text = ascii_digits(&text.text);
             // Of a base that is none, Python goes on as of a text that is no integer.
             let base = base.map_or(Some(10), |base| base.as_int());
-            if let Some(int) = base.and_then(|base| parsed_int(&text.text, base)) {
+            if let Some(int) = base.and_then(|base| parsed_int(&text, base)) {
                 return Ok(Value::Int(int));
             }
-            let digits = text.text.trim().trim_start_matches(['+', '-']);
+            let digits = text.trim().trim_start_matches(['+', '-']);
             if digits.len() > 38 && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                return fail("`int` gives an integer of more than 127 bits");
+                return too_long("int");
             }
-            match parsed_float(&text.text) {
-                Some(float) => Ok(whole(float)?.unwrap_or(default)),
+            match parsed_float(&text) {
+                Some(float) => Ok(cut(float)?.unwrap_or(default)),
                 None => Ok(default),
             }
         }
         Value::Float(float) if float.is_infinite() => fail("`int` is given infinity"),
         other => match other.as_number() {
             Some(Number::Int(int)) => Ok(Value::Int(int)),
-            Some(Number::Float(float)) => Ok(whole(float)?.unwrap_or(default)),
+            Some(Number::Float(float)) => Ok(cut(float)?.unwrap_or(default)),
             None => Ok(default),
         },
     }
@@ -107,13 +115,13 @@ pub fn float(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> 
     let [default] = given.bound("`float`", ["default"], 0)?;
     let found = match value {
         Value::Undefined(why) => return undefined(why),
-        Value::Text(text) => parsed_float(&text.text),
+        Value::Text(text) => parsed_float(&ascii_digits(&text.text)),
         other => other.as_number().map(Number::as_float),
     };
     Ok(found.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
 }
 
-pub fn round(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+pub fn round(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let [precision, method] = given.bound("`round`", ["precision", "method"], 0)?;
     let precision = int_or(precision, 0, "`round`")?;
     let method = method.map_or(Ok("common".into()), |method| super::soft_text(&method))?;
@@ -122,26 +130,31 @@ pub fn round(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> 
         "common" => match own {
             Number::Int(int) if precision >= 0 => Ok(Value::Int(int)),
             Number::Int(int) => {
-                let Some(unit) = u32::try_from(-precision).ok().and_then(|digits| 10_i128.checked_pow(digits)) else {
+                let digits = precision.checked_neg().and_then(|digits| u32::try_from(digits).ok());
+                // Half of 10^39 is more than any integer here.
+                let Some(unit) = digits.and_then(|digits| 10_i128.checked_pow(digits)) else {
                     return Ok(Value::Int(0));
                 };
                 let (below, rest) = (int.div_euclid(unit), int.rem_euclid(unit));
-                let is_up = rest * 2 > unit || rest * 2 == unit && below % 2 != 0;
-                Ok(Value::Int((below + i128::from(is_up)) * unit))
+                let is_up = rest > unit - rest || rest == unit - rest && below % 2 != 0;
+                match (below + i128::from(is_up)).checked_mul(unit) {
+                    Some(int) => Ok(Value::Int(int)),
+                    None => too_long("round"),
+                }
             }
             Number::Float(float) => rounded(float, precision).map(Value::Float),
         },
         "ceil" | "floor" => {
-            let scale = Operator::Power.apply(&Value::Int(10), &Value::Int(precision))?;
-            let scaled = match Operator::Multiply.apply(value, &scale)? {
+            let scale = Operator::Power.apply(run, &Value::Int(10), &Value::Int(precision))?;
+            let scaled = match Operator::Multiply.apply(run, value, &scale)? {
                 Value::Float(float) if !float.is_finite() => return fail("`round` is given no finite number"),
                 Value::Float(float) => {
                     let float = if &*method == "ceil" { float.ceil() } else { float.floor() };
-                    Value::Int(float as i128)
+                    whole(float, "round")?
                 }
                 int => int,
             };
-            Operator::Divide.apply(&scaled, &scale)
+            Operator::Divide.apply(run, &scaled, &scale)
         }
         _ => fail("`round` takes the methods common, ceil and floor"),
     }
@@ -179,7 +192,7 @@ pub fn filesizeformat(run: &mut Run<'_>, value: &Value, given: Arguments) -> Res
         return Ok(Value::text("1 Byte"));
     }
     if bytes < base {
-        return Ok(Value::text(format!("{} Bytes", bytes.trunc() as i128)));
+        return Ok(Value::text(format!("{} Bytes", whole(bytes, "filesizeformat")?.to_text()?)));
     }
     let mut unit = base;
     for (ix, name) in units.iter().enumerate() {

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::{Arguments, Filter, Run, flag, int_or, is_given, soft_text};
+use crate::jinja::characters::{ascii_digits, is_digits};
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::operators::{self, Operator, product};
+use crate::jinja::operators::{self, Operator};
 use crate::jinja::predicates::Predicate;
 use crate::jinja::value::{Dict, Key, Lazy, Value};
 
@@ -22,8 +23,8 @@ impl Getter {
         let parts = match attribute {
             None | Some(Value::None) => Vec::new(),
             Some(Value::Text(path)) => {
-                let part = |part: &str| match crate::jinja::characters::is_digits(part) {
-                    true => part.parse().map_or_else(|_| Value::text(part), Value::Int),
+                let part = |part: &str| match is_digits(part) {
+                    true => ascii_digits(part).parse().map_or_else(|_| Value::text(part), Value::Int),
                     false => Value::text(part),
                 };
                 path.text.split('.').map(part).collect()
@@ -84,6 +85,7 @@ fn sorted(items: Vec<Value>, key: impl Fn(&Value) -> Result<Value>, is_reversed:
 }
 
 pub fn sort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let names = ["reverse", "case_sensitive", "attribute"];
     let [reverse, case_sensitive, attribute] = given.bound("`sort`", names, 0)?;
     let ignores_case = !is_given(case_sensitive.as_ref());
@@ -97,7 +99,8 @@ pub fn sort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value>
     Value::list(sorted(run.items(value)?, key, flag(reverse, "`sort`'s `reverse`")?)?)
 }
 
-pub fn dictsort(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+pub fn dictsort(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let [case_sensitive, by, reverse] = given.bound("`dictsort`", ["case_sensitive", "by", "reverse"], 0)?;
     let by = by.map_or(Ok("key".into()), |by| soft_text(&by))?;
     let place = match &*by {
@@ -119,6 +122,7 @@ fn dict(value: &Value, what: &str) -> Result<Rc<Dict>> {
 }
 
 pub fn groupby(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+    run.read_all(value)?;
     let names = ["attribute", "default", "case_sensitive"];
     let [attribute, default, case_sensitive] = given.bound("`groupby`", names, 1)?;
     let getter = Getter::of(attribute.as_ref(), default, !is_given(case_sensitive.as_ref()))?;
@@ -136,6 +140,7 @@ pub fn groupby(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Val
 }
 
 pub fn unique(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<Value>> {
+    run.read_all(value)?;
     let [case_sensitive, attribute] = given.bound("`unique`", ["case_sensitive", "attribute"], 0)?;
     let getter = Getter::of(attribute.as_ref(), None, !is_given(case_sensitive.as_ref()))?;
     let mut seen = HashSet::new();
@@ -150,6 +155,7 @@ pub fn unique(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<
 
 /// `max` and `min`: the first of those that are equal.
 pub fn extreme(run: &mut Run<'_>, value: &Value, given: Arguments, is_largest: bool) -> Result<Value> {
+    run.read_all(value)?;
     let [case_sensitive, attribute] = given.bound("`max` or `min`", ["case_sensitive", "attribute"], 0)?;
     let getter = Getter::of(attribute.as_ref(), None, !is_given(case_sensitive.as_ref()))?;
     let mut best: Option<(Value, Value)> = None;
@@ -175,7 +181,7 @@ pub fn sum(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> 
         return fail("`sum` adds no texts: use `join`");
     }
     for item in run.items(value)? {
-        sum = Operator::Add.apply(&sum, &getter.get(&item)?)?;
+        sum = Operator::Add.apply(run, &sum, &getter.get(&item)?)?;
         if let Value::List(list) | Value::Tuple(list) = &sum {
             run.step(list.items.len())?;
         }
@@ -189,9 +195,10 @@ pub fn join(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value>
     let getter = Getter::of(attribute.as_ref(), None, false)?;
     let mut out = String::new();
     for (ix, item) in run.items(value)?.iter().enumerate() {
+        run.text_length(out.len() + separator.len(), 1)?;
         out.push_str(if ix > 0 { &separator } else { "" });
         getter.get(item)?.print(&mut out)?;
-        product(out.len(), 1)?;
+        run.text_length(out.len(), 1)?;
     }
     Ok(Value::text(out))
 }
@@ -254,7 +261,7 @@ pub fn batch(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<V
     }
     if !batch.is_empty() {
         if let Some(fill) = fill.filter(|fill| !matches!(fill, Value::None)) {
-            let length = product(1, count)?.max(batch.len());
+            let length = run.list_length(1, count)?.max(batch.len());
             run.step(length)?;
             batch.resize(length, fill);
         }
@@ -270,7 +277,7 @@ pub fn slice(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Vec<V
     if count == 0 {
         return fail("`slice` divides by zero");
     }
-    let count = product(1, count)?;
+    let count = run.list_length(1, count)?;
     run.step(count)?;
     let (size, larger) = (items.len() / count.max(1), items.len() % count.max(1));
     let mut slices = Vec::new();

@@ -7,9 +7,10 @@ use regex::Regex;
 use super::{Arguments, Run, int_or, is_given, soft_text};
 use crate::jinja::characters;
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::methods::{self, lines, trimmed};
-use crate::jinja::operators::{escaped, product};
+
+use crate::jinja::operators::escaped;
 use crate::jinja::percent;
+use crate::jinja::text_methods::{self, lines, trimmed};
 use crate::jinja::value::{Dict, Text, Value};
 
 /// A text that Python would take as one, without making one of other values.
@@ -31,7 +32,8 @@ fn like(value: &Value, text: String) -> Value {
     if value.as_text().is_some_and(|text| text.is_safe) { Value::safe(text) } else { Value::text(text) }
 }
 
-pub fn titled(text: &str) -> String {
+/// `|title`: a capital behind each space, hyphen and bracket; `str.title` has one behind whatever is no letter.
+pub fn words_titled(text: &str) -> String {
     static SPLIT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[-\s({\[<]+").expect("a pattern of ours"));
     let capital = |word: &str| {
         let mut chars = word.chars();
@@ -47,23 +49,23 @@ pub fn titled(text: &str) -> String {
     out + &capital(&text[last..])
 }
 
-pub fn center(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+pub fn center(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let [width] = given.bound("`center`", ["width"], 0)?;
     let width = int_or(width, 80, "`center`")?;
-    Ok(like(value, methods::centered(&soft_text(value)?, width)?))
+    Ok(like(value, text_methods::centered(run, &soft_text(value)?, width)?))
 }
 
-pub fn format(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
+pub fn format(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
     let format = match value {
         Value::Text(text) => text.clone(),
         other => Text { text: soft_text(other)?, is_safe: false },
     };
     match (given.positional.is_empty(), given.named.is_empty()) {
         (false, false) => fail("`format` takes values with names or without, not both"),
-        (_, true) => percent::format(&format, &Value::tuple(given.positional)?),
+        (_, true) => percent::format(run, &format, &Value::tuple(given.positional)?),
         (true, false) => {
             let named = given.named.into_iter().map(|(name, value)| (Value::text(name), value));
-            percent::format(&format, &Value::Dict(std::rc::Rc::new(Dict::of(named)?)))
+            percent::format(run, &format, &Value::Dict(std::rc::Rc::new(Dict::of(named)?)))
         }
     }
 }
@@ -73,7 +75,7 @@ pub fn replace(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Val
     let part = |part: Option<Value>| soft_text(&part.expect("it is required"));
     let count = count.filter(|count| !matches!(count, Value::None));
     let count = int_or(count, -1, "`replace`")?;
-    methods::replaced(run, &soft_text(value)?, &part(old)?, &part(new)?, count).map(Value::text)
+    text_methods::replaced(run, &soft_text(value)?, &part(old)?, &part(new)?, count).map(Value::text)
 }
 
 pub fn trim(_: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
@@ -91,15 +93,15 @@ pub fn indent(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Valu
     let text = strict_text(value, "`indent`")?;
     let width = match width {
         Some(Value::Text(width)) => width.text.to_string(),
-        width => " ".repeat(product(1, int_or(width, 4, "`indent`")?)?),
+        width => " ".repeat(run.text_length(1, int_or(width, 4, "`indent`")?)?),
     };
     let with_end = format!("{}\n", text.text);
-    let lines = lines(&with_end, false);
-    product(width.len(), lines.len() as i128)?;
-    run.step(lines.len())?;
+    let count = lines(&with_end, false).count();
+    run.text_length(run.text_length(width.len(), count as i128)?.saturating_add(with_end.len()), 1)?;
+    run.step(count)?;
     let is_blank = is_given(blank.as_ref());
     let mut out = String::new();
-    for (ix, line) in lines.iter().enumerate() {
+    for (ix, line) in lines(&with_end, false).enumerate() {
         out.push_str(if ix > 0 { "\n" } else { "" });
         let is_indented = if ix == 0 { is_given(first.as_ref()) } else { is_blank || !line.is_empty() };
         out.push_str(if is_indented { &width } else { "" });

@@ -2,8 +2,7 @@
 
 use super::{Arguments, Run, int_or, soft_text};
 use crate::jinja::fault::{Result, fail, undefined};
-use crate::jinja::methods::lines;
-use crate::jinja::operators::product;
+use crate::jinja::text_methods::lines;
 use crate::jinja::value::Value;
 
 pub fn wordwrap(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Value> {
@@ -28,9 +27,15 @@ pub fn wordwrap(run: &mut Run<'_>, value: &Value, given: Arguments) -> Result<Va
         Some(end) => soft_text(&end)?,
     };
     run.step(text.len())?;
-    let paragraphs: Vec<String> = lines(text, false).iter().map(|line| style.wrapped(line).join(&end)).collect();
-    product(paragraphs.len(), end.len() as i128)?;
-    Ok(Value::text(paragraphs.join(&end)))
+    let mut out = String::new();
+    for (ix, paragraph) in lines(text, false).enumerate() {
+        let lines = style.wrapped(paragraph);
+        let length = run.text_length(end.len(), lines.len() as i128 + 1)?;
+        run.text_length(out.len() + length + paragraph.len(), 1)?;
+        out.push_str(if ix > 0 { &end } else { "" });
+        out.push_str(&lines.join(&end));
+    }
+    Ok(Value::text(out))
 }
 
 struct Style {
