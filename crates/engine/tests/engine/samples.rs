@@ -170,15 +170,19 @@ fn given_tokens_are_part_of_the_branch(mode: Mode) {
 
 fn penalties_count_every_token_of_the_path(mode: Mode) {
     let engine = mode.engine(roomy());
-    let never_twice = SamplingParams { presence_penalty: 1e6, ..params() };
-    let root = engine.root(prompt(3, 18)).unwrap();
-    let mut tokens = finish(&engine, draw(root, key("item", 0), never_twice.clone(), length(30))).tokens;
-    let child = engine.fork(root, 1).unwrap()[0];
-    tokens.extend(finish(&engine, draw(child, key("item", 0), never_twice, length(30))).tokens);
-    let mut distinct = tokens.clone();
-    distinct.sort();
-    distinct.dedup();
-    assert_eq!(distinct.len(), 60, "no token was drawn twice");
+    let penalised = SamplingParams { presence_penalty: 2.0, frequency_penalty: 2.0, ..SamplingParams::greedy() };
+    let drawn = |params: &SamplingParams, lengths: &[usize]| {
+        let mut at = engine.root(prompt(3, 18)).unwrap();
+        let mut tokens = Vec::new();
+        for &of_one in lengths {
+            tokens.extend(finish(&engine, draw(at, key("item", 0), params.clone(), length(of_one))).tokens);
+            at = engine.fork(at, 1).unwrap()[0];
+        }
+        tokens
+    };
+    let whole = drawn(&penalised, &[60]);
+    assert_eq!(drawn(&penalised, &[30, 30]), whole, "a branch's tokens count on its forks");
+    assert_ne!(drawn(&SamplingParams::greedy(), &[60]), whole);
     let not_of_the_prompt = SamplingParams { repetition_penalty: 1e6, ..SamplingParams::greedy() };
     let root = engine.root(prompt(3, 18)).unwrap();
     let drawn = finish(&engine, draw(root, key("item", 0), not_of_the_prompt, length(30))).tokens;

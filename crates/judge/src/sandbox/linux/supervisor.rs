@@ -379,7 +379,7 @@ impl CandidateWatch<'_> {
         match self.files.keep(self.order) {
             Ok(()) => Ok(how),
             Err(CopyError::TooLarge) => Ok(How::Limit(Limit::Output)),
-            Err(CopyError::Unbounded) => Ok(How::Limit(Limit::Files)),
+            Err(CopyError::Unbounded(exceeded)) => Ok(How::Limit(exceeded.into())),
             Err(CopyError::Io(why)) => Err(doing("keep its files")(why)),
         }
     }
