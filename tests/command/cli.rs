@@ -949,6 +949,8 @@ fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
     let items = folder.path().join("items.jsonl");
     fs::write(&items, format!("{}{long}\n", fs::read_to_string(&items).expect("written"))).expect("writable");
     fails(&run_into(&task, &out, &[]), &["item `long`", "the model's context is 4096", "--skip-too-long"]);
+    let plan = output(&["plan", task.to_str().expect("UTF-8")]);
+    fails(&plan, &["item `long`", "4096", "a run with --skip-too-long leaves such items out"]);
     assert!(!out.exists());
     let ran = run_into(&task, &out, &["--skip-too-long"]);
     fails(&ran, &["1 of 3 items are left out", "item `long`", "4096"]);
@@ -970,6 +972,16 @@ fn what_is_too_long_is_left_out_by_name_where_that_is_asked_for() {
         &run_into(&task, &folder.path().join("all"), &["--skip-too-long", "--set", "items.skip=2"]),
         &["`long`", "4096"],
     );
+}
+
+#[test]
+fn penalties_stand_within_what_other_programs_take() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = task_in(folder.path(), |_| {});
+    for (key, value) in [("presence_penalty", "99"), ("frequency_penalty", "-2.5")] {
+        let ran = run_into(&task, &folder.path().join("out"), &["--set", &format!("sampling.{key}={value}")]);
+        fails(&ran, &[&format!("`sampling.{key}`"), "a number from -2 to 2", value]);
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `offshoot tree`: what it makes of a run's folder. The page is taken apart again: its data must be what went in,
 //! whatever the texts of a model hold, and nothing but its own scripts may run.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use offshoot_core::figures::count;
 use offshoot_eval::view;
 use offshoot_eval::view::ViewOptions;
 use offshoot_search::tree::Trace;
@@ -294,6 +296,58 @@ fn every_view_gives_the_summarys_totals() {
     );
     fs::rename(&kept, out.join("summary.json")).expect("writable");
     assert_eq!(of_page()["totals"], totals, "by the summary");
+}
+
+#[test]
+fn totals_of_a_search_hold_those_of_its_items() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let task = runs::repository().join("tasks/make24-tot.json").display().to_string();
+    runs::succeeds(runs::run(folder.path(), &["run", &task, "--limit", "2", "--trees", "--out", "out"]));
+    let out = folder.path().join("out");
+    let (svg, json) = (out.join("out.svg"), out.join("out.json"));
+    let options =
+        ViewOptions { run: out.clone(), svg: Some(svg.clone()), json: Some(json.clone()), ..ViewOptions::default() };
+    view::show(&options).expect("the run is sound");
+    let trees: Value = serde_json::from_slice(&fs::read(json).expect("written")).expect("JSON");
+    let totals = &trees["totals"];
+
+    // A given token by all tokens before it in its context, a sampled one by itself.
+    let (mut given, mut sampled) = (HashSet::new(), 0);
+    for item in trees["items"].as_array().expect("a list") {
+        let nodes = item["nodes"].as_array().expect("a list");
+        let mut contexts: Vec<Vec<u64>> = Vec::new();
+        for node in nodes {
+            let above = node["parent"].as_u64().filter(|_| node["asks"] != true);
+            let mut context = above.map_or_else(Vec::new, |above| contexts[above as usize].clone());
+            for token in node["token_ids"].as_array().expect("a list") {
+                context.push(token.as_u64().expect("an id"));
+                match node["logprob"].is_null() {
+                    true => drop(given.insert(context.clone())),
+                    false => sampled += 1,
+                }
+            }
+            contexts.push(context);
+        }
+        for key in ["tokens", "tokens_unshared", "kv_bytes"] {
+            assert!(item["totals"][key].as_u64() <= totals[key].as_u64(), "{key}: {} of {totals}", item["totals"]);
+        }
+    }
+    assert_eq!(totals["tokens"], given.len() + sampled);
+    let run = data(&page_of(&out), "run");
+    assert_eq!(&run["totals"], totals);
+    for (listed, item) in
+        run["items"].as_array().expect("a list").iter().zip(trees["items"].as_array().expect("a list"))
+    {
+        let own = &item["totals"];
+        assert_eq!((&listed["distinct"], &listed["unshared"]), (&own["tokens"], &own["tokens_unshared"]));
+    }
+    let number = |key: &str| count(totals[key].as_u64().expect("a number"));
+    let (tokens, unshared) = (number("tokens"), number("tokens_unshared"));
+    let text = runs::succeeds(runs::run(folder.path(), &["tree", "out"]));
+    assert!(text.contains(&format!("all items: {tokens} distinct tokens, {unshared} without sharing (")), "{text}");
+    let svg = fs::read_to_string(svg).expect("written");
+    assert!(svg.contains(&format!("All nodes of the trees: {tokens} tokens instead of {unshared}: ")), "{svg}");
+    assert!(svg.contains("Prompts and samples: "), "{svg}");
 }
 
 #[test]

@@ -676,7 +676,14 @@ fn a_candidate_may_use_locks_and_pools() {
                         async def whole(xs): return await asyncio.gather(*map(g, xs))\n\
                         def f(xs):\n    one, other = socket.socketpair(); one.send(b'x'); other.recv(1)\n    \
                         return sum(asyncio.run(whole(xs)))";
-    for program in [pool, executor, manager, asynchronous] {
+    let [spawned, from_a_server] = ["spawn", "forkserver"].map(|way| {
+        format!(
+            "import multiprocessing\nmultiprocessing.set_start_method('{way}')\nfrom concurrent.futures import \
+             ProcessPoolExecutor\ndef f(xs):\n    with multiprocessing.Pool(2) as pool, ProcessPoolExecutor(2) as \
+             other:\n        return sum(pool.map(abs, xs)) + sum(other.map(abs, xs))"
+        )
+    });
+    for program in [pool, executor, manager, asynchronous, &spawned, &from_a_server] {
         let judgement = judged(judge, &calls("f", &[(json!([[-1, 2, -3]]), json!([12]))]), program);
         assert!(judgement.accepted(), "{judgement:?}");
     }

@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -28,9 +29,9 @@ pub struct SamplingParams {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of tokens in the prompt or sampled before; 1: off.
     pub repetition_penalty: f32,
-    /// Subtracted for each time that a token was sampled; 0: off.
+    /// Subtracted for each time that a token was sampled, from -2 to 2; 0: off.
     pub frequency_penalty: f32,
-    /// Subtracted once from tokens that were sampled; 0: off.
+    /// Subtracted once from tokens that were sampled, from -2 to 2; 0: off.
     pub presence_penalty: f32,
     /// Added to single logits first of all.
     pub logit_bias: Vec<(TokenId, f32)>,
@@ -139,6 +140,7 @@ impl SamplingParams {
     ///
     /// Names the first parameter out of range for a model of `vocab` tokens, or those that leave none to sample.
     pub fn check(&self, vocab: usize) -> Result<()> {
+        let is_penalty = |value: f32| (-2.0..=2.0).contains(&value);
         let ranges = [
             (
                 "temperature",
@@ -154,8 +156,8 @@ impl SamplingParams {
                 self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
                 "a number above 0",
             ),
-            ("frequency_penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a finite number"),
-            ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a finite number"),
+            ("frequency_penalty", self.frequency_penalty, is_penalty(self.frequency_penalty), "a number from -2 to 2"),
+            ("presence_penalty", self.presence_penalty, is_penalty(self.presence_penalty), "a number from -2 to 2"),
         ];
         for (name, value, holds, expected) in ranges {
             if !holds {
@@ -192,9 +194,9 @@ impl SamplingParams {
         let words = self.bad_words.iter().filter_map(|word| if let [token] = word[..] { Some(token) } else { None });
         let bans: [(&str, Vec<TokenId>); 3] =
             [("bad_words", words.collect()), ("min_tokens", ends), ("logit_bias", self.tokens_biased_away())];
-        // Nearly always the first allowed token is not banned, and no set is needed to know it.
-        let is_banned = |token: &TokenId| bans.iter().any(|(_, banned)| banned.contains(token));
-        if self.allowed.as_ref().is_some_and(|tokens| !tokens.iter().all(is_banned)) {
+        // Nearly always the first allowed token is not banned; a list of allowed tokens may be long and repeat itself.
+        let banned: HashSet<TokenId> = bans.iter().flat_map(|(_, tokens)| tokens).copied().collect();
+        if self.allowed.as_ref().is_some_and(|tokens| !tokens.iter().all(|token| banned.contains(token))) {
             return Ok(());
         }
         let set = self.allowed.as_ref().map(|tokens| AllowedTokens::new(tokens.iter().copied(), vocab));

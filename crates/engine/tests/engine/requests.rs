@@ -33,6 +33,8 @@ fn parameters_out_of_range_are_named(mode: Mode) {
         ("top_logprobs", SamplingParams { top_logprobs: Some(offshoot_backend::MOST_TOP + 1), ..base() }),
         ("min_p", SamplingParams { min_p: 1.5, ..base() }),
         ("repetition_penalty", SamplingParams { repetition_penalty: 0.0, ..base() }),
+        ("presence_penalty", SamplingParams { presence_penalty: 2.5, ..base() }),
+        ("frequency_penalty", SamplingParams { frequency_penalty: -99.0, ..base() }),
         ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }),
         ("logit_bias", SamplingParams { logit_bias: vec![(TokenId(VOCAB), 1.0)], ..base() }),
     ];

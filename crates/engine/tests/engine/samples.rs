@@ -170,15 +170,19 @@ fn given_tokens_are_part_of_the_branch(mode: Mode) {
 
 fn penalties_count_every_token_of_the_path(mode: Mode) {
     let engine = mode.engine(roomy());
-    let never_twice = SamplingParams { presence_penalty: 1e6, ..params() };
-    let root = engine.root(prompt(3, 18)).unwrap();
-    let mut tokens = finish(&engine, draw(root, key("item", 0), never_twice.clone(), length(30))).tokens;
-    let child = engine.fork(root, 1).unwrap()[0];
-    tokens.extend(finish(&engine, draw(child, key("item", 0), never_twice, length(30))).tokens);
-    let mut distinct = tokens.clone();
-    distinct.sort();
-    distinct.dedup();
-    assert_eq!(distinct.len(), 60, "no token was drawn twice");
+    let penalised = SamplingParams { presence_penalty: 2.0, frequency_penalty: 2.0, ..SamplingParams::greedy() };
+    let drawn = |params: &SamplingParams, lengths: &[usize]| {
+        let mut at = engine.root(prompt(3, 18)).unwrap();
+        let mut tokens = Vec::new();
+        for &of_one in lengths {
+            tokens.extend(finish(&engine, draw(at, key("item", 0), params.clone(), length(of_one))).tokens);
+            at = engine.fork(at, 1).unwrap()[0];
+        }
+        tokens
+    };
+    let whole = drawn(&penalised, &[60]);
+    assert_eq!(drawn(&penalised, &[30, 30]), whole, "a branch's tokens count on its forks");
+    assert_ne!(drawn(&SamplingParams::greedy(), &[60]), whole);
     let not_of_the_prompt = SamplingParams { repetition_penalty: 1e6, ..SamplingParams::greedy() };
     let root = engine.root(prompt(3, 18)).unwrap();
     let drawn = finish(&engine, draw(root, key("item", 0), not_of_the_prompt, length(30))).tokens;
@@ -334,6 +338,15 @@ fn parameters_that_leave_no_token_are_refused(mode: Mode) {
     assert_eq!(refused(only(&[EOS.0]), end(0)), None);
     let longer = only(&[97]).bad_word([97, 97].map(TokenId));
     assert_eq!(refused(longer, length(1)), None, "it begins with an allowed token");
+    // Their length times that of the bans is more than can be compared.
+    let (often, banned) = (std::iter::repeat_n(5, 1_000_000), (6..90).cycle().take(1023).chain([5]).map(TokenId));
+    let mut many = params().allowed(often.clone().map(TokenId));
+    many.bad_words = banned.clone().map(|token| vec![token]).collect();
+    many.logit_bias = banned.map(|token| (token, f32::NEG_INFINITY)).collect();
+    let and_another = SamplingParams { allowed: Some(often.chain([97]).map(TokenId).collect()), ..many.clone() };
+    let all = format!("{allowed}1 allowed, of which bad_words bans 1, logit_bias bans 1");
+    assert_eq!(refused(many, length(2)), Some(all));
+    assert_eq!(refused(and_another, length(2)), None);
 }
 
 fn the_likeliest_are_reported(mode: Mode) {

@@ -20,7 +20,9 @@ use offshoot_text::Tokenizer;
 
 use super::assess::RunJudge;
 use super::options::RunOptions;
-use super::prompts::{ContextLimit, ItemPrompt, PromptEncoder, PromptText, in_token_order, with_advice};
+use super::prompts::{
+    ContextLimit, ItemPrompt, PromptEncoder, PromptText, every_item_counts, in_token_order, with_advice,
+};
 use offshoot_core::setting::{LIMIT, MODEL, OUT};
 use offshoot_launch::{Demand, Launch, ModelSource, MoreTokens, OutputTokens, check_path};
 
@@ -117,7 +119,8 @@ impl RenderedTask {
         let mut encoder = PromptEncoder::new(&self.task, &self.folder, &self.tokenizer, context);
         let stage = Stage::new("prompts in tokens", self.items.len());
         let (prompts, left_out) =
-            sound(self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step()), false)?;
+            sound(self.items.iter().map(|item| encoder.encode(item)).inspect(|_| stage.step()), false)
+                .map_err(|error| every_item_counts(&self.task, error))?;
         left_out.iter().for_each(|error| log::warn!("left out: {error}"));
         Ok(prompts)
     }

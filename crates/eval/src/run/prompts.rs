@@ -219,6 +219,17 @@ pub fn with_advice(task: &Task, error: Error) -> Error {
     }
 }
 
+/// Says of a prompt that is too long who leaves such items out, where the caller doesn't.
+pub fn every_item_counts(task: &Task, error: Error) -> Error {
+    match error.is_too_long() {
+        true => Error::format(
+            &task.path,
+            format!("{error} (every item is counted here; a run with {SKIP_TOO_LONG} leaves such items out)"),
+        ),
+        false => error,
+    }
+}
+
 /// Sorts prompts so that those that share a prefix follow each other; equal ones keep the order of the items.
 pub fn in_token_order(prompts: Vec<ItemPrompt<'_>>) -> Vec<ItemPrompt<'_>> {
     let tree = PromptTree::new(prompts.as_slice());

@@ -1,5 +1,6 @@
 //! Draws a run's sampling tree: its levels from the root to the samples, and next to each its costs with and without
-//! sharing. The costs are from `summary.json`; the tree shows only a few nodes per level.
+//! sharing. The costs are from `summary.json`; the tree shows only a few nodes per level. What the run's trees hold
+//! beside prompts and samples stands below them.
 
 use std::fs;
 use std::path::Path;
@@ -55,12 +56,14 @@ pub fn svg(folder: &Path) -> Result<String> {
     if summary.levels.is_empty() || summary.items == 0 || summary.samples == 0 {
         return Err(Error::field(&path, "levels", "those of a run with samples", "none: no item has finished"));
     }
-    Ok(summary.draw())
+    let trees = folder.join("trees").is_dir().then(|| super::folder::read(folder, None).map(|run| run.totals));
+    Ok(summary.draw(trees.transpose()?))
 }
 
 impl SummaryFile {
-    fn draw(&self) -> String {
-        let height = TOP + self.levels.len() as f64 * LEVEL + 62.0;
+    /// `trees`: the totals of the run's trees; `None`: it kept none.
+    fn draw(&self, trees: Option<RunTotals>) -> String {
+        let height = TOP + self.levels.len() as f64 * LEVEL + 82.0;
         let mut svg = Svg::new(WIDTH, height);
         let (items, samples) = (counted(self.items as u64, "prompt"), counted(self.samples as u64, "sample"));
         let title = format!("{}: {items}, {samples}, one tree", self.task);
@@ -73,7 +76,7 @@ impl SummaryFile {
             let colour = if number + 1 == self.levels.len() { SAMPLE } else { NODE };
             self.draw_costs(&mut svg, level, TOP + number as f64 * LEVEL, colour);
         }
-        self.draw_totals(&mut svg, height - 50.0);
+        self.draw_totals(&mut svg, height - 70.0, trees);
         svg.finish()
     }
 
@@ -169,24 +172,27 @@ impl SummaryFile {
         svg.words(COSTS, top + 62.0, Font::Plain, Anchor::Start, &kv);
     }
 
-    fn draw_totals(&self, svg: &mut Svg, top: f64) {
+    fn draw_totals(&self, svg: &mut Svg, top: f64, trees: Option<RunTotals>) {
         svg.line((MARGIN, top), (WIDTH - MARGIN, top), 1.0, LINE);
-        let RunTotals { tokens, tokens_unshared: unshared, .. } = RunTotals::of_levels(&self.levels);
-        let tokens = tokens.expect("levels count their tokens");
+        let fewer = |what: &str, totals: RunTotals| {
+            let (tokens, unshared) = (totals.tokens?, totals.tokens_unshared);
+            let ratio = times(tokens, unshared);
+            Some(format!("{what}: {} tokens instead of {}: {ratio} times fewer.", count(tokens), count(unshared)))
+        };
+        let lines = [
+            fewer("Prompts and samples", RunTotals::of_levels(&self.levels)),
+            trees.and_then(|totals| fewer("All nodes of the trees", totals)),
+        ];
         let (kv, kv_unshared) = (self.engine.kv_bytes_peak, self.engine.kv_bytes_peak_unshared);
-        let computed = format!(
-            "All levels: {} tokens computed instead of {}: {} times fewer.",
-            count(tokens),
-            count(unshared),
-            times(tokens, unshared)
-        );
         let held = format!(
             "Keys and values at most {} instead of {}: {} times less.",
             bytes(kv),
             bytes(kv_unshared),
             times(kv, kv_unshared)
         );
-        svg.words(MARGIN, top + 24.0, Font::Plain, Anchor::Start, &computed);
+        for (line, text) in lines.iter().flatten().enumerate() {
+            svg.words(MARGIN, top + 24.0 + 20.0 * line as f64, Font::Plain, Anchor::Start, text);
+        }
         svg.words(COSTS, top + 24.0, Font::Plain, Anchor::Start, &held);
     }
 }

@@ -94,8 +94,8 @@ pub fn html_of(trace: Trace) -> Result<String> {
 }
 
 /// `{"format": "offshoot-trees-1", "run", "totals", "items": [...]}`: the totals of all items, which share prompts, as
-/// [`RunTotals`]; an item is its line of `items.jsonl` with `notes` (about
-/// missing data), `kv_bytes_per_token`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
+/// [`RunTotals`]; an item is its line of `items.jsonl` with `notes` (about missing data), `kv_bytes_per_token`, its
+/// `totals`, `answer` (the node chosen) and `nodes`, each a [`ShownNode`].
 pub fn to_json(run: &ShownRun) -> Result<String> {
     let trees = json!({ "format": "offshoot-trees-1", "run": run.name, "totals": run.totals, "items": run.items });
     json::text("a tree", &trees).map(|text| text + "\n")

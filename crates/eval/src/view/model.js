@@ -14,9 +14,7 @@ function treeOf(number) {
       node.children = [];
       node.open = false;
     }
-    let distinct = 0;
     for (const node of nodes) {
-      distinct += node.tokens;
       if (node.parent === null) {
         node.level = 0;
         continue;
@@ -31,7 +29,7 @@ function treeOf(number) {
       node.joined = parent !== undefined && parent.children.length === 1 && node.parent !== 0;
       node.indent = parent === undefined ? 0 : parent.indent + (node.joined ? 0 : 1);
     }
-    trees.set(number, { item, nodes, distinct });
+    trees.set(number, { item, nodes, distinct: item.totals.tokens });
     unfoldAtFirst(trees.get(number));
   }
   return trees.get(number);

@@ -35,7 +35,7 @@ pub fn text(run: &ShownRun, whole: bool) -> String {
 }
 
 fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
-    let (distinct, unshared) = (item.distinct_tokens(), item.tokens_unshared());
+    let RunTotals { tokens, tokens_unshared, kv_bytes } = item.totals();
     write!(text, "{}", one_line(item.id()))?;
     if let Some(Value::String(prediction)) = item.facts.get("prediction") {
         write!(text, "  -> {}", one_line(prediction))?;
@@ -45,11 +45,14 @@ fn write_item(item: &ShownItem, text: &mut String) -> std::fmt::Result {
         Some(Value::Bool(false)) => text.push_str(" (wrong)"),
         _ => {}
     }
-    write!(text, "  {} nodes, {} distinct tokens", count(item.trace.nodes.len() as u64), count(distinct as u64))?;
-    if let Some(each) = item.trace.kv_bytes_per_token {
-        write!(text, " ({})", bytes((distinct * each) as u64))?;
+    write!(text, "  {} nodes", count(item.trace.nodes.len() as u64))?;
+    if let Some(tokens) = tokens {
+        write!(text, ", {} distinct tokens", count(tokens))?;
     }
-    writeln!(text, ", {} without sharing", count(unshared as u64))?;
+    if let Some(kv_bytes) = kv_bytes {
+        write!(text, " ({})", bytes(kv_bytes))?;
+    }
+    writeln!(text, ", {} without sharing", count(tokens_unshared))?;
     for note in &item.notes {
         writeln!(text, "  note: {note}")?;
     }

@@ -75,10 +75,11 @@ fn facts(run: &ShownRun) -> Vec<(&'static str, String)> {
 
 /// An item's entry in the list of items.
 fn listed(item: &ShownItem) -> Value {
+    let RunTotals { tokens, tokens_unshared, .. } = item.totals();
     let mut listed = json!({
         "nodes": item.trace.nodes.len(),
-        "distinct": item.distinct_tokens(),
-        "unshared": item.tokens_unshared(),
+        "distinct": tokens,
+        "unshared": tokens_unshared,
         "kv_bytes_per_token": item.trace.kv_bytes_per_token,
     });
     for key in LISTED {

@@ -1,6 +1,8 @@
 //! The data of the views of a run: its items, each with its tree, with samples assigned to nodes, and the savings by
 //! sharing. `folder` reads the data; `page` and `outline` display it.
 
+use std::slice;
+
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -23,7 +25,10 @@ pub struct ShownRun {
 impl ShownRun {
     /// `summary`: of exactly these items; `None`: there is none.
     pub(super) fn new(name: String, items: Vec<ShownItem>, summary: Option<&SummaryTotals>) -> Self {
-        let totals = summary.and_then(SummaryTotals::totals).unwrap_or_else(|| RunTotals::of_items(&items));
+        // The summary counts prompts and samples alone; trees also hold what a search tried and asked.
+        let has_trees = items.iter().any(|item| item.trace.nodes.iter().any(|node| node.token_ids.is_some()));
+        let of_summary = summary.filter(|_| !has_trees).and_then(SummaryTotals::totals);
+        let totals = of_summary.unwrap_or_else(|| RunTotals::of_items(&items));
         let accuracy = summary.and_then(|summary| Some((summary.accuracy()?, summary.tied)));
         Self { name, items, totals, accuracy }
     }
@@ -123,13 +128,13 @@ impl ShownItem {
             .collect()
     }
 
-    /// Tokens of the tree, each counted once: the keys and values that it needs.
-    pub fn distinct_tokens(&self) -> usize {
-        self.trace.nodes.iter().map(|node| node.tokens).sum()
+    /// The totals of this item alone.
+    pub fn totals(&self) -> RunTotals {
+        RunTotals::of_items(slice::from_ref(self))
     }
 
     /// Tokens of the tree if every branch had a copy of its whole path.
-    pub fn tokens_unshared(&self) -> usize {
+    pub(super) fn tokens_unshared(&self) -> usize {
         self.trace.nodes.iter().zip(&self.beside).map(|(node, beside)| node.tokens * beside.branches).sum()
     }
 }
@@ -142,6 +147,7 @@ impl Serialize for ShownItem {
         }
         map.serialize_entry("notes", &self.notes)?;
         map.serialize_entry("kv_bytes_per_token", &self.trace.kv_bytes_per_token)?;
+        map.serialize_entry("totals", &self.totals())?;
         map.serialize_entry("answer", &self.answer)?;
         map.serialize_entry("nodes", &self.nodes())?;
         map.end()
@@ -179,6 +185,7 @@ mod tests {
         assert_eq!(of, [None, None, Some(1), Some(5)], "of two nodes of one text, the one of its ordinal");
         assert_eq!((item.answer, item.answer_path()), (Some(3), vec![3, 1, 0]));
         assert_eq!(item.notes, ["1 samples belong to no node of this tree."]);
-        assert_eq!((item.distinct_tokens(), item.tokens_unshared()), (16, 2 * 4 + 4 + 4 + 4));
+        let totals = item.totals();
+        assert_eq!((totals.tokens, totals.tokens_unshared), (Some(16), 2 * 4 + 4 + 4 + 4));
     }
 }

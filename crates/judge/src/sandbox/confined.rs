@@ -182,8 +182,10 @@ pub enum Limit {
     RealTime,
     Memory,
     Output,
-    /// `MOST_FILES`, or folders nested deeper than `DEEPEST`.
+    /// `MOST_FILES`.
     Files,
+    /// Folders nested deeper than `DEEPEST`.
+    Depth,
 }
 
 /// Files, folders and links that a candidate may have at once.
@@ -206,9 +208,8 @@ impl Limit {
             }
             Limit::Memory => format!("it takes more than {} MiB of memory", limits.memory_bytes >> 20),
             Limit::Output => format!("it writes more than {} MiB", limits.output_bytes >> 20),
-            Limit::Files => {
-                format!("it makes more than {MOST_FILES} files, folders and links, or nests {DEEPEST} folders")
-            }
+            Limit::Files => format!("it makes more than {MOST_FILES} files, folders and links"),
+            Limit::Depth => format!("it nests more than {DEEPEST} folders"),
         }
     }
 }
@@ -218,7 +219,7 @@ impl From<Limit> for Verdict {
         match limit {
             Limit::Time | Limit::RealTime => Verdict::TimeLimit,
             Limit::Memory => Verdict::MemoryLimit,
-            Limit::Output | Limit::Files => Verdict::OutputLimit,
+            Limit::Output | Limit::Files | Limit::Depth => Verdict::OutputLimit,
         }
     }
 }

@@ -285,8 +285,8 @@ fn classes_that_predict_no_tokens_are_named() {
         ("Qwen2ForPrmModel", "scores the steps of a text"),
         ("LlamaForQuestionAnswering", "marks answers in texts"),
         ("LlamaForMaskedLM", "reads in both directions"),
-        ("MistralModel", "has no output layer"),
-        ("Gemma3TextModel", "has no output layer"),
+        ("MistralModel", "without an output layer"),
+        ("Gemma3TextModel", "without an output layer"),
         ("LlamaForCausalLMEagle3", "drafts for another model"),
     ] {
         let said = format!("found \"{class}\", which ");
@@ -301,8 +301,11 @@ fn classes_that_predict_no_tokens_are_named() {
     for none in [json!([]), json!(null), json!([null]), json!(["MistralModel", "MistralForCausalLM"])] {
         good(json!({"architectures": none}));
     }
+    for other in [json!(5), json!({"class": "LlamaForCausalLM"}), json!(true)] {
+        bad(json!({"architectures": other}), &["`architectures`", "a list of names"]);
+    }
     let wrapped = json!({"model_type": "gemma3", "architectures": ["Gemma3Model"], "text_config": base()});
-    bad(wrapped, &["`architectures`", "has no output layer"]);
+    bad(wrapped, &["`architectures`", "without an output layer"]);
 }
 
 /// Fields of `quantization_config` that only say what the tensors say too are still what they must be.

@@ -57,7 +57,7 @@ impl CandidateFiles {
                 let begun = Instant::now();
                 let exceeded = match files.bytes(order, seen) {
                     Ok(bytes) => (bytes > order.limits.output_bytes).then_some(Limit::Output),
-                    Err(Unbounded) => Some(Limit::Files),
+                    Err(exceeded) => Some(exceeded.into()),
                 };
                 files.measured = Instant::now();
                 files.took = begun.elapsed();

@@ -152,7 +152,7 @@ impl OwnFiles {
         }
         let inner = tree::open(&work).map_err(doing("open its files"))?;
         tree::copy(&mut outer, &inner, u64::MAX).map_err(|error| match error {
-            CopyError::TooLarge | CopyError::Unbounded => {
+            CopyError::TooLarge | CopyError::Unbounded(_) => {
                 doing("copy its folder")(io::Error::other("it holds too many files"))
             }
             CopyError::Io(why) => doing("copy its folder")(why),

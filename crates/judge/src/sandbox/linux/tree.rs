@@ -14,7 +14,7 @@ use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::{DEEPEST, MOST_FILES};
+use super::{DEEPEST, Limit, MOST_FILES};
 
 /// What a tree holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,9 +24,23 @@ pub(super) struct TreeSize {
     pub files: u64,
 }
 
-/// The tree exceeds [`MOST_FILES`] or the deepest nesting.
+/// What the tree exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unbounded;
+pub(super) enum Unbounded {
+    /// [`MOST_FILES`].
+    Files,
+    /// [`DEEPEST`].
+    Depth,
+}
+
+impl From<Unbounded> for Limit {
+    fn from(exceeded: Unbounded) -> Limit {
+        match exceeded {
+            Unbounded::Files => Limit::Files,
+            Unbounded::Depth => Limit::Depth,
+        }
+    }
+}
 
 /// Opens a folder to list it; a link is not followed.
 pub(super) fn open(folder: &Path) -> nix::Result<Dir> {
@@ -47,7 +61,7 @@ pub(super) fn measure(folder: &Path, mut note: impl FnMut(u64, u64)) -> Result<T
             note(facts.st_ino, bytes_of(facts));
         }
         size.files += 1;
-        if size.files > MOST_FILES { Err(Unbounded) } else { Ok(()) }
+        if size.files > MOST_FILES { Err(Unbounded::Files) } else { Ok(()) }
     };
     visit(&mut top, 0, &mut count)?;
     Ok(size)
@@ -59,7 +73,7 @@ fn visit(
     count: &mut impl FnMut(&FileStat) -> Result<(), Unbounded>,
 ) -> Result<(), Unbounded> {
     if depth > DEEPEST {
-        return Err(Unbounded);
+        return Err(Unbounded::Depth);
     }
     let mut folders = Vec::new();
     let fd = folder.as_fd().try_clone_to_owned();
@@ -89,8 +103,7 @@ fn visit(
 pub(super) enum CopyError {
     /// It is larger than the copy may be.
     TooLarge,
-    /// It exceeds [`MOST_FILES`] or the deepest nesting.
-    Unbounded,
+    Unbounded(Unbounded),
     Io(io::Error),
 }
 
@@ -109,7 +122,7 @@ pub(super) fn copy(from: &mut Dir, to: &impl AsFd, most: u64) -> Result<(), Copy
 
 fn copy_level(from: &mut Dir, to: &impl AsFd, depth: usize, left: &mut TreeSize) -> Result<(), CopyError> {
     if depth > DEEPEST {
-        return Err(CopyError::Unbounded);
+        return Err(CopyError::Unbounded(Unbounded::Depth));
     }
     let mut names = Vec::new();
     for entry in from.iter() {
@@ -120,7 +133,7 @@ fn copy_level(from: &mut Dir, to: &impl AsFd, depth: usize, left: &mut TreeSize)
     }
     for (name, kind) in names {
         let name = name.as_c_str();
-        left.files = left.files.checked_sub(1).ok_or(CopyError::Unbounded)?;
+        left.files = left.files.checked_sub(1).ok_or(CopyError::Unbounded(Unbounded::Files))?;
         match kind {
             Some(Type::Directory) => {
                 let mut inner = Dir::openat(&*from, name, FOLDER, Mode::empty())?;
@@ -206,6 +219,19 @@ mod tests {
         assert!(size.bytes >= 1 << 20 && size.files == 41, "{size:?}");
         copy(&mut open(from.path()).unwrap(), &open(to.path()).unwrap(), 1 << 20).unwrap();
         assert!(measure(to.path(), |_, _| ()).unwrap().bytes >= 1 << 20);
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_or_has_too_many_files_is_told_apart() {
+        let (deep, many) = (folder(), folder());
+        fs::create_dir_all(deep.path().join("d/".repeat(DEEPEST + 1))).unwrap();
+        (0..=MOST_FILES).for_each(|n| fs::write(many.path().join(n.to_string()), "").unwrap());
+        for (tree, exceeded, limit) in
+            [(&deep, Unbounded::Depth, Limit::Depth), (&many, Unbounded::Files, Limit::Files)]
+        {
+            assert_eq!(measure(tree.path(), |_, _| ()), Err(exceeded));
+            assert_eq!(Limit::from(exceeded), limit);
+        }
     }
 
     #[test]

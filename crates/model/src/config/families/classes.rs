@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use offshoot_core::error::Result;
 
-use super::super::fields::Fields;
+use super::super::fields::{Fields, shown};
 
 const NAME: &str = "architectures";
 
@@ -34,7 +34,8 @@ pub fn refuse_others(fields: &Fields<'_>) -> Result<()> {
     let classes: Vec<&str> = match fields.value(NAME) {
         Some(Value::Array(classes)) => classes.iter().filter_map(Value::as_str).collect(),
         Some(Value::String(class)) => vec![class],
-        _ => Vec::new(),
+        Some(other) => return Err(fields.error(NAME, "a list of names", shown(other))),
+        None => Vec::new(),
     };
     let Some((class, what)) = classes.iter().find_map(|class| Some((class, purpose(class)?))) else { return Ok(()) };
     if classes.iter().any(|class| is_generator(class)) {
@@ -53,6 +54,6 @@ fn purpose(class: &str) -> Option<&'static str> {
         return None;
     }
     let known = OTHERS.iter().find(|(part, _)| class.contains(part)).map(|(_, what)| *what);
-    let bare = || class.ends_with("Model").then_some("which has no output layer, as models that make vectors of texts");
+    let bare = || class.ends_with("Model").then_some("which by its name is a model without an output layer for tokens");
     known.or_else(bare)
 }
