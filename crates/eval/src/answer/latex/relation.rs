@@ -304,8 +304,8 @@ fn simplified(side: &[Token]) -> Option<Name> {
 fn compared(left: &[Token], sign: Sign, right: &[Token]) -> Option<Element> {
     let (left, right) = (reader::sum(left)?, reader::sum(right)?);
     let difference = left.clone().plus(&right.clone().negative())?;
-    // What holds always or never, as `5<6`, is what it is written as.
-    if difference.as_number().is_some() {
+    // What holds always or never, as `5<6`, is what it is written as, and infinity has no difference.
+    if difference.as_number().is_some() || [&left, &right].iter().any(|side| side.is_infinite()) {
         let is_turned = matches!(sign, Sign::More | Sign::MoreOrEqual);
         let (values, signs) = match is_turned {
             true => (vec![right, left], vec![sign.turned()]),

@@ -87,6 +87,12 @@ impl Sum {
         self.terms.is_empty()
     }
 
+    /// Whether it is infinity with a sign.
+    pub fn is_infinite(&self) -> bool {
+        let infinity = Sum::named("\\infty");
+        *self == infinity || *self == infinity.negative()
+    }
+
     /// The sum as a rational number, if it is one.
     pub fn as_number(&self) -> Option<Rational> {
         match self.terms.first_key_value() {
