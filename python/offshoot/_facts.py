@@ -171,8 +171,8 @@ class _RunSummary(TypedDict, total=False):
 
 class RunSummary(_RunSummary):
     """The summary of a run, and the folder of its results. ``not_cuda``: why no GPU was used, if the device was chosen
-    for the user; ``verdicts``: samples by the judge's verdict, if there is a judge. Without a grader estimates are
-    None, and those by k empty."""
+    for the user; ``verdicts``: samples by the judge's verdict, if there is a judge; ``skipped``: items that were left
+    out, because their prompts are too long. Without a grader estimates are None, and those by k empty."""
 
     task: str
     method: str
@@ -185,6 +185,7 @@ class RunSummary(_RunSummary):
     items_asked: int
     unfinished_samples: int
     failed: int
+    skipped: int
     failed_branches: int
     items: int
     samples: int
@@ -279,6 +280,7 @@ class ChoiceLine(_ChoiceLine):
 class _ItemLine(TypedDict, total=False):
     tied: list[int]
     failed: FailedBranches
+    error: str
     choices: list[ChoiceLine]
     completions: list[str]
     scores: list[float] | list[list[float]]
@@ -287,8 +289,8 @@ class _ItemLine(TypedDict, total=False):
 
 class ItemLine(_ItemLine):
     """A line of items.jsonl; ``votes``: pairs of an answer and its votes; ``tied``: the samples on which the choice
-    could have fallen as well, if there are any. ``choices``, ``completions``, ``scores`` and
-    ``pred`` are those of methods that have them."""
+    could have fallen as well, if there are any; ``error``: why ``offshoot rescore`` could not judge it. ``choices``,
+    ``completions``, ``scores`` and ``pred`` are those of methods that have them."""
 
     id: str
     index: int

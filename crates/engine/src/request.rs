@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
@@ -193,9 +194,9 @@ impl SamplingParams {
         let words = self.bad_words.iter().filter_map(|word| if let [token] = word[..] { Some(token) } else { None });
         let bans: [(&str, Vec<TokenId>); 3] =
             [("bad_words", words.collect()), ("min_tokens", ends), ("logit_bias", self.tokens_biased_away())];
-        // Nearly always the first allowed token is not banned, and no set is needed to know it.
-        let is_banned = |token: &TokenId| bans.iter().any(|(_, banned)| banned.contains(token));
-        if self.allowed.as_ref().is_some_and(|tokens| !tokens.iter().all(is_banned)) {
+        // Nearly always the first allowed token is not banned; a list of allowed tokens may be long and repeat itself.
+        let banned: HashSet<TokenId> = bans.iter().flat_map(|(_, tokens)| tokens).copied().collect();
+        if self.allowed.as_ref().is_some_and(|tokens| !tokens.iter().all(|token| banned.contains(token))) {
             return Ok(());
         }
         let set = self.allowed.as_ref().map(|tokens| AllowedTokens::new(tokens.iter().copied(), vocab));

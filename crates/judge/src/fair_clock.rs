@@ -205,7 +205,7 @@ impl TurnClock {
     }
 }
 
-/// The end of the real time of a candidate, for all that it is waited for.
+/// When the real time of a candidate ends. All waits for the candidate together have this time.
 #[derive(Clone, Copy, Debug)]
 pub struct RealTimeEnd {
     at: Duration,

@@ -1,15 +1,16 @@
 //! What a judge works with: its settings, the sandbox, and the programs of this machine, each located on first use. The
 //! crate's root judges with it.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::answers;
 use super::limits::CandidateTime;
 use super::problem::{FileForm, Limits};
 use super::python::Python;
-use super::sandbox::{self, Isolation, Sandbox, SandboxSetup};
+use super::sandbox::{Isolation, Sandbox, SandboxSetup};
 use super::toolchain::{CppCompiler, Interpreter, Tools};
 use offshoot_core::error::Result;
 
@@ -38,8 +39,7 @@ pub struct Judge {
     pub(super) all_tests: bool,
     pub(super) time: CandidateTime,
     forks: bool,
-    /// Whether limits of this process that leave candidates less than their own have been told.
-    told_limits: Once,
+    told_limits: Mutex<ToldLimits>,
     /// Dropped last: its server ends when none of its programs runs.
     pub(super) sandbox: Sandbox,
 }
@@ -84,7 +84,7 @@ impl Judge {
             all_tests: false,
             time: CandidateTime::USUAL,
             forks: true,
-            told_limits: Once::new(),
+            told_limits: Mutex::default(),
         }
     }
 
@@ -136,16 +136,15 @@ impl Judge {
 
     /// The limits of this process (`ulimit`) that leave candidates less than usual, each in words.
     pub fn lower_limits(&self) -> Vec<String> {
-        sandbox::lower_than(&Limits::of(FileForm::Programs))
+        self.sandbox.lower_than(&Limits::of(FileForm::Programs))
     }
 
-    /// Warns, once, of limits of this process that leave candidates less than `limits`.
+    /// Warns of limits of this process that leave candidates less than `limits`, of each once.
     pub(super) fn tell_lower_limits(&self, limits: &Limits) {
-        self.told_limits.call_once(|| {
-            for lower in sandbox::lower_than(limits) {
-                log::warn!("this process leaves candidates less than their limits: {lower}; verdicts may differ");
-            }
-        });
+        let mut told = self.told_limits.lock().unwrap_or_else(PoisonError::into_inner);
+        for lower in told.new_lines(limits, |limits| self.sandbox.lower_than(limits)) {
+            log::warn!("this process leaves candidates less than their limits: {lower}; verdicts may differ");
+        }
     }
 
     /// The C++ compiler, located on first use.
@@ -154,10 +153,51 @@ impl Judge {
     }
 }
 
+/// What has been told of the limits of this process that leave candidates less than their own.
+#[derive(Default)]
+struct ToldLimits {
+    /// The limits of candidates that have been compared with this process's.
+    compared: HashSet<Limits>,
+    lines: HashSet<String>,
+}
+
+impl ToldLimits {
+    /// What `lower_than` says of these limits and has not been told before.
+    fn new_lines(&mut self, limits: &Limits, lower_than: impl FnOnce(&Limits) -> Vec<String>) -> Vec<String> {
+        if !self.compared.insert(*limits) {
+            return Vec::new();
+        }
+        lower_than(limits).into_iter().filter(|line| self.lines.insert(line.clone())).collect()
+    }
+}
+
 /// Initialises the cell once; threads that race get the same value.
 fn found<T>(cell: &OnceLock<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
     match cell.get() {
         Some(found) => Ok(found),
         None => find().map(|found| cell.get_or_init(|| found)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_problem_with_larger_limits_is_warned_of_too() {
+        let mut told = ToldLimits::default();
+        let mut asked = 0;
+        let mut new_lines = |memory_bytes: u64, cpu: u64| {
+            let limits = Limits { memory_bytes, cpu: Duration::from_secs(cpu), ..Limits::of(FileForm::Programs) };
+            told.new_lines(&limits, |limits| {
+                asked += 1;
+                (limits.memory_bytes > 4).then(|| format!("memory: {}", limits.memory_bytes)).into_iter().collect()
+            })
+        };
+        assert!(new_lines(4, 1).is_empty());
+        assert_eq!(new_lines(8, 1), ["memory: 8"]);
+        assert!(new_lines(8, 1).is_empty() && new_lines(8, 2).is_empty());
+        assert_eq!(new_lines(9, 1), ["memory: 9"]);
+        assert_eq!(asked, 4, "the same limits are compared once");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Limits on a candidate during one test (for a [`ScriptSuite`](crate::problem::ScriptSuite), the whole script).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     /// CPU time of all its processes; [`Limits::most_cpu`] is where they are ended.
     pub cpu: Duration,

@@ -9,6 +9,20 @@ use serde_json::{Map, Value};
 /// the last, transformers from 5.24 on the first two.
 pub const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
+/// The roles that every template is taken to know. `developer` is OpenAI's newer name for `system`.
+pub const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// What a text in a turn, in a tool or in a variable is to a chat template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextPlace {
+    /// The role of a turn, with which a template compares the roles that it knows.
+    Role,
+    /// The name of a field, or the value of a field `type`: a template may look for them by their words.
+    Name,
+    /// Any other text.
+    Value,
+}
+
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -114,33 +128,62 @@ impl Message {
         self.fields.insert("content".to_owned(), text.into());
     }
 
-    /// Replaces each text in the turn but the role, names of nested fields among them.
+    /// Replaces each text in the turn, names of fields among them, but not the names `role` and `content`.
     ///
     /// # Errors
     ///
     /// The first of `replace`, with the name of the turn's field.
-    pub fn map_texts<E>(&mut self, replace: &mut impl FnMut(&str) -> Result<String, E>) -> Result<(), (String, E)> {
-        let others = self.fields.iter_mut().filter(|(name, _)| *name != "role");
-        others
-            .into_iter()
-            .try_for_each(|(name, value)| map_texts(value, replace).map_err(|error| (name.clone(), error)))
+    pub fn map_texts<E>(
+        &mut self,
+        replace: &mut impl FnMut(&str, TextPlace) -> Result<String, E>,
+    ) -> Result<(), (String, E)> {
+        let mut replaced = Map::new();
+        for (name, mut value) in std::mem::take(&mut self.fields) {
+            let named = match (&*name, &mut value) {
+                ("role", Value::String(role)) => replace(role, TextPlace::Role).map(|replaced| {
+                    *role = replaced;
+                    name.clone()
+                }),
+                ("role" | "content", value) => map_texts(value, replace).map(|()| name.clone()),
+                (_, value) => map_field(&name, value, replace),
+            };
+            let named = named.map_err(|error| (name, error))?;
+            replaced.insert(named, value);
+        }
+        self.fields = replaced;
+        Ok(())
     }
 }
 
 /// Replaces each text in `value`, names of fields among them.
-pub fn map_texts<E>(value: &mut Value, replace: &mut impl FnMut(&str) -> Result<String, E>) -> Result<(), E> {
+pub fn map_texts<E>(
+    value: &mut Value,
+    replace: &mut impl FnMut(&str, TextPlace) -> Result<String, E>,
+) -> Result<(), E> {
     match value {
-        Value::String(text) => *text = replace(text)?,
+        Value::String(text) => *text = replace(text, TextPlace::Value)?,
         Value::Array(list) => list.iter_mut().try_for_each(|value| map_texts(value, replace))?,
         Value::Object(fields) => {
             let mut replaced = Map::new();
             for (name, mut value) in std::mem::take(fields) {
-                map_texts(&mut value, replace)?;
-                replaced.insert(replace(&name)?, value);
+                replaced.insert(map_field(&name, &mut value, replace)?, value);
             }
             *fields = replaced;
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
     Ok(())
+}
+
+/// Replaces the texts in a field's value, and returns what its name becomes.
+fn map_field<E>(
+    name: &str,
+    value: &mut Value,
+    replace: &mut impl FnMut(&str, TextPlace) -> Result<String, E>,
+) -> Result<String, E> {
+    match (name, &mut *value) {
+        ("type", Value::String(kind)) => *kind = replace(kind, TextPlace::Name)?,
+        (_, value) => map_texts(value, replace)?,
+    }
+    replace(name, TextPlace::Name)
 }

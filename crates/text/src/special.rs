@@ -22,7 +22,7 @@ use tokenizers::AddedToken;
 
 use super::chat::ChatOptions;
 use super::jinja::is_space;
-use super::message::{Message, map_texts};
+use super::message::{Message, ROLES, TextPlace, map_texts};
 use super::tokenizer::{AddSpecial, Encoded, LevelTokens, Tokenizer};
 use super::tokens_of;
 use offshoot_core::error::{Error, Result};
@@ -31,8 +31,8 @@ use offshoot_core::ids::TokenId;
 /// Whose words a text of a chat is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
-    /// Anybody's. In its texts the other tokens that chat templates write, such as `<tool_response>` or the roles of
-    /// some models, are plain text, too.
+    /// The user's, a tool's or anyone else's. The other tokens that chat templates write, such as `<tool_response>` or
+    /// the roles of some models, are plain text in it, too.
     Anyone,
     /// The assistant's or the system's, which may have such tokens.
     Assistant,
@@ -165,7 +165,8 @@ impl SpecialTexts {
     }
 }
 
-/// The texts of which others beside them can make a special token's.
+/// The pieces into which special tokens' texts can be cut. A text that begins or ends with one may make a special token
+/// with the text beside it.
 struct Edges {
     /// Proper beginnings of special tokens' texts, and proper ends.
     beginnings: HashSet<String>,
@@ -298,7 +299,8 @@ impl Tokenizer {
         }
     }
 
-    /// Guards everything that a template sees, but the roles, which the template knows, and itself.
+    /// Guards everything that a template sees but itself. Roles, names of fields and values of fields `type` stay as
+    /// they are where a template must find them by their words.
     ///
     /// # Errors
     ///
@@ -312,15 +314,25 @@ impl Tokenizer {
         if how == SpecialText::Allow {
             return Ok(());
         }
+        let template = self.chosen_template(options).unwrap_or_default().to_owned();
+        let guard = |text: &str, place: TextPlace, of: Speaker| match place {
+            TextPlace::Role if ROLES.contains(&text) => Ok(text.to_owned()),
+            TextPlace::Role => self.guard_role(how, text),
+            TextPlace::Name => match self.guard_text(how, text, of) {
+                Ok(guarded) if guarded != text && self.is_looked_for(text, &template) => Ok(text.to_owned()),
+                guarded => guarded,
+            },
+            TextPlace::Value => self.guard_text(how, text, of),
+        };
         for (index, message) in messages.iter_mut().enumerate() {
             let speaker = match message.role() {
                 Some("assistant" | "system" | "developer") => Speaker::Assistant,
                 _ => Speaker::Anyone,
             };
-            let guarded = message.map_texts(&mut |text: &str| self.guard_text(how, text, speaker));
+            let guarded = message.map_texts(&mut |text: &str, place| guard(text, place, speaker));
             guarded.map_err(|(field, fault)| (ChatPlace::Message(index, field), fault))?;
         }
-        let mut guard = |text: &str| self.guard_text(how, text, Speaker::Anyone);
+        let mut guard = |text: &str, place: TextPlace| guard(text, place, Speaker::Anyone);
         // Every field is named, so that none is forgotten.
         let ChatOptions { tools, variables, source: _, template: _, add_generation_prompt: _, now: _ } = options;
         for (index, tool) in tools.iter_mut().enumerate() {
@@ -330,6 +342,23 @@ impl Tokenizer {
             map_texts(value, &mut guard).map_err(|fault| (ChatPlace::Variable(name.clone()), fault))?;
         }
         Ok(())
+    }
+
+    /// A role as the part of a prompt. A word without a token's text has no marks at its ends, for it may make a token
+    /// with what the template writes around it (`<|` and `|>`), and it stays a role that the template knows.
+    fn guard_role(&self, how: SpecialText, role: &str) -> Result<String, TextFault> {
+        let guarded = self.guard_text(how, role, Speaker::Anyone)?;
+        let has_token = || self.special_texts().control.as_ref().is_some_and(|control| control.is_match(role));
+        let is_word = role.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+        Ok(if is_word && !has_token() { role.to_owned() } else { guarded })
+    }
+
+    /// Whether a template names this word between quotes or behind a dot, and so may look for it. No word with a
+    /// special token's text is looked for.
+    fn is_looked_for(&self, word: &str, template: &str) -> bool {
+        let is_word = word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_named = || ['\'', '"', '.'].iter().any(|before| template.contains(&format!("{before}{word}")));
+        is_word && is_named() && self.special_in(word).is_none()
     }
 
     /// A user's text with the texts of special tokens hidden, and an empty mark where it and a text beside it could

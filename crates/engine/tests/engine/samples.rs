@@ -338,6 +338,15 @@ fn parameters_that_leave_no_token_are_refused(mode: Mode) {
     assert_eq!(refused(only(&[EOS.0]), end(0)), None);
     let longer = only(&[97]).bad_word([97, 97].map(TokenId));
     assert_eq!(refused(longer, length(1)), None, "it begins with an allowed token");
+    // Their length times that of the bans is more than can be compared.
+    let (often, banned) = (std::iter::repeat_n(5, 1_000_000), (6..90).cycle().take(1023).chain([5]).map(TokenId));
+    let mut many = params().allowed(often.clone().map(TokenId));
+    many.bad_words = banned.clone().map(|token| vec![token]).collect();
+    many.logit_bias = banned.map(|token| (token, f32::NEG_INFINITY)).collect();
+    let and_another = SamplingParams { allowed: Some(often.chain([97]).map(TokenId).collect()), ..many.clone() };
+    let all = format!("{allowed}1 allowed, of which bad_words bans 1, logit_bias bans 1");
+    assert_eq!(refused(many, length(2)), Some(all));
+    assert_eq!(refused(and_another, length(2)), None);
 }
 
 fn the_likeliest_are_reported(mode: Mode) {

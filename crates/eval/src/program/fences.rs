@@ -2,6 +2,7 @@
 //! items and quotations. What models leave out or write amiss is read as they mean it: a fence that is not closed, that
 //! is closed too far to the right or behind code, or that closes and opens on one line.
 
+use super::marks::without_tokens;
 use super::prose::{begins_as_code, open_string};
 
 /// Blocks within blocks are read down to this depth.
@@ -152,7 +153,7 @@ fn opened(line: &str) -> Option<Fence> {
     let mark = rest.chars().next().filter(|c| matches!(c, '`' | '~'))?;
     let behind = rest.trim_start_matches(mark);
     let length = rest.len() - behind.len();
-    let label = behind.trim();
+    let label = without_tokens(behind.trim());
     // Code between backticks on one line is no fence.
     if length < 3 || (mark == '`' && label.contains('`')) {
         return None;

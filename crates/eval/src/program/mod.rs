@@ -14,7 +14,7 @@ use fences::{Block, blocks};
 use offshoot_judge::language::Language;
 use offshoot_judge::problem::{Assembly, Problem, TestSuite};
 use offshoot_text::reasoning::answer_part;
-use prose::{begins_as_code, ends_in_string, first_statement, is_prose, unfenced};
+use prose::{begins_as_code, first_statement, is_prose, string_at_end, unfenced};
 
 /// The part of a sample's text that is its program. Its `Debug` text is part of the fingerprint of a scoring's
 /// settings.
@@ -48,6 +48,14 @@ impl CandidateText {
         }
     }
 
+    /// The same field with a part of its text.
+    fn within(&self, part: fn(&str) -> &str) -> CandidateText {
+        match self {
+            CandidateText::Completion(text) => CandidateText::Completion(part(text).to_owned()),
+            CandidateText::Program(text) => CandidateText::Program(part(text).to_owned()),
+        }
+    }
+
     /// The program that is judged, of a candidate that [`candidate`] found.
     pub fn program(self, problem: &Problem, language: &Language) -> String {
         match self {
@@ -60,6 +68,14 @@ impl CandidateText {
 /// The candidate in a sample's text. Code without indentation is a program; it follows the prompt's definitions, so
 /// that it can use the prompt's imports. Indented code is the body of the prompt's function.
 pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, mode: ExtractMode) -> CandidateText {
+    let without_ends;
+    let text = match mode {
+        ExtractMode::None => text,
+        ExtractMode::Auto | ExtractMode::Fence => {
+            without_ends = text.within(marks::without_tokens);
+            &without_ends
+        }
+    };
     let prompt = match &problem.assembly {
         Assembly::After(prompt) if *language == Language::Python => Some(prompt.as_str()),
         _ => None,
@@ -68,14 +84,15 @@ pub fn candidate(problem: &Problem, language: &Language, text: &CandidateText, m
         && continues(prompt, text)
     {
         let text = text.as_str();
-        let end = if mode == ExtractMode::Auto { marks::end_of_body(text) } else { text.len() };
+        let end = if mode == ExtractMode::Auto { marks::end_of_body(prompt, text) } else { text.len() };
         return CandidateText::Completion(text[..end].to_owned());
     }
     let answer = answer_part(text.as_str());
     let found = match mode {
         ExtractMode::None => None,
         ExtractMode::Auto => fenced(problem, language, &answer)
-            .or_else(|| best(problem, language, &marks::marked(&answer)))
+            .or_else(|| titled(language, prompt, &answer))
+            .or_else(|| best(problem, language, &marks::marked(language, &answer)))
             .or_else(|| indented(problem, prompt, language, &answer))
             .or_else(|| introduced(prompt, language, &answer)),
         ExtractMode::Fence => Some(fenced(problem, language, &answer).unwrap_or_default()),
@@ -97,7 +114,7 @@ fn continues(prompt: &str, text: &CandidateText) -> bool {
     let first = text.as_str().lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let is_indented = first.starts_with('\t') || first.starts_with("  ");
     is_indented && !fences::is_fence(first) && !is_prose(first)
-        || matches!(text, CandidateText::Completion(_)) && ends_in_string(prompt)
+        || matches!(text, CandidateText::Completion(_)) && string_at_end(prompt).is_some()
 }
 
 /// Code in indented blocks between prose, as Markdown has them, without their indentation. Where the prompt wants a
@@ -108,6 +125,12 @@ fn indented(problem: &Problem, prompt: Option<&str>, language: &Language, answer
     }
     let code = best(problem, language, &marks::indented(answer))?;
     (prompt.is_none() || defines(problem, &code)).then_some(code)
+}
+
+/// Code behind the heading `python` that a copied block has.
+fn titled(language: &Language, prompt: Option<&str>, answer: &str) -> Option<String> {
+    let code = marks::without_title(answer).filter(|_| *language == Language::Python)?;
+    Some(unfenced(code, prompt.is_some()).unwrap_or(code).to_owned())
 }
 
 /// Code that stands behind or before prose, in a text without fences. `None`: it is nothing but code.
@@ -138,6 +161,10 @@ fn assembled(problem: &Problem, language: &Language, prompt: Option<&str>, code:
             let between = if prompt.ends_with('\n') || prompt.is_empty() { "" } else { "\n" };
             CandidateText::Completion(format!("{between}{code}"))
         }
+        Some(prompt) if !defines(problem, &code) && prose::has_bare_return(&code) => {
+            let between = if prompt.ends_with('\n') { "" } else { "\n" };
+            CandidateText::Completion(format!("{between}{}", prose::as_body(&code)))
+        }
         Some(prompt) => CandidateText::Program(format!("{}\n{code}", with_body(prompt))),
         None => CandidateText::Program(whole(problem, language, &code)),
     }
@@ -156,8 +183,8 @@ fn is_body(code: &str) -> bool {
 }
 
 /// The code of the block that counts: of those that define the function under test the last one, of them rather one
-/// that is closed; else the longest in the problem's language, of equals the last. Code that stands before the first
-/// fence is a block too: the prompt has opened its fence.
+/// with a body, and one that is closed; else the longest in the problem's language, of equals the last. Code that
+/// stands before the first fence is a block too: the prompt has opened its fence.
 fn fenced(problem: &Problem, language: &Language, answer: &str) -> Option<String> {
     let mut blocks = blocks(answer);
     let begin = blocks.first()?.begin;
@@ -172,7 +199,8 @@ fn fenced(problem: &Problem, language: &Language, answer: &str) -> Option<String
 /// The code of the block that counts.
 fn best(problem: &Problem, language: &Language, blocks: &[Block]) -> Option<String> {
     let defining = |block: &&Block| *language == Language::Python && defines(problem, &block.code);
-    let last = blocks.iter().filter(defining).max_by_key(|block| (block.is_closed, block.begin));
+    let last =
+        blocks.iter().filter(defining).max_by_key(|block| (prose::has_body(&block.code), block.is_closed, block.begin));
     // An expected output is no code, whatever its label.
     let is_code = |code: &str| *language != Language::Python || begins_as_code(code);
     let rank =

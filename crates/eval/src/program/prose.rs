@@ -24,25 +24,55 @@ enum Part {
     Sign,
 }
 
-/// The string that goes on behind a line; `open`: the one that goes on behind the line before it.
-pub(super) fn open_string(mut open: Option<OpenString>, line: &str) -> Option<OpenString> {
+/// What a line, or the first part of one, ends in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LineEnd {
+    Code,
+    /// A string of several lines.
+    Text(OpenString),
+    /// A comment, or a string that lacks its end.
+    Lost,
+}
+
+fn line_end(mut open: Option<OpenString>, line: &str) -> LineEnd {
     let mut rest = line;
     loop {
         if let Some(marks) = open {
-            let Some(end) = rest.find(marks) else { return open };
+            let Some(end) = rest.find(marks) else { return LineEnd::Text(marks) };
             rest = &rest[end + marks.len()..];
         }
-        let begin = rest.find(['"', '\'', '#'])?;
+        let Some(begin) = rest.find(['"', '\'', '#']) else { return LineEnd::Code };
         rest = &rest[begin..];
         if rest.starts_with('#') {
-            return None;
+            return LineEnd::Lost;
         }
         open = TRIPLE_MARKS.into_iter().find(|marks| rest.starts_with(marks));
         rest = match open {
             Some(marks) => &rest[marks.len()..],
-            None => behind_string(rest)?,
+            None => match behind_string(rest) {
+                Some(behind) => behind,
+                None => return LineEnd::Lost,
+            },
         };
     }
+}
+
+/// The string that goes on behind a line; `open`: the one that goes on behind the line before it.
+pub(super) fn open_string(open: Option<OpenString>, line: &str) -> Option<OpenString> {
+    match line_end(open, line) {
+        LineEnd::Text(marks) => Some(marks),
+        LineEnd::Code | LineEnd::Lost => None,
+    }
+}
+
+/// Whether the first part of a line ends outside of strings and comments; `open` as in [`open_string`].
+pub(super) fn ends_in_code(open: Option<OpenString>, begin_of_line: &str) -> bool {
+    line_end(open, begin_of_line) == LineEnd::Code
+}
+
+/// The string of several lines within which a text ends.
+pub(super) fn string_at_end(text: &str) -> Option<OpenString> {
+    text.lines().fold(None, open_string)
 }
 
 /// What follows the string on one line with which `text` begins; `None`: it does not end.
@@ -58,11 +88,6 @@ fn behind_string(text: &str) -> Option<&str> {
         }
     }
     None
-}
-
-/// Whether a text ends within a string of several lines.
-pub(super) fn ends_in_string(text: &str) -> bool {
-    text.lines().fold(None, open_string).is_some()
 }
 
 /// The first line that is neither blank nor a comment.
@@ -137,6 +162,42 @@ fn is_statement(line: &str) -> bool {
     is_code && !is_prose(line)
 }
 
+/// The lines of code that begin outside of strings of several lines.
+fn lines_outside(code: &str) -> impl Iterator<Item = (bool, &str)> {
+    code.split_inclusive('\n').scan(None, |string, line| {
+        let is_outside = string.is_none();
+        *string = open_string(*string, line);
+        Some((is_outside, line))
+    })
+}
+
+/// Whether code does more than to name functions: it has statements other than their heads, their descriptions, `pass`
+/// and `...`.
+pub(super) fn has_body(code: &str) -> bool {
+    const HEADS: [&str; 7] = ["def ", "async def ", "class ", "import ", "from ", "@", "#"];
+    lines_outside(code).filter(|(is_outside, _)| *is_outside).any(|(_, line)| {
+        let line = line.trim();
+        let is_head = HEADS.iter().any(|head| line.starts_with(head));
+        let is_empty = [":", "...", "pass"].iter().any(|end| line.ends_with(end)) || !line.contains("def ");
+        let is_stub = matches!(line, "" | "pass" | "..." | "return" | ")" | "):") || line.starts_with("raise NotImpl");
+        let is_text = ["\"", "'", "r\""].iter().any(|mark| line.starts_with(mark));
+        !(is_stub || is_text || is_head && is_empty)
+    })
+}
+
+/// Whether a `return` stands outside of all functions: the code is a body that lacks its indentation.
+pub(super) fn has_bare_return(code: &str) -> bool {
+    let is_return =
+        |line: &str| line.trim_end() == "return" || line.starts_with("return ") || line.starts_with("return(");
+    lines_outside(code).any(|(is_outside, line)| is_outside && is_return(line))
+}
+
+/// Code as the body of a function.
+pub(super) fn as_body(code: &str) -> String {
+    let line = |(is_outside, line): (bool, &str)| format!("{}{line}", if is_outside { "    " } else { "" });
+    lines_outside(code).map(line).collect()
+}
+
 fn is_indented_statement(line: &str) -> bool {
     const STATEMENTS: [&str; 4] = ["return", "raise", "yield", "pass"];
     let statement = line.trim();
@@ -195,8 +256,11 @@ fn is_surely_prose(line: &str) -> bool {
         is_word(pair[0]) && !second.is_empty() && is_word(second) && !is_soft
     });
     let is_heading = matches!(words[..], [word] if word.ends_with(':') && is_word(word.trim_end_matches(':')));
+    // `Note: it's right.`
+    let is_noted = matches!(words[..], [note, word] if is_word(word) && word.len() > 1
+        && note.strip_suffix(':').is_some_and(|note| is_word(note) && note.starts_with(char::is_uppercase)));
     let is_contraction =
-        words.len() == 1 && CONTRACTIONS.iter().any(|end| plain[before_quote.len()..].starts_with(end));
+        (words.len() == 1 || is_noted) && CONTRACTIONS.iter().any(|end| plain[before_quote.len()..].starts_with(end));
     has_pair || is_heading || is_contraction
 }
 

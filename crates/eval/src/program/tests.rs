@@ -100,6 +100,26 @@ fn each_way_to_write_a_program_gives_the_same() {
         format!("[PYTHON]\n{fenced}[/PYTHON]\n"),
         format!("It is this.\n<code>\n{RIGHT}</code>\nDone.\n"),
         format!("<pre><code>{RIGHT}</code></pre>\n"),
+        format!("<code>half</code> works as follows:\n\n{RIGHT}"),
+        format!("<code>half(4)</code>\n\nis 2 with this:\n\n{RIGHT}"),
+        format!("<code>half</code> is here:\n<code>\n{RIGHT}</code>\n"),
+        format!("[BEGIN]\n{RIGHT}[DONE] That is it.\n"),
+        format!("It is\n[BEGIN]\n{RIGHT}[DONE]\n"),
+        format!("<code>\n{DRAFT}</code> then <code>\n{RIGHT}</code>"),
+        format!("[PYTHON]\n{DRAFT}[/PYTHON]\n[PYTHON]\n{RIGHT}[/PYTHON]\n"),
+        // Special tokens that end a turn.
+        format!("```python\n{RIGHT}```<|im_end|>"),
+        format!("```python\n{RIGHT}```<|im_end|>\n<|im_start|>user\nAnd now a text.<|im_end|>\n"),
+        format!("Sure\n```python\n{RIGHT}```</s>\n"),
+        format!("{RIGHT}\nNote: it's right.\n"),
+        // A block without a body is no program.
+        format!("{fenced}Its head is:\n```python\ndef half(x: float) -> float:\n```\n"),
+        format!("{fenced}Its head is:\n```python\ndef half(x): ...\n```\n"),
+        format!(
+            "{fenced}Its head is:\n```python\ndef half(x):\n    \"\"\"Half of it.\"\"\"\n    # Code.\n    pass\n```\n"
+        ),
+        format!("python\n{RIGHT}"),
+        format!("python\nCopy code\n{RIGHT}"),
         format!("I put it between `<code>` and `</code>`.\n<code>\n{RIGHT}</code>\n"),
         // Prose behind the code.
         format!("{RIGHT}\nExplanation: it halves the number.\n"),
@@ -141,8 +161,38 @@ fn a_body_continues_the_prompt() {
     for behind in ["```\nThis halves it.\n", "```\nUse:\n```python\nhalf(4)\n```\n", "[DONE]\nNext\n", "</code>\n"] {
         assert_eq!(found(&human_eval(PROMPT), &format!("{body}{behind}")), format!("{PROMPT}{body}"), "{behind}");
     }
+    for text in
+        [format!("```python\n{}```", body.trim_start()), format!("It is:\n```\ny = x\n{}```", body.trim_start())]
+    {
+        let expected = format!("{PROMPT}{}{body}", if text.contains("y = x") { "    y = x\n" } else { "" });
+        assert_eq!(found(&human_eval(PROMPT), &text), expected, "{text}");
+    }
+    assert_eq!(
+        found(&human_eval(PROMPT), &format!("{body}<|endoftext|>")).trim_end(),
+        format!("{PROMPT}{body}").trim_end()
+    );
     let cut = PROMPT.trim_end();
     assert_eq!(found(&human_eval(cut), &format!("```\n{body}```")), format!("{cut}\n{body}"));
+}
+
+#[test]
+fn a_mark_in_a_program_does_not_end_it() {
+    let program = "def half(x):\n    # [DONE]\n    text = \"\"\"\n[DONE]\n\"\"\"\n    return \"[DONE]\"\n";
+    for text in [format!("[BEGIN]\n{program}[DONE]\n"), format!("Sure.\n[BEGIN]\n{program}[DONE]\n")] {
+        assert_eq!(found(&human_eval(PROMPT), &text), format!("{PROMPT}\n{program}"), "{text}");
+    }
+    for line in ["print(input())", "print('<code>', '</code>')"] {
+        assert_eq!(found(&sums(), &format!("This is it:\n<code>{line}</code>\n")), line);
+    }
+}
+
+#[test]
+fn a_fence_ends_a_body_that_begins_within_a_string_of_the_prompt() {
+    let prompt = "def half(x):\n    \"\"\"Half of";
+    let body = " it.\n    \"\"\"\n    return x / 2\n";
+    for behind in ["```\n", "```\nThis halves it.\n", "[DONE]\n"] {
+        assert_eq!(found(&human_eval(prompt), &format!("{body}{behind}")), format!("{prompt}{body}"), "{behind}");
+    }
 }
 
 #[test]
@@ -164,6 +214,9 @@ fn what_continues_a_prompt_stays_as_it_is() {
     for (prompt, text) in cases {
         assert_eq!(found(&human_eval(prompt), text), format!("{prompt}{text}"), "{text}");
     }
+    let ended = format!("{RIGHT}<|eot_id|></s>");
+    assert_eq!(found(&human_eval(PROMPT), &ended), found(&human_eval(PROMPT), RIGHT));
+    assert_eq!(program(&human_eval(PROMPT), CandidateText::Program(ended)), RIGHT);
     let open = "def half(x):\n";
     assert_eq!(found(&human_eval(open), RIGHT), format!("def half(x):\n    pass\n\n{RIGHT}"));
 }

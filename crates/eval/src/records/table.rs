@@ -115,6 +115,7 @@ impl RecordKind {
                 ("scores", list(list(F64))),
                 ("pred", Text),
                 ("error", Text),
+                ("skipped", Bool),
             ],
             // Those of an item that follow from its samples' texts.
             RecordKind::Vote => {
@@ -422,7 +423,7 @@ mod tests {
             "tied": [2, 4], "correct": false, "failed": {"branches": 1, "first": "why"}, "scores": [0.5, 1.0]});
         let searched = json!({"id": "b", "completions": ["x", "y"], "scores": [[0.5], [0.25, 1.0]], "pred": "x"});
         let chosen = json!({"id": "c", "choices": [{"choice": "A", "logprob": -1.5, "tokens": 1, "score": -1.5}]});
-        let failed = json!({"id": "d", "index": 3, "error": "why"});
+        let failed = json!({"id": "d", "index": 3, "question": "q", "error": "why", "skipped": true});
         let mut expected = [voted.clone(), searched.clone(), chosen.clone(), failed.clone()];
         expected[0]["votes"] = json!([{"answer": "5", "votes": 3}, {"answer": "6", "votes": 3}]);
         expected[0]["scores"] = json!([[0.5], [1.0]]);

@@ -6,7 +6,7 @@
 //! run again ([`enter_if_helper`]); small and single-threaded, it can fork cheaply. For each candidate it forks a
 //! *supervisor*, some ahead of need, which sets up the isolation, watches all processes of the candidate and kills
 //! them. The candidate itself is a child of the supervisor and confines itself before it executes the program. When a
-//! caller dies, its supervisors notice that their control streams close.
+//! caller ends, its server and its supervisors notice that its process has ended, whoever else holds its sockets.
 //!
 //! In a mount namespace the folder and `/dev/shm` of a candidate are a file system in memory, which the kernel keeps
 //! below the output limit; in a control group its pages count towards the memory limit too. Without namespaces the
@@ -18,14 +18,10 @@ mod confined;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub(crate) use linux::lower_than;
-#[cfg(target_os = "linux")]
 pub use linux::{Running, Sandbox, WorkFolder, enter_if_helper};
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use elsewhere::lower_than;
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{Running, Sandbox, WorkFolder, enter_if_helper};
 

@@ -342,10 +342,17 @@ struct Caller {
 
 impl Caller {
     const NUMBER: &str = "OFFSHOOT_TEST_CALLER";
+    /// Whether the caller also forks a process that outlives it.
+    const FORKS: &str = "OFFSHOOT_TEST_CALLER_FORKS";
 
     /// `test` calls [`Caller::live`] first.
     fn start(test: &str, number: usize) -> Caller {
+        Caller::start_with(test, number, None)
+    }
+
+    fn start_with(test: &str, number: usize, setting: Option<&str>) -> Caller {
         let mut process = Command::new(std::env::current_exe().unwrap())
+            .envs(setting.map(|name| (name, "1")))
             .args(["--exact", &format!("sandbox::{test}"), "--nocapture"])
             .env(Caller::NUMBER, number.to_string())
             .stdin(Stdio::piped())
@@ -377,13 +384,30 @@ impl Caller {
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("started {}", folder.path().display());
+        if std::env::var_os(Caller::FORKS).is_some() {
+            std::thread::spawn(Caller::fork_one_that_lives).join().unwrap();
+        }
         let _ = std::io::stdin().read(&mut [0]);
-        // Its server is no longer there.
-        drop(running);
+        // Its server is no longer there; the supervisor of the candidate that runs is.
         let error = sandbox.start(sleeper()).and_then(|running| running.wait()).unwrap_err();
         println!("refused {error}");
+        drop(running);
         drop((folder, sandbox));
         std::process::exit(0);
+    }
+
+    /// Forks a process that executes nothing, so that it holds all descriptors of this one, and says its number.
+    fn fork_one_that_lives() {
+        // SAFETY: the child calls only functions that may be called in a fork of a process with several threads.
+        unsafe {
+            match libc::fork() {
+                0 => {
+                    libc::sleep(300);
+                    libc::_exit(0)
+                }
+                child => println!("forked {child}"),
+            }
+        }
     }
 
     fn servers(&self) -> Vec<u32> {
@@ -423,6 +447,43 @@ fn when_the_caller_is_killed_its_candidates_die() {
     }
 }
 
+/// A fork of the caller holds the caller's ends of all sockets, and lives on.
+#[test]
+fn when_a_caller_is_killed_that_has_forked_its_candidates_and_helpers_die() {
+    let name = "when_a_caller_is_killed_that_has_forked_its_candidates_and_helpers_die";
+    Caller::live();
+    for (number, _) in modes().iter().enumerate() {
+        let mut caller = Caller::start_with(name, number, Some(Caller::FORKS));
+        let forked = caller.lines.find_map(|line| line.unwrap().split("forked ").nth(1).map(str::to_string));
+        let forked: u32 = forked.expect("it forks").parse().unwrap();
+        let fork = Killed(forked);
+        let servers: Vec<u32> = caller.servers().into_iter().filter(|&id| id != forked).collect();
+        assert_eq!(servers.len(), 1);
+        caller.process.kill().unwrap();
+        caller.process.wait().unwrap();
+        let is_there = |process: u32| Path::new(&format!("/proc/{process}")).exists();
+        let begun = Instant::now();
+        while is_there(servers[0]) || !carrying(&caller.nonce).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the helper {} or a candidate lives on", servers[0]);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(is_there(forked), "the fork has lived all the time");
+        drop(fork);
+        // Until now it has held the locks of the caller's folders.
+        drop(Sandbox::set_up(&setup(false)).unwrap());
+        caller.leaves_nothing();
+    }
+}
+
+/// A process that is killed when this is dropped.
+struct Killed(u32);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        kill_at_once(&[self.0]);
+    }
+}
+
 #[test]
 fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
     Caller::live();
@@ -431,10 +492,15 @@ fn when_its_server_is_killed_the_caller_says_so_and_clears_up() {
         let servers = caller.servers();
         assert_eq!(servers.len(), 1);
         kill_at_once(&servers);
+        let has_ended =
+            || fs::read_to_string(format!("/proc/{}/stat", servers[0])).is_ok_and(|facts| facts.contains(") Z "));
+        while !has_ended() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         drop(caller.process.stdin.take());
         let refused = caller.lines.find_map(|line| line.unwrap().split("refused ").nth(1).map(str::to_string));
         let refused = refused.expect("it says so");
-        assert!(refused.contains("has gone)"), "{refused}");
+        assert!(refused.contains("helper has gone)"), "{refused}");
         assert!(caller.process.wait().unwrap().success());
         caller.leaves_nothing();
     }
@@ -875,8 +941,8 @@ fn a_socket_in_a_readable_folder_is_out_of_reach() {
     }
 }
 
-/// Connections that wait for room at their listener, from threads and processes: they come about, and one for which
-/// there never is any ends with the candidate.
+/// Connections that wait for room at their listener, from threads and processes: they come about, one whose
+/// socket has a time limit gives up; and one for which there never is any ends with the candidate.
 #[test]
 fn connections_wait_for_their_listener() {
     let Some((interpreter, prefix)) = python() else { return crate::skip::skipped("there is no python3") };
@@ -909,6 +975,17 @@ fn connections_wait_for_their_listener() {
     let said = String::from_utf8_lossy(&done.stdout).into_owned();
     let refusals = "['BlockingIOError', 'ConnectionRefusedError', 'FileNotFoundError', 'OSError']\n";
     assert_eq!((done.how.clone(), said), (How::Exit(0), format!("{}0\n{refusals}", "x\n".repeat(6))), "{done:?}");
+    let limited = "import socket, struct, threading\nlistener = socket.socket(socket.AF_UNIX)\n\
+                   listener.bind('full')\nlistener.listen(0)\nerrors = []\n\
+                   def connect():\n    own = socket.socket(socket.AF_UNIX)\n    \
+                       own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack('ll', 0, 50000))\n    \
+                       try: own.connect('full'); connect()\n    \
+                       except OSError as error: errors.append(type(error).__name__)\n\
+                   threads = [threading.Thread(target=connect) for _ in range(5)]\n\
+                   for thread in threads: thread.start()\nfor thread in threads: thread.join()\nprint(errors)\n";
+    let done = ended(limited, LIMITS);
+    let refusals = format!("[{}]\n", ["'BlockingIOError'"; 5].join(", "));
+    assert_eq!((done.how.clone(), &*String::from_utf8_lossy(&done.stdout)), (How::Exit(0), &*refusals), "{done:?}");
     let never = ended(&format!("{listens}for thread in threads: thread.join()"), SHORT);
     assert_eq!(never.how, How::Limit(Limit::Time), "{never:?}");
 }

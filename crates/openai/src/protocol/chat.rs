@@ -40,8 +40,9 @@ const BRANCH_MARK: &str = "OFFSHOOT-KEPT-BRANCH";
 /// Stands for whatever a user says next.
 const NEXT_MARK: &str = "OFFSHOOT-NEXT-MESSAGE";
 
-/// Variables of templates that have fields of their own.
-const OWN_FIELDS: [&str; 5] = ["messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"];
+/// Variables of templates that only fields of the request set: `chat_template_kwargs` may not have them.
+const SET_BY_FIELDS: [&str; 5] =
+    ["messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"];
 
 impl ChatReader<'_> {
     /// Renders `messages` as the chat's other fields say. `follows_branch`: the messages follow a branch that ends with
@@ -67,7 +68,7 @@ impl ChatReader<'_> {
     /// What of a chat's fields its template sees beside the messages.
     fn options(self, fields: &mut BodyFields) -> Result<ChatOptions, Refusal> {
         let mut variables = fields.object("chat_template_kwargs")?;
-        if let Some(own) = OWN_FIELDS.into_iter().find(|name| variables.contains_key(*name)) {
+        if let Some(own) = SET_BY_FIELDS.into_iter().find(|name| variables.contains_key(*name)) {
             let field = format!("chat_template_kwargs.{own}");
             return Err(Refusal::value(&field, &format!("it as the field `{own}` of the request"), "it here"));
         }
@@ -121,7 +122,11 @@ impl ChatReader<'_> {
         let continues = end.continues(&messages)?;
         self.texts.hide(&mut messages.list, &mut options)?;
         let list = &mut messages.list;
-        let shown = |text: &str| self.texts.tokenizer.show_special(text).into_owned();
+        let shown = |text: &str| match self.texts.special {
+            // Nothing is hidden: the text may have characters that look like marks.
+            SpecialText::Allow => text.to_owned(),
+            SpecialText::Escape | SpecialText::Refuse => self.texts.tokenizer.show_special(text).into_owned(),
+        };
         let last = list.last().and_then(Message::last_text).map_or_else(String::new, shown);
         if let Some(last) = list.last_mut().filter(|_| continues)
             && !last.append(END_MARK)

@@ -7,10 +7,7 @@ use serde_json::{Map, Value, json};
 use super::fields::brief;
 use super::refusal::Refusal;
 use offshoot_text::Message;
-use offshoot_text::message::REASONING;
-
-/// The roles that every template is taken to know. `developer` is OpenAI's newer name for `system`.
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+use offshoot_text::message::{REASONING, ROLES};
 
 /// OpenAI's fields of a message that no known template shows.
 const UNSUPPORTED: [&str; 3] = ["function_call", "refusal", "audio"];

@@ -43,7 +43,7 @@ impl UserTexts<'_> {
             let field = match place {
                 ChatPlace::Message(index, field) => format!("messages[{index}].{field}"),
                 ChatPlace::Tool(index) => format!("tools[{index}]"),
-                ChatPlace::Variable(name) if OWN_FIELDS.contains(&&*name) => name,
+                ChatPlace::Variable(name) if ALSO_FIELDS.contains(&&*name) => name,
                 ChatPlace::Variable(name) => format!("chat_template_kwargs.{name}"),
             };
             refusal(&field, fault)
@@ -70,8 +70,9 @@ impl UserTexts<'_> {
     }
 }
 
-/// Variables of templates for which requests have fields of their own.
-const OWN_FIELDS: [&str; 2] = ["documents", "reasoning_effort"];
+/// Variables of templates that a request may also give as fields beside `chat_template_kwargs`. Refusals name the
+/// field.
+const ALSO_FIELDS: [&str; 2] = ["documents", "reasoning_effort"];
 
 /// `field`: the place of the text, in a field of the request.
 fn refusal(field: &str, fault: TextFault) -> Refusal {

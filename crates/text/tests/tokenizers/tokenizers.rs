@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use offshoot_core::ids::TokenId;
-use offshoot_text::{AddSpecial, ChatOptions, Message, Speaker, StopMatcher, Tokenizer};
+use offshoot_text::{AddSpecial, ChatOptions, ChatPlace, Message, Speaker, SpecialText, StopMatcher, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use shared::shared;
@@ -690,6 +690,40 @@ fn tokens_that_the_template_writes_are_plain_text_in_texts_of_users() {
     assert_eq!([257, 258, 259].map(|id| count(&assistant, id)), [1, 2, 1]);
     let plain = ids(&tokenizer.encode_plain("<mark><end>", AddSpecial::No).unwrap());
     assert_eq!([257, 258].map(|id| count(&plain, id)), [0, 1]);
+}
+
+/// Added tokens that are words: a template finds fields and kinds of parts by them.
+#[test]
+fn names_that_a_template_looks_for_stay_as_they_are() {
+    let template = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}text{{ p['text'] }}\
+        {% endif %}{% endfor %}<end>{% endfor %}{% for t in tools %}{{ t.name }}{{ t.parameters | tojson }}\
+        {% endfor %}";
+    let decoder = json!({
+        "chat_template": template,
+        "added_tokens_decoder": {
+            "257": {"content": "<end>", "special": true},
+            "258": {"content": "text", "special": false},
+            "259": {"content": "name", "special": false},
+        },
+    });
+    let tokenizer = Tokenizer::load(tiny(decoder).path()).unwrap();
+    let encoded = |how: SpecialText, key: &str| {
+        let part = json!({"type": "text", "text": "a text"});
+        let mut messages = [Message::user("").with("content", vec![part])];
+        let tool = json!({"name": "add", "parameters": {key: "x"}});
+        let mut options = ChatOptions { tools: vec![tool], ..ChatOptions::default() };
+        tokenizer.guard_chat(how, &mut messages, &mut options).map_err(|(place, _)| place)?;
+        let rendered = tokenizer.chat_with(&messages, &options).unwrap();
+        let tokens = ids(&tokenizer.encode_hidden(&rendered, AddSpecial::No).unwrap());
+        let count = |id: u32| tokens.iter().filter(|token| **token == id).count();
+        Ok((tokenizer.show_special(&rendered).into_owned(), [257, 258].map(count)))
+    };
+    let said = |key: &str| format!("texta text<end>add{{\"{key}\": \"x\"}}");
+    for how in [SpecialText::Escape, SpecialText::Refuse] {
+        assert_eq!(encoded(how, "of"), Ok((said("of"), [1, 1])), "{how:?}");
+    }
+    assert_eq!(encoded(SpecialText::Escape, "<end>"), Ok((said("<end>"), [1, 1])));
+    assert_eq!(encoded(SpecialText::Refuse, "<end>"), Err(ChatPlace::Tool(0)));
 }
 
 /// Levels of hidden texts end where those of the texts themselves do.

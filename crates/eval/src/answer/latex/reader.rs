@@ -261,7 +261,14 @@ impl LatexReader {
             }
             _ if has(FUNCTIONS, name) => self.function(name),
             _ if has(MARKS, name) => match self.points() {
-                Some(points) => Some(Sum::named(format!("\\{name}{{{points}}}"))),
+                Some(points) => {
+                    let mut ends = points.clone().into_bytes();
+                    ends.sort_unstable();
+                    let is_segment = name == "overline" && ends.len() == 2 && ends.iter().all(u8::is_ascii_uppercase);
+                    // A segment has no direction.
+                    let points = if is_segment { ends.into_iter().map(char::from).collect() } else { points };
+                    Some(Sum::named(format!("\\{name}{{{points}}}")))
+                }
                 None => Sum::call(format!("\\{name}"), vec![self.argument()?]),
             },
             _ if name.starts_with("mathbb{") => Some(Sum::named(format!("\\{name}"))),
@@ -270,8 +277,7 @@ impl LatexReader {
         }
     }
 
-    /// The letters of a group of several, such as the points of `\vec{AB}` or the digits of `\overline{ab}`: their
-    /// order matters.
+    /// The letters of a group of several, such as the points of `\vec{AB}` or the digits of `\overline{ab}`.
     fn points(&mut self) -> Option<String> {
         self.tokens[self.at..].first().filter(|token| **token == Token::Sign('{'))?;
         let letter = |token: &Token| if let Token::Word(letter) = token { Some(letter.clone()) } else { None };

@@ -316,7 +316,7 @@ fn with_letters(element: &Element) -> Option<Element> {
             _ => {}
         }
     }
-    // A letter alone is one.
+    // `m` alone is a variable, `5m` a number with its unit.
     let is_times = !number.is_empty() || *coefficient != Rational::whole(1);
     let unit = Unit::of_letters(letters.into_iter()).filter(|_| is_times && number.len() < product.len())?;
     let value = Value::Expression(Sum { terms: [(number, *coefficient)].into() });

@@ -86,7 +86,8 @@ impl Lexer {
                 rest = behind;
                 continue;
             }
-            let is_number = c.is_ascii_digit() || (c == '.' && behind.starts_with(|c: char| c.is_ascii_digit()));
+            let is_fraction = || behind.starts_with(|c: char| c.is_ascii_digit()) || marked_period(behind).is_some();
+            let is_number = c.is_ascii_digit() || (c == '.' && is_fraction());
             rest = if is_number {
                 self.number(rest)
             } else if c.is_ascii_alphabetic() {
@@ -198,11 +199,20 @@ impl Lexer {
         if let Some(behind) = rest.strip_prefix('.').filter(|behind| !behind.starts_with("..")) {
             let (fraction, behind) = digits(behind);
             rest = behind;
-            if let Some((fixed, group, behind)) = repeating(fraction, behind) {
+            let mut value = self.found.rsplit(|token| *token == Token::Sign('=')).next().unwrap_or_default().iter();
+            let is_first = value.all(|token| matches!(token, Token::Sign('+' | '-')));
+            let is_whole = is_first && self.texts == 0 && first.trim_start_matches('0').is_empty();
+            if let Some((fixed, group, behind)) = repeating(fraction, behind, is_whole) {
                 number.push_str(&format!(".{fixed}\\overline{{{group}}}"));
                 rest = behind;
             } else if !fraction.trim_end_matches('0').is_empty() {
                 number.push_str(&format!(".{}", fraction.trim_end_matches('0')));
+            }
+            // Digits with a mark that are no period are no factor either.
+            let marked = period_mark(rest).map(|marked| marked.trim_start_matches(['{', ' ']));
+            if marked.is_some_and(|marked| marked.starts_with(|c: char| c.is_ascii_digit())) {
+                self.found.extend([Token::Number(number), Token::Sign('.')]);
+                return rest;
             }
         }
         let exponent = exponent(rest, &text[..text.len() - rest.len()]);
@@ -351,15 +361,18 @@ fn without_separator(text: &str, is_outside: bool, may_be_space: bool) -> Option
 }
 
 /// The digits of a fraction that are not repeated and those that are, and the rest after them: marked
-/// (`0.1\overline{6}`, `0.1(6)`), or written three times before dots (`0.1666...`).
-fn repeating<'t>(fraction: &'t str, behind: &'t str) -> Option<(&'t str, &'t str, &'t str)> {
-    let marked =
-        [("\\overline{", '}'), ("\\bar{", '}'), ("\\dot{", '}'), ("(", ')')].iter().find_map(|(open, close)| {
-            let (group, behind) = split(behind.strip_prefix(open)?, |c| c.is_ascii_digit());
-            let behind = behind.strip_prefix(*close).filter(|_| !group.is_empty())?;
-            // `0.5(3)^2` is a product.
-            (*close == '}' || !behind.starts_with(['^', '(', '!'])).then_some((fraction, group, behind))
-        });
+/// (`0.1\overline{6}`, `0.1(6)`), or written three times before dots (`0.1666...`). `is_whole`: the number is less than
+/// 1, and nothing but a name and a sign stands before it.
+fn repeating<'t>(fraction: &'t str, behind: &'t str, is_whole: bool) -> Option<(&'t str, &'t str, &'t str)> {
+    let bracketed = || {
+        let (group, behind) = split(behind.strip_prefix('(')?, |c| c.is_ascii_digit());
+        let behind = behind.strip_prefix(')').filter(|_| !group.is_empty())?;
+        // `0.5(20)`, `1.5(2)` and `0.5(3)^2` are products.
+        let is_alone = || is_whole && behind.trim_matches([' ', '$', '.']).is_empty() && !group.ends_with('0');
+        let is_period = if fraction.is_empty() { !behind.starts_with(['^', '(', '!']) } else { is_alone() };
+        is_period.then_some((group, behind))
+    };
+    let marked = marked_period(behind).or_else(bracketed).map(|(group, behind)| (fraction, group, behind));
     marked.or_else(|| {
         let dots = ["...", "\\ldots", "\\dots", "\\cdots"].iter().find_map(|dots| behind.strip_prefix(dots))?;
         let length = (1..=3).find(|length| {
@@ -369,6 +382,27 @@ fn repeating<'t>(fraction: &'t str, behind: &'t str) -> Option<(&'t str, &'t str
         let (fixed, digits) = fraction.split_at(fraction.len() - 3 * length);
         digits.contains(|c| c != '0').then_some((fixed, &digits[..length], dots))
     })
+}
+
+/// What stands behind the mark of a period at the start of a text: `\overline`, `\bar` or `\dot`.
+fn period_mark(text: &str) -> Option<&str> {
+    let behind = ["\\overline", "\\bar", "\\dot"].iter().find_map(|mark| text.trim_start().strip_prefix(mark))?;
+    (!behind.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(behind)
+}
+
+/// The digits that the mark at the start of a text marks as a period, in braces or a single one, and the rest.
+fn marked_period(text: &str) -> Option<(&str, &str)> {
+    let behind = period_mark(text)?.trim_start();
+    let (digits, rest) = match behind.strip_prefix('{') {
+        Some(inside) => {
+            let (digits, behind) = split(inside.trim_start(), |c| c.is_ascii_digit());
+            (digits, behind.trim_start().strip_prefix('}')?)
+        }
+        None => split(behind, |c| c.is_ascii_digit()),
+    };
+    // `\overline36` marks one digit or both.
+    let is_clear = behind.starts_with('{') || digits.len() == 1;
+    (is_clear && !digits.is_empty()).then_some((digits, rest))
 }
 
 /// The exponent of scientific notation (`e5`, `E-3`) behind a number at the start of `text`, and the rest after it.

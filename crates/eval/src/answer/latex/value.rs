@@ -249,21 +249,26 @@ fn without_zeros(digits: &str) -> String {
     if rest.is_empty() { "0".to_owned() } else { rest.to_owned() }
 }
 
-/// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`. No difference and no quotient.
+/// A date in digits: `2020-05-06`, `5/6/2020` or `5-6-2020`, with the month before or behind the day. No difference and
+/// no quotient.
 fn date(tokens: &[Token]) -> Option<String> {
     let [Token::Number(one), Token::Sign(first), Token::Number(two), Token::Sign(second), Token::Number(three)] =
         tokens
     else {
         return None;
     };
-    let is_day = |digits: &String| digits.len() <= 2;
+    let number = |digits: &String| digits.parse::<u32>().ok().filter(|_| digits.len() <= 2);
+    let are_day_and_month = |one: &String, other: &String| {
+        let days = number(one).zip(number(other)).map(|(one, other)| (one.min(other), one.max(other)));
+        days.is_some_and(|(month, day)| (1..=12).contains(&month) && (1..=31).contains(&day))
+    };
     let is_year = |digits: &String| digits.len() == 4 && !digits.contains('.');
     (first == second && matches!(first, '-' | '/')).then_some(())?;
     let [day, month] = [without_zeros(one), without_zeros(two)];
-    if is_year(three) && is_day(one) && is_day(two) {
+    if is_year(three) && are_day_and_month(one, two) {
         return Some(format!("{day}{first}{month}{first}{three}"));
     }
-    let is_padded = two.len() == 2 && three.len() == 2 && !three.contains('.');
+    let is_padded = two.len() == 2 && three.len() == 2 && are_day_and_month(two, three);
     (is_year(one) && is_padded).then(|| format!("{one}{first}{two}{first}{three}"))
 }
 

@@ -9,8 +9,9 @@ use nix::errno::Errno;
 use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, Ge, Le, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule, sock_filter};
+use serde::{Deserialize, Serialize};
 
-use super::connections::AskedCall;
+use super::asked::AskedCall;
 
 /// System calls by name, as libc numbers them.
 macro_rules! calls {
@@ -79,7 +80,7 @@ const X32_BIT: u32 = 0x4000_0000;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
 /// Whether the candidate shares its user with the caller and other programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum CandidateUser {
     Own,
     Shared,

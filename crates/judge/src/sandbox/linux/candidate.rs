@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{chdir, execve, geteuid, setsid, write};
+use nix::unistd::{chdir, execve, setsid, write};
 
 use super::base::ENVIRONMENT;
 use super::confinement::{self, Confinement};
@@ -17,7 +17,7 @@ use super::identity::Identity;
 use super::interpreter::Interpreter;
 use super::setup_error::{SetupError, doing};
 use super::wire::{self, CandidateSpec, ProgramFds};
-use super::{Confined, calls, files, own_limits, processes, signals};
+use super::{Confined, calls, files, own_limits, signals};
 
 /// How a confined process becomes the program.
 #[derive(Clone, Copy, Debug)]
@@ -65,19 +65,19 @@ fn confine(
     limit(order, confinement.identity)?;
     prctl::set_no_new_privs().map_err(doing("give up new privileges"))?;
     if confinement.landlock.is_some() {
-        let Confinement { namespaced, hidden, common_rules, .. } = confinement;
-        files::confine(order, *namespaced, hidden, common_rules.as_ref())
+        let Confinement { hidden, common_rules, .. } = confinement;
+        files::confine(order, confinement.namespaced(), hidden, common_rules.as_ref())
             .map_err(io::Error::other)
             .map_err(doing("confine its files"))?;
     }
-    confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced)?;
+    confinement.identity.take(order, confinement.landlock.is_some(), confinement.namespaced())?;
     // After the change of user, which resets it.
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(doing("follow the supervisor"))?;
     // The change of user closed its own /proc, to it and to the supervisor. An execve opens it again, but only when the
     // supervisor may already look.
     prctl::set_dumpable(true).map_err(doing("open its own /proc"))?;
     // A separate user number does not protect from signals, because numbers are reused.
-    let scoped = confinement.namespaced || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
+    let scoped = confinement.namespaced() || confinement.landlock.is_some_and(|version| version >= confinement::SCOPES);
     if let Some(filters) = &confinement.filters {
         if !scoped {
             calls::signal_only_itself().map_err(doing("confine its signals"))?;
@@ -140,12 +140,7 @@ fn environment(order: &Confined) -> Result<Vec<CString>, SetupError> {
 }
 
 fn limit(order: &Confined, identity: Identity) -> Result<(), SetupError> {
-    // The kernel counts all threads of the user.
-    let others = match identity {
-        Identity::Caller => processes::threads_of(geteuid().as_raw()) + 32,
-        Identity::Numbers(_) | Identity::Namespace => 0,
-    };
-    own_limits::set(&order.limits, others)
+    own_limits::set(&order.limits, own_limits::others(identity.candidate_user()))
 }
 
 /// Places the standard streams at 0, 1, 2 and the channel at 3; moves `say` above them. All others close when the

@@ -19,7 +19,6 @@ use super::{InForce, base};
 /// The available layers.
 #[derive(Debug)]
 pub(super) struct Confinement {
-    pub namespaced: bool,
     pub identity: Identity,
     pub landlock: Option<u32>,
     pub filters: Option<SeccompFilters>,
@@ -40,6 +39,7 @@ pub(super) struct ConfinementFacts {
     layers: Vec<(String, Result<String, String>)>,
     /// The folders that hold all control groups of the server.
     pub groups: Vec<PathBuf>,
+    pub user: CandidateUser,
 }
 
 impl ConfinementFacts {
@@ -67,10 +67,11 @@ impl Confinement {
             true => enter_namespaces().map_err(|why| format!("the kernel refuses them ({why})")),
             false => Err("not wanted".into()),
         };
-        let namespaced = namespaces.is_ok();
+        let common_root = namespaces.is_ok().then(CommonRoot::plan);
+        let namespaced = common_root.is_some();
         let identity = Identity::at_hand(namespaced);
         let landlock = files::version();
-        let user = if identity == Identity::Caller { CandidateUser::Shared } else { CandidateUser::Own };
+        let user = identity.candidate_user();
         let (files, network, sockets) = match namespaced {
             true => (FileBound::Kernel, CandidateNetwork::Own, "sockets but among its own processes"),
             false => (FileBound::Measured, CandidateNetwork::Machine, "sockets"),
@@ -83,11 +84,9 @@ impl Confinement {
             Err(why) => (None, Err(why)),
         };
         let hidden = hidden.iter().filter(|path| path.exists()).flat_map(|path| base::names(path)).collect();
-        let common_root = namespaced.then(CommonRoot::plan);
         let common_rules = (namespaced && landlock.is_some()).then(CommonRules::open);
         let delays = DelaySource::at_hand(groups.pressure);
-        let confinement =
-            Confinement { namespaced, identity, landlock, filters, delays, hidden, common_root, common_rules };
+        let confinement = Confinement { identity, landlock, filters, delays, hidden, common_root, common_rules };
         let measured = |why: &String| format!("all processes of a candidate together, checked every 5 ms ({why})");
         let bounded = |how: &String| format!("{how}; RLIMIT_DATA as a second limit");
         let in_words = match landlock {
@@ -111,8 +110,13 @@ impl Confinement {
             ("files", Ok(files)),
         ];
         let layers = layers.map(|(name, state)| (name.to_string(), state)).into();
-        let found = ConfinementFacts { namespaces, layers, groups: groups.tops.clone() };
+        let found = ConfinementFacts { namespaces, layers, groups: groups.tops.clone(), user };
         (confinement, found)
+    }
+
+    /// Whether candidates have namespaces: a root, processes and a network of their own, all or none.
+    pub fn namespaced(&self) -> bool {
+        self.common_root.is_some()
     }
 
     fn who(&self) -> Result<String, String> {
@@ -128,7 +132,7 @@ impl Confinement {
     }
 
     fn reach(&self) -> String {
-        let seen = if self.namespaced {
+        let seen = if self.namespaced() {
             "a pid namespace ends with its first process"
         } else {
             "orphans are adopted by their supervisor, which ends them"

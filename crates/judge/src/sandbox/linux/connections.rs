@@ -7,67 +7,29 @@
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs;
-use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-/// Longest wait of the supervisor for one connection, in microseconds; then it is tried again at the next look.
-const WAIT_MICROSECONDS: libc::suseconds_t = 2000;
+use super::asked::AskedCall;
+use super::timer::Timer;
 
-/// A call that the kernel asks about.
-pub(super) struct AskedCall(libc::seccomp_notif);
-
-impl AskedCall {
-    /// The next one; `None` if its process has ended meanwhile. Call it when `listener` is readable.
-    pub fn receive(listener: &OwnedFd) -> Option<AskedCall> {
-        let _timer = Timer::start();
-        // SAFETY: all zeros is a value of this plain struct, and what the kernel wants to find there.
-        let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes a struct of this type through the pointer, which outlives the call.
-        let read = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) };
-        (read >= 0).then_some(AskedCall(call))
-    }
-
-    pub fn number(&self) -> libc::c_long {
-        libc::c_long::from(self.0.data.nr)
-    }
-
-    /// Whether it is this machine's `connect`, and not a call of another architecture with the same number.
-    pub fn is_connect(&self) -> bool {
-        self.number() == libc::SYS_connect && NATIVE.is_some_and(|native| self.0.data.arch == native)
-    }
-
-    /// Lets the call return; its process may have ended.
-    fn answer(&self, listener: &OwnedFd, result: Result<(), Errno>) {
-        let error = result.map_or_else(|why| -(why as i32), |()| 0);
-        let mut answer = libc::seccomp_notif_resp { id: self.0.id, val: 0, error, flags: 0 };
-        // SAFETY: the kernel reads a struct of this type through the pointer, which outlives the call.
-        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
-    }
-
-    fn is_waiting(&self, listener: &OwnedFd) -> bool {
-        let mut id = self.0.id;
-        // SAFETY: the kernel reads one number through the pointer, which outlives the call.
-        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id) == 0 }
-    }
+/// A call whose listener has no room yet.
+struct Waiting {
+    call: AskedCall,
+    connection: Connection,
+    /// When its socket gives up; `None`: never.
+    end: Option<Instant>,
 }
-
-/// `AUDIT_ARCH_X86_64` and its like: the number of the ELF machine, 64 bits wide, little-endian.
-const NATIVE: Option<u32> = match () {
-    () if cfg!(target_arch = "x86_64") => Some(0xc000_003e),
-    () if cfg!(target_arch = "aarch64") => Some(0xc000_00b7),
-    () if cfg!(target_arch = "riscv64") => Some(0xc000_00f3),
-    () => None,
-};
 
 /// Connects sockets of one candidate.
 pub(super) struct Connector {
     /// The device number of the file system that holds the candidate's files and nothing else.
     own: u64,
     /// Those whose listener has no room yet.
-    waiting: VecDeque<(AskedCall, Connection)>,
+    waiting: VecDeque<Waiting>,
 }
 
 impl Connector {
@@ -77,27 +39,35 @@ impl Connector {
 
     /// Connects as a candidate's call asks, now or at a later [`Connector::go_on`], and lets the call return.
     pub fn connect(&mut self, listener: &OwnedFd, call: AskedCall) {
-        match Connection::wanted(&call.0, self.own) {
+        match Connection::wanted(&call, self.own) {
             Err(why) => call.answer(listener, Err(why)),
             // Its process has ended, and another may have its number.
             Ok(_) if !call.is_waiting(listener) => {}
-            Ok(connection) => self.attempt(listener, call, connection),
+            Ok(connection) => match connection.most_wait() {
+                Err(why) => call.answer(listener, Err(why)),
+                Ok(most) => {
+                    let end = most.and_then(|most| Instant::now().checked_add(most));
+                    self.attempt(listener, Waiting { call, connection, end });
+                }
+            },
         }
     }
 
     /// Tries one that waits, so that a look at the candidate takes little time.
     pub fn go_on(&mut self, listener: &OwnedFd) {
-        if let Some((call, connection)) = self.waiting.pop_front()
-            && call.is_waiting(listener)
+        if let Some(waiting) = self.waiting.pop_front()
+            && waiting.call.is_waiting(listener)
         {
-            self.attempt(listener, call, connection);
+            self.attempt(listener, waiting);
         }
     }
 
-    fn attempt(&mut self, listener: &OwnedFd, call: AskedCall, connection: Connection) {
-        match connection.make() {
-            Err(Errno::EINTR) => self.waiting.push_back((call, connection)),
-            done => call.answer(listener, done),
+    fn attempt(&mut self, listener: &OwnedFd, waiting: Waiting) {
+        match waiting.connection.make() {
+            Err(Errno::EINTR) if waiting.end.is_none_or(|end| Instant::now() < end) => self.waiting.push_back(waiting),
+            // As the kernel answers a call that its socket's time has ended.
+            Err(Errno::EINTR) => waiting.call.answer(listener, Err(Errno::EAGAIN)),
+            done => waiting.call.answer(listener, done),
         }
     }
 }
@@ -116,10 +86,10 @@ const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
 
 impl Connection {
     /// What a candidate's call wants, or why it is refused.
-    fn wanted(call: &libc::seccomp_notif, own: u64) -> Result<Connection, Errno> {
-        let [socket, address, length, ..] = call.data.args;
-        let given = address_of(call.pid, address, length as u32 as usize)?;
-        let socket = socket_of(call.pid, socket as RawFd)?;
+    fn wanted(call: &AskedCall, own: u64) -> Result<Connection, Errno> {
+        let [socket, address, length, ..] = call.arguments();
+        let given = address_of(call.thread(), address, length as u32 as usize)?;
+        let socket = socket_of(call.thread(), socket as RawFd)?;
         let Some(path) = given.get(PATH..).filter(|path| !path.is_empty()) else { return Err(Errno::EINVAL) };
         if given[..PATH] != (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes() {
             return Err(Errno::EINVAL);
@@ -128,9 +98,23 @@ impl Connection {
             let (address, length) = unix_address(path);
             return Ok(Connection { socket, address, length, _target: None });
         }
-        let target = socket_file(call.pid, path, own)?;
+        let target = socket_file(call.thread(), path, own)?;
         let (address, length) = unix_address(format!("/proc/self/fd/{}\0", target.as_raw_fd()).as_bytes());
         Ok(Connection { socket, address, length, _target: Some(target) })
+    }
+
+    /// How long the socket waits for room at its listener (`SO_SNDTIMEO`); `None`: without end.
+    fn most_wait(&self) -> Result<Option<Duration>, Errno> {
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let mut size = size_of::<libc::timeval>() as libc::socklen_t;
+        // SAFETY: the kernel writes one struct and its size through the pointers, which outlive the call.
+        let told = unsafe {
+            let (at, size) = ((&raw mut time).cast(), &raw mut size);
+            libc::getsockopt(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDTIMEO, at, size)
+        };
+        Errno::result(told)?;
+        let most = Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64);
+        Ok((!most.is_zero()).then_some(most))
     }
 
     /// `EINTR` if the listener has no room.
@@ -220,38 +204,4 @@ fn opened_path(folder: RawFd, path: &CString, resolve: u64) -> Result<OwnedFd, E
         unsafe { libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &raw const how, size_of::<libc::open_how>()) };
     // SAFETY: the kernel has just opened this descriptor for us, and nothing else knows of it.
     Errno::result(opened).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// Interrupts a call of this process that waits, again and again until dropped: the first time may be before the call.
-struct Timer;
-
-impl Timer {
-    fn start() -> Timer {
-        Timer::set(WAIT_MICROSECONDS);
-        Timer
-    }
-
-    fn set(microseconds: libc::suseconds_t) {
-        let each = libc::timeval { tv_sec: 0, tv_usec: microseconds };
-        let timer = libc::itimerval { it_interval: each, it_value: each };
-        // SAFETY: the kernel reads one struct, which outlives the call, and writes nothing.
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        Timer::set(0);
-    }
-}
-
-/// Has the timer's signal interrupt a call, and do nothing else, in this process.
-pub(super) fn be_interrupted() -> io::Result<()> {
-    extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: all zeros is a value of this plain struct: no flags, so that the call is not begun again.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
-    // SAFETY: the handler does nothing; the kernel reads one struct, which outlives the call.
-    Errno::result(unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) })?;
-    Ok(())
 }

@@ -13,6 +13,7 @@ use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, getegid, geteuid, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 
 use super::Confined;
+use super::calls::CandidateUser;
 use super::setup_error::{SetupError, doing};
 use super::wire::ProgramFds;
 
@@ -58,6 +59,13 @@ impl Identity {
             }
         }
         if namespaced { Identity::Namespace } else { Identity::Caller }
+    }
+
+    pub fn candidate_user(self) -> CandidateUser {
+        match self {
+            Identity::Caller => CandidateUser::Shared,
+            Identity::Numbers(_) | Identity::Namespace => CandidateUser::Own,
+        }
     }
 
     /// The identity of candidate number `candidate`.

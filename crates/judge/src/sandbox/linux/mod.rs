@@ -1,6 +1,8 @@
 //! The sandbox of Linux: the server, its supervisors and the processes of candidates, each in a module of its own.
 
+mod asked;
 mod base;
+mod caller;
 mod calls;
 mod candidate;
 mod confinement;
@@ -21,6 +23,7 @@ mod server;
 mod setup_error;
 mod signals;
 mod supervisor;
+mod timer;
 mod tree;
 mod wire;
 
@@ -30,6 +33,5 @@ use super::confined::{
 };
 
 pub use folder::WorkFolder;
-pub(crate) use own_limits::lower_than;
 pub use running::Running;
 pub use server::{Sandbox, enter_if_helper};

@@ -20,6 +20,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 
+use super::caller::CallerProcess;
+use super::calls::CandidateUser;
 use super::candidate::ProgramStart;
 use super::confinement::{Confinement, ConfinementFacts};
 use super::groups::{self, Groups};
@@ -29,7 +31,7 @@ use super::running::{CallerEnds, Running};
 use super::wire::{self, CandidateFds, CandidateSpec, FAREWELL, ProgramFds, ServerRequest};
 use super::{
     Confined, InForce, Isolation, SandboxSetup, StdinMode, StdoutMode, WarmInterpreter, WorkFolder, folder,
-    interpreter, signals, supervisor,
+    interpreter, own_limits, signals, supervisor,
 };
 use crate::fair_clock::ClockFile;
 use crate::problem::{FileForm, Limits};
@@ -58,7 +60,7 @@ pub fn enter_if_helper() {
     if caller.peer_addr().is_err() {
         return;
     }
-    let code = match receive_setup(caller) {
+    let code = match leave_stdin().and_then(|()| receive_setup(caller)) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("offshoot: the sandbox's helper fails: {error}");
@@ -66,6 +68,15 @@ pub fn enter_if_helper() {
         }
     };
     std::process::exit(code);
+}
+
+/// Empties the standard input of this process. Its supervisors inherit it, and the caller would not see that a server
+/// has gone while one of them holds the server's end of their stream.
+fn leave_stdin() -> io::Result<()> {
+    let null = File::open("/dev/null")?;
+    // SAFETY: dup2 between descriptors; the library's standard input owns none.
+    Errno::result(unsafe { libc::dup2(null.as_raw_fd(), libc::STDIN_FILENO) })?;
+    Ok(())
 }
 
 /// The caller's first message to the server; the server answers with its [`ConfinementFacts`].
@@ -96,6 +107,10 @@ fn receive_setup(mut caller: UnixStream) -> io::Result<()> {
 }
 
 fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> io::Result<()> {
+    let caller_process = match CallerProcess::open(wanted.caller) {
+        Err(Errno::ESRCH) => return Ok(()),
+        opened => opened?,
+    };
     let (groups, counted) = Groups::prepare(wanted.sandbox.groups, wanted.caller);
     let (confinement, found) = Confinement::new(wanted.sandbox.namespaces, &counted, &wanted.sandbox.hidden);
     if let Some(filters) = &confinement.filters {
@@ -112,10 +127,15 @@ fn serve(mut caller: UnixStream, wanted: &ServerSetup, start: ProgramStart) -> i
         waiting: VecDeque::new(),
         busy: HashMap::new(),
         caller: caller.as_raw_fd(),
+        caller_process,
     };
     let most_waiting = std::thread::available_parallelism().map_or(1, usize::from);
     loop {
-        match CandidateFds::receive(&caller)? {
+        let request = match supervisors.caller_process.waits_for(&caller)? {
+            true => CandidateFds::receive(&caller)?,
+            false => ServerRequest::Gone,
+        };
+        match request {
             ServerRequest::Run(ends) => {
                 if let Err(error) = supervisors.assign(&ends) {
                     // The caller notices that its control stream closes.
@@ -156,6 +176,7 @@ struct Supervisors {
     /// The groups of the living supervisors.
     busy: HashMap<Pid, Option<u32>>,
     caller: RawFd,
+    caller_process: CallerProcess,
 }
 
 /// How long a server waits for its supervisors before it ends.
@@ -193,13 +214,13 @@ impl Supervisors {
         let (group_number, group) = self.groups.take()?.unzip();
         self.confinement.identity = self.first.of(self.number);
         self.number = self.number.wrapping_add(1);
-        match fork_into(self.confinement.namespaced, self.start) {
+        match fork_into(self.confinement.namespaced(), self.start) {
             Ok(ForkSide::Child) => {
                 drop(stream);
                 self.waiting.clear();
                 // SAFETY: this fork never uses the server's stream to the caller, nor runs its destructor.
                 unsafe { libc::close(self.caller) };
-                supervisor::supervise(theirs, &self.confinement, self.start, group);
+                supervisor::supervise(theirs, &self.confinement, &self.caller_process, self.start, group);
             }
             Ok(ForkSide::Parent(pid)) => {
                 self.waiting.push_back(stream);
@@ -267,6 +288,8 @@ pub struct Sandbox {
     in_force: InForce,
     /// The folders of the server's control groups.
     groups: Vec<PathBuf>,
+    /// Whose user the candidates have.
+    user: CandidateUser,
     /// As it is in force: without namespaces if they do not suffice.
     setup: SandboxSetup,
 }
@@ -314,7 +337,7 @@ impl Sandbox {
         let own = || std::env::current_exe().map_err(Error::io("/proc/self/exe", "find"));
         let helper = &setup.helper.clone().map_or_else(own, Ok)?;
         let (mut caller, theirs) = UnixStream::pair().map_err(Error::io(helper, "make a socket for"))?;
-        let server = Command::new(helper)
+        let mut server = Command::new(helper)
             .arg0(HELPER)
             .env_clear()
             .env(MARK, "1")
@@ -323,13 +346,6 @@ impl Sandbox {
             .stdout(Stdio::null())
             .spawn()
             .map_err(Error::io(helper, "run"))?;
-        let mut sandbox = Sandbox {
-            caller: caller.try_clone().map_err(Error::io(helper, "talk to"))?,
-            server: Mutex::new(server),
-            in_force: InForce(Vec::new()),
-            groups: Vec::new(),
-            setup: setup.clone(),
-        };
         let first_words = || -> io::Result<ConfinementFacts> {
             caller.set_read_timeout(Some(START_LIMIT))?;
             let setup = ServerSetup {
@@ -343,8 +359,18 @@ impl Sandbox {
             caller.set_read_timeout(None)?;
             Ok(found)
         };
-        let found = first_words().map_err(Error::io(helper, "use as the sandbox's helper"))?;
-        sandbox.groups.clone_from(&found.groups);
+        let found = first_words().map_err(|why| {
+            end_server(&caller, &mut server);
+            Error::io(helper, "use as the sandbox's helper")(why)
+        })?;
+        let sandbox = Sandbox {
+            caller,
+            server: Mutex::new(server),
+            in_force: InForce(Vec::new()),
+            groups: found.groups.clone(),
+            user: found.user,
+            setup: setup.clone(),
+        };
         Ok((sandbox, found))
     }
 
@@ -363,6 +389,11 @@ impl Sandbox {
 
     pub fn in_force(&self) -> &InForce {
         &self.in_force
+    }
+
+    /// The hard limits of this process that leave candidates less than `limits` give them, each in words.
+    pub(crate) fn lower_than(&self, limits: &Limits) -> Vec<String> {
+        own_limits::lower_than(limits, self.user)
     }
 
     pub fn folder(&self) -> Result<WorkFolder> {
@@ -421,12 +452,17 @@ impl Sandbox {
     }
 }
 
+/// Bids a server farewell and waits for its end.
+fn end_server(mut caller: &UnixStream, server: &mut Child) {
+    let _ = caller.write_all(FAREWELL);
+    let _ = caller.shutdown(std::net::Shutdown::Both);
+    let _ = server.wait();
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        let _ = (&self.caller).write_all(FAREWELL);
-        let _ = self.caller.shutdown(std::net::Shutdown::Both);
         if let Ok(server) = self.server.get_mut() {
-            let _ = server.wait();
+            end_server(&self.caller, server);
             groups::remove_behind(&self.groups);
         }
     }

@@ -15,9 +15,11 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
 
+use super::asked::AskedCall;
+use super::caller::CallerProcess;
 use super::candidate::{self, ProgramStart};
 use super::confinement::Confinement;
-use super::connections::{self, AskedCall, Connector};
+use super::connections::Connector;
 use super::delays::{CandidateClock, JudgePipes};
 use super::disk::CandidateFiles;
 use super::groups::Group;
@@ -27,7 +29,7 @@ use super::root::OwnFiles;
 use super::setup_error::{SetupError, doing};
 use super::tree::CopyError;
 use super::wire::{self, CandidateFds, CandidateSpec, ProgramFds, ServerRequest, SupervisorReport};
-use super::{Confined, How, Limit, WallLimit, calls};
+use super::{Confined, How, Limit, WallLimit, calls, timer};
 use crate::fair_clock::{self, ClockFile};
 
 /// What a candidate has done that executes a program which cannot be read.
@@ -39,10 +41,11 @@ const LOOK_MS: u8 = 5;
 pub(super) fn supervise(
     requests: UnixStream,
     confinement: &Confinement,
+    caller: &CallerProcess,
     start: ProgramStart,
     group: Option<Group>,
 ) -> ! {
-    let code = match serve(requests, confinement, start, group) {
+    let code = match serve(requests, confinement, caller, start, group) {
         Ok(()) => 0,
         Err(_) => 1,
     };
@@ -51,7 +54,13 @@ pub(super) fn supervise(
     unsafe { libc::_exit(code) }
 }
 
-fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, group: Option<Group>) -> io::Result<()> {
+fn serve(
+    requests: UnixStream,
+    confinement: &Confinement,
+    caller: &CallerProcess,
+    start: ProgramStart,
+    group: Option<Group>,
+) -> io::Result<()> {
     umask(Mode::from_bits_truncate(0o022));
     let prepared = Prepared::fork(&requests, confinement, start, group);
     let ServerRequest::Run(ends) = CandidateFds::receive(&requests)? else { return Ok(()) };
@@ -59,12 +68,24 @@ fn serve(requests: UnixStream, confinement: &Confinement, start: ProgramStart, g
     let CandidateFds { control, clock, program } = ends;
     let clock = ClockFile::new(File::from(clock));
     let mut control = UnixStream::from(control);
+    if !caller.waits_for(&control)? {
+        return Ok(());
+    }
     let order: CandidateSpec = wire::receive_message(&mut control)?;
-    let report = match prepared.and_then(|prepared| prepared.run(&order, &control, clock, program, confinement)) {
+    let ends = CandidateEnds { control: &control, caller, clock, program };
+    let report = match prepared.and_then(|prepared| prepared.run(&order, ends, confinement)) {
         Ok(report) => report,
         Err(SetupError { doing, why }) => SupervisorReport::Failed { doing, why: why.to_string() },
     };
     wire::send_message(&mut control, &report)
+}
+
+/// What connects a candidate with its caller.
+struct CandidateEnds<'a> {
+    control: &'a UnixStream,
+    caller: &'a CallerProcess,
+    clock: ClockFile,
+    program: ProgramFds,
 }
 
 /// A supervisor that has forked the process of its candidate, which enters its control group and waits for the order.
@@ -83,7 +104,7 @@ impl Prepared {
         start: ProgramStart,
         group: Option<Group>,
     ) -> Result<Prepared, SetupError> {
-        let among = match confinement.namespaced {
+        let among = match confinement.namespaced() {
             true => Among::Namespace,
             false => {
                 setsid().map_err(doing("start a session"))?;
@@ -115,9 +136,7 @@ impl Prepared {
     fn run(
         mut self,
         spec: &CandidateSpec,
-        control: &UnixStream,
-        clock: ClockFile,
-        ends: ProgramFds,
+        CandidateEnds { control, caller, clock, program: ends }: CandidateEnds<'_>,
         confinement: &Confinement,
     ) -> Result<SupervisorReport, SetupError> {
         let order = &spec.confined;
@@ -141,7 +160,7 @@ impl Prepared {
         }
         let own_device = own.as_ref().map(OwnFiles::device).transpose().map_err(doing("look at its files"))?;
         let asked = listener.map(|listener| AskedCalls { listener, connector: own_device.map(Connector::within) });
-        connections::be_interrupted().map_err(doing("be interrupted"))?;
+        timer::be_interrupted().map_err(doing("be interrupted"))?;
         let files = own.map_or_else(CandidateFiles::measured, CandidateFiles::Own);
         let kills = self.group.as_ref().map_or(0, Group::kills);
         let cpu_before = self.group.as_ref().and_then(Group::cpu);
@@ -160,7 +179,7 @@ impl Prepared {
             status: None,
             peak_bytes: 0,
         };
-        watch.until_ended(control, asked)
+        watch.until_ended(control, caller, asked)
     }
 }
 
@@ -221,6 +240,7 @@ impl CandidateWatch<'_> {
     fn until_ended(
         mut self,
         control: &UnixStream,
+        caller: &CallerProcess,
         mut asked: Option<AskedCalls>,
     ) -> Result<SupervisorReport, SetupError> {
         // SAFETY: opens a descriptor for a child that has not been waited for, so the number names no other process.
@@ -230,17 +250,17 @@ impl CandidateWatch<'_> {
         };
         let ended_by_us = loop {
             let listener = asked.as_ref().map(|asked| asked.listener.as_fd());
-            let sources = [Some(control.as_fd()), Some(pidfd.as_fd()), listener];
+            let sources = [Some(control.as_fd()), Some(caller.as_fd()), Some(pidfd.as_fd()), listener];
             let mut waited: Vec<_> = sources.iter().flatten().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             let begun = fair_clock::now();
             let _ = poll(&mut waited, LOOK_MS);
             self.clock.slept(begun);
             let has =
                 |source: usize| waited.get(source).and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
-            if has(0) {
+            if has(0) || has(1) {
                 break Some(How::Killed);
             }
-            let asks = waited.get(2).and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLIN));
+            let asks = waited.get(3).and_then(PollFd::revents).is_some_and(|events| events.contains(PollFlags::POLLIN));
             if let Some(hostile) = asked.as_mut().and_then(|asked| asked.take(asks)) {
                 break Some(How::Sandbox(hostile));
             }
@@ -368,22 +388,19 @@ impl CandidateWatch<'_> {
 /// The calls about which the kernel asks.
 struct AskedCalls {
     listener: OwnedFd,
-    /// If the candidate may make connections.
+    /// If the candidate has a network of its own, as it has its own files then: the kernel asks for connections.
     connector: Option<Connector>,
 }
 
 impl AskedCalls {
-    /// Makes the connections that it can make now. Returns the name of a hostile call, if there is one.
+    /// Makes the connections that it can make until the next look at the candidate is due. Returns the name of a
+    /// hostile call, if there is one.
     fn take(&mut self, mut asks: bool) -> Option<String> {
-        /// Connections between two looks at the candidate.
-        const AT_ONCE: usize = 64;
+        let begun = Instant::now();
         if let Some(connector) = &mut self.connector {
             connector.go_on(&self.listener);
         }
-        for _ in 0..AT_ONCE {
-            if !asks {
-                break;
-            }
+        while asks && begun.elapsed() < Duration::from_millis(u64::from(LOOK_MS)) {
             match (AskedCall::receive(&self.listener), &mut self.connector) {
                 (Some(call), Some(connector)) if call.is_connect() => connector.connect(&self.listener, call),
                 (Some(call), _) => return Some(calls::hostile_call(&call)),

@@ -332,10 +332,11 @@ fn special_tokens_in_messages_are_escaped_or_refused() {
 fn no_field_of_a_chat_makes_special_tokens() {
     const END: &str = "<|end_of_text|>";
     let template = "{{ bos_token }}{% for m in messages %}{{ m.name }}{{ m.content }}{{ m.reasoning_content }}\
-        {% for c in m.tool_calls %}{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}\
-        {% endfor %}{% endfor %}{% endfor %}{% for t in tools %}{{ t.function.name }}{{ t.function.description }}\
-        {% endfor %}{{ first }}{% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents %}{{ d.title }}\
-        {{ d.text }}{% endfor %}{{ reasoning_effort }}<|end_of_text|>";
+        {% for c in m.tool_calls or [] %}{{ c.function.name }}{% for k, v in c.function.arguments | items %}{{ k }}\
+        {{ v }}{% endfor %}{% endfor %}{% if m.more %}{{ m | tojson }}{% endif %}{% endfor %}\
+        {% for t in tools or [] %}{{ t.function.name }}{{ t.function.description }}{% endfor %}{{ first }}\
+        {% if nested %}{{ nested.list | join }}{% endif %}{% for d in documents or [] %}{{ d.title }}{{ d.text }}\
+        {% endfor %}{{ reasoning_effort }}<|end_of_text|>";
     let read = |body: Value, how: &str| {
         let mut body = object(body);
         body.entry("messages").or_insert(json!([{"role": "user", "content": "a", "name": "b"}]));
@@ -359,6 +360,7 @@ fn no_field_of_a_chat_makes_special_tokens() {
             json!({"messages": [{"role": "assistant", "name": "", "content": a, "reasoning_content": b}, user("")]}),
             json!({"messages": [call(a, b, ""), user("")]}),
             json!({"messages": [call("", a, b), user("")]}),
+            json!({"messages": [{"role": "user", "name": "", "content": "", "more": 1, (format!("{a}{b}")): ""}]}),
             json!({"tools": [tool(a, b)]}),
             json!({"tools": [tool("c", a), tool(b, "")]}),
             json!({"chat_template_kwargs": {"first": a, "nested": {"list": [b, ""]}}}),
@@ -377,6 +379,77 @@ fn no_field_of_a_chat_makes_special_tokens() {
             let refused = read(body.clone(), "refuse").err().unwrap_or_else(|| panic!("{body} is not refused"));
             assert!(refused.param.is_some() && refused.message.contains(END), "{body}: {refused:?}");
         }
+    }
+}
+
+/// A template's quotes make a role of any text between them. Roles that make a token only with what the template writes
+/// around them are the template's.
+#[test]
+fn roles_make_no_special_tokens() {
+    let template = "{% for m in messages %}{{ '<|' + m.role + '|>' if m.role == 'end_of_text' else m.role }}:\
+        {{ m.content }}{{ '<|end_of_text|>' }}{% endfor %}";
+    let read = |role: &str, how: &str| {
+        let messages = json!([{"role": role, "content": "x"}]);
+        let body = object(json!({"messages": messages, "chat_template": template, "special_tokens_in_text": how}));
+        with_reader(&ProtocolLimits::BATCH, |reader| reader.encode(reader.read(Endpoint::Chat, &body)?)).map(
+            |request| {
+                let ends = request.prompts[0].tokens.iter().filter(|token| token.0 == 1).count();
+                (request.prompts[0].text.clone(), ends)
+            },
+        )
+    };
+    let of = |start: &str, ends: usize| Ok((format!("{start}:x<|end_of_text|>"), ends));
+    const END: &str = "<|end_of_text|>";
+    assert_eq!(read(END, "allow"), of(END, 2));
+    assert_eq!(read(END, "escape"), of(END, 1));
+    let refused = read(END, "refuse").expect_err("refused");
+    assert_eq!(refused.param.as_deref(), Some("messages"));
+    assert!(refused.message.starts_with("`messages[0].role`") && refused.message.contains(END), "{refused:?}");
+    for how in ["allow", "escape", "refuse"] {
+        assert_eq!(read("user", how), of("user", 1), "{how}");
+        assert_eq!(read("end_of_text", how), of(END, 2), "{how}");
+    }
+    let side_by_side = |how: &str| {
+        let messages = json!([{"role": "<|end_of", "content": ""}, {"role": "_text|>", "content": ""}]);
+        let template = "{% set known = ['<|end_of', '_text|>'] %}{% for m in messages %}{{ m.role }}{% endfor %}";
+        let body = object(json!({"messages": messages, "chat_template": template, "special_tokens_in_text": how}));
+        with_reader(&ProtocolLimits::BATCH, |reader| reader.encode(reader.read(Endpoint::Chat, &body)?))
+    };
+    let escaped = side_by_side("escape").expect("escaped");
+    assert!(escaped.prompts[0].text == END && escaped.prompts[0].tokens.iter().all(|token| token.0 != 1));
+    assert!(side_by_side("refuse").expect_err("refused").message.contains(END));
+}
+
+/// Where special tokens are allowed, no character is a mark: prompts, their tokens and what is continued are what the
+/// texts say.
+#[test]
+fn allowed_texts_stay_as_they_are() {
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% if not loop.last %}<|end_of_text|>\
+        {% endif %}{% endfor %}";
+    let text = "\u{fdd0}1\u{fdd1} <|end_of_text|> \u{fdd2}0\u{fdd3} a\u{fdd1}b\u{fdd0}";
+    let prompt_of = |extra: Value| {
+        let mut body = object(json!({"chat_template": template, "echo": true}));
+        body.extend(object(extra));
+        let read = |reader: &RequestReader<'_>| {
+            let chat = reader.read(Endpoint::Chat, &body)?;
+            let continued = chat.prompts[0].repeated.clone();
+            Ok::<_, Refusal>((reader.encode(chat)?.prompts.remove(0), continued))
+        };
+        with_reader(&ProtocolLimits::BATCH, read).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+    };
+    let encoded = |whole: &str| tokenizer().encode(whole, AddSpecial::No).expect("bytes have tokens");
+    for how in [json!({}), json!({"special_tokens_in_text": "allow"})] {
+        let asked = |last: &str| {
+            let messages = json!([{"role": "user", "content": text}, {"role": last, "content": text}]);
+            let mut body = how.clone();
+            body["messages"] = messages;
+            prompt_of(body)
+        };
+        let whole = format!("<|begin_of_text|>{text}<|end_of_text|>{text}");
+        let (prompt, continued) = asked("user");
+        assert_eq!((&prompt.text, &prompt.tokens, continued), (&whole, &encoded(&whole), None));
+        let (prompt, continued) = asked("assistant");
+        assert_eq!((&prompt.text, &prompt.tokens, continued.as_deref()), (&whole, &encoded(&whole), Some(text)));
     }
 }
 

@@ -301,6 +301,25 @@ fn notations_of_one_value_are_the_same() {
     all_same(&["0.121212...", r"\frac{4}{33}"]);
     all_same(&["5–6", r"5\text{ to }6"]);
     all_same(&["05/06/2020", "5/6/2020"]);
+    all_same(&["2000-50-10", "1940"]);
+    all_same(&["40/50/2000", r"\frac{1}{2500}"]);
+    all_same(&[r"\overline{AB}", r"\overline{BA}", r"\bar{BA}"]);
+    all_same(&[r"2\overline{AB}+1", r"1+2\overline{BA}"]);
+    all_same(&["0.5(20)", "10"]);
+    all_same(&["1.5(2)", "3"]);
+    all_same(&["2+0.5(3)", "3.5"]);
+    all_same(&["-0.1(6)", r"-\frac16", "$-0.1(6)$"]);
+    all_same(&[
+        r"0.\overline6",
+        r"0.\bar 6",
+        r"0.\dot6",
+        r"0.\overline {6}",
+        r"0.\overline{ 6 }",
+        r".\overline{6}",
+        r"0.66\overline6",
+        r"\frac23",
+    ]);
+    all_same(&[r"1.\overline3", r"\frac43"]);
     all_same(&["1:05", "01:05"]);
     all_same(&[r"5\text{ millions}", r"5\text{ million}", "5000000"]);
     all_same(&[r"\{1,2,\ldots,10\}", r"\{1,2,...,10\}", r"\{1,2,…,10\}"]);
