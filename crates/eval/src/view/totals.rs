@@ -172,9 +172,12 @@ mod tests {
         serde_json::from_value(json!({"item": "x", "kv_bytes_per_token": 8, "nodes": nodes})).expect("a trace")
     }
 
+    /// The sampled node, as its item and id, that a token stands in or below, and the tokens up to it.
+    type TokenPlace = (Option<(usize, usize)>, Vec<TokenId>);
+
     /// Every place of a token by itself: of a given context the tokens up to it, of what is below a sampled text the
     /// node, too.
-    fn places(item: usize, trace: &Trace) -> HashSet<(Option<(usize, usize)>, Vec<TokenId>)> {
+    fn places(item: usize, trace: &Trace) -> HashSet<TokenPlace> {
         let mut contexts: Vec<(bool, Vec<TokenId>)> = Vec::new();
         let mut places = HashSet::new();
         for node in &trace.nodes {
