@@ -617,6 +617,16 @@ fn a_full_disk_is_said_and_what_fitted_is_summed_up() {
     }
 }
 
+/// `run` of a task into a folder, where the shell lets a process map so many KiB.
+#[cfg(target_os = "linux")]
+fn run_mapping_at_most(kibibytes: u32, task: &Path, out: &Path) -> Output {
+    Command::new("sh")
+        .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
+        .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
+        .output()
+        .expect("sh is there")
+}
+
 /// A limit that the shell set is named by whatever it ends, and before it ends anything.
 #[cfg(target_os = "linux")]
 #[test]
@@ -624,12 +634,7 @@ fn a_limit_of_the_address_space_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let task = task_in(folder.path(), |_| {});
     for kibibytes in [200_000, 1 << 20] {
-        let out = folder.path().join(kibibytes.to_string());
-        let ran = Command::new("sh")
-            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
-            .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
-            .output()
-            .expect("sh is there");
+        let ran = run_mapping_at_most(kibibytes, &task, &folder.path().join(kibibytes.to_string()));
         assert!(stderr(&ran).contains("ulimit -v"), "{kibibytes} KiB: {}", stderr(&ran));
     }
 }
@@ -643,12 +648,7 @@ fn a_command_that_may_map_too_little_says_so() {
     let task = task_in(folder.path(), |_| {});
     let mut refused_at_once = 0;
     for kibibytes in (12_000..160_000).step_by(6_000) {
-        let out = folder.path().join(kibibytes.to_string());
-        let ran = Command::new("sh")
-            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" run \"$1\" --device cpu --out \"$2\"")])
-            .args([env!("CARGO_BIN_EXE_offshoot").as_ref(), task.as_os_str(), out.as_os_str()])
-            .output()
-            .expect("sh is there");
+        let ran = run_mapping_at_most(kibibytes, &task, &folder.path().join(kibibytes.to_string()));
         let said = stderr(&ran);
         let not_started = !said.contains("offshoot: ") && !said.contains("warning: ");
         assert!(ran.status.success() || not_started || said.contains("`ulimit -v`"), "{kibibytes} KiB: {said}");
