@@ -317,7 +317,8 @@ impl Stop {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check); and where no token is left, which parameters ban them.
+    /// The errors of [`check`](Self::check); where no token is left to sample, one that names the parameters that ban
+    /// them.
     pub fn check_beside(&self, params: &SamplingParams, vocab: usize, eos: &[TokenId]) -> Result<()> {
         self.check(vocab)?;
         match self.min_tokens {

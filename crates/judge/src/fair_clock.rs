@@ -274,7 +274,7 @@ impl Deadline {
         Deadline { whole: clock.allow(limit), clock, part: None, until: None }
     }
 
-    /// The same deadline, or `end` if that comes first.
+    /// This deadline, or `end` if `end` comes first.
     pub fn until(self, end: RealTimeEnd) -> Deadline {
         Deadline { until: Some(end), ..self }
     }

@@ -48,7 +48,7 @@ impl CandidateText {
         }
     }
 
-    /// The same field with a part of its text.
+    /// A completion or a program, as this one is, with a part of its text.
     fn within(&self, part: fn(&str) -> &str) -> CandidateText {
         match self {
             CandidateText::Completion(text) => CandidateText::Completion(part(text).to_owned()),

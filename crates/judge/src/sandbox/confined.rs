@@ -95,7 +95,7 @@ pub struct Confined {
     pub keep_files: bool,
     pub limits: Limits,
     pub wall: WallLimit,
-    /// Of [`WallLimit::Own`]: real time after which the program is ended, whatever its clock says, if that is less than
+    /// Real time after which a program with [`WallLimit::Own`] is ended, whatever its clock says, if that is less than
     /// what [`Limits::wall`] gives.
     pub real: Option<Duration>,
     pub stdin: StdinMode,
@@ -124,7 +124,7 @@ impl Confined {
         }
     }
 
-    /// The same, ended after this real time at the latest.
+    /// This program, ended after the real time `real` at the latest.
     #[must_use]
     pub fn within(self, real: Duration) -> Confined {
         Confined { real: Some(self.real.map_or(real, |own| own.min(real))), ..self }

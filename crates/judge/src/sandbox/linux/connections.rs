@@ -28,7 +28,7 @@ struct Waiting {
 pub(super) struct Connector {
     /// The device number of the file system that holds the candidate's files and nothing else.
     own: u64,
-    /// Those whose listener has no room yet.
+    /// Connections whose listener has no room yet.
     waiting: VecDeque<Waiting>,
 }
 

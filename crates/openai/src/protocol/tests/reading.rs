@@ -247,7 +247,7 @@ fn what_no_template_shows_is_refused_by_name() {
     }
 }
 
-/// Of transformers from 5.24 on: null fields are dropped, and reasoning has each name that templates know.
+/// transformers drops null fields from 5.24 on, and gives the reasoning under each name that templates know.
 #[test]
 fn messages_as_written_have_no_nulls_and_the_reasoning_by_each_name() {
     let template = "{% for m in messages %}{{ m | tojson }}\n{% endfor %}";
@@ -453,7 +453,7 @@ fn allowed_texts_stay_as_they_are() {
     }
 }
 
-/// Of completions and of chats, whatever the form of the prompt.
+/// The choices of completions and of chats are treated alike, whatever the form of the prompt.
 #[test]
 fn special_tokens_in_choices_are_escaped_or_refused() {
     let limits = ProtocolLimits::default();
