@@ -8,7 +8,8 @@ use minijinja::machinery::ast::{self, BinOpKind, CallArg, CompareOpKind, Expr, S
 use super::fault::{Result, at_line, fail};
 use super::filters::Filter;
 use super::nodes::{
-    Argument, Call, Expression, For, Frame, Kind, MacroNode, Name, Named, Statement, StatementKind, Target, Uses,
+    Argument, Call, Expression, ExpressionKind, For, Frame, MacroNode, Name, Named, Statement, StatementKind, Target,
+    Uses,
 };
 use super::operators::{Comparison, Operator};
 use super::predicates::Predicate;
@@ -130,7 +131,7 @@ impl Lowering<'_> {
                 filter => StatementKind::FilterBlock(self.expression(filter)?, self.frame(&block.body)?),
             },
             Stmt::AutoEscape(block) => match self.expression(&block.enabled)?.kind {
-                Kind::Constant(Value::Bool(false)) => StatementKind::Scope(self.frame(&block.body)?),
+                ExpressionKind::Constant(Value::Bool(false)) => StatementKind::Scope(self.frame(&block.body)?),
                 _ => return fail("`autoescape` is supported with `false` alone: nothing is escaped"),
             },
             Stmt::Macro(of) => StatementKind::Macro(Rc::new(self.macro_node(of)?)),
@@ -204,43 +205,47 @@ impl Lowering<'_> {
         at_line(kind, line).map(|kind| Expression { kind, line })
     }
 
-    fn kind(&mut self, expr: &Expr<'_>) -> Result<Kind> {
+    fn kind(&mut self, expr: &Expr<'_>) -> Result<ExpressionKind> {
         Ok(match expr {
-            Expr::Var(var) => Kind::Name(name(var.id)),
-            Expr::Const(constant) => Kind::Constant(self.constant(constant)?),
+            Expr::Var(var) => ExpressionKind::Name(name(var.id)),
+            Expr::Const(constant) => ExpressionKind::Constant(self.constant(constant)?),
             Expr::UnaryOp(of) => match of.op {
-                UnaryOpKind::Not => Kind::Not(self.boxed(&of.expr)?),
-                UnaryOpKind::Neg => Kind::Negative(self.boxed(&of.expr)?),
+                UnaryOpKind::Not => ExpressionKind::Not(self.boxed(&of.expr)?),
+                UnaryOpKind::Neg => ExpressionKind::Negative(self.boxed(&of.expr)?),
             },
             Expr::BinOp(of) => self.binary(of)?,
             Expr::Compare(of) => {
                 let others = of.ops.iter().map(|other| Ok((comparison(other.op), self.expression(&other.expr)?)));
                 let others = others.collect::<Result<_>>()?;
-                Kind::Compare(self.boxed(&of.expr)?, others)
+                ExpressionKind::Compare(self.boxed(&of.expr)?, others)
             }
             Expr::IfExpr(of) => self.branch(|own| {
                 let test = own.boxed(&of.test_expr)?;
                 let then = own.boxed(&of.true_expr)?;
                 let otherwise = of.false_expr.as_ref().map(|expr| own.boxed(expr)).transpose()?;
-                Ok(Kind::If { test, then, otherwise })
+                Ok(ExpressionKind::If { test, then, otherwise })
             })?,
             Expr::Filter(of) => {
                 let input = match &of.expr {
                     Some(input) => self.boxed(input)?,
-                    None => Box::new(Expression { kind: Kind::Captured, line: expr.span().start_line.into() }),
+                    None => {
+                        Box::new(Expression { kind: ExpressionKind::Captured, line: expr.span().start_line.into() })
+                    }
                 };
-                Kind::Filter(self.named("filter", of.name, Filter::named)?, input, self.arguments(&of.args)?)
+                ExpressionKind::Filter(self.named("filter", of.name, Filter::named)?, input, self.arguments(&of.args)?)
             }
             Expr::Test(of) => {
                 let input = self.boxed(&of.expr)?;
-                Kind::Test(self.named("test", of.name, Predicate::named)?, input, self.arguments(&of.args)?)
+                ExpressionKind::Test(self.named("test", of.name, Predicate::named)?, input, self.arguments(&of.args)?)
             }
             Expr::GetAttr(_) | Expr::GetItem(_) | Expr::Slice(_) | Expr::Call(_) => self.postfix(expr)?,
             Expr::List(list) => match self.is_tuple(list) {
-                true => Kind::Tuple(self.all(&list.items)?),
-                false => Kind::List(self.all(&list.items)?),
+                true => ExpressionKind::Tuple(self.all(&list.items)?),
+                false => ExpressionKind::List(self.all(&list.items)?),
             },
-            Expr::Map(map) => Kind::Dict(self.all(&map.keys)?.into_iter().zip(self.all(&map.values)?).collect()),
+            Expr::Map(map) => {
+                ExpressionKind::Dict(self.all(&map.keys)?.into_iter().zip(self.all(&map.values)?).collect())
+            }
         })
     }
 
@@ -259,11 +264,11 @@ impl Lowering<'_> {
         }
     }
 
-    fn binary(&mut self, of: &ast::BinOp<'_>) -> Result<Kind> {
+    fn binary(&mut self, of: &ast::BinOp<'_>) -> Result<ExpressionKind> {
         let operator = match of.op {
-            BinOpKind::ScAnd => return Ok(Kind::And(self.both(&of.left, &of.right)?)),
-            BinOpKind::ScOr => return Ok(Kind::Or(self.both(&of.left, &of.right)?)),
-            BinOpKind::Concat => return Ok(Kind::Concatenation(self.both(&of.left, &of.right)?)),
+            BinOpKind::ScAnd => return Ok(ExpressionKind::And(self.both(&of.left, &of.right)?)),
+            BinOpKind::ScOr => return Ok(ExpressionKind::Or(self.both(&of.left, &of.right)?)),
+            BinOpKind::Concat => return Ok(ExpressionKind::Concatenation(self.both(&of.left, &of.right)?)),
             BinOpKind::Add => Operator::Add,
             BinOpKind::Sub => Operator::Subtract,
             BinOpKind::Mul => Operator::Multiply,
@@ -279,15 +284,15 @@ impl Lowering<'_> {
             BinOpKind::Gte => return self.compared(of, Comparison::GreaterOrEqual),
             BinOpKind::In => return self.compared(of, Comparison::In),
         };
-        Ok(Kind::Operator(operator, self.both(&of.left, &of.right)?))
+        Ok(ExpressionKind::Operator(operator, self.both(&of.left, &of.right)?))
     }
 
-    fn compared(&mut self, of: &ast::BinOp<'_>, comparison: Comparison) -> Result<Kind> {
-        Ok(Kind::Compare(self.boxed(&of.left)?, vec![(comparison, self.expression(&of.right)?)]))
+    fn compared(&mut self, of: &ast::BinOp<'_>, comparison: Comparison) -> Result<ExpressionKind> {
+        Ok(ExpressionKind::Compare(self.boxed(&of.left)?, vec![(comparison, self.expression(&of.right)?)]))
     }
 
     /// A lookup, slice or call. The parser reads `-a.b` as `(-a).b`: the minus goes before the whole.
-    fn postfix(&mut self, expr: &Expr<'_>) -> Result<Kind> {
+    fn postfix(&mut self, expr: &Expr<'_>) -> Result<ExpressionKind> {
         let mut base = expr;
         let mut first = expr;
         while let Some(inner) = postfix_of(base) {
@@ -306,7 +311,7 @@ impl Lowering<'_> {
         }
         let mut kind = self.postfix_over(expr, base)?.kind;
         for _ in 0..minuses {
-            kind = Kind::Negative(Box::new(Expression { kind, line: expr.span().start_line.into() }));
+            kind = ExpressionKind::Negative(Box::new(Expression { kind, line: expr.span().start_line.into() }));
         }
         Ok(kind)
     }
@@ -317,15 +322,15 @@ impl Lowering<'_> {
         let Some(inner) = postfix_of(expr) else { return self.expression(base) };
         let of = Box::new(self.deeper(|own| own.postfix_over(inner, base))?);
         let kind = match expr {
-            Expr::GetAttr(attribute) => Kind::Attribute(of, name(attribute.name)),
-            Expr::GetItem(item) => Kind::Item(Box::new([*of, self.expression(&item.subscript_expr)?])),
+            Expr::GetAttr(attribute) => ExpressionKind::Attribute(of, name(attribute.name)),
+            Expr::GetItem(item) => ExpressionKind::Item(Box::new([*of, self.expression(&item.subscript_expr)?])),
             Expr::Slice(slice) => {
                 let mut bound =
                     |bound: &Option<Expr<'_>>| bound.as_ref().map(|bound| self.expression(bound)).transpose();
                 let bounds = [bound(&slice.start)?, bound(&slice.stop)?, bound(&slice.step)?];
-                Kind::Slice(of, Box::new(bounds))
+                ExpressionKind::Slice(of, Box::new(bounds))
             }
-            Expr::Call(call) => Kind::Call(Call { callee: of, arguments: self.arguments(&call.args)? }),
+            Expr::Call(call) => ExpressionKind::Call(Call { callee: of, arguments: self.arguments(&call.args)? }),
             _ => return fail("a lookup, slice or call is expected"),
         };
         Ok(Expression { kind, line })

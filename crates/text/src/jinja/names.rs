@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use super::functions::Function;
-use super::nodes::{Expression, Frame, Kind, MacroNode, Name, Statement, StatementKind, Target};
+use super::nodes::{Expression, ExpressionKind, Frame, MacroNode, Name, Statement, StatementKind, Target};
 
 /// What a name of a frame is when the frame begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Symbols {
     }
 
     fn walk_expression(&mut self, expression: &Expression, outer: &[HashSet<Name>]) {
-        if let Kind::Name(name) = &expression.kind {
+        if let ExpressionKind::Name(name) = &expression.kind {
             self.load(name, outer);
         }
         expression.parts().into_iter().for_each(|part| self.walk_expression(part, outer));
@@ -306,8 +306,8 @@ impl Asked {
     /// `path`: what is looked up in it, each part after a dot.
     fn expression(&mut self, expression: &Expression, path: String) {
         match &expression.kind {
-            Kind::Name(name) => self.name(name, path),
-            Kind::Attribute(of, name) => self.expression(of, format!(".{name}{path}")),
+            ExpressionKind::Name(name) => self.name(name, path),
+            ExpressionKind::Attribute(of, name) => self.expression(of, format!(".{name}{path}")),
             _ => expression.parts().into_iter().for_each(|part| self.expression(part, String::new())),
         }
     }

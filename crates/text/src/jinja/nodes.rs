@@ -78,11 +78,11 @@ pub enum Target {
 }
 
 pub struct Expression {
-    pub kind: Kind,
+    pub kind: ExpressionKind,
     pub line: u32,
 }
 
-pub enum Kind {
+pub enum ExpressionKind {
     Constant(Value),
     /// What the block has printed that this expression filters.
     Captured,
@@ -149,29 +149,32 @@ impl Expression {
             arguments.iter().map(Argument::expression)
         }
         match &self.kind {
-            Kind::Constant(_) | Kind::Captured | Kind::Name(_) => Vec::new(),
-            Kind::List(items) | Kind::Tuple(items) => items.iter().collect(),
-            Kind::Dict(pairs) => pairs.iter().flat_map(|(key, value)| [key, value]).collect(),
-            Kind::Not(of) | Kind::Negative(of) | Kind::Attribute(of, _) => vec![of],
-            Kind::Operator(_, both)
-            | Kind::And(both)
-            | Kind::Or(both)
-            | Kind::Concatenation(both)
-            | Kind::Item(both) => both.iter().collect(),
-            Kind::Compare(first, others) => {
+            ExpressionKind::Constant(_) | ExpressionKind::Captured | ExpressionKind::Name(_) => Vec::new(),
+            ExpressionKind::List(items) | ExpressionKind::Tuple(items) => items.iter().collect(),
+            ExpressionKind::Dict(pairs) => pairs.iter().flat_map(|(key, value)| [key, value]).collect(),
+            ExpressionKind::Not(of) | ExpressionKind::Negative(of) | ExpressionKind::Attribute(of, _) => vec![of],
+            ExpressionKind::Operator(_, both)
+            | ExpressionKind::And(both)
+            | ExpressionKind::Or(both)
+            | ExpressionKind::Concatenation(both)
+            | ExpressionKind::Item(both) => both.iter().collect(),
+            ExpressionKind::Compare(first, others) => {
                 [&**first].into_iter().chain(others.iter().map(|(_, other)| other)).collect()
             }
-            Kind::If { test, then, otherwise } => [&**test, &**then].into_iter().chain(otherwise.as_deref()).collect(),
-            Kind::Filter(_, of, arguments) | Kind::Test(_, of, arguments) => {
+            ExpressionKind::If { test, then, otherwise } => {
+                [&**test, &**then].into_iter().chain(otherwise.as_deref()).collect()
+            }
+            ExpressionKind::Filter(_, of, arguments) | ExpressionKind::Test(_, of, arguments) => {
                 [&**of].into_iter().chain(all(arguments)).collect()
             }
-            Kind::Slice(of, bounds) => [&**of].into_iter().chain(bounds.iter().flatten()).collect(),
-            Kind::Call(call) => [&*call.callee].into_iter().chain(all(&call.arguments)).collect(),
+            ExpressionKind::Slice(of, bounds) => [&**of].into_iter().chain(bounds.iter().flatten()).collect(),
+            ExpressionKind::Call(call) => [&*call.callee].into_iter().chain(all(&call.arguments)).collect(),
         }
     }
 
     /// Whether it uses this name.
     pub fn uses(&self, name: &str) -> bool {
-        matches!(&self.kind, Kind::Name(own) if **own == *name) || self.parts().into_iter().any(|part| part.uses(name))
+        matches!(&self.kind, ExpressionKind::Name(own) if **own == *name)
+            || self.parts().into_iter().any(|part| part.uses(name))
     }
 }

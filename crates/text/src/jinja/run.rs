@@ -10,7 +10,7 @@ use super::fault::{FaultKind, Result, at_line, fail, fault, undefined};
 use super::functions::Function;
 use super::methods;
 use super::nodes::{
-    Argument, Call, Expression, For, Frame, Kind, MacroNode, Name, Named, Statement, StatementKind, Target,
+    Argument, Call, Expression, ExpressionKind, For, Frame, MacroNode, Name, Named, Statement, StatementKind, Target,
 };
 use super::operators::{self, Comparison};
 use super::value::{Extent, Items, Namespace, Undefined, VALUE_BYTES, Value, View};
@@ -91,7 +91,7 @@ pub struct Run<'e> {
     /// Steps that are left, where they are bounded.
     steps: Option<u64>,
     level: usize,
-    /// What `Kind::Captured` stands for.
+    /// What `ExpressionKind::Captured` stands for.
     captured: Value,
     /// All that the template made: emptied at the end, as they may hold each other.
     namespaces: Vec<Rc<Namespace>>,
@@ -520,32 +520,32 @@ impl<'e> Run<'e> {
 
     fn value_of(&mut self, expression: &Expression, scope: &Rc<Scope>) -> Result<Value> {
         match &expression.kind {
-            Kind::Constant(value) => Ok(value.clone()),
-            Kind::Captured => Ok(self.captured.clone()),
-            Kind::Name(name) => Ok(self.name(name, scope)),
-            Kind::List(items) => Value::list(self.all(items, scope)?),
-            Kind::Tuple(items) => Value::tuple(self.all(items, scope)?),
-            Kind::Dict(pairs) => self.dict(pairs, scope),
-            Kind::Not(of) => {
+            ExpressionKind::Constant(value) => Ok(value.clone()),
+            ExpressionKind::Captured => Ok(self.captured.clone()),
+            ExpressionKind::Name(name) => Ok(self.name(name, scope)),
+            ExpressionKind::List(items) => Value::list(self.all(items, scope)?),
+            ExpressionKind::Tuple(items) => Value::tuple(self.all(items, scope)?),
+            ExpressionKind::Dict(pairs) => self.dict(pairs, scope),
+            ExpressionKind::Not(of) => {
                 let value = self.evaluate(of, scope)?;
                 Ok(Value::Bool(!self.is_true(&value)?))
             }
-            Kind::Negative(of) => operators::negative(&self.evaluate(of, scope)?),
-            Kind::Operator(operator, both) => {
+            ExpressionKind::Negative(of) => operators::negative(&self.evaluate(of, scope)?),
+            ExpressionKind::Operator(operator, both) => {
                 let [a, b] = self.both(both, scope)?;
                 let value = operator.apply(self, &a, &b)?;
                 self.charge(&value)?;
                 Ok(value)
             }
-            Kind::And(both) => {
+            ExpressionKind::And(both) => {
                 let first = self.evaluate(&both[0], scope)?;
                 if self.is_true(&first)? { self.evaluate(&both[1], scope) } else { Ok(first) }
             }
-            Kind::Or(both) => {
+            ExpressionKind::Or(both) => {
                 let first = self.evaluate(&both[0], scope)?;
                 if self.is_true(&first)? { Ok(first) } else { self.evaluate(&both[1], scope) }
             }
-            Kind::Concatenation(both) => {
+            ExpressionKind::Concatenation(both) => {
                 let [a, b] = self.both(both, scope)?;
                 self.used(&a)?;
                 self.used(&b)?;
@@ -558,9 +558,9 @@ impl<'e> Run<'e> {
                 self.step(text.len() / STEP_BYTES)?;
                 Ok(Value::text(text))
             }
-            Kind::Compare(first, others) => self.compare(first, others, scope),
-            Kind::If { test, then, otherwise } => self.choice(test, then, otherwise.as_deref(), scope),
-            Kind::Filter(filter, of, arguments) => {
+            ExpressionKind::Compare(first, others) => self.compare(first, others, scope),
+            ExpressionKind::If { test, then, otherwise } => self.choice(test, then, otherwise.as_deref(), scope),
+            ExpressionKind::Filter(filter, of, arguments) => {
                 let value = self.evaluate(of, scope)?;
                 let arguments = self.arguments(arguments, scope)?;
                 match filter {
@@ -568,7 +568,7 @@ impl<'e> Run<'e> {
                     Named::Unknown(name) => fail(format!("no filter is called `{name}`")),
                 }
             }
-            Kind::Test(test, of, arguments) => {
+            ExpressionKind::Test(test, of, arguments) => {
                 let value = self.evaluate(of, scope)?;
                 let arguments = self.arguments(arguments, scope)?;
                 match test {
@@ -576,15 +576,15 @@ impl<'e> Run<'e> {
                     Named::Unknown(name) => fail(format!("no test is called `{name}`")),
                 }
             }
-            Kind::Attribute(of, name) => operators::attribute(&self.evaluate(of, scope)?, name),
-            Kind::Item(both) => {
+            ExpressionKind::Attribute(of, name) => operators::attribute(&self.evaluate(of, scope)?, name),
+            ExpressionKind::Item(both) => {
                 let [of, key] = self.both(both, scope)?;
                 self.read(&of)?;
                 self.read(&key)?;
                 operators::item(&of, &key)
             }
-            Kind::Slice(of, bounds) => self.slice(of, bounds, scope),
-            Kind::Call(call) => self.evaluate_call(call, scope),
+            ExpressionKind::Slice(of, bounds) => self.slice(of, bounds, scope),
+            ExpressionKind::Call(call) => self.evaluate_call(call, scope),
         }
     }
 

@@ -22,7 +22,7 @@ type Body = fn(&mut Run<'_>, &Value, Arguments) -> Result<Value>;
 type Computed = fn(&mut Run<'_>, &Value, Arguments) -> Result<Vec<Value>>;
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum FilterKind {
     /// Computed at once.
     Plain(Body),
     /// A generator, computed when its items are asked for. Its arguments are checked at once.
@@ -37,10 +37,10 @@ enum Parameters {
     Any,
 }
 
-use Kind::{Lazy as L, Plain as P};
+use FilterKind::{Lazy as L, Plain as P};
 use Parameters::{Any, Named};
 
-const FILTERS: [(&str, Kind); 54] = [
+const FILTERS: [(&str, FilterKind); 54] = [
     ("abs", P(numbers::abs)),
     ("attr", P(attr)),
     ("batch", L(sequences::batch, Named(&["linecount", "fill_with"], 1))),
@@ -113,13 +113,13 @@ impl Filter {
             run.used(&value)?;
         }
         match kind {
-            Kind::Plain(body) => {
+            FilterKind::Plain(body) => {
                 run.read(&value)?;
                 let value = body(run, &value, arguments)?;
                 run.charge(&value)?;
                 Ok(value)
             }
-            Kind::Lazy(_, parameters) => {
+            FilterKind::Lazy(_, parameters) => {
                 if let Parameters::Named(names, required) = parameters {
                     arguments.check(&format!("`{name}`"), names, *required)?;
                 }
@@ -131,8 +131,8 @@ impl Filter {
     /// The items of a generator.
     pub fn computed(self, run: &mut Run<'_>, value: &Value, arguments: &Arguments) -> Result<Vec<Value>> {
         match FILTERS[self.0].1 {
-            Kind::Lazy(computed, ..) => computed(run, value, arguments.clone()),
-            Kind::Plain(_) => fail("a filter that is no generator has no items"),
+            FilterKind::Lazy(computed, ..) => computed(run, value, arguments.clone()),
+            FilterKind::Plain(_) => fail("a filter that is no generator has no items"),
         }
     }
 }
