@@ -58,22 +58,22 @@ const STEPS: u64 = 1 << 20;
 pub static TEMPLATES: Work =
     Work::new("task template", |request| serde_json::to_vec(&worked(request)).expect("texts are JSON"));
 
-fn worked(request: &[u8]) -> Result<Option<String>, Fault> {
+fn worked(request: &[u8]) -> Result<Option<String>, TemplateFault> {
     let mut values = Deserializer::from_slice(request).into_iter::<Value>();
-    let mut next = || values.next().transpose().map_err(|error| Fault::unread(&error));
+    let mut next = || values.next().transpose().map_err(|error| TemplateFault::unread(&error));
     let text = next()?.unwrap_or_default();
-    let template =
-        jinja::Template::read(text.as_str().unwrap_or_default(), WHITESPACE).map_err(|fault| Fault::of(&fault))?;
+    let template = jinja::Template::read(text.as_str().unwrap_or_default(), WHITESPACE)
+        .map_err(|fault| TemplateFault::of(&fault))?;
     let Some(Value::Object(fields)) = next()? else { return Ok(None) };
     // Undefined names and printed nulls are errors, and a task has no date.
     let steps = is_unbounded().then_some(STEPS);
     let environment = Environment { is_strict: true, refuses_null: true, now: None, steps };
-    template.render(&environment, &fields).map(Some).map_err(|fault| Fault::of(&fault))
+    template.render(&environment, &fields).map(Some).map_err(|fault| TemplateFault::of(&fault))
 }
 
 /// Why a template is not compiled or rendered.
 #[derive(Serialize, Deserialize)]
-struct Fault {
+struct TemplateFault {
     /// It uses an undefined name.
     is_undefined: bool,
     /// It prints a null.
@@ -81,15 +81,15 @@ struct Fault {
     text: String,
 }
 
-impl Fault {
-    fn unread(error: &serde_json::Error) -> Fault {
-        Fault { is_undefined: false, is_null: false, text: error.to_string() }
+impl TemplateFault {
+    fn unread(error: &serde_json::Error) -> TemplateFault {
+        TemplateFault { is_undefined: false, is_null: false, text: error.to_string() }
     }
 
-    fn of(fault: &jinja::Fault) -> Fault {
+    fn of(fault: &jinja::Fault) -> TemplateFault {
         let is = |kind| fault.kind == kind;
         let what = if is(FaultKind::Undefined) { "undefined value: " } else { "" };
-        Fault {
+        TemplateFault {
             is_undefined: is(FaultKind::Undefined),
             is_null: is(FaultKind::PrintsNull),
             text: format!("{what}{fault}"),
@@ -98,7 +98,7 @@ impl Fault {
 }
 
 /// Compiles the template, and renders it if there are fields.
-fn work(text: &str, fields: Option<&Map<String, Value>>) -> Result<Result<Option<String>, Fault>, Stopped> {
+fn work(text: &str, fields: Option<&Map<String, Value>>) -> Result<Result<Option<String>, TemplateFault>, Stopped> {
     let mut request = serde_json::to_vec(text).expect("a text is JSON");
     if let Some(fields) = fields {
         serde_json::to_writer(&mut request, fields).expect("fields are JSON, and memory takes them");
@@ -147,17 +147,17 @@ impl Template {
             let nulls: Vec<String> =
                 asked.iter().filter(|path| is_null(fields, path)).map(|path| format!("`{path}`")).collect();
             let (expected, found) = match fault {
-                Fault { is_null: true, .. } if !nulls.is_empty() => (
+                TemplateFault { is_null: true, .. } if !nulls.is_empty() => (
                     format!(
                         "a text or number in {} of item `{id}`, or a template that tests for null",
                         nulls.join(", ")
                     ),
                     "null".to_string(),
                 ),
-                Fault { is_undefined: true, .. } if !missing.is_empty() => {
+                TemplateFault { is_undefined: true, .. } if !missing.is_empty() => {
                     (format!("fields {} in item `{id}`", missing.join(", ")), format!("the fields {}", names(fields)))
                 }
-                Fault { text, .. } => (format!("a template that item `{id}` fills"), text),
+                TemplateFault { text, .. } => (format!("a template that item `{id}` fills"), text),
             };
             Error::field(&self.task, &self.at, expected, found)
         })
