@@ -40,7 +40,7 @@ struct Lendable {
 
 impl KvCache {
     fn lendable(&self, tokens: &[TokenId]) -> Option<Lendable> {
-        let (segment, matched) = self.prefix.known_path(PathStart::UNSALTED, tokens)?;
+        let (segment, matched) = self.prefix.known_path(PathStart::FIRST, tokens)?;
         Some(Lendable { segment, computed: self.prefix.computed(segment).min(matched) as usize })
     }
 
@@ -173,7 +173,7 @@ impl Engine {
     pub(super) fn note_lent_states(&mut self) {
         let prefix = &self.cache.prefix;
         let place = |tokens: &Arc<[TokenId]>| {
-            let (segment, matched) = prefix.known_path(PathStart::UNSALTED, tokens)?;
+            let (segment, matched) = prefix.known_path(PathStart::FIRST, tokens)?;
             let end = (matched as usize == tokens.len()).then_some(matched)?;
             Some(StatePlace { segment: prefix.owner(segment, end - 1), position: end })
         };
@@ -185,7 +185,7 @@ impl Engine {
     pub(super) fn borrow_part(&mut self, tokens: &[TokenId], part: LentPart) -> Result<bool> {
         let LentPart { positions, layout, bytes, .. } = part;
         let end = positions.end;
-        let (_, computed) = self.cache.prefix.known(PathStart::UNSALTED, &tokens[..end]);
+        let (_, computed) = self.cache.prefix.known(PathStart::FIRST, &tokens[..end]);
         let computed = computed as usize;
         if computed >= end {
             return Ok(true);
