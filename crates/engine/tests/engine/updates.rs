@@ -535,7 +535,7 @@ fn nothing_grows_with_updates(mode: Mode) {
     for round in 0..some_or_full(50, 500) {
         let children = engine.fork(root, group).unwrap();
         let uniforms: Vec<UniformKey> = (0..group as u64).map(|at| key(&format!("{round}"), at)).collect();
-        let extends = children.iter().zip(&uniforms).map(|(&child, &key)| draw(child, key, params(), unsure(12)));
+        let extends = children.iter().zip(&uniforms).map(|(&child, &key)| draw(child, key, params(), unsure(40)));
         let mut receiver = engine.start(extends.collect()).unwrap();
         let mut finishes = HashMap::new();
         let mut note = |event: Option<Event>| match event {
@@ -557,9 +557,9 @@ fn nothing_grows_with_updates(mode: Mode) {
             note(Some(event));
         }
         assert_eq!(finishes.len(), group, "every sample ends");
+        mixed += finishes.values().filter(|finish| finish.weights.len() > 1).count();
         for (&child, &uniforms) in children.iter().zip(&uniforms).filter(|_| round % 25 == 0) {
             if let Some(finish) = finishes.remove(&child) {
-                mixed += usize::from(finish.weights.len() > 1);
                 let how = How::Drawn(uniforms, params());
                 world.check(&Record { before: prompt(1, 40), how, finish }, &weights);
             }
