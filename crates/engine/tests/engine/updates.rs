@@ -145,7 +145,7 @@ impl World {
 
     fn model(&self, seeds: Seeds) -> Box<dyn StepRunner> {
         let mut backend = Cpu::open().unwrap();
-        let decoder = Decoder::load(&mut backend, &ModelFolder::open(&self.path(seeds)).unwrap()).unwrap();
+        let decoder = Decoder::load(&mut backend, &ModelFolder::open(self.path(seeds)).unwrap()).unwrap();
         decoder.on(backend)
     }
 
