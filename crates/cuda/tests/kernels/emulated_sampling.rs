@@ -63,7 +63,7 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
         let mut block = Vec::new();
-        pack(requests, &vec![None; requests.len()], requests.len(), &mut block);
+        pack(requests, &vec![None; requests.len()], requests.len(), VOCAB, &mut block);
         Self {
             kernels,
             requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -85,11 +85,12 @@ impl<'a> Device<'a> {
     fn edit(&mut self, logits: &[f32]) -> Vec<f32> {
         let asks = self.drawn.len();
         let mut edited = logits.to_vec();
-        let mut sums = vec![[0.0f32; CHUNKS]; 2 * asks];
+        let mut sums = vec![[0.0f32; CHUNKS]; 3 * asks];
         let (max, sum) = sums.split_at_mut(asks);
+        let (sum, min) = sum.split_at_mut(asks);
         let (mut logits, mut vocab, mut chunks) = (edited.as_mut_ptr(), VOCAB as u32, CHUNKS as u32);
         let (mut requests, mut drawn) = (self.requests.as_mut_ptr(), self.drawn.as_ptr());
-        let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+        let (mut max, mut sum, mut min) = (max.as_mut_ptr(), sum.as_mut_ptr(), min.as_mut_ptr());
         let (mut newest, mut counted) = (self.newest.as_mut_ptr(), self.counted.as_mut_ptr());
         let mut sets = std::ptr::null::<u32>(); // All tokens are allowed.
         let args = [
@@ -100,6 +101,7 @@ impl<'a> Device<'a> {
             at(&mut drawn),
             at(&mut max),
             at(&mut sum),
+            at(&mut min),
             at(&mut newest),
             at(&mut counted),
             at(&mut sets),
@@ -226,7 +228,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
 
     let mut block = Vec::new();
-    pack(&requests, &[None; ASKS], ASKS, &mut block);
+    pack(&requests, &[None; ASKS], ASKS, VOCAB, &mut block);
     let layout = ResultLayout::new(&requests, ASKS, VOCAB);
     let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
     let mut results = vec![0u32; layout.bytes() / 4];
@@ -238,18 +240,28 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let (mut on_device, mut vocab, mut chunks, mut asks) = (logits.clone(), VOCAB as u32, CHUNKS as u32, ASKS as u32);
     let (mut on_device, mut words, mut results_at) = (on_device.as_mut_ptr(), words.as_mut_ptr(), results.as_mut_ptr());
     let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+    // No request is recorded: the kernel reads nothing of what a token is drawn from.
+    let mut unread = [std::ptr::null::<u32>(); 7];
+    let [sets, sample_max, sample_min, newest, cuts, log_totals, counted] = unread.each_mut().map(at);
     let args = [
         at(&mut on_device),
         at(&mut vocab),
         at(&mut chunks),
         at(&mut asks),
         at(&mut words),
+        sets,
         at(&mut max),
         at(&mut sum),
+        sample_max,
+        sample_min,
+        newest,
+        cuts,
+        log_totals,
         at(&mut results_at),
+        counted,
     ];
     // SAFETY: the arguments of sample_top, in its order, each with memory for what its head says.
-    unsafe { kernel.launch(ASKS as u32, 256, (4 * CHUNKS).next_multiple_of(16), ANY, &args) };
+    unsafe { kernel.launch(ASKS as u32, 256, (8 * CHUNKS).next_multiple_of(16), ANY, &args) };
     let found: Vec<SampledToken> = layout.parse(bytemuck::cast_slice(&results)).into_iter().flatten().collect();
     assert_eq!(found.len(), ASKS, "given tokens are scored");
 
@@ -303,21 +315,20 @@ impl SampleKernels {
             words[..set.words().len()].copy_from_slice(set.words());
         }
         let mut block = Vec::new();
-        pack(requests, &placed.of_requests, asks, &mut block);
+        pack(requests, &placed.of_requests, asks, vocab, &mut block);
         let layout = ResultLayout::new(requests, asks, vocab);
         let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let mut results = vec![0u32; layout.bytes() / 4];
         let mut on_device = logits.to_vec();
-        let mut sums = vec![0f32; 4 * asks * chunk_count];
+        let mut sums = vec![0f32; 6 * asks * chunk_count];
         let (mut newest_words, mut cut_words) = (vec![[u32::MAX; 2]; asks], vec![[0u32; 2]; asks]);
+        let mut totals = vec![0f64; asks];
         let mut counted_words = vec![0u32; asks * MOST_COUNTED * SEEN_BYTES / 4];
         let mut sampled_words: Vec<u32> = before.iter().map(|token| token.0).collect();
         let uniforms: Vec<f64> = requests.iter().map(SampleRequest::uniform).collect();
 
-        let [mut row, mut model_max, mut model_sum, mut max, mut sum] = {
-            let at = |part: usize, sums: &mut [f32]| sums[part * asks * chunk_count..].as_mut_ptr();
-            [on_device.as_mut_ptr(), at(0, &mut sums), at(1, &mut sums), at(2, &mut sums), at(3, &mut sums)]
-        };
+        let mut row = on_device.as_mut_ptr();
+        let mut parts: [*mut f32; 6] = std::array::from_fn(|part| sums[part * asks * chunk_count..].as_mut_ptr());
         let (mut vocab_word, mut chunks, mut rows) = (vocab as u32, chunk_count as u32, asks as u32);
         let (mut header, mut sets) = (words.as_mut_ptr(), sets.as_ptr());
         let (mut newest, mut cuts) = (newest_words.as_mut_ptr(), cut_words.as_mut_ptr());
@@ -325,16 +336,18 @@ impl SampleKernels {
         let (mut uniforms_at, mut results_at) = (uniforms.as_ptr(), results.as_mut_ptr());
         let (logits_at, vocab_at, chunks_at) = (at(&mut row), at(&mut vocab_word), at(&mut chunks));
         let (header, sets, rows_at) = (at(&mut header), at(&mut sets), at(&mut rows));
-        let (model_max, model_sum, max, sum) = (at(&mut model_max), at(&mut model_sum), at(&mut max), at(&mut sum));
+        let [model_max, model_sum, products, max, sum, min] = parts.each_mut().map(at);
+        let mut totals = totals.as_mut_ptr();
+        let totals = at(&mut totals);
         let (newest, cuts, counted, sampled) = (at(&mut newest), at(&mut cuts), at(&mut counted), at(&mut sampled));
         let (uniforms_at, results_at) = (at(&mut uniforms_at), at(&mut results_at));
         let shared = |bytes: usize| bytes.next_multiple_of(16);
         let grid = asks as u32;
 
-        let args = [logits_at, vocab_at, chunks_at, header, sets, model_max, model_sum, max, sum];
+        let args = [logits_at, vocab_at, chunks_at, header, sets, model_max, model_sum, products, max, sum, min];
         // SAFETY: the arguments of sample_chunks, in its order, each with memory for what its head says.
         unsafe { self.chunks.launch(grid * chunks.div_ceil(8), 256, 0, ANY, &args) };
-        let args = [logits_at, vocab_at, chunks_at, header, sampled, max, sum, newest, counted, sets];
+        let args = [logits_at, vocab_at, chunks_at, header, sampled, max, sum, min, newest, counted, sets];
         // SAFETY: as above, of sample_edit.
         unsafe { self.edit.launch(grid, 256, shared(chunk_count), ANY, &args) };
         let args = [logits_at, vocab_at, chunks_at, header, sets, max, sum, cuts];
@@ -344,24 +357,30 @@ impl SampleKernels {
             logits_at,
             vocab_at,
             chunks_at,
+            rows_at,
             header,
             sets,
             uniforms_at,
             model_max,
             model_sum,
+            products,
             max,
             sum,
             newest,
             cuts,
+            totals,
             results_at,
             sampled,
             counted,
         ];
         // SAFETY: as above, of sample_token.
         unsafe { self.token.launch(grid, 32, shared(8 * chunk_count), ANY, &args) };
-        let args = [logits_at, vocab_at, chunks_at, rows_at, header, model_max, model_sum, results_at];
+        let args = [
+            logits_at, vocab_at, chunks_at, rows_at, header, sets, model_max, model_sum, max, min, newest, cuts,
+            totals, results_at, counted,
+        ];
         // SAFETY: as above, of sample_top.
-        unsafe { self.top.launch(grid, 256, shared(4 * chunk_count), ANY, &args) };
+        unsafe { self.top.launch(grid, 256, shared(8 * chunk_count), ANY, &args) };
 
         let same = logits.iter().zip(&on_device).all(|(before, after)| before.to_bits() == after.to_bits());
         assert!(same, "the model's logits are restored");
