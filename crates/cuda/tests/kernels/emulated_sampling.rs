@@ -8,7 +8,10 @@ use crate::emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SampledToken, SeenToken, StepBatch};
+use offshoot_backend::{
+    Distribution, Filters, MOST_COUNTED, MOST_KEPT, Pick, Records, RowToken, SampleRequest, SampledToken, SeenToken,
+    StepBatch,
+};
 use offshoot_cases::allowed_requests;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
@@ -392,12 +395,113 @@ impl SampleKernels {
     }
 }
 
+/// Holds what is recorded of a sample to the definition. Returns how many requests had a record: 1 or none.
+fn hold_record(found: &Option<SampledToken>, expected: &Option<SampledToken>, what: &str) -> usize {
+    let Some((found, expected)) = found.as_ref().zip(expected.as_ref()) else { return 0 };
+    let kept =
+        |sampled: &SampledToken| sampled.drawn.as_ref().map(|drawn| (drawn.kept, drawn.lowest, drawn.ids.clone()));
+    assert_eq!(kept(found), kept(expected), "{what}");
+    let numbers = |sampled: &SampledToken| {
+        let drawn = sampled.drawn.as_ref().map(|drawn| drawn.logprob);
+        let top: Vec<f32> = sampled.top.iter().map(|&(_, logprob)| logprob).collect();
+        [vec![sampled.logprob], top, drawn.into_iter().collect(), sampled.entropy.into_iter().collect()].concat()
+    };
+    let (found, expected) = (numbers(found), numbers(expected));
+    let is_near = |(a, b): (&f32, &f32)| a == b || (a - b).abs() < 1e-4 * (1.0 + b.abs());
+    assert_eq!(found.len(), expected.len(), "{what}");
+    assert!(found.iter().zip(&expected).all(is_near), "{what}: {found:?} for {expected:?}");
+    usize::from(expected.len() > 1)
+}
+
+/// Records over rows of every kind, by requests with and without filters and changes of the scores; each token that was
+/// sampled is then scored under the filters that it was drawn with, and has the same record to the bit.
+#[test]
+fn records_are_the_definitions_and_those_of_a_re_score() {
+    let Some(kernels) = SampleKernels::compile() else { return };
+    let mut dice = Dice::new(14);
+    for vocab in [7, 1100, 2600] {
+        let random = |filters, uniform| Pick::Random { filters, uniform };
+        let of = |temperature, top_k, top_p, min_p| Filters { temperature, top_k, top_p, min_p };
+        let filters = [
+            Filters::default(),
+            of(0.7, None, 1.0, 0.0),
+            of(1.0, Some(20), 1.0, 0.0),
+            of(1.3, Some(1500), 0.95, 0.0),
+            of(1.0, None, 0.9, 0.0),
+            of(0.6, None, 1.0, 0.1),
+            of(0.05, Some(40), 0.95, 0.05),
+            of(1.0, Some(MOST_KEPT as u32 + 1), 1.0, 0.0),
+        ];
+        let mut requests = Vec::new();
+        for ask in 0..5 * 2 * filters.len() {
+            let filters = filters[ask / 5 % filters.len()];
+            let pick = if ask % 7 == 0 { Pick::Greedy } else { random(filters, dice.uniform()) };
+            let edits = if ask < 40 { SampleRequest::of(pick) } else { wrapped(request(&mut dice, ask), vocab) };
+            requests.push(SampleRequest {
+                pick,
+                records: Records { drawn: ask % 2 == 0, kept_ids: ask % 3 > 0, entropy: ask % 4 > 0 },
+                top_logprobs: [None, Some(0), Some(1), Some(30)][ask % 4],
+                top_of: [Distribution::Model, Distribution::Drawn][ask % 3 / 2],
+                ..edits
+            });
+        }
+        let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
+        let before = dice.text(requests.len(), vocab);
+        let sample = |requests: &[SampleRequest]| {
+            kernels.sample((&logits, vocab), requests, (&mut Places::default(), &mut Vec::new()), &before)
+        };
+        let found = sample(&requests);
+        let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+        batch.count_unseen(&before);
+        let expected = definition(&logits, vocab, &batch.requests);
+        for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let what = format!("ask {ask} of {vocab} tokens: {:?}", requests[ask]);
+            // No uniform and no filter of this seed lies at a boundary between two tokens.
+            let own = |sampled: &Option<SampledToken>| sampled.as_ref().map(|sampled| (sampled.token, sampled.rank));
+            assert_eq!(own(found), own(expected), "{what}");
+            hold_record(found, expected, &what);
+        }
+        let scoring = requests.iter().zip(&found).map(|(request, found)| match found {
+            Some(SampledToken { token, .. }) => {
+                SampleRequest { pick: Pick::Given { token: *token, under: request.filters() }, ..request.clone() }
+            }
+            None => request.clone(),
+        });
+        assert_eq!(sample(&scoring.collect::<Vec<_>>()), found, "{vocab} tokens, scored under the same filters");
+        // A token that may not be kept.
+        let others: Vec<SampleRequest> = batch
+            .requests
+            .iter()
+            .map(|request| {
+                let token = TokenId(dice.within(0, vocab as u32 - 1));
+                SampleRequest { pick: Pick::Given { token, under: request.filters() }, ..request.clone() }
+            })
+            .collect();
+        for (ask, (found, expected)) in sample(&others).iter().zip(&definition(&logits, vocab, &others)).enumerate() {
+            let what = format!("ask {ask} of {vocab} tokens: {:?}", others[ask]);
+            assert_eq!(found.as_ref().map(|s| s.rank), expected.as_ref().map(|s| s.rank), "{what}");
+            hold_record(found, expected, &what);
+        }
+    }
+}
+
+/// `request` with its tokens modulo the vocabulary.
+fn wrapped(mut request: SampleRequest, vocab: usize) -> SampleRequest {
+    let wrap = |token: &mut TokenId| *token = TokenId(token.0 % vocab as u32);
+    request.seen.iter_mut().for_each(|seen| wrap(&mut seen.token));
+    request.seen.sort_unstable_by_key(|seen| seen.token);
+    request.seen.dedup_by_key(|seen| seen.token);
+    request.logit_bias.iter_mut().for_each(|(token, _)| wrap(token));
+    request.banned.iter_mut().for_each(wrap);
+    request
+}
+
 #[test]
 fn allowed_tokens_are_sampled_as_by_the_definition() {
     let Some(kernels) = SampleKernels::compile() else { return };
     let mut dice = Dice::new(13);
     for vocab in [7, 70, 1100] {
-        let (mut places, mut sets, mut left_none) = (Places::default(), Vec::new(), 0);
+        let (mut places, mut sets, mut left_none, mut records) = (Places::default(), Vec::new(), 0, 0);
         // Each step with other sets: their places are used again.
         for step in 0..3 {
             let requests = allowed_requests(&mut dice, vocab);
@@ -417,10 +521,12 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
                     sampled.as_ref().map(|sampled| sampled.top.iter().map(|&(token, _)| token).collect::<Vec<_>>())
                 };
                 assert_eq!(top(found), top(expected), "{what}");
+                records += hold_record(found, expected, &what);
                 left_none += usize::from(found.is_none());
             }
         }
         assert!(left_none >= 3 * 8, "requests with no token left: {left_none}");
+        assert!(records >= 3 * 16, "requests with records: {records}");
         assert!(places.count() <= 8, "the places of sets that nobody has are used again");
     }
 }
