@@ -245,6 +245,15 @@ struct Chunk {
         return min;
     }
 
+    // The sum of the partial sums of all lanes.
+    static __device__ __forceinline__ float total(const float (&part)[4]) {
+        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        }
+        return static_cast<float>(sum);
+    }
+
     // Sum of the weights, relative to `base`, of the scores for which kept(j) holds: four partial sums per lane in f32,
     // then f64.
     template <class Kept>
@@ -254,11 +263,7 @@ struct Chunk {
         for (u32 j = 0; j < PER_LANE; ++j) {
             part[j % 4] += kept(j) ? weight_of(score[j], base, rate) : 0.0f;
         }
-        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
-        }
-        return static_cast<float>(sum);
+        return total(part);
     }
 
     // Sum over all scores, relative to their maximum; 0 if all are -inf.
@@ -266,20 +271,20 @@ struct Chunk {
         return sum(max == minus_infinity() ? 0.0f : max, rate, [](u32) { return true; });
     }
 
-    // Sum of e^(x - max) (x - max) over all scores x, as `sum` adds; 0 if all are -inf.
-    __device__ __forceinline__ float products(float max) const {
+    // What `sum(max, rate_of(1))` gives, and in `products` the sum of e^(x - max) (x - max) over all scores x, as `sum`
+    // adds; 0 if all are -inf.
+    __device__ __forceinline__ float sum_and_products(float max, float& products) const {
         float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float part_products[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         float base = max == minus_infinity() ? 0.0f : max;
 #pragma unroll
         for (u32 j = 0; j < PER_LANE; ++j) {
             float weight = weight_of(score[j], base, rate_of(1.0f));
+            part[j % 4] += weight;
             // The exponent of a weight of zero may be -inf.
-            part[j % 4] += weight > 0.0f ? weight * (score[j] - base) : 0.0f;
+            part_products[j % 4] += weight > 0.0f ? weight * (score[j] - base) : 0.0f;
         }
-        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
-        }
-        return static_cast<float>(sum);
+        products = total(part_products);
+        return total(part);
     }
 };

@@ -27,16 +27,19 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP)
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
     Chunk chunk(logits + static_cast<u64>(index) * vocab, vocab, c);
     float max = chunk.max();
-    float sum = chunk.sum(max, rate_of(1.0f));
-    float sampling_max = max;
-    float sampling_sum = sum;
     u64 at = static_cast<u64>(index) * chunks + c;
+    float sum;
     if (request.records & RECORDS_ENTROPY) {
-        float products = chunk.products(max);
+        float products;
+        sum = chunk.sum_and_products(max, products);
         if (lane() == 0) {
             model_products[at] = products;
         }
+    } else {
+        sum = chunk.sum(max, rate_of(1.0f));
     }
+    float sampling_max = max;
+    float sampling_sum = sum;
     const u32* allowed = allowed_of(request, sets, chunks);
     if (allowed != nullptr) {
         chunk.keep(allowed, c);
