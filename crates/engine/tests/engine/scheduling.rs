@@ -203,7 +203,7 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages(mode: Mode) {
         let own = match is_drawn {
             true => drawn(first, 5),
             false => {
-                Extend { branch: first, continuation: Continuation::Given { tokens: given(1, 30), logprobs: None } }
+                Extend::given(first, given(1, 30), None)
             }
         };
         let mut extension = handle.start(vec![own]).unwrap();
