@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 
 use offshoot_backend::{Drawn, Filters, MOST_KEPT, Pick, Records, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
-use offshoot_core::ids::TokenId;
 
 /// The sample of `request` among `vocab` equally likely tokens; `None` if all are banned. Penalties and biases are
 /// ignored. Depends on the request only: a uniform gives the same token in any step. Records are those of logits that
