@@ -7,8 +7,10 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use serde::{Deserialize, Serialize};
 
-use offshoot_core::ids::{BranchId, NodeId, TokenId};
-use offshoot_engine::{FinishReason, ForkKind, UniformKey};
+use crate::rollout::DrawnToken;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
+use offshoot_engine::{FinishReason, ForkKind, SampledToken, UniformKey};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -22,8 +24,13 @@ pub struct ThoughtNode {
     /// The thought's tokens; for the root, the prompt's. Forks and later extends continue on them. Those that spelt a
     /// stop string are among them; an end-of-text or stop token is only with `Stop::included`.
     pub tokens: Vec<TokenId>,
-    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always).
+    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always); NaN for given tokens
+    /// that were not scored, and nothing if no token was scored or sampled.
     pub logprobs: Vec<f32>,
+    /// The extends that appended `tokens`, in their order.
+    pub runs: Vec<TokenRun>,
+    /// The end-of-text or stop token that ended the last extend and is not among `tokens`.
+    pub ending: Option<SampledToken>,
     /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
     /// empty list if alternatives were not requested.
     pub top: Vec<Vec<(TokenId, f32)>>,
@@ -40,6 +47,15 @@ pub struct ThoughtNode {
     pub asks: bool,
     pub(super) lease: Lease,
     pub(super) uniforms: UniformKey,
+}
+
+/// The tokens that one extend appended to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRun {
+    /// How many.
+    pub tokens: usize,
+    /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
+    pub finish: FinishReason,
 }
 
 /// Whether a node can grow.
@@ -70,6 +86,8 @@ impl ThoughtNode {
             text: String::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
+            runs: Vec::new(),
+            ending: None,
             top: Vec::new(),
             logprob: 0.0,
             finish: None,
@@ -94,6 +112,41 @@ impl ThoughtNode {
     /// among `tokens` is in the sum, and not counted.
     pub fn mean_logprob(&self) -> f64 {
         self.logprob / self.tokens.len().max(1) as f64
+    }
+
+    /// Whether sampling was cancelled and went on later, as of a straggler that was kept.
+    pub fn is_continued(&self) -> bool {
+        let mut sampled = self.runs.iter().filter(|run| run.finish != FinishReason::Given);
+        sampled.any(|run| run.finish == FinishReason::Cancelled) && sampled.next().is_some()
+    }
+
+    /// How many of `tokens` no extend appended: the prompt of the root or of a question.
+    pub(crate) fn given_at_start(&self) -> usize {
+        self.tokens.len() - self.runs.iter().map(|run| run.tokens).sum::<usize>()
+    }
+
+    /// The node's tokens for a trainer: how each was sampled, or `None` if it was given.
+    pub(crate) fn drawn_tokens(&self) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
+        let of_run = |run: &TokenRun| std::iter::repeat_n(run.finish != FinishReason::Given, run.tokens);
+        let sampled = std::iter::repeat_n(false, self.given_at_start()).chain(self.runs.iter().flat_map(of_run));
+        let mut tokens = Vec::with_capacity(self.tokens.len());
+        for (at, (&token, sampled)) in self.tokens.iter().zip(sampled).enumerate() {
+            let drawn = match (sampled, self.logprobs.get(at)) {
+                (false, _) => None,
+                (true, Some(&logprob)) => Some(DrawnToken { logprob, weights: self.weights_of(at) }),
+                (true, None) => {
+                    return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
+                }
+            };
+            tokens.push((token, drawn));
+        }
+        Ok(tokens)
+    }
+
+    /// The weights that token `at` of the node was sampled under, the ending one's with `at` equal to their number.
+    pub(crate) fn weights_of(&self, _at: usize) -> WeightVersion {
+        // Engines do not record versions yet: their weights are those that were loaded.
+        WeightVersion(0)
     }
 
     /// The engine's branch, as long as the node can grow.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::nodes::{Lease, Nodes, ThoughtNode};
+use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
@@ -317,9 +317,15 @@ impl SamplingTree {
             node.top.extend(finish.top);
             node.top.resize(node.tokens.len() + finish.tokens.len(), Vec::new());
         }
+        if !(node.logprobs.is_empty() && finish.logprobs.is_empty()) {
+            node.logprobs.resize(node.tokens.len(), f32::NAN);
+            node.logprobs.extend(finish.logprobs);
+            node.logprobs.resize(node.tokens.len() + finish.tokens.len(), f32::NAN);
+        }
+        node.runs.push(TokenRun { tokens: finish.tokens.len(), finish: finish.reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
-        node.logprobs.extend(finish.logprobs);
+        node.ending = finish.stop_token;
         node.logprob += finish.logprob;
         node.finish = Some(finish.reason);
     }
