@@ -153,6 +153,11 @@ impl SamplingParams {
         self.bad_words.iter().any(|word| word.len() > 1)
     }
 
+    /// Whether more is asked for than tokens and texts: log-probabilities or a record.
+    pub fn records_tokens(&self) -> bool {
+        self.top_logprobs.is_some() || self.records != Records::default()
+    }
+
     /// What a backend records of each token: `records`, and the distribution drawn from where its log-probabilities are
     /// shown.
     pub(crate) fn recorded(&self) -> Records {

@@ -73,6 +73,7 @@ pub struct Server {
     pub keys: ApiKeys,
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
+    pub logprobs_mode: LogprobsMode,
     pub limits: ServeLimits,
     pub ticks: Ticks,
     /// `None`: no files are kept.
@@ -101,6 +102,7 @@ impl Server {
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,
+            logprobs_mode: self.logprobs_mode,
             priority: Priority::default(),
         }
     }

@@ -288,6 +288,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
             seed: 5,
             limits: &ProtocolLimits::default(),
             reasoning: Reasoning::Keep,
+logprobs_mode: offshoot_engine::LogprobsMode::default(),
             priority: offshoot_engine::Priority::default(),
         };
         let asked = |fields: Value| {

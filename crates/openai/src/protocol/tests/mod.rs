@@ -48,6 +48,7 @@ fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) 
         seed: 5,
         limits,
         reasoning: Reasoning::Keep,
+logprobs_mode: offshoot_engine::LogprobsMode::default(),
         priority: offshoot_engine::Priority::default(),
     })
 }
@@ -130,12 +131,10 @@ fn events(
 
 fn finish<'a>(tokens: impl Iterator<Item = &'a SampledToken>, reason: FinishReason, text: String) -> Finish {
     let mut finish = Finish { text, ..Finish::empty(reason) };
-    for SampledToken { token, logprob, rank, top, .. } in tokens {
-        finish.tokens.push(*token);
-        finish.logprobs.push(*logprob);
-        finish.ranks.push(*rank);
-        finish.top.push(top.clone());
-        finish.logprob += f64::from(*logprob);
+    for sampled in tokens {
+        finish.tokens.push(sampled.token);
+        finish.logprob += f64::from(sampled.logprob);
+        finish.records.push(sampled.clone());
     }
     finish
 }
