@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::words::{REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
+use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::StoredPrefixes;
+use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;

@@ -160,8 +160,8 @@ impl TokenRecords {
     pub fn of_tokens<'a>(
         &'a self,
         from: usize,
-        tokens: impl IntoIterator<Item = TokenId>,
-    ) -> impl Iterator<Item = TokenRecord<'a>> {
+        tokens: impl IntoIterator<Item = TokenId, IntoIter: Clone>,
+    ) -> impl Iterator<Item = TokenRecord<'a>> + Clone {
         tokens.into_iter().zip(from..).map_while(|(token, at)| self.get(at, token))
     }
 

@@ -597,7 +597,7 @@ impl Finish {
 
     /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that
     /// were not scored.
-    pub fn sampled_records(&self) -> impl Iterator<Item = TokenRecord<'_>> {
+    pub fn sampled_records(&self) -> impl Iterator<Item = TokenRecord<'_>> + Clone {
         let kept = self.records.of_tokens(0, self.tokens.iter().copied());
         kept.chain(self.stop_token.iter().map(TokenRecord::of))
     }

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use offshoot_engine::{EngineHandle, Priority};
+use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};

@@ -294,5 +294,9 @@ fn compare(differences: &mut Differences, how: String, expected: &Finish, from: 
         &expected.logprobs()[from..],
         found.logprobs(),
     );
-    differences.see(format_args!("{how}, the likeliest"), &likeliest(&expected.records.tops()[from..]), &likeliest(found.records.tops()));
+    differences.see(
+        format_args!("{how}, the likeliest"),
+        &likeliest(&expected.records.tops()[from..]),
+        &likeliest(found.records.tops()),
+    );
 }

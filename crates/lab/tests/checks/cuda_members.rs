@@ -221,7 +221,8 @@ fn branches_of_members_go_on_as_on_one_gpu() {
                 let mut worst = 0.0f32;
                 for (text, finish) in &drawn {
                     let branch = judge.root(text.clone()).unwrap();
-                    let judged = outcomes(&judge, vec![Extend::given(branch, finish.tokens.clone(), Some(0))]).remove(0);
+                    let judged =
+                        outcomes(&judge, vec![Extend::given(branch, finish.tokens.clone(), Some(0))]).remove(0);
                     judge.prune(&[branch]);
                     assert_eq!(judged.logprobs().len(), finish.tokens.len());
                     let differ = finish.logprobs().iter().zip(judged.logprobs()).map(|(a, b)| (a - b).abs());

@@ -76,7 +76,9 @@ fn choices_of_one_request_cost_what_single_requests_cost(mode: Mode) {
         assert_eq!(found.tokens, choices[at % 4]);
         assert_eq!(bits(found.logprobs()), bits(&expected.logprobs()[109..]));
         assert_eq!(found.records.tops().len(), 3);
-        assert!(found.records.tops().iter().zip(&expected.records.tops()[109..]).all(|(found, expected)| found == expected));
+        assert!(
+            found.records.tops().iter().zip(&expected.records.tops()[109..]).all(|(found, expected)| found == expected)
+        );
     }
     // Nobody reads what the last token of a scored text computes.
     let needed: Vec<&[TokenId]> = texts.iter().map(|text| &text[..text.len() - 1]).collect();

@@ -149,9 +149,7 @@ impl ThoughtNode {
         for (at, (&token, (sampled, record))) in self.tokens.iter().zip(self.each()).enumerate() {
             let drawn = match (sampled, record) {
                 (false, _) => None,
-                (true, Some(record)) => {
-                    Some(DrawnToken { logprob: record.logprob, weights: self.weights_of(at) })
-                }
+                (true, Some(record)) => Some(DrawnToken { logprob: record.logprob, weights: self.weights_of(at) }),
                 (true, None) => {
                     return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
                 }
