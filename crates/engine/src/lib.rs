@@ -76,7 +76,7 @@ pub use pool::{PoolParts, PoolSize, useful_states};
 pub use prefix_costs::PrefixCosts;
 pub use prefix_store::{CHUNK_TOKENS, PrefixStoreOptions, StoredPrefixes};
 pub use receiver::{EventReceiver, First, wait};
-pub use records::{LogprobsMode, TokenRecord, TokenRecords};
+pub use records::{KeptForm, LogprobsMode, TokenRecord, TokenRecords};
 pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams, Scoring, Stop};
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use offshoot_backend::{Drawn, SampledToken};
+use offshoot_backend::{Drawn, Records, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Whose log-probabilities a client is shown, by vLLM's names.
@@ -26,6 +26,38 @@ impl LogprobsMode {
     /// The modes by their names.
     pub const WORDS: [(&str, LogprobsMode); 2] =
         [("raw_logprobs", LogprobsMode::RawLogprobs), ("processed_logprobs", LogprobsMode::ProcessedLogprobs)];
+}
+
+/// In which form a client is given the set of tokens that each of a sample's tokens was drawn from: those that
+/// penalties, bans, top-k, top-p and min-p leave. Each form has the number of tokens and their smallest score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptForm {
+    /// Nothing else.
+    Count,
+    /// Their ids, where they are at most [`MOST_KEPT`](offshoot_backend::MOST_KEPT).
+    Ids,
+    /// The ids as a bit set ([`mask`](Self::mask)), where there are ids.
+    Mask,
+}
+
+impl KeptForm {
+    /// The forms by their names.
+    pub const WORDS: [(&str, KeptForm); 3] =
+        [("count", KeptForm::Count), ("ids", KeptForm::Ids), ("mask", KeptForm::Mask)];
+
+    /// What must be recorded for it.
+    pub fn records(self) -> Records {
+        Records { drawn: true, kept_ids: self != KeptForm::Count, entropy: false }
+    }
+
+    /// Token ids, which rise, as bytes of a bit set: bit `id % 8`, from the lowest, of byte `id / 8`. It ends with the
+    /// byte of the last one.
+    pub fn mask(ids: &[TokenId]) -> Vec<u8> {
+        let mut bytes = vec![0; ids.last().map_or(0, |last| last.ix() / 8 + 1)];
+        ids.iter().for_each(|id| bytes[id.ix() / 8] |= 1 << (id.ix() % 8));
+        bytes
+    }
 }
 
 /// What is recorded of consecutive tokens, in columns: each is empty, or has an entry for every token. The tokens
@@ -128,8 +160,8 @@ impl TokenRecords {
     pub fn of_tokens<'a>(
         &'a self,
         from: usize,
-        tokens: impl IntoIterator<Item = TokenId>,
-    ) -> impl Iterator<Item = TokenRecord<'a>> {
+        tokens: impl IntoIterator<Item = TokenId, IntoIter: Clone>,
+    ) -> impl Iterator<Item = TokenRecord<'a>> + Clone {
         tokens.into_iter().zip(from..).map_while(|(token, at)| self.get(at, token))
     }
 
@@ -256,6 +288,13 @@ mod tests {
         assert_eq!((tokens.len(), tokens.logprobs()), (4, &[0.0, -1.0, -2.0, -3.0][..]));
         assert!(tokens.ranks().is_empty() && tokens.tops().is_empty());
         assert!(tokens.drawn().is_empty() && tokens.entropies().is_empty());
+    }
+
+    #[test]
+    fn a_mask_has_the_bits_of_its_ids() {
+        let ids = [0, 7, 8, 21].map(TokenId);
+        assert_eq!(KeptForm::mask(&ids), [0b1000_0001, 0b1, 0b10_0000]);
+        assert!(KeptForm::mask(&[]).is_empty());
     }
 
     #[test]

@@ -153,6 +153,11 @@ impl SamplingParams {
         self.bad_words.iter().any(|word| word.len() > 1)
     }
 
+    /// Whether more is asked for than tokens and texts: log-probabilities or a record.
+    pub fn records_tokens(&self) -> bool {
+        self.top_logprobs.is_some() || self.records != Records::default()
+    }
+
     /// What a backend records of each token: `records`, and the distribution drawn from where its log-probabilities are
     /// shown.
     pub(crate) fn recorded(&self) -> Records {
@@ -592,7 +597,7 @@ impl Finish {
 
     /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that
     /// were not scored.
-    pub fn sampled_records(&self) -> impl Iterator<Item = TokenRecord<'_>> {
+    pub fn sampled_records(&self) -> impl Iterator<Item = TokenRecord<'_>> + Clone {
         let kept = self.records.of_tokens(0, self.tokens.iter().copied());
         kept.chain(self.stop_token.iter().map(TokenRecord::of))
     }

@@ -49,8 +49,14 @@ impl SamplingRules {
     }
 
     /// The request for the token at `position` of `branch`, behind what `counts` has counted.
-    fn request(&self, branch: &Branch, position: usize, counts: Option<&TokenCounts>, pick: Pick, eos: &[TokenId])
-    -> SampleRequest {
+    fn request(
+        &self,
+        branch: &Branch,
+        position: usize,
+        counts: Option<&TokenCounts>,
+        pick: Pick,
+        eos: &[TokenId],
+    ) -> SampleRequest {
         let params = &self.params;
         let (words, ends) = (self.last_of_bad_words(branch, position), self.ends_banned(position, eos));
         SampleRequest {

@@ -127,9 +127,10 @@ fn a_record_is_of_the_distribution_drawn_from(mode: Mode) {
             let before = [prompt(3, 18), whole.tokens[..at].to_vec()].concat();
             let branch = engine.root(before).unwrap();
             let each = engine.fork(branch, ids.len()).unwrap();
-            let given = each.iter().zip(ids).map(|(&branch, &token)| {
-                Extend::given_as_sampled(branch, vec![token], &warm, &length(1))
-            });
+            let given = each
+                .iter()
+                .zip(ids)
+                .map(|(&branch, &token)| Extend::given_as_sampled(branch, vec![token], &warm, &length(1)));
             let scored = finishes(&engine, given.collect());
             let shown = |finish: &Finish| finish.logprob_by(LogprobsMode::ProcessedLogprobs).exp();
             let sum: f64 = scored.iter().map(shown).sum();

@@ -150,7 +150,10 @@ fn scores_equal_the_log_probabilities_of_the_draw(mode: Mode) {
     let extends = judges.iter().zip(&drawn).map(|(&judge, drawn)| score(judge, drawn.tokens.clone()));
     for (drawn, scored) in drawn.iter().zip(finishes(&engine, extends.collect())) {
         assert_eq!(scored.reason, FinishReason::Given);
-        assert_eq!((&scored.tokens, scored.logprobs(), scored.logprob), (&drawn.tokens, drawn.logprobs(), drawn.logprob));
+        assert_eq!(
+            (&scored.tokens, scored.logprobs(), scored.logprob),
+            (&drawn.tokens, drawn.logprobs(), drawn.logprob)
+        );
     }
     // A scored branch goes on like the one that was drawn.
     let on = |branch| draw(branch, key("on", 0), params(), length(5));

@@ -294,7 +294,9 @@ fn a_text_that_was_sampled_is_scored_by_one_row(mode: Mode) {
     let again = handle.root(prompt(1, 20)).unwrap();
     let (scored, after) = ended(Extend::given(again, sampled.tokens.clone(), Some(2)));
     assert_eq!(bits(scored.logprobs()), bits(sampled.logprobs()));
-    assert!(scored.records.tops().iter().zip(sampled.records.tops()).all(|(scored, sampled)| scored[..] == sampled[..2]));
+    assert!(
+        scored.records.tops().iter().zip(sampled.records.tops()).all(|(scored, sampled)| scored[..] == sampled[..2])
+    );
     assert_eq!(after, before + 1, "only the last token's score needs a row: nothing was sampled after it");
     // With the last token but one as the end, no row is needed.
     let (twice, last) = (handle.root(prompt(1, 20)).unwrap(), Extend::given(again, Vec::new(), None));
