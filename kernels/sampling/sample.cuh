@@ -19,8 +19,8 @@ constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
 // What a request returns beside its token, bits of `Request::records`: its probability under the distribution that it
-// is drawn from, and what that distribution keeps; the ids that it keeps; the model's entropy. With LISTS_DRAWN the rank
-// and the most likely tokens are those of that distribution, not the model's.
+// is drawn from, and what that distribution keeps; the ids that it keeps; the model's entropy. With LISTS_DRAWN the
+// rank and the most likely tokens are those of that distribution, not the model's.
 constexpr u32 RECORDS_DRAWN = 1;
 constexpr u32 RECORDS_IDS = 2;
 constexpr u32 RECORDS_ENTROPY = 4;

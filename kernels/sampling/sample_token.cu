@@ -7,8 +7,8 @@
 // Where all scores are -inf, no token is picked: the result says NONE, and the next step, whose results nobody reads,
 // continues with token 0. Follows `sample_row` and `inverse_cdf` of crates/cpu/src/sampling/clear.rs.
 // Grid: one block of one warp per request.
-// Limit: latency. Reads 16 bytes per 512 tokens (20 for the entropy), one chunk of logits with its 64 bytes of allowed tokens, and the lists
-// of a request's edits: 12 bytes of bias, 16 of seen and 8 of banned tokens each.
+// Limit: latency. Reads 16 bytes per 512 tokens (20 for the entropy), one chunk of logits with its 64 bytes of allowed
+// tokens, and the lists of a request's edits: 12 bytes of bias, 16 of seen and 8 of banned tokens each.
 #include "sampling/edit.cuh"
 #include "sampling/row.cuh"
 
@@ -54,8 +54,8 @@ __device__ __forceinline__ u32 find_token(const Row& row, u32 c, float rate, Cut
     return token;
 }
 
-// Writes the kept weight of each chunk, relative to the best score, to `sums` in shared memory, one per chunk; each lane
-// reads what it wrote. Returns their total.
+// Writes the kept weight of each chunk, relative to the best score, to `sums` in shared memory, one per chunk; each
+// lane reads what it wrote. Returns their total.
 __device__ __forceinline__ double weigh_kept(const Row& row, const float* sample_sum, double* sums, float temperature,
                                              float best, Cut cut) {
     for (u32 c = lane(); c < row.chunks; c += WARP) {

@@ -1,5 +1,5 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
-//! tokens, except for random numbers within rounding of a boundary, their ranks, the same log-probabilities and the same
+//! tokens, except for random numbers within rounding of a boundary, their ranks, the same log-probabilities and
 //! records. A token that is scored under the filters that it was drawn with has the same record to the bit.
 
 use std::sync::Arc;

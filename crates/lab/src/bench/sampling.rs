@@ -31,8 +31,8 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "N", value_parser = whole::<usize>(0..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<usize>,
-    /// Records of each token. Every workload runs once with each choice in turn, which may come again: with `none,all,none`
-    /// each can be compared with its neighbours
+    /// Records of each token. Every workload runs with one choice after the other, which may come again: with
+    /// none,all,none each can be compared with its neighbours
     #[arg(long, value_name = "WHAT", value_parser = one_of(RECORDED), value_delimiter = ',', default_value = "none")]
     #[serde(skip)]
     pub records: Vec<Recorded>,
