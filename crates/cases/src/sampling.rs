@@ -151,9 +151,12 @@ impl SampleCases {
         Ok(drawn)
     }
 
-    /// These cases with greedy sampling: without boundaries, every token must be the definition's.
+    /// These cases with greedy sampling, of which nothing is reported but the token: without boundaries, every token
+    /// must be the definition's.
     fn greedy(&self) -> Self {
-        let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
+        let (pick, records, top_logprobs) = (Pick::Greedy, Records::default(), None);
+        let greedy = |request: &SampleRequest| SampleRequest { pick, records, top_logprobs, ..request.clone() };
+        let requests = self.requests.iter().map(greedy);
         Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
     }
 
