@@ -727,6 +727,28 @@ def test_kept_sets_and_entropies(llm, question):
         SamplingParams(return_entropy="yes")
 
 
+def test_records_are_found_again_bit_for_bit(llm, question):
+    everything = dict(logprobs=3, return_kept="ids", return_entropy=True, n=3, seed=9)
+    for number, fields in enumerate((
+        dict(temperature=0.6, top_p=0.95, logprobs_mode="processed_logprobs"), dict(temperature=1, top_k=20),
+        dict(temperature=1.3, min_p=0.1, logprobs_mode="processed_logprobs"), dict(temperature=0),
+        dict(repetition_penalty=1.3, presence_penalty=0.5, logit_bias={20: 2.0}, logprobs_mode="processed_logprobs"),
+        dict(bad_words=["pens"], min_tokens=20, allowed_token_ids=list(range(400)), temperature=2.0),
+    )):
+        params = SamplingParams(max_tokens=30, **everything, **fields)
+        drawn = llm.generate([question, question + " Mia"], params, use_tqdm=False)
+        assert llm.rescore(drawn, params) == drawn, number
+    other = dataclasses.replace(params, allowed_token_ids=[5, 6], logprobs_mode="processed_logprobs", bad_words=None,
+                                min_tokens=0)
+    (scored,) = llm.rescore(drawn[0], other)
+    values = [row[token].logprob for output in scored.outputs for token, row in zip(output.token_ids, output.logprobs)]
+    assert -math.inf in values and all(output.kept.counts[0] == 2 for output in scored.outputs)
+    with pytest.raises(ValueError, match="sampling_params: expected 2"):
+        llm.rescore(drawn, [params])
+    with pytest.raises(TypeError, match="rescore"):
+        llm.rescore([question], params)
+
+
 def test_the_ending_token_is_recorded(llm, question):
     ended = SamplingParams(max_tokens=80, seed=2, temperature=0, logprobs=1, return_kept="ids", return_entropy=True)
     (request,) = llm.generate(question, ended, use_tqdm=False)
