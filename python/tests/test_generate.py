@@ -750,11 +750,13 @@ def test_records_are_found_again_bit_for_bit(llm, question):
 
 
 def test_the_ending_token_is_recorded(llm, question):
-    ended = SamplingParams(max_tokens=80, seed=2, temperature=0, logprobs=1, return_kept="ids", return_entropy=True)
+    eos = llm.get_tokenizer().eos_token_id
+    ended = SamplingParams(max_tokens=80, min_tokens=6, seed=2, temperature=0, logit_bias={eos: 100.0}, logprobs=1,
+                           return_kept="ids", return_entropy=True)
     (request,) = llm.generate(question, ended, use_tqdm=False)
     (output,) = request.outputs
     assert output.finish_reason == "stop" and output.stop_reason is None
-    assert output.token_ids[-1] == llm.get_tokenizer().eos_token_id
+    assert len(output.token_ids) == 7 and output.token_ids[-1] == eos
     assert len(output.token_ids) == len(output.logprobs) == len(output.kept.counts) == len(output.entropies)
     assert next(iter(output.logprobs[-1])) == output.token_ids[-1]
 
