@@ -363,8 +363,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a sample, which
-        matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
+        sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
@@ -531,7 +531,7 @@ class LLM:
         self, outputs: RequestOutput | Sequence[RequestOutput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """The samples of what ``generate`` returned, scored as if their tokens were drawn by ``sampling_params`` now: the
+        """The samples of what ``generate`` returned, scored as if ``sampling_params`` drew their tokens now: the
         ``logprobs``, ``cumulative_logprob``, ``kept`` and ``entropies`` that these ask for. A token that they could not
         draw has a processed log-probability of -inf. On the CPU, and with ``deterministic=True``, records are the same
         bits as when the samples were drawn by the same parameters and weights."""
@@ -728,8 +728,8 @@ def _limited(params: SamplingParams, room: int) -> SamplingParams:
 def _sampled(
     finish: Finish, mode: str,
 ) -> tuple[list[int], list[float], list[int | None], list[list[tuple[int, float]]]]:
-    """The tokens of a sample, their log-probabilities by ``mode``, ranks and likeliest tokens, as vLLM counts them: with
-    the end-of-text or stop token that ended it."""
+    """A sample's tokens, their log-probabilities by ``mode``, ranks and likeliest tokens, as vLLM counts them: with the
+    end-of-text or stop token that ended it."""
     ids, logprobs, ranks, tops = finish.token_ids, finish.logprobs, finish.ranks, finish.tops
     if (stop := finish.stop_token) is not None:
         ids, logprobs = [*ids, stop.id], [*logprobs, stop.logprob]
@@ -842,7 +842,8 @@ class _Job:
     def output(self, at: int) -> RequestOutput:
         prompt, samples = self.prompts[at], self.samples[at]
         params = prompt.params
-        made = [self.llm._completion(index, samples[index], params) for index in range(params.samples) if index in samples]
+        ended = [index for index in range(params.samples) if index in samples]
+        made = [self.llm._completion(index, samples[index], params) for index in ended]
         if params.samples > params.n and len(made) > params.n:
             made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):

@@ -679,7 +679,8 @@ def test_log_probabilities_are_those_of_the_mode(llm, question):
             # Temperature 0.6 of 20 tokens: those listed are ordered, and likelier than by the model's own.
             assert next(iter(entries)) == token and sum(math.exp(entry.logprob) for entry in entries.values()) <= 1.001
     # At temperature 1 without cuts both are the same distribution; at 0 it is that of temperature 1.
-    for plain in (SamplingParams(max_tokens=9, seed=3, logprobs=1), SamplingParams(max_tokens=9, temperature=0, logprobs=1)):
+    for plain in (SamplingParams(max_tokens=9, seed=3, logprobs=1),
+                  SamplingParams(max_tokens=9, temperature=0, logprobs=1)):
         (one, _), (other, _) = shown(plain), shown(dataclasses.replace(plain, logprobs_mode="processed_logprobs"))
         assert one[0] == pytest.approx(other[0], abs=1e-5)
     with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, logprobs_mode="processed_logprobs",
