@@ -9,7 +9,7 @@ use super::CHUNK;
 use crate::driver::device::Device;
 use crate::driver::memory::{Memory, Pinned};
 use crate::memory::staged::{STAGING_SLOTS, StagingSlot};
-use offshoot_backend::{AllowedTokens, Pick, SampleRequest};
+use offshoot_backend::{AllowedTokens, SampleRequest};
 use offshoot_core::error::Result;
 
 /// The bytes of a set on the device: one bit for each token of whole chunks of the vocabulary.
@@ -17,9 +17,10 @@ pub fn place_bytes(vocab: usize) -> usize {
     vocab.div_ceil(CHUNK) * CHUNK / 8
 }
 
-/// The set that decides what a request samples; a given token is sampled whatever is allowed.
+/// The set that decides what a request samples; a given token is sampled whatever is allowed, and may be recorded as
+/// one that the set excludes.
 fn set_of(request: &SampleRequest) -> Option<&Arc<AllowedTokens>> {
-    request.allowed.as_ref().filter(|_| !matches!(request.pick, Pick::Given(_)))
+    request.allowed.as_ref().filter(|_| request.depends_on_scores())
 }
 
 /// Which set lies in which place.
@@ -154,6 +155,7 @@ impl AllowedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_backend::Pick;
     use offshoot_core::ids::TokenId;
 
     fn set(token: u32) -> Arc<AllowedTokens> {
@@ -183,7 +185,7 @@ mod tests {
         assert_eq!(first, (vec![Some(0), None, Some(1), Some(0)], vec![0, 1]));
         assert_eq!(place(&mut places, &[Some(&b), Some(&a)], 4), (vec![Some(1), Some(0)], vec![]));
         let mut given = requests(&[Some(&set(3))]);
-        given[0].pick = Pick::Given(TokenId(1));
+        given[0].pick = Pick::given(TokenId(1));
         assert!(places.place(&given, 4).of_requests == [None] && places.count() == 2, "given tokens need none");
     }
 

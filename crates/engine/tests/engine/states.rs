@@ -26,7 +26,7 @@ fn fork_at(at: usize, text: &[TokenId]) -> Vec<TokenId> {
 
 /// Log-probabilities of the tokens of `text` from its second on, each from one fresh computation over all of it.
 fn fresh(text: &[TokenId]) -> Vec<f32> {
-    let picks: Vec<Pick> = text[1..].iter().map(|&token| Pick::Given(token)).collect();
+    let picks: Vec<Pick> = text[1..].iter().map(|&token| Pick::given(token)).collect();
     forward(Shape::Hybrid, &text[..text.len() - 1], &picks).iter().map(|sampled| sampled.logprob).collect()
 }
 
@@ -50,7 +50,7 @@ fn forks(engine: &EngineHandle, dice: &mut Dice, text: &[TokenId]) -> HashMap<us
         let then = resumed.iter().map(|&(at, branch)| score(branch, own(at)[AT_FIRST..].to_vec()));
         let extends: Vec<Extend> = first.chain(then).collect();
         for (finish, (at, _)) in finishes(engine, extends).into_iter().zip(fresh.iter().chain(&resumed)) {
-            found.entry(*at).or_default().extend(finish.logprobs);
+            found.entry(*at).or_default().extend(finish.logprobs());
         }
         let (kept, gone) = resumed.split_at(dice.within(0, resumed.len() as u32) as usize);
         let ids = |of: &[(usize, BranchId)]| of.iter().map(|&(_, branch)| branch).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ use super::bench::{
     tokenizer, unsure,
 };
 use super::plain::forward;
-use offshoot_backend::Pick;
+use offshoot_backend::{Filters, Pick};
 
 /// Positions that a row sees, and those of a tile of the CPU's attention.
 const WINDOW: usize = 21;
@@ -42,12 +42,12 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode)
     let whole = [given.clone(), drawn.tokens.clone()].concat();
     let pick = |position: usize| {
         let uniform = key("long", 0).uniform(position as u32);
-        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform }
+        Pick::Random { filters: Filters::default(), uniform }
     };
     let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
     let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);
     assert_eq!(drawn.tokens, expected.iter().map(|sampled| sampled.token).collect::<Vec<_>>());
-    assert_eq!(drawn.logprobs, expected.iter().map(|sampled| sampled.logprob).collect::<Vec<_>>());
+    assert_eq!(drawn.logprobs(), expected.iter().map(|sampled| sampled.logprob).collect::<Vec<_>>());
 
     // What goes on from its end, and a second sample of the prompt, find what they need.
     let more = finish(&engine, draw(child, key("more", 0), Default::default(), length(40)));
@@ -56,10 +56,10 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode)
     let roomy = mode.engine_of(Shape::LongWindowed, roomy());
     let root = roomy.root(whole.clone()).unwrap();
     let expected = finish(&roomy, draw(root, key("more", 0), Default::default(), length(40)));
-    assert_eq!((more.tokens.clone(), more.logprobs), (expected.tokens, expected.logprobs));
+    assert_eq!((&more.tokens, more.logprobs()), (&expected.tokens, expected.logprobs()));
     let root = roomy.root([whole, more.tokens].concat()).unwrap();
     let expected = finish(&roomy, draw(root, key("fork", 0), params(), length(40)));
-    assert_eq!((forked.tokens, forked.logprobs), (expected.tokens, expected.logprobs));
+    assert_eq!((&forked.tokens, forked.logprobs()), (&expected.tokens, expected.logprobs()));
 }
 
 /// Four samples of 300 tokens of one prompt, of which nobody knows how long they become.
