@@ -105,7 +105,8 @@ impl WeightForm {
         let (mut all, mut there): (Vec<&TensorSpec>, HashSet<&str>) = (layout.tensors().collect(), HashSet::new());
         // Some tensors are read twice.
         all.retain(|spec| there.insert(&spec.name));
-        there.retain(|name| checkpoint.has_some_of(name));
+        let coded = checkpoint.coded_modules();
+        there.retain(|name| checkpoint.has_some_of(name, &coded));
         if scope == UpdateScope::Changed {
             all.retain(|spec| there.contains(spec.name.as_str()));
         }
