@@ -1,6 +1,6 @@
-//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes, types
-//! and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights are
-//! loaded is left to `loader`, who asks for updates to the engine.
+//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes,
+//! types and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights
+//! are loaded is left to `loader`, when a model is updated to the engine.
 
 use std::collections::HashSet;
 use std::path::Path;
