@@ -57,10 +57,7 @@ impl RolloutTrie {
         }
         let finishes: Vec<&FinishReason> = self.leaves().iter().map(|leaf| &leaf.finish).collect();
         let finishes = serde_json::to_string(&finishes).map_err(|fault| not_written(fault.to_string()))?;
-        let metadata = HashMap::from([
-            (FORMAT.0.to_owned(), FORMAT.1.to_owned()),
-            (FINISHES.to_owned(), finishes),
-        ]);
+        let metadata = HashMap::from([(FORMAT.0.to_owned(), FORMAT.1.to_owned()), (FINISHES.to_owned(), finishes)]);
         let file = serialize(views, Some(metadata)).map_err(|fault| not_written(fault.to_string()))?;
         std::fs::write(path, file).map_err(Error::io(path, "write"))
     }

@@ -114,6 +114,42 @@ impl ThoughtNode {
         self.logprob / self.tokens.len().max(1) as f64
     }
 
+    /// Takes all but the first `tokens` tokens, and all but the first `text` bytes, as a node of its own with this node's
+    /// lease; this node has `lease` then.
+    pub(super) fn split_off(&mut self, tokens: usize, text: usize, lease: Lease, uniforms: UniformKey) -> ThoughtNode {
+        let mut rest = ThoughtNode::new(ForkKind::Sample, 0, std::mem::replace(&mut self.lease, lease), uniforms);
+        rest.text = self.text.split_off(text);
+        rest.tokens = self.tokens.split_off(tokens);
+        rest.logprobs = self.logprobs.split_off(tokens.min(self.logprobs.len()));
+        rest.top = self.top.split_off(tokens.min(self.top.len()));
+        rest.ending = self.ending.take();
+        let before = self.logprobs.iter().filter(|logprob| !logprob.is_nan()).map(|&logprob| f64::from(logprob)).sum();
+        rest.logprob = self.logprob - before;
+        self.logprob = before;
+        rest.score = self.score.take();
+        let reason = if self.runs.iter().all(|run| run.finish == FinishReason::Given) {
+            FinishReason::Given
+        } else {
+            FinishReason::Length
+        };
+        rest.finish = self.finish.replace(reason.clone());
+        let mut left = tokens;
+        for run in std::mem::take(&mut self.runs) {
+            let own = run.tokens.min(left);
+            left -= own;
+            if own == run.tokens {
+                self.runs.push(run);
+                continue;
+            }
+            if own > 0 {
+                let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
+                self.runs.push(TokenRun { tokens: own, finish });
+            }
+            rest.runs.push(TokenRun { tokens: run.tokens - own, ..run });
+        }
+        rest
+    }
+
     /// Whether sampling was cancelled and went on later, as of a straggler that was kept.
     pub fn is_continued(&self) -> bool {
         let mut sampled = self.runs.iter().filter(|run| run.finish != FinishReason::Given);

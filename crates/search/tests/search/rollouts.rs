@@ -204,8 +204,12 @@ fn a_prompt_of_sixteen_answers_is_stored_once_and_equal_answers_are_not() {
     }
     let trie = builder.build();
     assert_eq!((trie.tokens().len(), trie.unpacked_tokens()), (400 + 16 * 2, 16 * 402));
-    let firsts: Vec<f32> =
-        trie.tokens().iter().filter(|token| token.position == 400).filter_map(|token| Some(token.drawn?.logprob)).collect();
+    let firsts: Vec<f32> = trie
+        .tokens()
+        .iter()
+        .filter(|token| token.position == 400)
+        .filter_map(|token| Some(token.drawn?.logprob))
+        .collect();
     assert_eq!(firsts, (0..16).map(|sample| -(sample as f32)).collect::<Vec<_>>());
     // A row needs the token before the fork once for each answer.
     assert_eq!(trie.tree_row().input_ids.len(), 399 + 16 * 3);
@@ -236,10 +240,14 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
     let text = |leaf: usize| trie.sequence(leaf).iter().map(|token| token.0 as u8 as char).collect::<String>();
     assert_eq!([text(0), text(1), text(2)], ["Qab!cd", "Qabcd", "Qab"]);
     assert_eq!(trie.tokens().len(), 1 + 2 * 2 + 3 + 2);
-    let marks: String = trie.path(0).iter().map(|&at| {
-        let token = trie.tokens()[at as usize];
-        format!("{}{}", token.depth, if token.drawn.is_some() { 's' } else { 'g' })
-    }).collect();
+    let marks: String = trie
+        .path(0)
+        .iter()
+        .map(|&at| {
+            let token = trie.tokens()[at as usize];
+            format!("{}{}", token.depth, if token.drawn.is_some() { 's' } else { 'g' })
+        })
+        .collect();
     assert_eq!(marks, "0g1s1s2g2s2s");
     assert_eq!(trie.leaves()[2].reward, Some(2.0));
     assert!(trie.leaves().iter().all(|leaf| leaf.group == 3 && !leaf.continued));
