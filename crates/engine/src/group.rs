@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 
+use crate::request::Finish;
+
 /// A group ends when so many of its samples have finished; the others are stragglers. Which samples these are depends
 /// on the lengths of all and on what else runs, so the finished ones are shorter than all would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,4 +42,26 @@ impl GroupEnd {
     pub fn is_over(&self, finished: usize) -> bool {
         finished >= self.min_finished.get()
     }
+}
+
+impl Finish {
+    /// Both parts of a sample that was cancelled and continued by a later extend, as one.
+    pub fn followed_by(mut self, later: Finish) -> Finish {
+        join_text(&mut self.text, &later.text);
+        self.tokens.extend(later.tokens);
+        self.logprobs.extend(later.logprobs);
+        self.ranks.extend(later.ranks);
+        self.top.extend(later.top);
+        let (reason, logprob) = (later.reason, self.logprob + later.logprob);
+        Finish { reason, logprob, stop_token: later.stop_token, ..self }
+    }
+}
+
+/// Appends the text of a later extend. A character that the first one broke off is U+FFFD at its end, and whole in the
+/// later one.
+pub fn join_text(text: &mut String, later: &str) {
+    if !later.is_empty() && text.ends_with(char::REPLACEMENT_CHARACTER) {
+        text.pop();
+    }
+    text.push_str(later);
 }

@@ -7,5 +7,6 @@
 mod bench;
 
 mod generate;
+mod groups;
 mod scores;
 mod trees;

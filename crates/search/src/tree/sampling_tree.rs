@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
-use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
+use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey, join_text};
 
 /// A prompt as text, and its tokens, with those that a chat template or the tokenizer adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -357,7 +357,7 @@ impl SamplingTree {
             node.logprobs.resize(node.tokens.len() + finish.tokens.len(), f32::NAN);
         }
         node.runs.push(TokenRun { tokens: finish.tokens.len(), finish: finish.reason.clone() });
-        node.text.push_str(&finish.text);
+        join_text(&mut node.text, &finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
         node.logprob += finish.logprob;

@@ -226,7 +226,7 @@ impl DispatchLoop {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
                 let (keep, salt) = (job.keep.is_some(), job.request.salt);
-                let options = BeginOptions { first_sample: first, hear, keep, home: None, salt };
+                let options = BeginOptions { first_sample: first, hear, keep, salt, ..BeginOptions::default() };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
