@@ -49,9 +49,7 @@ impl Finish {
     pub fn followed_by(mut self, later: Finish) -> Finish {
         join_text(&mut self.text, &later.text);
         self.tokens.extend(later.tokens);
-        self.logprobs.extend(later.logprobs);
-        self.ranks.extend(later.ranks);
-        self.top.extend(later.top);
+        self.records.append(later.records);
         let (reason, logprob) = (later.reason, self.logprob + later.logprob);
         Finish { reason, logprob, stop_token: later.stop_token, ..self }
     }

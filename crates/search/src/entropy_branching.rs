@@ -9,7 +9,7 @@ use crate::self_consistency::vote;
 use crate::tree::{SamplingTree, ThoughtNode};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::SamplingParams;
+use offshoot_engine::{Records, SamplingParams};
 
 /// Samples `how.paths` solutions below `at`, and `how.branches` more from each of the `how.forks` tokens of highest
 /// entropy of each. The answer chosen is the most frequent one. The parameters of the job are to be those that
@@ -82,7 +82,7 @@ fn common(a: &str, b: &str) -> usize {
 }
 
 /// The places of the `n` largest numbers, in rising order; of equal ones, the first.
-fn highest(entropies: &[f64], n: usize) -> Vec<usize> {
+fn highest(entropies: &[f32], n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..entropies.len()).collect();
     order.sort_by(|&a, &b| entropies[b].total_cmp(&entropies[a]));
     order.truncate(n);
@@ -90,23 +90,14 @@ fn highest(entropies: &[f64], n: usize) -> Vec<usize> {
     order
 }
 
-/// Likeliest tokens that are asked for in each one's place.
-const LIKELIEST: usize = 20;
-
 /// Parameters whose samples have what the search reads of entropy.
 pub fn recording_entropy(params: &SamplingParams) -> SamplingParams {
-    SamplingParams { top_logprobs: Some(LIKELIEST), ..params.clone() }
+    SamplingParams { records: Records { entropy: true, ..params.records }, ..params.clone() }
 }
 
-/// The entropy, in nats, of the model's distribution in the place of each token of a node. Until records have it, it is
-/// that of the reported likeliest tokens, with all others as one.
-fn entropies(node: &ThoughtNode) -> Vec<f64> {
-    let of = |top: &Vec<(TokenId, f32)>| {
-        let shares = top.iter().map(|&(_, logprob)| f64::from(logprob).exp());
-        let rest = (1.0 - shares.clone().sum::<f64>()).max(0.0);
-        shares.chain([rest]).filter(|&share| share > 0.0).map(|share| -share * share.ln()).sum()
-    };
-    node.top.iter().map(of).collect()
+/// The entropy, in nats, of the model's distribution in the place of each token of a node; 0 where it is not recorded.
+fn entropies(node: &ThoughtNode) -> Vec<f32> {
+    node.records().map(|record| record.and_then(|record| record.entropy).unwrap_or(0.0)).collect()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl RecordKind {
     /// The columns. Votes, alternatives and judgements are structs; `scores` has a list for each sample, its steps' or
     /// of its only value; what is a text or a number, as `stop` is, is a text.
     pub fn fields(self) -> Fields {
-        use Kind::{Bool, F32, F64, I64, Struct, Text, U32};
+        use Kind::{Bool, F64, I64, Struct, Text};
         match self {
             RecordKind::Sample => vec![
                 ("id", Text),
@@ -71,14 +71,8 @@ impl RecordKind {
                         ("peak_bytes", I64),
                     ]),
                 ),
-                (
-                    "logprobs",
-                    list(Struct(vec![
-                        ("token", U32),
-                        ("logprob", F32),
-                        ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
-                    ])),
-                ),
+                ("logprobs", list(Struct(token_record()))),
+                ("ending", Struct(token_record())),
                 ("error", Text),
             ],
             RecordKind::Item => vec![
@@ -125,6 +119,20 @@ impl RecordKind {
             }
         }
     }
+}
+
+/// What is recorded of a token.
+fn token_record() -> Fields {
+    use Kind::{F32, Struct, U32};
+    let drawn = vec![("logprob", F32), ("kept", U32), ("lowest", F32), ("ids", list(U32))];
+    vec![
+        ("token", U32),
+        ("logprob", F32),
+        ("rank", U32),
+        ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
+        ("drawn", Struct(drawn)),
+        ("entropy", F32),
+    ]
 }
 
 fn list(of: Kind) -> Kind {

@@ -222,8 +222,7 @@ impl Generator {
         self.begun.extend(extends.into_iter().map(|(_, extend)| (hear, extend)));
         let left = branches.len();
         self.prompt_tokens += left * tokens;
-        self.in_flight
-            .insert(prompt, PromptInFlight { branches, left, tokens, keep, group_end, finished: 0, scores });
+        self.in_flight.insert(prompt, PromptInFlight { branches, left, tokens, keep, group_end, finished: 0, scores });
     }
 
     /// Submits the prompts begun so far. Reading an event does so too.
@@ -343,7 +342,8 @@ impl Generator {
         prompt.left -= 1;
         let is_sample = prompt.scores != Some(sample.sample);
         let is_straggler = is_sample && finished == Some(&FinishReason::Cancelled);
-        let keep = prompt.keep || is_straggler && prompt.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep);
+        let keep =
+            prompt.keep || is_straggler && prompt.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep);
         prompt.finished += usize::from(is_sample && !is_straggler && finished.is_some());
         if prompt.group_end.is_some_and(|end| prompt.finished == end.min_finished.get()) && is_sample && !is_straggler {
             let others = prompt.branches.iter().filter(|&(&index, _)| prompt.scores != Some(index));

@@ -57,7 +57,7 @@ fn uneven() -> Stop {
 }
 
 fn of(finish: &Finish) -> (&[TokenId], Vec<u32>, &FinishReason, &str) {
-    let bits = finish.logprobs.iter().map(|logprob| logprob.to_bits()).collect();
+    let bits = finish.logprobs().iter().map(|logprob| logprob.to_bits()).collect();
     (&finish.tokens, bits, &finish.reason, &finish.text)
 }
 
@@ -104,9 +104,8 @@ fn cancelled_and_released_stragglers_hold_nothing(mode: Mode) {
         let group = Group { tokens: &tokens, n: 16, params: &params, stop: &stop, end: Some(end(2, stragglers)) };
         let mut generation = generate(&engine, vec![group], Hear::Finishes);
         let ended = finishes(&mut generation, 16);
-        let cancelled = |finish: &&Option<Finish>| {
-            finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Cancelled)
-        };
+        let cancelled =
+            |finish: &&Option<Finish>| finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Cancelled);
         let kept = ended.iter().filter(cancelled).count();
         assert!(kept > 0);
         assert_eq!(engine.metrics().unwrap().kv_bytes_held > 0, stragglers == Stragglers::Keep);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::rollout::DrawnToken;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
-use offshoot_engine::{FinishReason, ForkKind, SampledToken, UniformKey};
+use offshoot_engine::{FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -24,16 +24,10 @@ pub struct ThoughtNode {
     /// The thought's tokens; for the root, the prompt's. Forks and later extends continue on them. Those that spelt a
     /// stop string are among them; an end-of-text or stop token is only with `Stop::included`.
     pub tokens: Vec<TokenId>,
-    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always); NaN for given tokens
-    /// that were not scored, and nothing if no token was scored or sampled.
-    pub logprobs: Vec<f32>,
-    /// The extends that appended `tokens`, in their order.
+    /// The extends that appended `tokens`, in their order, with what they recorded of them.
     pub runs: Vec<TokenRun>,
     /// The end-of-text or stop token that ended the last extend and is not among `tokens`.
     pub ending: Option<SampledToken>,
-    /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
-    /// empty list if alternatives were not requested.
-    pub top: Vec<Vec<(TokenId, f32)>>,
     /// Natural-log probability of the thought: the sum over those of `tokens` that were sampled or scored, and over the
     /// end-of-text or stop token that ended it, also where `tokens` does not have it.
     pub logprob: f64,
@@ -50,10 +44,12 @@ pub struct ThoughtNode {
 }
 
 /// The tokens that one extend appended to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenRun {
     /// How many.
     pub tokens: usize,
+    /// What is recorded of each of them; nothing of given tokens that were not scored.
+    pub records: TokenRecords,
     /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
     pub finish: FinishReason,
 }
@@ -85,10 +81,8 @@ impl ThoughtNode {
             ordinal,
             text: String::new(),
             tokens: Vec::new(),
-            logprobs: Vec::new(),
             runs: Vec::new(),
             ending: None,
-            top: Vec::new(),
             logprob: 0.0,
             finish: None,
             score: None,
@@ -120,12 +114,7 @@ impl ThoughtNode {
         let mut rest = ThoughtNode::new(ForkKind::Sample, 0, std::mem::replace(&mut self.lease, lease), uniforms);
         rest.text = self.text.split_off(text);
         rest.tokens = self.tokens.split_off(tokens);
-        rest.logprobs = self.logprobs.split_off(tokens.min(self.logprobs.len()));
-        rest.top = self.top.split_off(tokens.min(self.top.len()));
         rest.ending = self.ending.take();
-        let before = self.logprobs.iter().filter(|logprob| !logprob.is_nan()).map(|&logprob| f64::from(logprob)).sum();
-        rest.logprob = self.logprob - before;
-        self.logprob = before;
         rest.score = self.score.take();
         let reason = if self.runs.iter().all(|run| run.finish == FinishReason::Given) {
             FinishReason::Given
@@ -134,19 +123,22 @@ impl ThoughtNode {
         };
         rest.finish = self.finish.replace(reason.clone());
         let mut left = tokens;
-        for run in std::mem::take(&mut self.runs) {
+        for mut run in std::mem::take(&mut self.runs) {
             let own = run.tokens.min(left);
             left -= own;
             if own == run.tokens {
                 self.runs.push(run);
                 continue;
             }
+            let records = run.records.split_off(own);
+            rest.runs.push(TokenRun { tokens: run.tokens - own, records, finish: run.finish.clone() });
             if own > 0 {
                 let finish = if run.finish == FinishReason::Given { FinishReason::Given } else { FinishReason::Length };
-                self.runs.push(TokenRun { tokens: own, finish });
+                self.runs.push(TokenRun { tokens: own, finish, ..run });
             }
-            rest.runs.push(TokenRun { tokens: run.tokens - own, ..run });
         }
+        let sum = self.logprobs(LogprobsMode::RawLogprobs).map(f64::from).sum();
+        rest.logprob = std::mem::replace(&mut self.logprob, sum) - sum;
         rest
     }
 
@@ -161,15 +153,40 @@ impl ThoughtNode {
         self.tokens.len() - self.runs.iter().map(|run| run.tokens).sum::<usize>()
     }
 
-    /// The node's tokens for a trainer: how each was sampled, or `None` if it was given.
-    pub(crate) fn drawn_tokens(&self) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
-        let of_run = |run: &TokenRun| std::iter::repeat_n(run.finish != FinishReason::Given, run.tokens);
-        let sampled = std::iter::repeat_n(false, self.given_at_start()).chain(self.runs.iter().flat_map(of_run));
+    /// What is recorded of each of `tokens`, in their order; `None` of those that were neither sampled nor scored.
+    pub fn records(&self) -> impl Iterator<Item = Option<TokenRecord<'_>>> {
+        self.each().map(|(_, record)| record)
+    }
+
+    /// Natural-log probability of each of `tokens` that was sampled or scored, under the distribution that `mode` names
+    /// ([`TokenRecord::logprob_by`]).
+    pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = f32> {
+        self.records().flatten().map(move |record| record.logprob_by(mode))
+    }
+
+    /// Whether each of `tokens` was sampled, and what is recorded of it.
+    fn each(&self) -> impl Iterator<Item = (bool, Option<TokenRecord<'_>>)> {
+        let first = self.given_at_start();
+        let mut begin = first;
+        let runs = self.runs.iter().flat_map(move |run| {
+            let tokens = &self.tokens[begin..begin + run.tokens];
+            begin += run.tokens;
+            let sampled = run.finish != FinishReason::Given;
+            (0..).zip(tokens).map(move |(at, &token)| (sampled, run.records.get(at, token)))
+        });
+        std::iter::repeat_n((false, None), first).chain(runs)
+    }
+
+    /// The node's tokens for a trainer: how each was sampled, with log-probabilities by `mode`, or `None` if it was
+    /// given.
+    pub(crate) fn drawn_tokens(&self, mode: LogprobsMode) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
         let mut tokens = Vec::with_capacity(self.tokens.len());
-        for (at, (&token, sampled)) in self.tokens.iter().zip(sampled).enumerate() {
-            let drawn = match (sampled, self.logprobs.get(at)) {
+        for (at, (&token, (sampled, record))) in self.tokens.iter().zip(self.each()).enumerate() {
+            let drawn = match (sampled, record) {
                 (false, _) => None,
-                (true, Some(&logprob)) => Some(DrawnToken { logprob, weights: self.weights_of(at) }),
+                (true, Some(record)) => {
+                    Some(DrawnToken { logprob: record.logprob_by(mode), weights: self.weights_of(at) })
+                }
                 (true, None) => {
                     return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
                 }

@@ -346,17 +346,8 @@ impl SamplingTree {
 
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
         let node = &mut self.nodes[at];
-        if !(node.top.is_empty() && finish.top.is_empty()) {
-            node.top.resize(node.tokens.len(), Vec::new());
-            node.top.extend(finish.top);
-            node.top.resize(node.tokens.len() + finish.tokens.len(), Vec::new());
-        }
-        if !(node.logprobs.is_empty() && finish.logprobs.is_empty()) {
-            node.logprobs.resize(node.tokens.len(), f32::NAN);
-            node.logprobs.extend(finish.logprobs);
-            node.logprobs.resize(node.tokens.len() + finish.tokens.len(), f32::NAN);
-        }
-        node.runs.push(TokenRun { tokens: finish.tokens.len(), finish: finish.reason.clone() });
+        let (tokens, records) = (finish.tokens.len(), finish.records);
+        node.runs.push(TokenRun { tokens, records, finish: finish.reason.clone() });
         join_text(&mut node.text, &finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;

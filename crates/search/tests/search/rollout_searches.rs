@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::scripted::text_of;
 use offshoot_engine::{
-    Continuation, EngineHandle, FinishReason, GroupEnd, SamplingParams, ScriptedReply, Stop, Stragglers,
+    Continuation, EngineHandle, FinishReason, GroupEnd, LogprobsMode, SamplingParams, ScriptedReply, Stop, Stragglers,
 };
 use offshoot_search::rollout::{RolloutTrie, TrieBuilder};
 use offshoot_search::settings::{BestBy, BestOfN, TreePo};
@@ -92,7 +92,7 @@ fn kept_stragglers_are_finished_later_and_marked() {
         release_stragglers(&mut tree, &outcome.stragglers[1..]);
         assert_eq!(tree.node(outcome.stragglers[1].node).state(), NodeState::Pruned);
         let mut builder = TrieBuilder::new();
-        builder.tree(&tree, 0, &job.leaves).unwrap();
+        builder.tree(&tree, 0, &job.leaves, LogprobsMode::RawLogprobs).unwrap();
         let trie = builder.build();
         let continued: Vec<u64> = trie.leaves().iter().filter(|leaf| leaf.continued).map(|leaf| leaf.sample).collect();
         assert_eq!((trie.leaves().len(), continued), (3, vec![1]));
@@ -131,7 +131,7 @@ fn tried(how: &TreePo, length: usize, letters: usize) -> (SamplingTree, Outcome,
     let root = tree.root();
     let outcome = tree_po(&mut tree, root, how, &decode, &mut job).unwrap();
     let mut builder = TrieBuilder::new();
-    builder.tree(&tree, 0, &job.leaves).unwrap();
+    builder.tree(&tree, 0, &job.leaves, LogprobsMode::RawLogprobs).unwrap();
     drop(job);
     let drawn = *drawn.lock().unwrap();
     (tree, outcome, builder.build(), drawn)

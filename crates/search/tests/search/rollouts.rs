@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{EngineHandle, FinishReason, SamplingParams, ScriptedReply, Stop};
+use offshoot_engine::{EngineHandle, FinishReason, LogprobsMode, SamplingParams, ScriptedReply, Stop};
 use offshoot_search::rollout::{DrawnToken, Leaf, RolloutTrie, TreeLeaf, TrieBuilder};
 use proptest::prelude::*;
 
@@ -235,7 +235,7 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
         .map(|(sample, node)| TreeLeaf { node, sample, reward: Some(sample as f64) })
         .collect();
     let mut builder = TrieBuilder::new();
-    builder.tree(&tree, 3, &leaves).unwrap();
+    builder.tree(&tree, 3, &leaves, LogprobsMode::RawLogprobs).unwrap();
     let trie = builder.build();
     let text = |leaf: usize| trie.sequence(leaf).iter().map(|token| token.0 as u8 as char).collect::<String>();
     assert_eq!([text(0), text(1), text(2)], ["Qab!cd", "Qabcd", "Qab"]);
@@ -254,6 +254,6 @@ fn a_tree_becomes_a_trie_with_what_was_given_and_sampled() {
 
     let unsampled = tree.fork(thoughts[1], 1).unwrap()[0];
     let leaf = TreeLeaf { node: unsampled, sample: 0, reward: None };
-    let error = TrieBuilder::new().tree(&tree, 0, &[leaf]).unwrap_err().to_string();
+    let error = TrieBuilder::new().tree(&tree, 0, &[leaf], LogprobsMode::RawLogprobs).unwrap_err().to_string();
     assert!(error.contains("never extended"), "{error}");
 }
