@@ -144,7 +144,9 @@ pub use offshoot_core::ids::{NodeId, TokenId};
 #[doc(inline)]
 pub use offshoot_core::{Error, Result};
 #[doc(inline)]
-pub use offshoot_engine::{Finish, FinishReason, ForkKind, Hear, Metrics, SampledToken, SamplingParams, Stop};
+pub use offshoot_engine::{
+    Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, SampledToken, SamplingParams, Stop, Stragglers,
+};
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;
 #[doc(inline)]
@@ -189,6 +191,7 @@ pub use offshoot_text::Message;
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
 /// | [`tree_of_thought`](search::tree_of_thought) | thoughts that the model proposes and values |
+/// | [`tree_po`](search::tree_po), [`entropy_branching`](search::entropy_branching) | rollouts that share prefixes, for trainers |
 /// | [`choose`](search::choose) | the most likely of given answers |
 pub mod search {
     #[doc(inline)]
@@ -198,20 +201,30 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::dvts::dvts;
     #[doc(inline)]
+    pub use offshoot_search::entropy_branching::{entropy_branching, recording_entropy};
+    #[doc(inline)]
     pub use offshoot_search::mcts::mcts;
+    #[doc(inline)]
+    pub use offshoot_search::rollout::{
+        DrawnToken, Leaf, LeafColumns, RolloutTrie, TokenColumns, TreeLeaf, TreeRow, TrieBuilder, TriePlace, TrieToken,
+    };
     #[doc(inline)]
     pub use offshoot_search::scorer::{ScoreQuestion, Scorer};
     #[doc(inline)]
     pub use offshoot_search::self_consistency::self_consistency;
     #[doc(inline)]
     pub use offshoot_search::settings::{
-        Aggregate, BestBy, BestOfN, ChooseBy, Decide, Mcts, MctsDecide, MctsSelect, RolloutScoring, StepSearch,
-        StepSettings,
+        Aggregate, BestBy, BestOfN, ChooseBy, Decide, EntropyBranching, Mcts, MctsDecide, MctsSelect, RolloutScoring,
+        StepSearch, StepSettings, TreePo,
     };
     #[doc(inline)]
     pub use offshoot_search::step_beam::step_beam;
     #[doc(inline)]
     pub use offshoot_search::steps::Stepper;
+    #[doc(inline)]
+    pub use offshoot_search::stragglers::{finish_stragglers, release_stragglers};
+    #[doc(inline)]
+    pub use offshoot_search::tree_po::tree_po;
     #[doc(inline)]
     pub use offshoot_search::tree_of_thought::{
         AnswerSettings, Appraisal, Evaluate, Generate, Proposal, SamplingOverrides, Texts, ThoughtSearch,
@@ -222,7 +235,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::{
         Assess, Assessment, AssessmentRequest, Assessor, ChoiceScore, Details, FailedBranches, Outcome, Sample,
-        SearchJob,
+        SearchJob, Straggler,
     };
 }
 

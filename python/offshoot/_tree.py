@@ -4,12 +4,13 @@ and keeps once what branches share."""
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from offshoot._facts import FinishReason, NodeFacts
 from offshoot._native import NativeGrowth, NativeTree, NodeFailed
 from offshoot._params import MOST_SAMPLES, SamplingParams, _whole
+from offshoot._rollouts import RolloutTrie
 
 if TYPE_CHECKING:
     import numpy
@@ -199,6 +200,13 @@ class Tree:
 
     def close(self, nodes: Iterable[Node]) -> None:
         self._native.close([self._id(node) for node in nodes])
+
+    def rollouts(
+        self, rewards: Mapping[Node, float | None], *, processed_logprobs: bool = False,
+    ) -> RolloutTrie:
+        """The paths to nodes, where samples end, as a packed trie, with the reward of each. ``processed_logprobs`` as in
+        ``RolloutTrie.from_trees``, which takes several trees."""
+        return RolloutTrie.from_trees([rewards], processed_logprobs=processed_logprobs)
 
     def cut(self, nodes: Iterable[Node] | None = None) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
         """The log-probabilities of the tokens on the paths to ``nodes`` (the leaves) as one numpy array, a row a path,

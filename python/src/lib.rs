@@ -55,6 +55,8 @@ mod _offshoot {
     #[pymodule_export]
     use super::parts::{PromptPart, PromptParts, batch_tokens, prompt_parts, text_keys};
     #[pymodule_export]
+    use super::rollouts::{NativeTrie, TrieBuilder, TrieTable};
+    #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]
     use super::search::{Assessed, Found, SearchPrompt, search};

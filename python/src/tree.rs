@@ -39,6 +39,11 @@ impl Tree {
         Ok(self.0.get()?.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Calls `read` with the tree, for threads with the interpreter's lock.
+    pub fn read<T>(&self, py: Python<'_>, read: impl FnOnce(&SamplingTree) -> PyResult<T>) -> PyResult<T> {
+        read(&*self.lock_attached(py)?)
+    }
+
     /// A node of this tree.
     fn at(tree: &SamplingTree, node: usize) -> PyResult<NodeId> {
         let count = tree.nodes().count();

@@ -47,19 +47,10 @@ impl GroupEnd {
 impl Finish {
     /// Both parts of a sample that was cancelled and continued by a later extend, as one.
     pub fn followed_by(mut self, later: Finish) -> Finish {
-        join_text(&mut self.text, &later.text);
+        self.text.push_str(&later.text);
         self.tokens.extend(later.tokens);
         self.records.append(later.records);
         let (reason, logprob) = (later.reason, self.logprob + later.logprob);
         Finish { reason, logprob, stop_token: later.stop_token, ..self }
     }
-}
-
-/// Appends the text of a later extend. A character that the first one broke off is U+FFFD at its end, and whole in the
-/// later one.
-pub fn join_text(text: &mut String, later: &str) {
-    if !later.is_empty() && text.ends_with(char::REPLACEMENT_CHARACTER) {
-        text.pop();
-    }
-    text.push_str(later);
 }

@@ -64,7 +64,7 @@ pub use engine::Engine;
 pub use events::Hear;
 pub(crate) use events::{EventBatcher, EventReader, EventSender};
 pub use facts::EngineFacts;
-pub use group::{GroupEnd, Stragglers, join_text};
+pub use group::{GroupEnd, Stragglers};
 pub use handle::EngineHandle;
 pub(crate) use handle::{Command, live as run_to_the_end};
 pub(crate) use lent::{Lend, LentPart};

@@ -8,5 +8,6 @@ mod bench;
 
 mod generate;
 mod groups;
+mod rollouts;
 mod scores;
 mod trees;

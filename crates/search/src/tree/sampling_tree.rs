@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
-use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey, join_text};
+use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
 
 /// A prompt as text, and its tokens, with those that a chat template or the tokenizer adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -348,7 +348,7 @@ impl SamplingTree {
         let node = &mut self.nodes[at];
         let (tokens, records) = (finish.tokens.len(), finish.records);
         node.runs.push(TokenRun { tokens, records, finish: finish.reason.clone() });
-        join_text(&mut node.text, &finish.text);
+        node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
         node.ending = finish.stop_token;
         node.logprob += finish.logprob;
