@@ -201,7 +201,7 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::dvts::dvts;
     #[doc(inline)]
-    pub use offshoot_search::entropy_branching::{entropy_branching, recording_entropy};
+    pub use offshoot_search::entropy_branching::entropy_branching;
     #[doc(inline)]
     pub use offshoot_search::mcts::mcts;
     #[doc(inline)]

@@ -13,7 +13,7 @@ use offshoot::search::{
     AnswerSettings, Appraisal, Assess, Assessment, AssessmentRequest, BestBy, BestOfN, Decided, EntropyBranching,
     Evaluate, Generate, Mcts, Outcome, Proposal, RolloutScoring, RolloutTrie, SamplingOverrides, Scorer, SearchJob,
     StepSearch, StepSettings, Stepper, Texts, ThoughtSearch, ThoughtSelect, ThoughtTraversal, TreePo, TrieBuilder,
-    ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, recording_entropy, sample, self_consistency,
+    ValueBy, best_by_scorer, best_of_n, dvts, entropy_branching, mcts, sample, self_consistency,
     step_beam, tree_of_thought, tree_po,
 };
 use offshoot::{Error, Prompt, SamplingTree, TokenId};
@@ -431,11 +431,8 @@ impl Searches<'_> {
         let mut tree = SamplingTree::new(self.engine.clone(), prompt.clone())?.seed(self.seed).named(name);
         let assess =
             PythonAssess { index, callables: &self.callables, failure: &self.failure, known: RefCell::default() };
-        let params = match &self.method {
-            Method::EntropyBranching(_) => recording_entropy(&self.sampling.params),
-            _ => self.sampling.params.clone(),
-        };
-        let job = SearchJob { group_end: self.group_end, ..SearchJob::new(&params, &self.sampling.stop) };
+        let Sampling { params, stop, .. } = &self.sampling;
+        let job = SearchJob { group_end: self.group_end, ..SearchJob::new(params, stop) };
         let mut job = job.assessed_by(assess).interrupted_by(&self.failure.ended);
         let outcome = self.drive(index, &mut tree, &mut job)?;
         let not_json = |error: serde_json::Error| Error::Internal(format!("an outcome is not JSON: {error}"));

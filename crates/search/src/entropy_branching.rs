@@ -12,8 +12,7 @@ use offshoot_core::ids::{NodeId, TokenId};
 use offshoot_engine::{Records, SamplingParams};
 
 /// Samples `how.paths` solutions below `at`, and `how.branches` more from each of the `how.forks` tokens of highest
-/// entropy of each. The answer chosen is the most frequent one. The parameters of the job are to be those that
-/// [`recording_entropy`] returns.
+/// entropy of each. The answer chosen is the most frequent one.
 pub fn entropy_branching(
     tree: &mut SamplingTree,
     at: NodeId,
@@ -26,7 +25,8 @@ pub fn entropy_branching(
     let from: Vec<(&Solution, NodeId)> = paths.iter().map(|&node| (&start, node)).collect();
     let mut ended = Vec::new();
     let mut heads: Vec<Solution> = Vec::new();
-    for mut path in segments(decode, tree, &from, job.stop.max_tokens, job)?.into_iter().flatten() {
+    let recording = recording_entropy(job.params);
+    for mut path in segments(decode, tree, &from, job.stop.max_tokens, &recording, job)?.into_iter().flatten() {
         let highest = highest(&entropies(tree.node(path.node)), how.forks as usize);
         for head in cut(tree, &mut path, &highest, decode)? {
             heads.push(head.unwrap_or_else(|| start.clone()));
@@ -37,7 +37,7 @@ pub fn entropy_branching(
     for head in &heads {
         forks.extend(tree.fork(head.node, how.branches as usize)?.into_iter().map(|node| (head, node)));
     }
-    ended.extend(segments(decode, tree, &forks, job.stop.max_tokens, job)?.into_iter().flatten());
+    ended.extend(segments(decode, tree, &forks, job.stop.max_tokens, job.params, job)?.into_iter().flatten());
     let mut samples = Vec::with_capacity(ended.len());
     for (index, solution) in (0..).zip(&ended) {
         samples.push(job.take_solution(tree, solution, index)?);
@@ -90,8 +90,8 @@ fn highest(entropies: &[f32], n: usize) -> Vec<usize> {
     order
 }
 
-/// Parameters whose samples have what the search reads of entropy.
-pub fn recording_entropy(params: &SamplingParams) -> SamplingParams {
+/// Parameters by which the entropy of each token is recorded, too.
+fn recording_entropy(params: &SamplingParams) -> SamplingParams {
     SamplingParams { records: Records { entropy: true, ..params.records }, ..params.clone() }
 }
 

@@ -12,7 +12,7 @@ use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::{FinishReason, ForkKind, Stop};
+use offshoot_engine::{FinishReason, ForkKind, SamplingParams, Stop};
 use offshoot_text::StopMatcher;
 
 /// Decodes the second list of tokens as the continuation of the first.
@@ -158,11 +158,13 @@ impl<'a> Stepper<'a> {
 
 /// Extends forked nodes by segments of at most `tokens` tokens, all in one batch: the solution after each, `None` for a
 /// failed one. `from`: each node with the solution before it; a node may have tokens already, which it goes on from.
+/// `params`: the job's, with more records where a driver reads them.
 pub(crate) fn segments(
     decode: Decode<'_>,
     tree: &mut SamplingTree,
     from: &[(&Solution, NodeId)],
     tokens: usize,
+    params: &SamplingParams,
     job: &SearchJob<'_>,
 ) -> Result<Vec<Option<Solution>>> {
     let nodes: Vec<NodeId> = from.iter().map(|&(_, node)| node).collect();
@@ -173,7 +175,7 @@ pub(crate) fn segments(
         min_tokens: stop.min_tokens.saturating_sub(before[ix]).min(tokens),
         ..stop.clone()
     };
-    job.finish(tree.start_until(&nodes, job.params, left)?)?;
+    job.finish(tree.start_until(&nodes, params, left)?)?;
     let read = |&(parent, node): &(&Solution, NodeId)| match tree.has_failed(node) {
         true => Ok(None),
         false => read(decode, tree, parent, node, job.stop).map(Some),

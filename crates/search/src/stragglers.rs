@@ -21,7 +21,7 @@ pub fn finish_stragglers(
     let kept: Vec<&Straggler> = stragglers.iter().filter(|straggler| straggler.kept).collect();
     let start = Solution::start(at);
     let from: Vec<(&Solution, NodeId)> = kept.iter().map(|straggler| (&start, straggler.node)).collect();
-    let ended = segments(decode, tree, &from, job.stop.max_tokens, job)?;
+    let ended = segments(decode, tree, &from, job.stop.max_tokens, job.params, job)?;
     let mut samples = Vec::with_capacity(kept.len());
     for (straggler, solution) in kept.iter().zip(ended) {
         if let Some(solution) = solution {

@@ -43,7 +43,7 @@ pub fn tree_po(
         for (&border, n) in going.iter().zip(branches(tree, &borders, &going, room, how)) {
             forks.extend(tree.fork(borders[border].solution.node, n)?.into_iter().map(|node| (border, node)));
         }
-        let left = (how.tokens + before).saturating_sub(tree.spent().drawn);
+        let left = how.tokens.saturating_sub(tree.spent().drawn - before);
         let tokens = how.segment.min(left / forks.len());
         if tokens == 0 {
             forks.iter().for_each(|&(_, node)| tree.prune(node));
@@ -51,7 +51,7 @@ pub fn tree_po(
         }
         let from: Vec<(&Solution, NodeId)> =
             forks.iter().map(|&(border, node)| (&borders[border].solution, node)).collect();
-        let grown = segments(decode, tree, &from, tokens, job)?;
+        let grown = segments(decode, tree, &from, tokens, job.params, job)?;
         going.clear();
         if grown.iter().all(Option::is_none) {
             break;

@@ -90,10 +90,7 @@ impl RecordKind {
                 ("samples_correct", I64),
                 ("cancelled", I64),
                 ("cancelled_tokens", I64),
-                (
-                    "stragglers",
-                    list(Struct(vec![("index", I64), ("node", I64), ("tokens", I64), ("kept", Bool)])),
-                ),
+                ("stragglers", list(Struct(vec![("index", I64), ("node", I64), ("tokens", I64), ("kept", Bool)]))),
                 ("prompt_tokens", I64),
                 ("sampled_tokens", I64),
                 ("search_tokens", I64),

@@ -108,7 +108,7 @@ fn the_example_of_the_design() {
         .unwrap();
     assert_eq!(task.name, "gsm8k-vote");
     assert_eq!(task.model, Some(desk.folder.path().join("models/demo")));
-    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain });
+    assert_eq!(task.method, Method::SelfConsistency { samples: 40, stop: Decided::Certain, min_finished: None });
     let expected = Sampling {
         temperature: 0.7,
         top_p: 0.95,
@@ -236,12 +236,15 @@ fn overrides_from_the_command_line() {
         .unwrap();
     assert_eq!(
         (task.sampling.temperature, task.name.as_str(), task.method),
-        (0.25, "other", Method::Sample { samples: 8 })
+        (0.25, "other", Method::Sample { samples: 8, min_finished: None })
     );
     assert_eq!(task.sampling.stop, ["Question:"]);
     assert_eq!(task.source["sampling"]["temperature"], 0.25);
     let task = set(&[r#"method={"best_of_n": {"samples": 4, "by": "mean_logprob"}}"#]).unwrap();
-    assert_eq!(task.method, Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false });
+    assert_eq!(
+        task.method,
+        Method::BestOfN { samples: 4, by: BestBy::MeanLogprob, stop_when_passed: false, min_finished: None }
+    );
     let scorer = |by: &str| format!("method={{\"best_of_n\": {{\"samples\": 4, \"by\": {by}}}}}");
     let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);
     let asked = asked.unwrap().method;

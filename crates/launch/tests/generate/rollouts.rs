@@ -2,8 +2,7 @@
 //! highest, and log-probabilities are those that the model gives the same tokens when it is asked.
 
 use offshoot_core::ids::{NodeId, TokenId};
-use offshoot_engine::{EngineHandle, GroupEnd, LogprobsMode, SamplingParams, Stop, Stragglers};
-use offshoot_search::entropy_branching::recording_entropy;
+use offshoot_engine::{EngineHandle, GroupEnd, LogprobsMode, Stop, Stragglers};
 use offshoot_search::rollout::{RolloutTrie, TrieBuilder};
 use offshoot_search::settings::{EntropyBranching, TreePo};
 use offshoot_search::tree::{After, Probe, Prompt, SamplingTree};
@@ -48,7 +47,7 @@ fn trie_of(tree: &SamplingTree, job: &SearchJob<'_>, mode: LogprobsMode) -> Roll
 }
 
 fn searched(engine: &EngineHandle, drive: Driver) -> (SamplingTree, Outcome, RolloutTrie) {
-    let (params, stop) = (recording_entropy(&params()), uneven());
+    let (params, stop) = (params(), uneven());
     let mut tree = tree_of(engine);
     let mut job = SearchJob::new(&params, &stop).assessed_by(assess);
     let outcome = drive(&mut tree, &mut job);
@@ -179,12 +178,4 @@ in_modes! {
     samples_fork_where_entropy_is_highest,
     a_trie_has_the_log_probabilities_that_are_asked_for,
     kept_stragglers_become_what_they_would_have_been,
-}
-
-#[test]
-fn parameters_that_record_entropy_change_nothing_else() {
-    let params = SamplingParams::default().temperature(0.5).top_logprobs(2);
-    let recording = recording_entropy(&params);
-    assert!(recording.records.entropy);
-    assert_eq!(SamplingParams { records: params.records, ..recording }, params);
 }
