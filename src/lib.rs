@@ -145,7 +145,8 @@ pub use offshoot_core::ids::{NodeId, TokenId};
 pub use offshoot_core::{Error, Result};
 #[doc(inline)]
 pub use offshoot_engine::{
-    Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, SampledToken, SamplingParams, Stop, Stragglers,
+    Drawn, Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, Records, SampledToken,
+    SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords,
 };
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;
@@ -155,8 +156,8 @@ pub use offshoot_launch::{DeviceChoice, Devices};
 pub use offshoot_model::{ActivationChoice, MadeFormat};
 #[doc(inline)]
 pub use offshoot_search::tree::{
-    After, Extension, Growth, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, Trace, TraceNode, TreeCost,
-    TreeEvent, UnappliedEvent,
+    After, Extension, Growth, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, TokenRun, Trace, TraceNode,
+    TreeCost, TreeEvent, UnappliedEvent,
 };
 #[doc(inline)]
 pub use offshoot_text::Message;
@@ -224,12 +225,12 @@ pub mod search {
     #[doc(inline)]
     pub use offshoot_search::stragglers::{finish_stragglers, release_stragglers};
     #[doc(inline)]
-    pub use offshoot_search::tree_po::tree_po;
-    #[doc(inline)]
     pub use offshoot_search::tree_of_thought::{
         AnswerSettings, Appraisal, Evaluate, Generate, Proposal, SamplingOverrides, Texts, ThoughtSearch,
         ThoughtSelect, ThoughtTraversal, ValueBy, tree_of_thought,
     };
+    #[doc(inline)]
+    pub use offshoot_search::tree_po::tree_po;
     #[doc(inline)]
     pub use offshoot_search::vote::Decided;
     #[doc(inline)]

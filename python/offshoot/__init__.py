@@ -24,6 +24,7 @@ from offshoot._native import version as _version
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
+    KeptTokens,
     Logprob,
     RequestOutput,
     ScoredChoices,
@@ -53,7 +54,7 @@ from offshoot.search import (
 __version__ = _version
 
 __all__ = [
-    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices",
+    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput", "ScoredChoices",
     "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts",
     "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
     "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",

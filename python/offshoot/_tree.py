@@ -4,6 +4,7 @@ and keeps once what branches share."""
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -67,11 +68,19 @@ class Node:
 
     @property
     def logprobs(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
-        """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens
-        that were not scored)."""
+        """The log-probabilities of the node's tokens, by the ``logprobs_mode`` of the ``LLM``, as a numpy array: NaN for
+        given tokens that were not scored, and empty where none was sampled or scored."""
         import numpy
 
         return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)
+
+    @property
+    def entropies(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+        """The entropy of the model's distribution in each token's place, in nats, as a numpy array: NaN for tokens that
+        were not sampled with ``return_entropy``, and empty where none was."""
+        import numpy
+
+        return numpy.frombuffer(self.tree._native.entropies(self.id), dtype=numpy.float32)
 
     @property
     def facts(self) -> NodeFacts:
@@ -80,7 +89,7 @@ class Node:
 
     @property
     def logprob(self) -> float:
-        """The natural-log probability of the node's text."""
+        """The natural-log probability of the node's text under the model itself, whatever the ``logprobs_mode``."""
         return self.facts["logprob"]
 
     @property
@@ -111,6 +120,21 @@ class Node:
         """``n`` new children, to be extended."""
         return self.tree.fork(self, n)
 
+    def split(self, tokens: int) -> "Node":
+        """Splits the node, which has no children, behind its first ``tokens`` tokens: it keeps these and can be forked
+        there, in the middle of what was sampled; the rest is a new child of it, which is returned."""
+        tokens = _whole("tokens", tokens, 1)
+        decode = self.tree.llm._engine.tokenizer.decode
+        before: list[int] = []
+        above = self.parent
+        while above is not None:
+            before, above = above.token_ids + before, above.parent
+        told = len(decode(before, skip_special_tokens=True))
+        head = decode(before + self.token_ids[:tokens], skip_special_tokens=True)[told:]
+        # A character across the border is the rest's.
+        text = os.path.commonprefix([head, self.text])
+        return Node(self.tree, self.tree._native.split(self.id, tokens, len(text.encode())))
+
     def extend(self, sampling_params: SamplingParams | None = None) -> "Node":
         """Samples from this node and waits; returns it. Raises what made it fail."""
         growth = self.tree.growing([self], sampling_params)
@@ -138,7 +162,7 @@ class Tree:
         if text is None:
             text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
-        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name)
+        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
 
     @property
     def root(self) -> Node:
@@ -175,7 +199,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
-        return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._engine.tokenizer)))
+        return Growth(self, self._native.extend(ids, self.llm._sampling(params, 1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a

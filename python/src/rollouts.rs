@@ -144,7 +144,8 @@ impl TrieTable {
         let mut columns = Vec::new();
         let numbers = |values: Vec<i64>| Column::of(Data::I64(values));
         // What is absent is null here.
-        let known = |values: Vec<i64>| Column::of_optional(values.into_iter().map(|value| (value >= 0).then_some(value)));
+        let known =
+            |values: Vec<i64>| Column::of_optional(values.into_iter().map(|value| (value >= 0).then_some(value)));
         if self.of_leaves {
             let of = self.trie.leaf_columns();
             let words: Vec<&str> = self.trie.leaves().iter().map(|leaf| events::finish_reason(&leaf.finish)).collect();
@@ -311,7 +312,10 @@ impl TrieBuilder {
         tree.read(py, |tree| {
             let count = tree.nodes().count();
             if let Some(leaf) = leaves.iter().find(|leaf| leaf.node.ix() >= count) {
-                return Err(PyIndexError::new_err(format!("node: expected a number below {count}, found {}", leaf.node)));
+                return Err(PyIndexError::new_err(format!(
+                    "node: expected a number below {count}, found {}",
+                    leaf.node
+                )));
             }
             self.lock().inner()?.tree(tree, group, &leaves, mode).or_raise()
         })
