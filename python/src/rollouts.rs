@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use offshoot::{Error, FinishReason, NodeId, TokenId};
+use offshoot::{FinishReason, NodeId, TokenId};
 use offshoot_core::ids::WeightVersion;
 use offshoot_engine::LogprobsMode;
 use offshoot_eval::records::table::{Column, Data, Fields, Kind, Table};
