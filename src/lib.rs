@@ -192,7 +192,8 @@ pub use offshoot_text::Message;
 /// | [`step_beam`](search::step_beam), [`dvts`](search::dvts) | beams over steps, with a [`Scorer`](search::Scorer) |
 /// | [`mcts`](search::mcts) | Monte-Carlo tree search over steps |
 /// | [`tree_of_thought`](search::tree_of_thought) | thoughts that the model proposes and values |
-/// | [`tree_po`](search::tree_po), [`entropy_branching`](search::entropy_branching) | rollouts that share prefixes, for trainers |
+/// | [`tree_po`](search::tree_po) | rollouts by segments, which share prefixes |
+/// | [`entropy_branching`](search::entropy_branching) | rollouts that fork where entropy is highest |
 /// | [`choose`](search::choose) | the most likely of given answers |
 pub mod search {
     #[doc(inline)]

@@ -54,10 +54,11 @@ from offshoot.search import (
 __version__ = _version
 
 __all__ = [
-    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput", "ScoredChoices",
-    "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts",
-    "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
-    "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",
-    "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary",
-    "Estimate", "AtK", "SampleLine", "Judged", "ItemLine", "JobEstimate",
+    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput",
+    "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
+    "tree_of_thoughts", "beam_search", "dvts", "mcts", "tree_po", "entropy_branching", "RolloutTrie", "Outcome",
+    "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan", "Job", "demo_model", "to_arrow",
+    "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams", "BeamSearchOutput", "BeamSearchSequence",
+    "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary", "Estimate", "AtK", "SampleLine",
+    "Judged", "ItemLine", "JobEstimate",
 ]

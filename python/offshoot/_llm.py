@@ -357,8 +357,8 @@ class LLM:
         return job.outputs()
 
     def finish(self, outputs: RequestOutput | Sequence[RequestOutput]) -> list[RequestOutput]:
-        """Continues the stragglers that ``generate(…, min_finished=…, stragglers="keep")`` kept of these outputs to their
-        ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample goes on
+        """Continues the stragglers that ``generate(…, min_finished=…, stragglers="keep")`` kept of these outputs to
+        their ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample goes on
         where it stopped, with the random numbers that it would have had: under the same weights it becomes what it
         would have been. (A stop string that begins before the pause and ends behind it is not found.)"""
         each = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)

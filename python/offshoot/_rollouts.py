@@ -1,5 +1,5 @@
-"""``RolloutTrie``: groups of samples and trees as one packed trie, in which a prompt shared by 16 answers is there once:
-as numpy arrays, Arrow tables, a safetensors file, and as the row that TRL's asynchronous trainer takes."""
+"""``RolloutTrie``: groups of samples and trees as one packed trie, in which a prompt of 16 answers is there once: as
+numpy arrays, Arrow tables, a safetensors file, and as the row that TRL's asynchronous trainer takes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class RolloutTrie:
         cls, outputs: RequestOutput | Sequence[RequestOutput],
         rewards: Sequence[float | None] | Sequence[Sequence[float | None]] | None = None,
     ) -> "RolloutTrie":
-        """The samples of ``LLM.generate``, a group for each of ``outputs``. ``rewards``: a number for each sample of the
-        one output, or a list of them for each output; None: it has none. Samples need the log-probabilities of their
-        tokens: ``SamplingParams(logprobs=0)`` asks for them, those of ``LLM(logprobs_mode=…)``. Stragglers, which ended
+        """The samples of ``LLM.generate``, a group for each of ``outputs``. ``rewards``: a number for each sample of
+        the one output, or a list of them for each output; None: it has none. Samples need the log-probabilities of
+        their tokens: ``SamplingParams(logprobs=0)`` asks for them, those of ``LLM(logprobs_mode=…)``. Stragglers, which ended
         with ``abort``, are leaves like the others."""
         several: Any = [outputs] if hasattr(outputs, "outputs") else list(outputs)
         given: Any = None if rewards is None else [rewards] if hasattr(outputs, "outputs") else list(rewards)

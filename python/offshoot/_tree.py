@@ -228,8 +228,8 @@ class Tree:
     def rollouts(
         self, rewards: Mapping[Node, float | None], *, processed_logprobs: bool = False,
     ) -> RolloutTrie:
-        """The paths to nodes, where samples end, as a packed trie, with the reward of each. ``processed_logprobs`` as in
-        ``RolloutTrie.from_trees``, which takes several trees."""
+        """The paths to nodes, where samples end, as a packed trie, with the reward of each. ``processed_logprobs`` as
+        in ``RolloutTrie.from_trees``, which takes several trees."""
         return RolloutTrie.from_trees([rewards], processed_logprobs=processed_logprobs)
 
     def cut(self, nodes: Iterable[Node] | None = None) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:

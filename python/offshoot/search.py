@@ -191,9 +191,10 @@ def tree_po(
     sampling_params: SamplingParams | None = None, seed: int | None = None, use_tqdm: bool = False,
 ) -> Outcome | list[Outcome]:
     """Rollouts by segments (TreePO): samples grow by ``segment`` tokens; at the end of a segment the likeliest become
-    up to ``branches`` samples, and once none goes on, earlier ends of segments are returned to, first those behind which
-    no sample passes. At most ``samples`` of them, and ``tokens`` sampled tokens (by default what so many samples have at
-    most). ``outcome.rollouts`` is the packed trie, whose rewards are ``score(text)``, or 1 and 0 by ``grade(text)``."""
+    up to ``branches`` samples, and once none goes on, earlier ends of segments are returned to, first those behind
+    which no sample passes. At most ``samples`` of them, and ``tokens`` sampled tokens (by default what so many samples
+    have at most). ``outcome.rollouts`` is the packed trie, whose rewards are ``score(text)``, or 1 and 0 by
+    ``grade(text)``."""
     room = (sampling_params.max_tokens if sampling_params is not None else None) or 256
     budget = samples * room if tokens is None else tokens
     method = {"tree_po": {

@@ -314,7 +314,8 @@ impl SearchPrompt {
 }
 
 /// What became of each prompt, in their order: its outcome as JSON with its samples, or its exception; None if it was
-/// not finished. `rollouts`: its samples as a trie, where they are asked for. `ended_by`: what ended all searches: the exception of a callable, or that of Ctrl-C.
+/// not finished. `rollouts`: its samples as a trie, where they are asked for. `ended_by`: what ended all searches: the
+/// exception of a callable, or that of Ctrl-C.
 #[pyclass(frozen, get_all, module = "offshoot._offshoot")]
 pub struct Found {
     outcomes: Vec<Option<Py<PyAny>>>,

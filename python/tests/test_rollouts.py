@@ -124,7 +124,10 @@ def test_a_group_ends_and_its_stragglers_are_finished(llm, question):
 
 def test_searches_end_when_enough_have_finished(llm, question):
     params = SamplingParams(max_tokens=60, stop=["\n"])
-    for search in (offshoot.sample, offshoot.best_of_n, lambda *args, **more: offshoot.vote(*args, answer=".*", **more)):
+    def vote(*args, **more):
+        return offshoot.vote(*args, answer=".*", **more)
+
+    for search in (offshoot.sample, offshoot.best_of_n, vote):
         outcome = search(llm, question, 8, min_finished=3, sampling_params=params, seed=1)
         assert 3 <= len(outcome.samples) <= 8 and len(outcome.stragglers) == 8 - len(outcome.samples)
         assert {one.index for one in outcome.stragglers} | {one.index for one in outcome.samples} == set(range(8))

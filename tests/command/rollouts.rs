@@ -1,5 +1,5 @@
-//! Runs whose samples are rollouts: a packed trie for each item, with the grades of the task as rewards; and groups that
-//! end when enough samples have finished.
+//! Runs whose samples are rollouts: a packed trie for each item, with the grades of the task as rewards; and groups
+//! that end when enough samples have finished.
 
 use std::path::Path;
 

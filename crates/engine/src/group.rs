@@ -1,4 +1,4 @@
-//! When a group, the samples of one prompt, ends before each of them has. Who counts and cancels is left to the callers.
+//! When a group, the samples of one prompt, ends before each of them has. Counting and cancelling is left to callers.
 
 use std::num::NonZeroUsize;
 

@@ -264,8 +264,9 @@ fn overrides_from_the_command_line() {
     assert!(!least.draws_all(), "the samples that finish first are the short ones");
     let too_many = method(r#"{"self_consistency": {"samples": 8, "min_finished": 9}}"#).unwrap_err();
     assert!(too_many.contains("method.self_consistency.min_finished") && too_many.contains("at most"), "{too_many}");
-    let asking = r#"{"best_of_n": {"samples": 4, "min_finished": 2, "by": {"prompt": {"item": "{{thoughts}}"}, "words": {"a": 1}}}}"#;
-    assert!(method(asking).unwrap_err().contains("method.best_of_n.min_finished"));
+    let question = r#"{"prompt": {"item": "{{thoughts}}"}, "words": {"a": 1}}"#;
+    let asking = format!(r#"{{"best_of_n": {{"samples": 4, "min_finished": 2, "by": {question}}}}}"#);
+    assert!(method(&asking).unwrap_err().contains("method.best_of_n.min_finished"));
     assert!(method(r#"{"tree_po": {"samples": 9, "segment": 0}}"#).unwrap_err().contains("method.tree_po.segment"));
     let scorer = |by: &str| format!("method={{\"best_of_n\": {{\"samples\": 4, \"by\": {by}}}}}");
     let asked = set(&[&scorer(r#"{"prompt": {"item": "{{q}} {{thoughts}} right?"}, "words": {" yes": 1, " no": 0}}"#)]);

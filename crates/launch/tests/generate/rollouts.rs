@@ -126,7 +126,7 @@ fn descend(tree: &SamplingTree, sample: usize) -> Vec<NodeId> {
     path
 }
 
-/// By the distribution that tokens were drawn from, the log-probabilities are others, and none is below the model's cut.
+/// By the distribution that tokens were drawn from, the log-probabilities are others.
 fn a_trie_has_the_log_probabilities_that_are_asked_for(mode: Mode) {
     let engine = mode.engine(roomy());
     let (params, stop) = (params().logprobs_mode(LogprobsMode::ProcessedLogprobs), uneven());

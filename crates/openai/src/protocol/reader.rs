@@ -1,6 +1,7 @@
 //! Reads a request's body into a [`ProtocolRequest`]. All errors of a request are found here: those of its fields when
 //! it is read, those of its prompts' tokens when it is encoded (`encode`).
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};

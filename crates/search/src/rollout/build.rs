@@ -149,8 +149,8 @@ impl TrieBuilder {
         RolloutTrie { tokens: order.into_iter().map(|(_, token)| token).collect(), leaves }
     }
 
-    /// A token behind `parent`: a given one that is there already, or a new one, of a segment with this depth; where the
-    /// parent is in a deeper one, as given tokens are that another sample has as well, of that one.
+    /// A token behind `parent`: a given one that is there already, or a new one, of a segment with this depth; where
+    /// the parent is in a deeper one, as given tokens are that another sample has as well, of that one.
     fn push(&mut self, parent: Option<u32>, id: TokenId, depth: u32, drawn: Option<DrawnToken>) -> u32 {
         let new = u32::try_from(self.tokens.len()).expect("rollouts have fewer than 2^32 tokens, which fit no memory");
         if drawn.is_none() {

@@ -108,8 +108,8 @@ impl ThoughtNode {
         self.logprob / self.tokens.len().max(1) as f64
     }
 
-    /// Takes all but the first `tokens` tokens, and all but the first `text` bytes, as a node of its own with this node's
-    /// lease; this node has `lease` then.
+    /// Takes all but the first `tokens` tokens, and all but the first `text` bytes, as a node of its own with this
+    /// node's lease; this node has `lease` then.
     pub(super) fn split_off(&mut self, tokens: usize, text: usize, lease: Lease, uniforms: UniformKey) -> ThoughtNode {
         let mut rest = ThoughtNode::new(ForkKind::Sample, 0, std::mem::replace(&mut self.lease, lease), uniforms);
         rest.text = self.text.split_off(text);

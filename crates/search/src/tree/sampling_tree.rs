@@ -236,10 +236,10 @@ impl SamplingTree {
         self.nodes.add(at, ThoughtNode::new(kind, ordinal, Lease::Open(branch), uniforms))
     }
 
-    /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its text
-    /// belong: `at` keeps these, open and as if they had been its limit, and the rest becomes a new child of it, which
-    /// is returned and as open as `at` was. Forks of `at` then go on from the middle of what was sampled, and share what
-    /// is before. Penalties count its tokens there as given.
+    /// Splits `at`, which has no children, behind its first `tokens` tokens, to which the first `text` bytes of its
+    /// text belong: `at` keeps these, open and as if they had been its limit, and the rest becomes a new child of it,
+    /// which is returned and as open as `at` was. Forks of `at` then go on from the middle of what was sampled, and
+    /// share what is before. Penalties count its tokens there as given.
     ///
     /// # Errors
     ///

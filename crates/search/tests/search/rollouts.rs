@@ -170,14 +170,16 @@ proptest! {
         let row = trie.tree_row();
         let mut terms = Vec::new();
         for (leaf, sequence) in sequences.iter().enumerate() {
-            terms.extend(sequence.iter().filter_map(|&(id, drawn)| Some((leaf as i64, i64::from(id.0), drawn?.logprob))));
+            let term = |&(id, drawn): &Added| Some((leaf as i64, i64::from(id.0), drawn?.logprob));
+            terms.extend(sequence.iter().filter_map(term));
         }
         let found: Vec<(i64, i64, f32)> = row.token_index.iter().zip(&row.leaves).zip(&row.logprobs)
             .map(|((&at, &leaf), &logprob)| (leaf, row.shift_labels[at as usize], logprob)).collect();
         prop_assert_eq!(found, terms);
         prop_assert_eq!(*row.segment_borders.last().expect("it begins with 0"), row.input_ids.len() as i64);
         let starts: HashSet<Vec<i64>> = sequences.iter()
-            .flat_map(|sequence| (1..=sequence.len()).map(|end| sequence[..end].iter().map(|(id, _)| i64::from(id.0)).collect()))
+            .map(|sequence| sequence.iter().map(|(id, _)| i64::from(id.0)).collect::<Vec<_>>())
+            .flat_map(|ids| (1..=ids.len()).map(move |end| ids[..end].to_vec()))
             .collect();
         for (segment, ends) in row.path_borders.windows(2).enumerate() {
             let path = &row.kv_index[ends[0] as usize..ends[1] as usize];
