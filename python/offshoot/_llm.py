@@ -396,8 +396,8 @@ class LLM:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
         ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
-        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a sample, which
-        matters from some 100,000 on. Needs pyarrow."""
+        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
+        sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
@@ -560,6 +560,39 @@ class LLM:
             scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, context.token_ids, scores))
         return scored
 
+    def rescore(
+        self, outputs: RequestOutput | Sequence[RequestOutput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """The samples of what ``generate`` returned, scored as if ``sampling_params`` drew their tokens now: the
+        ``logprobs``, ``cumulative_logprob``, ``kept`` and ``entropies`` that these ask for. A token that they could not
+        draw has a processed log-probability of -inf. On the CPU, and with ``deterministic=True``, records are the same
+        bits as when the samples were drawn by the same parameters and weights."""
+        requests = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        each = (list(sampling_params) if isinstance(sampling_params, (list, tuple))
+                else [sampling_params] * len(requests))
+        if len(each) != len(requests):
+            raise ValueError(f"sampling_params: expected {len(requests)}, one for each request, found {len(each)}")
+        samples = []
+        for request, params in zip(requests, each):
+            if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
+                raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
+            sampling = self._sampling(params.checked(), self.max_model_len)
+            samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
+        finishes = iter(self._engine.rescore(samples))
+        rescored = []
+        for request, params in zip(requests, each):
+            made = []
+            for output in request.outputs:
+                scored = self._completion(output.index, next(finishes), params)
+                made.append(dataclasses.replace(
+                    output, logprobs=scored.logprobs, cumulative_logprob=scored.cumulative_logprob, kept=scored.kept,
+                    entropies=scored.entropies))
+            rescored.append(dataclasses.replace(request, outputs=made))
+        return rescored
+
     def beam_search(
         self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
         use_tqdm: bool = False, concurrency_limit: int | None = None,
@@ -594,6 +627,20 @@ class LLM:
     def _mode(self, params: SamplingParams) -> str:
         """Whose log-probabilities are reported of samples by these."""
         return params.logprobs_mode or self._logprobs_mode
+
+    def _completion(self, index: int, finish: Finish, params: SamplingParams) -> CompletionOutput:
+        """A sample by these parameters."""
+        mode = self._mode(params)
+        ids, logprobs, ranks, tops = _sampled(finish, mode)
+        text = finish.text if params.detokenize else ""
+        texts = self._engine.tokenizer.token_texts
+        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
+        shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
+        total = finish.logprob if mode == "raw_logprobs" else math.fsum(logprobs)
+        return CompletionOutput(
+            index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
+            kept=_kept(finish, params.return_kept or self._return_kept),
+            entropies=finish.records.entropies() if params.return_entropy else None)
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
         """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
@@ -721,8 +768,8 @@ def _limited(params: SamplingParams, room: int) -> SamplingParams:
 def _sampled(
     finish: Finish, mode: str,
 ) -> tuple[list[int], list[float], list[int | None], list[list[tuple[int, float]]]]:
-    """The tokens of a sample, their log-probabilities by ``mode``, ranks and likeliest tokens, as vLLM counts them: with
-    the end-of-text or stop token that ended it."""
+    """A sample's tokens, their log-probabilities by ``mode``, ranks and likeliest tokens, as vLLM counts them: with the
+    end-of-text or stop token that ended it."""
     ids, logprobs, ranks, tops = finish.token_ids, finish.logprobs, finish.ranks, finish.tops
     if (stop := finish.stop_token) is not None:
         ids, logprobs = [*ids, stop.id], [*logprobs, stop.logprob]
@@ -833,25 +880,11 @@ class _Job:
         if isinstance(event, SampleFinished):
             prompt = self.prompts[event.prompt]
             if event.sample < prompt.params.samples:
-                output = self.completion(event.sample, event.finish, prompt)
+                output = self.llm._completion(event.sample, event.finish, prompt.params)
                 tokens, characters = self.told.pop((event.prompt, event.sample), (0, 0))
                 ids, logprobs, _, _ = _sampled(event.finish, self.llm._mode(prompt.params))
                 yield StreamOutput(event.prompt, event.sample, event.finish.text[characters:], ids[tokens:],
                                    logprobs[tokens:], output)
-
-    def completion(self, index: int, finish: Finish, prompt: _JobPrompt) -> CompletionOutput:
-        params = prompt.params
-        mode = self.llm._mode(params)
-        ids, logprobs, ranks, tops = _sampled(finish, mode)
-        text = finish.text if params.detokenize else ""
-        texts = self.llm._engine.tokenizer.token_texts
-        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
-        shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
-        total = finish.logprob if mode == "raw_logprobs" else math.fsum(logprobs)
-        return CompletionOutput(
-            index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
-            kept=_kept(finish, params.return_kept or self.llm._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None)
 
     def outputs(self) -> list[RequestOutput]:
         return [self.output(prompt) for prompt in range(len(self.prompts))]
@@ -859,7 +892,8 @@ class _Job:
     def output(self, at: int) -> RequestOutput:
         prompt, samples = self.prompts[at], self.samples[at]
         params = prompt.params
-        made = [self.completion(index, samples[index], prompt) for index in range(params.samples) if index in samples]
+        ended = [index for index in range(params.samples) if index in samples]
+        made = [self.llm._completion(index, samples[index], params) for index in ended]
         for output in made:
             output.continued = (at, output.index) in self.continued
         if params.samples > params.n and len(made) > params.n:

@@ -26,8 +26,8 @@ class Logprob:
 
 @dataclasses.dataclass(slots=True)
 class KeptTokens:
-    """The sets that a sample's tokens were drawn from: what penalties, bans, ``top_k``, ``top_p`` and ``min_p`` leave of
-    the vocabulary. Each list has an entry for each of ``token_ids``. ``counts``: how many tokens. ``lowest``: their
+    """The sets that a sample's tokens were drawn from: what bans, ``top_k``, ``top_p`` and ``min_p`` leave of the
+    vocabulary. Each list has an entry for each of ``token_ids``. ``counts``: how many tokens. ``lowest``: their
     smallest score, of logits after bias and penalties and before the temperature; without these, and up to ties, the
     set is all tokens whose logit is at least this. ``ids``: with ``return_kept="ids"``, rising; None for sets of more
     than 1,024. ``masks``: with ``return_kept="mask"``, as bytes of a bit set (bit ``id % 8``, from the lowest, of byte

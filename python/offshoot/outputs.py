@@ -3,4 +3,5 @@
 from offshoot._beams import BeamSearchOutput, BeamSearchSequence
 from offshoot._outputs import CompletionOutput, KeptTokens, Logprob, RequestOutput, SamplingMask
 
-__all__ = ["RequestOutput", "CompletionOutput", "KeptTokens", "SamplingMask", "Logprob", "BeamSearchOutput", "BeamSearchSequence"]
+__all__ = ["RequestOutput", "CompletionOutput", "KeptTokens", "SamplingMask", "Logprob", "BeamSearchOutput",
+           "BeamSearchSequence"]

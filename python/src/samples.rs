@@ -78,8 +78,7 @@ impl Samples {
 /// A column with its name and kind.
 type Named = (&'static str, Kind, Column);
 
-/// A list of numbers for each sample, with an entry for each sampled token that `of` has one of; empty lists for samples
-/// that have none. `None` if no sample has any.
+/// A list for each sample, with an entry for each sampled token that `of` has one of. `None` if no sample has any.
 fn lists<T>(
     samples: &[(SampleId, Finish)],
     of: impl Fn(TokenRecord<'_>) -> Option<T>,

@@ -203,8 +203,8 @@ impl Tree {
         Ok(tree.node(Tree::at(&tree, at)?).tokens.iter().map(|token| token.0).collect())
     }
 
-    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats, NaN for those that were neither sampled
-    /// nor scored; empty if none was.
+    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats, NaN for those that were neither
+    /// sampled nor scored; empty if none was.
     fn logprobs<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
         let tree = self.lock_attached(py)?;
         let node = tree.node(Tree::at(&tree, at)?);

@@ -679,7 +679,8 @@ def test_log_probabilities_are_those_of_the_mode(llm, question):
             # Temperature 0.6 of 20 tokens: those listed are ordered, and likelier than by the model's own.
             assert next(iter(entries)) == token and sum(math.exp(entry.logprob) for entry in entries.values()) <= 1.001
     # At temperature 1 without cuts both are the same distribution; at 0 it is that of temperature 1.
-    for plain in (SamplingParams(max_tokens=9, seed=3, logprobs=1), SamplingParams(max_tokens=9, temperature=0, logprobs=1)):
+    for plain in (SamplingParams(max_tokens=9, seed=3, logprobs=1),
+                  SamplingParams(max_tokens=9, temperature=0, logprobs=1)):
         (one, _), (other, _) = shown(plain), shown(dataclasses.replace(plain, logprobs_mode="processed_logprobs"))
         assert one[0] == pytest.approx(other[0], abs=1e-5)
     with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, logprobs_mode="processed_logprobs",
@@ -727,12 +728,36 @@ def test_kept_sets_and_entropies(llm, question):
         SamplingParams(return_entropy="yes")
 
 
+def test_records_are_found_again_bit_for_bit(llm, question):
+    everything = dict(logprobs=3, return_kept="ids", return_entropy=True, n=3, seed=9)
+    for number, fields in enumerate((
+        dict(temperature=0.6, top_p=0.95, logprobs_mode="processed_logprobs"), dict(temperature=1, top_k=20),
+        dict(temperature=1.3, min_p=0.1, logprobs_mode="processed_logprobs"), dict(temperature=0),
+        dict(repetition_penalty=1.3, presence_penalty=0.5, logit_bias={20: 2.0}, logprobs_mode="processed_logprobs"),
+        dict(bad_words=["pens"], min_tokens=20, allowed_token_ids=list(range(400)), temperature=2.0),
+    )):
+        params = SamplingParams(max_tokens=30, **everything, **fields)
+        drawn = llm.generate([question, question + " Mia"], params, use_tqdm=False)
+        assert llm.rescore(drawn, params) == drawn, number
+    other = dataclasses.replace(params, allowed_token_ids=[5, 6], logprobs_mode="processed_logprobs", bad_words=None,
+                                min_tokens=0)
+    (scored,) = llm.rescore(drawn[0], other)
+    values = [row[token].logprob for output in scored.outputs for token, row in zip(output.token_ids, output.logprobs)]
+    assert -math.inf in values and all(output.kept.counts[0] == 2 for output in scored.outputs)
+    with pytest.raises(ValueError, match="sampling_params: expected 2"):
+        llm.rescore(drawn, [params])
+    with pytest.raises(TypeError, match="rescore"):
+        llm.rescore([question], params)
+
+
 def test_the_ending_token_is_recorded(llm, question):
-    ended = SamplingParams(max_tokens=80, seed=2, temperature=0, logprobs=1, return_kept="ids", return_entropy=True)
+    eos = llm.get_tokenizer().eos_token_id
+    ended = SamplingParams(max_tokens=80, min_tokens=6, seed=2, temperature=0, logit_bias={eos: 100.0}, logprobs=1,
+                           return_kept="ids", return_entropy=True)
     (request,) = llm.generate(question, ended, use_tqdm=False)
     (output,) = request.outputs
     assert output.finish_reason == "stop" and output.stop_reason is None
-    assert output.token_ids[-1] == llm.get_tokenizer().eos_token_id
+    assert len(output.token_ids) == 7 and output.token_ids[-1] == eos
     assert len(output.token_ids) == len(output.logprobs) == len(output.kept.counts) == len(output.entropies)
     assert next(iter(output.logprobs[-1])) == output.token_ids[-1]
 

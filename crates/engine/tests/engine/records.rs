@@ -87,6 +87,11 @@ fn scored_as_sampled(mode: Mode, shape: Shape, config: EngineConfig, params: &Sa
         let model: Vec<f32> = drawn.sampled_records().map(|record| record.logprob).collect();
         assert_eq!(plain.logprobs(), model);
         assert!(plain.records.tops().iter().all(|top| top.len() == 2) && plain.records.drawn().is_empty());
+        // The likeliest by the model, also where those by another distribution were recorded of the same tokens.
+        for record in plain.sampled_records() {
+            let own = record.top.iter().find(|(token, _)| *token == record.token);
+            assert!(own.is_none_or(|&(_, logprob)| logprob == record.logprob), "{record:?}");
+        }
     }
 }
 

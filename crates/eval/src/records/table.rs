@@ -435,11 +435,21 @@ mod tests {
             "cpu_seconds": 0.25, "peak_bytes": 1_u64 << 40});
         let scored = json!({"id": "b", "index": 1, "text": "", "tokens": 0, "finish": "length", "logprob": 0.0,
             "judged": judged, "error": "why",
-            "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]},
-                {"token": 8, "logprob": -1.0, "top": []}]});
+            "logprobs": [{"token": 7, "logprob": -0.5, "rank": 1, "top": [[7, -0.5], [8, -1.5]],
+                    "drawn": {"logprob": -0.25, "kept": 2, "lowest": 1.5, "ids": [7, 8]}, "entropy": 0.75},
+                {"token": 8, "logprob": -1.0, "top": [],
+                    "drawn": {"logprob": -0.125, "kept": 2000, "lowest": -0.5}}],
+            "ending": {"token": 1, "logprob": -2.0, "top": []}});
         let mut expected = [plain.clone(), scored.clone()];
         expected[0]["stop"] = json!("13");
         expected[1]["logprobs"][0]["top"] = json!([{"token": 7, "logprob": -0.5}, {"token": 8, "logprob": -1.5}]);
+        // Where nothing is recorded there is null.
+        expected[1]["logprobs"][1]["rank"] = Value::Null;
+        expected[1]["logprobs"][1]["entropy"] = Value::Null;
+        expected[1]["logprobs"][1]["drawn"]["ids"] = Value::Null;
+        let none = Value::Null;
+        expected[1]["ending"] = json!({"token": 1, "logprob": -2.0, "rank": none, "top": [], "drawn": none,
+            "entropy": none});
         assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
     }
 

@@ -477,13 +477,13 @@ mod tests {
     use super::*;
     use crate::leases::LeaseLimits;
     use crate::metrics::ServeMetrics;
-    use offshoot_engine::{EngineFacts, ScriptedReply};
+    use offshoot_engine::{EngineFacts, ScriptedCall, ScriptedReply};
 
     /// Three of 400 samples end by themselves; 100 begin at most before others have.
     #[test]
     fn a_group_ends_when_enough_have_finished_with_what_had_not_begun() {
         let mut begun = 0;
-        let script = move |_: &_| {
+        let script = move |_: &ScriptedCall<'_>| {
             begun += 1;
             if begun <= 3 { ScriptedReply::text("done") } else { ScriptedReply::text("on").until_cancelled() }
         };

@@ -155,7 +155,8 @@ fn body() -> impl Strategy<Value = (Endpoint, Value)> {
         let mut body = json!({
             "n": 2, "stop": stop, "stream": true, "max_tokens": 100, "min_tokens": min_tokens,
             "stream_options": { "include_usage": true }, "return_token_ids": ids, "skip_special_tokens": !special,
-            "include_stop_str_in_output": include, "return_kept": kept, "return_entropy": entropy, "logprobs_mode": mode,
+            "include_stop_str_in_output": include, "return_kept": kept, "return_entropy": entropy,
+            "logprobs_mode": mode,
         });
         match is_chat {
             true => {
