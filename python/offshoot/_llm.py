@@ -358,9 +358,9 @@ class LLM:
 
     def finish(self, outputs: RequestOutput | Sequence[RequestOutput]) -> list[RequestOutput]:
         """Continues the stragglers that ``generate(…, min_finished=…, stragglers="keep")`` kept of these outputs to
-        their ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample goes on
-        where it stopped, with the random numbers that it would have had: under the same weights it becomes what it
-        would have been. (A stop string that begins before the pause and ends behind it is not found.)"""
+        their ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample
+        goes on where it stopped, with the random numbers that it would have had: under the same weights it becomes what
+        it would have been. (A stop string that begins before the pause and ends behind it is not found.)"""
         each = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
         jobs: dict[int, tuple[_Job, list[int]]] = {}
         for output in each:

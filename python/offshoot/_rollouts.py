@@ -44,8 +44,8 @@ class RolloutTrie:
     ) -> "RolloutTrie":
         """The samples of ``LLM.generate``, a group for each of ``outputs``. ``rewards``: a number for each sample of
         the one output, or a list of them for each output; None: it has none. Samples need the log-probabilities of
-        their tokens: ``SamplingParams(logprobs=0)`` asks for them, those of ``LLM(logprobs_mode=…)``. Stragglers, which ended
-        with ``abort``, are leaves like the others."""
+        their tokens: ``SamplingParams(logprobs=0)`` asks for them, those of ``LLM(logprobs_mode=…)``. Stragglers, which
+        ended with ``abort``, are leaves like the others."""
         several: Any = [outputs] if hasattr(outputs, "outputs") else list(outputs)
         given: Any = None if rewards is None else [rewards] if hasattr(outputs, "outputs") else list(rewards)
         if given is not None and len(given) != len(several):
