@@ -1,6 +1,7 @@
 //! The definition of sampling, step by step over a full sort, in f64.
 
 use std::borrow::Cow;
+use std::cell::LazyCell;
 use std::num::NonZeroU32;
 
 use super::scores::{adjusted, safe};
@@ -16,27 +17,30 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Option<SampledToke
         None => Cow::Borrowed(&*model),
     };
     let filters = request.filters().unwrap_or_default();
-    let weights = weights(&scores, filters);
+    let weights = LazyCell::new(|| weights(&scores, filters));
     let token = match request.pick {
         Pick::Given { token, .. } => token.ix(),
         _ if scores.iter().all(|&score| score == f32::NEG_INFINITY) => return None,
-        Pick::Greedy => by_score(&scores)[0],
+        Pick::Greedy => first_best(&scores),
         Pick::Random { uniform, .. } => inverse_cdf(&weights, uniform),
     };
     let of_model = log_softmax(&model);
-    let of_drawn = log_weights(&scores, filters.temperature, &weights);
-    let (order, listed) = match request.top_of {
-        Distribution::Model => (by_score(&model), &of_model),
-        Distribution::Drawn => (by_score(&scores), &of_drawn),
+    let of_drawn = LazyCell::new(|| log_weights(&scores, filters.temperature, &weights));
+    let order = match (request.top_logprobs, request.top_of) {
+        (None, _) => Vec::new(),
+        (Some(_), Distribution::Model) => by_score(&model),
+        (Some(_), Distribution::Drawn) => by_score(&scores),
     };
-    let place = order.iter().position(|&t| t == token).expect("every token has a place");
-    let is_listed = |t: usize| request.top_of == Distribution::Model || weights[t] > 0.0;
-    let top = order.into_iter().filter(|&t| is_listed(t)).take(request.top());
+    let place = order.iter().position(|&t| t == token);
+    let listed = order.into_iter().filter_map(|t| match request.top_of {
+        Distribution::Model => Some((TokenId::new(t), of_model[t])),
+        Distribution::Drawn => (weights[t] > 0.0).then(|| (TokenId::new(t), of_drawn[t])),
+    });
     Some(SampledToken {
         token: TokenId::new(token),
         logprob: of_model[token],
-        rank: request.top_logprobs.and_then(|_| NonZeroU32::new(place as u32 + 1)),
-        top: top.map(|t| (TokenId::new(t), listed[t])).collect(),
+        rank: place.and_then(|place| NonZeroU32::new(place as u32 + 1)),
+        top: listed.take(request.top()).collect(),
         drawn: request.records.of_drawn().then(|| drawn(token, &scores, &weights, &of_drawn, request.records)),
         entropy: request.records.entropy.then(|| entropy(&model)),
     })
@@ -52,6 +56,12 @@ fn drawn(token: usize, scores: &[f32], weights: &[f64], logprobs: &[f32], record
         lowest: kept.iter().map(|&t| scores[t]).fold(f32::INFINITY, f32::min),
         ids: (records.kept_ids && kept.len() <= MOST_KEPT).then(ids),
     }
+}
+
+/// The token with the largest score; of equal ones the first.
+fn first_best(scores: &[f32]) -> usize {
+    let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    scores.iter().position(|&score| score == best).expect("the largest score is one of them")
 }
 
 /// Tokens by falling score, ties by rising id.

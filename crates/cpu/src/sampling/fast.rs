@@ -36,9 +36,9 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
             Scores::new(isa, &made_safe, model_maxima).expect("NaN and +inf are replaced")
         }
     };
-    let adjusted = match request.filters() {
-        Some(_) => adjusted(model.scores, request),
-        None => Cow::Borrowed(model.scores),
+    let adjusted = match request.depends_on_scores() {
+        true => adjusted(model.scores, request),
+        false => Cow::Borrowed(model.scores),
     };
     let changed = match &adjusted {
         Cow::Borrowed(_) => None,
@@ -47,8 +47,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     let edited = changed.as_ref().unwrap_or(&model);
 
     let filtering = Filtering(request.filters().unwrap_or_default());
-    let lists_drawn = request.top_of == Distribution::Drawn && request.top() > 0;
-    let is_recorded = request.records.of_drawn() || lists_drawn;
+    let is_recorded = request.records.of_drawn() || (request.lists_drawn() && request.top() > 0);
     let is_filtered = is_recorded || matches!(request.pick, Pick::Random { .. });
     // At temperature 1 the model's weights and sums are those of the edited scores, where nothing was edited.
     let is_of_model = filtering.0.temperature == 1.0 && changed.is_none();

@@ -1,5 +1,5 @@
-//! The tokens of a row that pass a request's filters, found without sorting the vocabulary: the token at a uniform among
-//! them, and the distribution over them that records name.
+//! The tokens of a row that pass a request's filters, found without sorting the vocabulary: the token at a uniform
+//! among them, and the distribution over them, which records describe.
 
 use super::chunks::{CHUNK, Scores};
 use super::nucleus::Cut;

@@ -1,6 +1,7 @@
 //! Records of samples: each says the distribution that its token was drawn from. On every code path the kept tokens are
-//! those that a re-score gives a probability, their probabilities add up to 1, and a token that is drawn and one that is
-//! scored under the same filters have the same record to the bit; and the fast path records what the definition does.
+//! those that a re-score gives a probability, their probabilities add up to 1, and a token that is drawn and one that
+//! is scored under the same filters have the same record to the bit; and the fast path records what the definition
+//! does.
 
 use offshoot_backend::{Distribution, Drawn, Filters, MOST_KEPT, Pick, Records, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
@@ -64,7 +65,8 @@ proptest! {
             prop_assert_eq!(&sampled, own, "{}: drawn and scored", isa);
 
             let logprobs: Vec<f32> = scores.iter().map(|score| drawn(score).logprob).collect();
-            let kept: Vec<TokenId> = (0..logits.len()).filter(|&t| logprobs[t] > f32::NEG_INFINITY).map(token).collect();
+            let is_kept = |t: &usize| logprobs[*t] > f32::NEG_INFINITY;
+            let kept: Vec<TokenId> = (0..logits.len()).filter(is_kept).map(token).collect();
             let record = drawn(&sampled);
             prop_assert_eq!(record.ids.as_ref(), Some(&kept), "{}", isa);
             prop_assert_eq!(record.kept as usize, kept.len());

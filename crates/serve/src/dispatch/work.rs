@@ -189,7 +189,7 @@ impl DispatchLoop {
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
-            job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
+            job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: Some(lease) });
         }
     }
 
@@ -312,7 +312,7 @@ impl DispatchLoop {
         open.finished[sample.prompt] += usize::from(counts);
         let ends_group =
             counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
-        job.outbox.put(Delivery::Finished { sample, finish, branch: kept });
+        job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
         if ends_group {
             self.end_group(id, sample.prompt);
         }
@@ -433,7 +433,7 @@ impl OpenJob {
         for sample in part.first..part.first + part.samples {
             let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
             self.left -= 1;
-            self.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
+            self.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
         }
     }
 }
