@@ -144,7 +144,7 @@ def grade(text):
     (offshoot.entropy_branching, {"paths": 2, "forks": 3, "branches": 2}),
 ])
 def test_searches_for_rollouts(llm, question, search, settings):
-    params = SamplingParams(max_tokens=60, temperature=1.0, stop=["\n\n"])
+    params = SamplingParams(max_tokens=60, temperature=1.6, stop=["\n\n"])
     outcome, other = search(llm, [question, question], grade=grade, sampling_params=params, seed=2, **settings)
     trie = outcome.rollouts
     check(trie)
