@@ -16,7 +16,7 @@ fn decode(context: &[TokenId], tokens: &[TokenId]) -> String {
 
 /// A text of an even number of bytes is right.
 fn assess(text: &str) -> Assessment {
-    Assessment::graded(Some((text.len() % 3).to_string()), Some(text.len() % 2 == 0))
+    Assessment::graded(Some((text.len() % 3).to_string()), Some(text.len().is_multiple_of(2)))
 }
 
 fn tree_of(engine: &EngineHandle) -> SamplingTree {

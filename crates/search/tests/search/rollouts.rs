@@ -60,7 +60,7 @@ fn packed(groups: &Groups) -> (RolloutTrie, Vec<Vec<Added>>) {
             let end = builder.segment(*place, segment.tokens.iter().copied());
             let sequence = [&before[..], &segment.tokens].concat();
             if segment.is_leaf {
-                let reward = (sample % 2 == 0).then_some(sample as f64);
+                let reward = sample.is_multiple_of(2).then_some(sample as f64);
                 let (finish, continued) = (FinishReason::StopString("\n".to_owned()), sample == 1);
                 builder.leaf(end, |token| Leaf { token, group, sample, reward, finish, continued });
                 sequences.push(sequence.clone());
