@@ -55,7 +55,7 @@ fn packed(groups: &Groups) -> (RolloutTrie, Vec<Vec<Added>>) {
         let start = builder.prompt(prompt).expect("a prompt has tokens");
         let start = (start, prompt.iter().map(|&id| (id, None)).collect::<Vec<Added>>());
         let mut ends = Vec::new();
-        for (sample, segment) in (0..).zip(segments) {
+        for (sample, segment) in (0u64..).zip(segments) {
             let (place, before): &(_, Vec<Added>) = segment.parent.map_or(&start, |parent| &ends[parent]);
             let end = builder.segment(*place, segment.tokens.iter().copied());
             let sequence = [&before[..], &segment.tokens].concat();
