@@ -20,6 +20,9 @@ use crate::params::token_ids;
 use crate::tables;
 use crate::tree::Tree;
 
+/// Why a sample ended, and the stop string or token that ended it.
+type LeafEnd = (&'static str, Option<Py<PyAny>>);
+
 /// Samples that share prefixes, as arrays over their distinct tokens.
 #[pyclass(frozen, name = "RolloutTrie", module = "offshoot._offshoot")]
 pub struct NativeTrie(Arc<rollout::RolloutTrie>);
@@ -87,7 +90,7 @@ impl NativeTrie {
     }
 
     /// For each leaf, why it ended and the stop string or token that ended it.
-    fn finishes(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, Option<Py<PyAny>>)>> {
+    fn finishes(&self, py: Python<'_>) -> PyResult<Vec<LeafEnd>> {
         let of = |leaf: &Leaf| Ok((events::finish_reason(&leaf.finish), events::stop_reason(py, &leaf.finish)?));
         self.0.leaves().iter().map(of).collect()
     }

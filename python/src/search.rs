@@ -369,8 +369,7 @@ pub fn search(
         Err(Error::Interrupted) => Ok((None, None)),
         Err(error) => Ok((Some(exception(error).into_value(py).into_any()), None)),
     };
-    let found: Vec<(Option<Py<PyAny>>, Option<Py<NativeTrie>>)> =
-        outcomes.into_iter().map(object).collect::<PyResult<_>>()?;
+    let found = outcomes.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
     let (outcomes, rollouts) = found.into_iter().unzip();
     Ok(Found { outcomes, rollouts, ended_by: searches.failure.take().map(|raised| raised.into_value(py)) })
 }
