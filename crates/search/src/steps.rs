@@ -205,7 +205,7 @@ pub(crate) fn read(
     let mut stopped = matcher.push(&text);
     let end = match (&finish, stopped.by) {
         (_, Some(by)) if drawn >= stop.min_tokens => Some(FinishReason::StopString(stop.strings[by].clone())),
-        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled, _)
+        (FinishReason::StopString(_) | FinishReason::Length | FinishReason::Cancelled | FinishReason::Aborted, _)
             if drawn < stop.max_tokens =>
         {
             None

@@ -83,7 +83,7 @@ impl<R: AsRequest> Generation<R> {
             Some(before) => before.followed_by(finish),
             None => finish,
         };
-        if keeps && is_sample && finish.reason == FinishReason::Cancelled {
+        if keeps && is_sample && finish.reason.is_cut() {
             self.kept.insert(id, finish.clone());
         }
         finish

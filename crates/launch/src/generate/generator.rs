@@ -341,7 +341,7 @@ impl Generator {
         let prompt = self.in_flight.get_mut(&sample.prompt).expect("a prompt is in flight while a sample of it is");
         prompt.left -= 1;
         let is_sample = prompt.scores != Some(sample.sample);
-        let is_straggler = is_sample && finished == Some(&FinishReason::Cancelled);
+        let is_straggler = is_sample && finished.is_some_and(FinishReason::is_cut);
         let keep =
             prompt.keep || is_straggler && prompt.group_end.is_some_and(|end| end.stragglers == Stragglers::Keep);
         prompt.finished += usize::from(is_sample && !is_straggler && finished.is_some());

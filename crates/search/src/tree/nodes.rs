@@ -142,10 +142,10 @@ impl ThoughtNode {
         rest
     }
 
-    /// Whether sampling was cancelled and went on later, as of a straggler that was kept.
+    /// Whether sampling was cut and went on later, as of a straggler that was kept.
     pub fn is_continued(&self) -> bool {
         let mut sampled = self.runs.iter().filter(|run| run.finish != FinishReason::Given);
-        sampled.any(|run| run.finish == FinishReason::Cancelled) && sampled.next().is_some()
+        sampled.any(|run| run.finish.is_cut()) && sampled.next().is_some()
     }
 
     /// How many of `tokens` no extend appended: the prompt of the root or of a question.

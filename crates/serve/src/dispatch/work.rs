@@ -308,7 +308,7 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
-        let counts = is_sampled && finish.reason != FinishReason::Cancelled;
+        let counts = is_sampled && !finish.reason.is_cut();
         open.finished[sample.prompt] += usize::from(counts);
         let ends_group =
             counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
