@@ -242,7 +242,7 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event<SampleId>) {
         match event {
-            Event::Tokens { id: sample, tokens, text } => {
+            Event::Tokens { id: sample, tokens, text, .. } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
                 let (job, sample) = (part.job.id, part.sample(sample.sample));
                 part.job.outbox.put(Delivery::Tokens { sample, tokens, text });
