@@ -13,7 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use offshoot_engine::{EngineHandle, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
-use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
+use offshoot_openai::protocol::{
+    Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, WeightLabels, parse_body,
+};
 use offshoot_text::Tokenizer;
 
 use super::batches::Batches;
@@ -23,6 +25,7 @@ use super::leases::Leases;
 use super::metrics::ServeMetrics;
 use super::options::ServeLimits;
 use super::random::random_seed;
+use super::rollout::{Admission, Rollout};
 use super::ticks::Ticks;
 
 /// Longest time that the body of a request may take to arrive.
@@ -54,6 +57,10 @@ pub struct JsonBody {
 }
 
 impl JsonBody {
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     pub fn parse(&self) -> Result<Map<String, Value>, Refusal> {
         parse_body(&self.bytes)
     }
@@ -78,6 +85,14 @@ pub struct Server {
     /// `None`: no files are kept.
     pub batches: Option<Batches>,
     pub system_fingerprint: String,
+    /// Whether requests for samples are admitted.
+    pub admission: Admission,
+    /// What the versions of the engine's weights are called.
+    pub labels: Arc<WeightLabels>,
+    /// `None`: it has no verbs for rollouts.
+    pub rollout: Option<Rollout>,
+    /// The names that requests may call the model: `names`, and what trainers call it.
+    pub accepted: Vec<String>,
     /// Seconds since 1970 at which the server started.
     pub created: u64,
     /// Requests that are encoded, and answers that are written, at once: threads beside those of the connections.
@@ -97,7 +112,7 @@ impl Server {
             tokenizer: &self.tokenizer,
             config: &self.config,
             model: &self.names[0],
-            served: Some(&self.names),
+            served: Some(&self.accepted),
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,

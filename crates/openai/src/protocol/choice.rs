@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
+use super::weight_labels::{LabelledSpan, WeightLabels};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason};
 use offshoot_text::Tokenizer;
@@ -105,6 +106,11 @@ impl<'a> PromptFields<'a> {
             prompt_token_ids: request.return_token_ids.then_some(&prompt.tokens),
         }
     }
+}
+
+/// The weights of a sample's tokens, where its request wants to know them or they changed meanwhile.
+pub fn shown_weights(request: &ProtocolRequest, finish: &Finish, labels: &WeightLabels) -> Option<Vec<LabelledSpan>> {
+    (request.return_weight_versions || finish.weights.len() > 1).then(|| labels.spans(finish))
 }
 
 /// vLLM's `stop_reason`: the stop string, or the id of the stop token.

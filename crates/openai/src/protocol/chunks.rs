@@ -5,12 +5,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::answer::{AnswerHead, ResponseHead, Usage};
-use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
+use super::choice::{
+    ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
+};
 use super::endpoint::Endpoint;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
 use super::sse;
+use super::weight_labels::{LabelledSpan, WeightLabels};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{Finish, FinishReason, SampledToken, TokenRecord};
 use offshoot_launch::SampleId;
@@ -29,6 +32,7 @@ pub struct ChunkWriter {
     /// By index of the choice.
     samples: Vec<SampleStream>,
     usage: Usage,
+    labels: Arc<WeightLabels>,
 }
 
 /// One choice so far.
@@ -63,6 +67,7 @@ struct PlacedToken {
 struct SampleEnd {
     reason: FinishReason,
     branch: Option<String>,
+    weights: Option<Vec<LabelledSpan>>,
 }
 
 impl ChunkWriter {
@@ -88,6 +93,7 @@ impl ChunkWriter {
             scored: request.prompts.iter().map(|_| None).collect(),
             samples: samples.collect(),
             usage: Usage::new(request.prompt_tokens(), 0, 0),
+            labels: head.labels.clone(),
             request,
             tokenizer,
         }
@@ -118,9 +124,10 @@ impl ChunkWriter {
         // With the token that ended the sample, of which no event tells.
         let rest: Vec<SampledToken> = finish.records().skip(stream.tokens).map(SampledToken::from).collect();
         let late = rest.len();
+        let weights = shown_weights(&self.request, &finish, &self.labels);
         stream.take(rest, &finish.text[stream.bytes..], self.request.return_token_ids);
         stream.has_ended = true;
-        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch });
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch, weights });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -133,7 +140,7 @@ impl ChunkWriter {
                 if stream.has_ended {
                     continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
-                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
+                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None, weights: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }
@@ -224,6 +231,7 @@ impl ChunkWriter {
             score: None,
             prompt: fields.unwrap_or_default(),
             token_ids: (!token_ids.is_empty()).then_some(token_ids[..].into()),
+            weight_versions: end.as_mut().and_then(|end| end.weights.take()),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
         sse::write_json(&choice, out);

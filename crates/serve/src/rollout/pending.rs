@@ -5,6 +5,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{Refusal, RefusalKind};
 
 use super::transfer::ReceivedTensors;
@@ -48,8 +49,6 @@ pub struct Committing<'a> {
     pending: &'a PendingUpdate,
 }
 
-use offshoot_model::UpdateScope;
-
 impl PendingUpdate {
     /// `patience`: how long a trainer may say nothing; `most_bytes`: how much it may send.
     pub fn new(patience: Duration, most_bytes: usize) -> Self {
@@ -82,6 +81,14 @@ impl PendingUpdate {
     /// The update that tensors are sent for now, which the trainer thereby is heard in.
     pub fn heard(&self, now: Instant) -> Result<UpdateId, Refusal> {
         Ok(self.open(now).receiving(now + self.patience)?.id)
+    }
+
+    /// The trainer is heard in the update `id`, which must be open still.
+    pub fn go_on(&self, id: UpdateId, now: Instant) -> Result<(), Refusal> {
+        match self.heard(now)? == id {
+            true => Ok(()),
+            false => Err(not_open()),
+        }
     }
 
     /// Adds to the update `id` what `add` adds.

@@ -70,7 +70,7 @@ impl UniqueId {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// As Python 3.11 writes it; the id holds the bytes of every instruction.
