@@ -56,7 +56,6 @@ impl Intake {
             | Command::Lend(_)
             | Command::Pause { .. }
             | Command::Resume { .. }
-            | Command::CheckWeights { .. }
             | Command::UpdateWeights { .. }
             | Command::SetLabel { .. }
             | Command::Sleep { .. }
@@ -137,7 +136,8 @@ impl Engine {
     }
 
     fn has_work(&self) -> bool {
-        self.progress.makes_steps() && !(self.scheduler.is_idle() && self.submitted.is_empty())
+        let has_all = self.progress.makes_steps() && !self.sleeping.lacks_weights;
+        has_all && !(self.scheduler.is_idle() && self.submitted.is_empty())
     }
 
     fn check_integrity(&self) -> Result<()> {
@@ -184,10 +184,6 @@ impl Engine {
                 let resumed = self.resume();
                 drop(reply.send(resumed));
             }
-            Command::CheckWeights { update, reply } => {
-                self.collect_all()?;
-                drop(reply.send(self.check_weights(&update)));
-            }
             Command::UpdateWeights { update, reply } => {
                 self.collect_all()?;
                 let updated = self.update_weights(&update);
@@ -198,9 +194,9 @@ impl Engine {
                 self.status.lock().weights.label = label;
                 let _ = reply.send(()); // Who asked may be gone.
             }
-            Command::Sleep { parts, resumes, reply } => {
+            Command::Sleep { sleep, resumes, reply } => {
                 self.collect_all()?;
-                let slept = self.sleep(parts, resumes);
+                let slept = self.sleep(sleep, resumes);
                 self.publish();
                 drop(reply.send(slept));
             }

@@ -190,7 +190,10 @@ impl Engine {
             replicas: 1,
         };
         let identity = config.prefix_store.as_ref().map(|store| store.weights.clone());
-        let (handle, commands, exit_reason) = EngineHandle::new(facts.clone(), Weights::first(identity));
+        let (handle, commands, exit_reason) = {
+            let form = Some(model.weight_form());
+            EngineHandle::new(facts.clone(), Weights::first(identity), form)
+        };
         let restore_cost = RestoreCost {
             page_bytes,
             state_bytes,

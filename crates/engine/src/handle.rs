@@ -17,11 +17,11 @@ use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
 use crate::status::{EngineStatus, PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
-use crate::weights::{Weights, WeightsUpdate};
+use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::MappedSegment;
-use offshoot_model::SleepParts;
+use offshoot_model::{Sleep, SleepParts, WeightForm};
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -80,13 +80,8 @@ pub(crate) enum Command {
     Resume {
         reply: Sender<Result<()>>,
     },
-    /// Asks whether `UpdateWeights` would succeed, as far as that can be known before.
-    CheckWeights {
-        update: WeightsUpdate,
-        reply: Sender<Result<()>>,
-    },
     UpdateWeights {
-        update: WeightsUpdate,
+        update: CheckedWeights,
         reply: Sender<Result<Weights>>,
     },
     SetLabel {
@@ -95,7 +90,7 @@ pub(crate) enum Command {
     },
     /// Gives memory of a paused engine back.
     Sleep {
-        parts: SleepParts,
+        sleep: Sleep,
         /// Whether the engine is resumed once everything is awake.
         resumes: bool,
         reply: Sender<Result<()>>,
@@ -142,6 +137,8 @@ pub struct EngineHandle {
     next_branch: Arc<AtomicU64>,
     live: LivePlace,
     status: StatusPlace,
+    /// By which new weights are checked; `None`: the engine is scripted.
+    form: Option<Arc<WeightForm>>,
     /// Held while the weights are updated.
     updating: Arc<Mutex<()>>,
     /// Last: dropped once this handle's sender is.
@@ -149,14 +146,19 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    pub(crate) fn new(facts: EngineFacts, weights: Weights) -> (Self, Receiver<Command>, ExitReason) {
-        Self::publishing(facts, weights, LivePlace::default())
+    pub(crate) fn new(
+        facts: EngineFacts,
+        weights: Weights,
+        form: Option<Arc<WeightForm>>,
+    ) -> (Self, Receiver<Command>, ExitReason) {
+        Self::publishing(facts, weights, form, LivePlace::default())
     }
 
     /// A handle for an engine that publishes in `live`.
     pub(crate) fn publishing(
         facts: EngineFacts,
         weights: Weights,
+        form: Option<Arc<WeightForm>>,
         live: LivePlace,
     ) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
@@ -168,6 +170,7 @@ impl EngineHandle {
             next_branch: Arc::new(AtomicU64::new(0)),
             live,
             status: StatusPlace::new(EngineStatus::new(weights)),
+            form,
             updating: Arc::default(),
             thread: Arc::default(),
         };
@@ -301,6 +304,10 @@ impl EngineHandle {
         self.status.read()
     }
 
+    pub(crate) fn weight_form(&self) -> Option<Arc<WeightForm>> {
+        self.form.clone()
+    }
+
     pub(crate) fn status_place(&self) -> StatusPlace {
         self.status.clone()
     }
@@ -316,9 +323,10 @@ impl EngineHandle {
         self.ask(|reply| Command::SetLabel { label, reply })
     }
 
-    /// Changes the weights between two steps, paused or not. All keys and values, states and scores of the old ones are
-    /// given up: what is in progress goes on under the new ones, whose keys and values of its tokens are computed
-    /// again. Several engines behind one handle change together. Returns what is in force now.
+    /// Changes the weights between two steps, paused or not. The tensors are checked before, on the caller's thread,
+    /// while steps are made. All keys and values, states and scores of the old weights are given up: what is in
+    /// progress goes on under the new ones, by which its tokens are computed again. Several engines behind one handle
+    /// change together. Returns what is in force now.
     ///
     /// # Errors
     ///
@@ -328,15 +336,16 @@ impl EngineHandle {
         let Ok(_updating) = self.updating.try_lock() else {
             return Err(Error::value("updates of weights", "one at a time", "another one that is under way"));
         };
+        let update = CheckedWeights::of(update, self.form.as_deref())?;
         self.ask(|reply| Command::UpdateWeights { update, reply })?
     }
 
-    /// Pauses the engine and gives back `parts` of its memory. What is in progress is treated as by a pause of this
-    /// mode; keys and values are computed again once they are awake.
-    pub fn sleep(&self, parts: SleepParts, mode: PauseMode) -> Result<()> {
+    /// Pauses the engine and gives memory back. What is in progress is treated as by a pause of this mode; keys and
+    /// values are computed again once they are awake.
+    pub fn sleep(&self, sleep: Sleep, mode: PauseMode) -> Result<()> {
         let resumes = !self.is_paused();
         self.pause(mode)?;
-        self.ask(|reply| Command::Sleep { parts, resumes, reply })?
+        self.ask(|reply| Command::Sleep { sleep, resumes, reply })?
     }
 
     /// Takes memory again that `sleep` gave back. Once nothing sleeps and the weights are there, the engine is resumed,

@@ -135,7 +135,7 @@ impl EngineHandle {
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });
-        let (handle, commands, exit_reason) = EngineHandle::new(facts, Weights::first(None));
+        let (handle, commands, exit_reason) = EngineHandle::new(facts, Weights::first(None), None);
         let (live_place, status) = (handle.live_place(), handle.status_place());
         let mut engine = Scripted {
             script,
@@ -252,7 +252,6 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 }
                 drop(reply.send(Ok(())));
             }
-            Command::CheckWeights { reply, .. } => drop(reply.send(Ok(()))),
             // It has no weights: those of the script count as others.
             Command::UpdateWeights { update, reply } => {
                 let weights = self.status.lock().weights.after(&update);

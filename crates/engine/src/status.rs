@@ -32,16 +32,9 @@ pub struct EngineStatus {
 
 impl EngineStatus {
     pub(crate) fn new(weights: Weights) -> Self {
-        EngineStatus { weights, is_paused: false, asleep: AWAKE }
-    }
-
-    pub(crate) fn sleeps(&self) -> bool {
-        self.asleep != AWAKE
+        EngineStatus { weights, is_paused: false, asleep: SleepParts::NONE }
     }
 }
-
-/// Nothing sleeps.
-pub(crate) const AWAKE: SleepParts = SleepParts { weights: false, kv: false };
 
 /// Where an engine's status is read.
 #[derive(Clone)]

@@ -22,10 +22,10 @@ use crate::events::{EventReader, Hear};
 use crate::request::{FinishReason, Stop};
 use crate::status::{PauseMode, StatusPlace};
 use crate::text::BranchText;
-use crate::weights::{Weights, WeightsUpdate};
+use crate::weights::{CheckedWeights, Weights};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
-use offshoot_model::SleepParts;
+use offshoot_model::{Sleep, SleepParts, WeightSleep};
 
 /// Whether extends begin and steps are made.
 pub(crate) enum Progress {
@@ -70,14 +70,14 @@ impl Progress {
 pub(crate) struct Sleeping {
     /// Whether it is resumed when all is there.
     pub resumes: bool,
-    /// Whether the weights were given up, and none have come since.
+    /// Whether the weights were given up, or an update failed midway, and none have come since: no step is made.
     pub lacks_weights: bool,
 }
 
 impl Sleeping {
     /// An error if memory or weights are missing to resume.
     pub fn check_awake(self, status: &StatusPlace) -> Result<()> {
-        if status.lock().sleeps() {
+        if status.lock().asleep.any() {
             return Err(Error::value("an engine to resume", "one that is awake", "one that sleeps: wake it first"));
         }
         if self.lacks_weights {
@@ -98,9 +98,14 @@ impl Sleeping {
         }
     }
 
-    /// Notes that these sleep from now on.
-    pub fn note_asleep(&mut self, status: &StatusPlace, parts: SleepParts) {
-        let asleep = &mut status.lock().asleep;
+    /// Notes what sleeps from now on, of an engine that is to be resumed once all is there, or not.
+    pub fn note_asleep(&mut self, status: &StatusPlace, sleep: Sleep, resumes: bool) {
+        let (parts, asleep) = (sleep.parts(), &mut status.lock().asleep);
+        if !asleep.any() {
+            self.resumes = resumes;
+        }
+        // Weights that sleep already stay where they are.
+        self.lacks_weights |= !asleep.weights && sleep.weights == Some(WeightSleep::Dropped);
         *asleep = SleepParts { weights: asleep.weights || parts.weights, kv: asleep.kv || parts.kv };
     }
 
@@ -171,16 +176,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the model would take these weights.
-    pub(super) fn check_weights(&mut self, update: &WeightsUpdate) -> Result<()> {
-        self.sleeping.check_updatable(&self.status)?;
-        self.model.check_weights(&*update.source, update.scope)
-    }
-
     /// Changes the weights. All steps are collected.
-    pub(super) fn update_weights(&mut self, update: &WeightsUpdate) -> Result<Weights> {
+    pub(super) fn update_weights(&mut self, update: &CheckedWeights) -> Result<Weights> {
         self.sleeping.check_updatable(&self.status)?;
-        self.model.update_weights(&*update.source, update.scope)?;
+        let none = || Error::Internal("an update for scripted engines was sent to a real one".to_owned());
+        let applied = self.model.apply_update(update.tensors.as_ref().ok_or_else(none)?);
+        // A device that failed midway has none: no step is made until an update has succeeded.
+        self.sleeping.lacks_weights = !self.model.has_weights();
+        applied?;
         let weights = self.status.lock().weights.after(update);
         // First, so that nothing is computed again by the old ones.
         self.cache.weights = weights.version;
@@ -188,7 +191,6 @@ impl Engine {
             store.change_weights(weights.identity.as_deref());
         }
         self.forget_computed();
-        self.sleeping.lacks_weights = false;
         self.status.lock().weights = weights.clone();
         log::info!("weights {} ({}) are in force", weights.version, weights.label);
         self.wake_up_whole();
@@ -230,19 +232,16 @@ impl Engine {
     }
 
     /// Gives back memory of the engine, which is paused and has collected its steps.
-    pub(super) fn sleep(&mut self, parts: SleepParts, resumes: bool) -> Result<()> {
+    pub(super) fn sleep(&mut self, sleep: Sleep, resumes: bool) -> Result<()> {
         let is_still = self.scheduler.is_idle() || !self.progress.makes_steps();
         if !(self.progress.is_paused() && is_still) {
             return Err(not_paused());
         }
-        if !self.status.lock().sleeps() {
-            self.sleeping.resumes = resumes;
-        }
-        if parts.kv {
+        if sleep.kv {
             self.forget_computed();
         }
-        self.model.sleep(parts)?;
-        self.sleeping.note_asleep(&self.status, parts);
+        self.model.sleep(sleep)?;
+        self.sleeping.note_asleep(&self.status, sleep, resumes);
         Ok(())
     }
 

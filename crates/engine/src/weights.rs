@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use offshoot_core::ids::WeightVersion;
-use offshoot_model::{TensorSource, UpdateScope};
+use offshoot_core::error::Result;
+use offshoot_model::{CheckedUpdate, TensorSource, UpdateScope, WeightForm};
 
 /// The weights in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,12 +31,10 @@ impl Weights {
     }
 
     /// Those in force after `update`.
-    pub(crate) fn after(&self, update: &WeightsUpdate) -> Self {
+    pub(crate) fn after(&self, update: &CheckedWeights) -> Self {
         let version = self.version.next();
         let label = update.label.clone().unwrap_or_else(|| version.to_string());
-        // Beside the tensors that have changed there are others, which nothing identifies.
-        let identity = update.identity.clone().filter(|_| update.scope == UpdateScope::Whole);
-        Weights { version, label, identity }
+        Weights { version, label, identity: update.identity.clone() }
     }
 }
 
@@ -56,6 +55,26 @@ impl WeightsUpdate {
     /// An update to these tensors without a label and an identity.
     pub fn new(source: Arc<dyn TensorSource>, scope: UpdateScope) -> Self {
         WeightsUpdate { source, scope, label: None, identity: None }
+    }
+}
+
+/// New weights that were checked, for all engines behind a handle.
+#[derive(Clone)]
+pub(crate) struct CheckedWeights {
+    /// `None`: for scripted engines, which have no model.
+    pub tensors: Option<Arc<CheckedUpdate<'static>>>,
+    label: Option<String>,
+    identity: Option<String>,
+}
+
+impl CheckedWeights {
+    /// Checks `update` by the form of the loaded weights; scripted engines have none.
+    pub fn of(update: WeightsUpdate, form: Option<&WeightForm>) -> Result<Self> {
+        let WeightsUpdate { source, scope, label, identity } = update;
+        let tensors = form.map(|form| form.check_shared(source, scope)).transpose()?.map(Arc::new);
+        // Beside tensors that have changed there are others, which nothing identifies.
+        let is_whole = tensors.as_ref().is_none_or(|tensors| tensors.is_whole());
+        Ok(CheckedWeights { tensors, label, identity: identity.filter(|_| is_whole) })
     }
 }
 

@@ -14,7 +14,7 @@ use offshoot_core::ids::{BranchId, TokenId};
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
 pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
     let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
-    EngineHandle::publishing(facts, Weights::first(None), LivePlace::default())
+    EngineHandle::publishing(facts, Weights::first(None), None, LivePlace::default())
 }
 
 /// A router before these engines, without a thread.

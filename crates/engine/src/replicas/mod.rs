@@ -39,7 +39,10 @@ pub fn join(engines: Vec<EngineHandle>) -> Result<EngineHandle> {
         return Ok(engines.remove(0));
     }
     let live = LivePlace::before(engines.iter().map(EngineHandle::live_place).collect());
-    let (handle, commands, exit_reason) = EngineHandle::publishing(facts, engines[0].weights(), live.clone());
+    let (handle, commands, exit_reason) = {
+        let first = &engines[0];
+        EngineHandle::publishing(facts, first.weights(), first.weight_form(), live.clone())
+    };
     let router = Router::new(engines, commands, live, handle.status_place());
     let work = move || {
         run_to_the_end(&exit_reason, || {

@@ -190,11 +190,9 @@ impl Router {
                 let resumed = self.resume();
                 drop(reply.send(resumed));
             }
-            // Only the router itself asks engines for this alone.
-            Command::CheckWeights { reply, .. } => drop(reply.send(Ok(()))),
             Command::UpdateWeights { update, reply } => self.update_weights(update, reply),
             Command::SetLabel { label, reply } => self.set_label(&label, &reply),
-            Command::Sleep { parts, resumes, reply } => self.sleep(parts, resumes, reply),
+            Command::Sleep { sleep, resumes, reply } => self.sleep(sleep, resumes, reply),
             Command::Wake { parts, reply } => self.wake(parts, reply),
         }
     }

@@ -1,7 +1,8 @@
-//! What all engines do together: pauses, updates of the weights, sleep. New weights are shown to all engines before any
-//! takes them: one that would refuse them leaves all at the old ones. An engine that fails to take them nevertheless,
-//! while another one has, is asked for nothing any more, and what it had begins again on the others; so engines behind
-//! one handle never differ in their weights for longer than one of them takes to change. The router does not wait: a
+//! What all engines do together: pauses, updates of the weights, sleep. New weights were checked before they come here,
+//! so that no engine refuses what another one takes. An engine that fails to take them nevertheless, while another one
+//! has, is asked for nothing any more, and what it had begins again on the others; so engines behind one handle differ
+//! in their weights no longer than one of them takes to change, and each token is recorded with those it was sampled
+//! under. The router does not wait: a
 //! thread collects the engines' answers, and the router goes on when they are there.
 //!
 //! During a pause the router holds what is started, as a single engine does.
@@ -9,10 +10,11 @@
 use crossbeam_channel::Sender;
 
 use crate::status::PauseMode;
-use crate::{Command, EventSender, Extend, FinishReason, Weights, WeightsUpdate};
+use crate::weights::CheckedWeights;
+use crate::{Command, EventSender, Extend, FinishReason, Weights};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
-use offshoot_model::SleepParts;
+use offshoot_model::{Sleep, SleepParts};
 
 use super::branch::On;
 use super::prefix::KnownPrefixes;
@@ -106,23 +108,11 @@ impl Router {
         Ok(())
     }
 
-    pub(super) fn update_weights(&mut self, update: WeightsUpdate, reply: Sender<Result<Weights>>) {
+    pub(super) fn update_weights(&mut self, update: CheckedWeights, reply: Sender<Result<Weights>>) {
         if let Err(error) = self.sleeping.check_updatable(&self.status) {
             drop(reply.send(Err(error)));
             return;
         }
-        let checked = update.clone();
-        self.ask_together(
-            |reply| Command::CheckWeights { update: checked.clone(), reply },
-            move |router, answers| match answers.into_iter().flatten().find_map(Result::err) {
-                Some(error) => drop(reply.send(Err(error))),
-                None => router.change_weights(update, reply),
-            },
-        );
-    }
-
-    /// Changes the weights of all engines, each of which would take them.
-    fn change_weights(&mut self, update: WeightsUpdate, reply: Sender<Result<Weights>>) {
         // What they are given from now on they compute with the new weights.
         self.forget_known();
         self.ask_together(
@@ -171,25 +161,22 @@ impl Router {
         let _ = reply.send(()); // Who asked may be gone.
     }
 
-    pub(super) fn sleep(&mut self, parts: SleepParts, resumes: bool, reply: Sender<Result<()>>) {
+    pub(super) fn sleep(&mut self, sleep: Sleep, resumes: bool, reply: Sender<Result<()>>) {
         let is_still = (self.waiting.is_empty() && self.started.is_empty()) || !self.progress.makes_steps();
         if !(self.progress.is_paused() && is_still) {
             drop(reply.send(Err(crate::updates::not_paused())));
             return;
-        }
-        if !self.status.lock().sleeps() {
-            self.sleeping.resumes = resumes;
         }
         self.forget_known();
         // Nothing runs on them; what stands still on them goes on standing.
         self.ask_each(|reply| Command::Pause { mode: PauseMode::Keep, reply });
         self.progress.stand();
         self.ask_together(
-            |reply| Command::Sleep { parts, resumes: false, reply },
+            |reply| Command::Sleep { sleep, resumes: false, reply },
             move |router, answers| {
                 let slept = all_did(answers);
                 if slept.is_ok() {
-                    router.sleeping.note_asleep(&router.status, parts);
+                    router.sleeping.note_asleep(&router.status, sleep, resumes);
                 }
                 drop(reply.send(slept));
             },
