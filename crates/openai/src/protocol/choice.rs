@@ -57,6 +57,9 @@ pub struct Choice<'a> {
     pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Cow<'a, [TokenId]>>,
+    /// vLLM's: the weights that its tokens were sampled under.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_versions: Option<Vec<LabelledSpan>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

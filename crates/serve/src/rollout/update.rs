@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
 use offshoot_engine::WeightsUpdate;
-use offshoot_model::{TensorFolder, TensorSource, UpdateScope};
+use offshoot_model::{Difference, ModelFolder, TensorFolder, UpdateScope};
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
 use super::forms::{Pairs, QueryFields, fields, object, waiting};
@@ -227,6 +227,24 @@ async fn update_from_folder(server: &Arc<Server>, folder: String, told: &Map<Str
     })
     .await?;
     Ok(reply::value(&json!({ "status": "ok", "weight_version": label })))
+}
+
+/// Refuses a folder whose config.json, if it has one, describes another model than the one that is loaded.
+fn check_config(server: &Server, folder: &UpdateFolder) -> Result<(), Refusal> {
+    if !folder.path.join("config.json").is_file() {
+        return Ok(());
+    }
+    let other = ModelFolder::open(&folder.path).map_err(|error| failed(&error))?;
+    match server.config.difference(&other.config) {
+        None => Ok(()),
+        Some(Difference { field, loaded, other }) => {
+            let what = format!(
+                "{}: expected a model like the loaded one, found one that differs in {field}: {other} instead of {loaded}",
+                folder.path.join("config.json").display()
+            );
+            Err(Refusal::new("another_model", what).about("weight_dir"))
+        }
+    }
 }
 
 pub async fn finish(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {

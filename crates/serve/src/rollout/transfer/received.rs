@@ -150,7 +150,7 @@ mod tests {
         let mut received = ReceivedTensors::default();
         received.add_safetensors(file(&["a"])).expect("a file");
         let bytes = received.bytes();
-        let mut refused = |code, added: Result<(), Refusal>| assert_eq!(added.expect_err("it is wrong").code, code);
+        let refused = |code, added: Result<(), Refusal>| assert_eq!(added.expect_err("it is wrong").code, code);
         refused("invalid_body", received.add_safetensors(vec![1; 20]));
         refused("duplicate_tensor", received.add_safetensors(file(&["b", "a"])));
         refused("invalid_body", received.add_block(vec![0; 3], &[described("c", 2)]));
