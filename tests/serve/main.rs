@@ -11,5 +11,7 @@ mod ends;
 mod files;
 mod page;
 mod protocol;
+mod rollout;
 mod same;
 mod served;
+mod trainer;

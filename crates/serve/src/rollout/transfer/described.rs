@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use offshoot_model::TensorDtype;
 use offshoot_openai::protocol::{BodyFields, Refusal};
@@ -117,11 +117,6 @@ fn dtype_of(name: &str) -> Result<TensorDtype, Refusal> {
         "float8_e4m3fn" => TensorDtype::F8_E4M3,
         _ => return Err(Refusal::value("dtype_names", "dtypes that weights have, such as bfloat16", name)),
     })
-}
-
-/// An object of `update_info` or `init_info`, whose fields are its own.
-pub fn object<'a>(field: &str, value: &'a Value) -> Result<&'a Map<String, Value>, Refusal> {
-    value.as_object().ok_or_else(|| Refusal::value(field, "an object", "something else"))
 }
 
 #[cfg(test)]
