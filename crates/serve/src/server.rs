@@ -40,6 +40,14 @@ pub const LARGE_BODIES: usize = 4;
 const DRAINED: usize = 64 << 20;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Reads what comes of a refused body. A client that sends its body before it reads would see a closed connection and
+/// no answer. One that expects a word before it sends gets the answer instead.
+pub async fn drain_refused(headers: &HeaderMap, body: &mut Body) {
+    if !headers.contains_key("expect") {
+        let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(body)).await;
+    }
+}
+
 async fn drain(body: &mut Body) {
     let mut bytes = 0;
     while bytes < DRAINED
@@ -123,10 +131,8 @@ impl Server {
     /// The body of a request, which should be JSON.
     pub async fn receive(&self, headers: &HeaderMap, mut body: Body) -> Result<JsonBody, Refusal> {
         let received = self.receive_from(headers, &mut body).await;
-        // A client that sends its body before it reads would see a closed connection and no answer. One that expects a
-        // word before it sends gets the answer instead.
-        if received.is_err() && !headers.contains_key("expect") {
-            let _ = tokio::time::timeout(DRAIN_PATIENCE, drain(&mut body)).await;
+        if received.is_err() {
+            drain_refused(headers, &mut body).await;
         }
         received
     }

@@ -161,3 +161,71 @@ fn within<T: Send + 'static>(
         RecvTimeoutError::Disconnected => Err(Error::Internal("the thread that waits for a trainer panicked".to_owned())),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discovery::probe::probe;
+
+    type GetUniqueId = unsafe extern "C" fn(*mut UniqueId) -> c_int;
+
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    impl Shared {
+        /// Broadcasts as a trainer does.
+        fn send(&self, bytes: &[u8]) -> Result<()> {
+            let memory = self.memory(bytes.len())?;
+            self.device.upload(&memory, 0, bytes)?;
+            let at = memory.address() as *mut c_void;
+            // SAFETY: as many bytes lie at the address.
+            let status = unsafe {
+                let broadcast = function::<Broadcast>(&self.library, b"ncclBroadcast\0")?;
+                broadcast(at, at, bytes.len(), BYTES, TRAINER, self.comm, self.device.stream())
+            };
+            check(&self.library, self.version, "broadcast", status)?;
+            self.device.synchronise()
+        }
+    }
+
+    /// A new id, made on the first of two GPUs, or why there is none.
+    fn new_id() -> Result<[u8; 128]> {
+        let gpus = probe()?.into_iter().filter(|gpu| gpu.is_ok()).count();
+        if gpus < 2 {
+            return Err(Error::value("GPUs", "two, for a trainer and an engine", gpus.to_string()));
+        }
+        let (library, version) = load(&Device::open(0)?)?;
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: one place of the id's size.
+        let status = unsafe { function::<GetUniqueId>(&library, b"ncclGetUniqueId\0")?(&raw mut id) };
+        check(&library, version, "make an id", status)?;
+        Ok(id.0.map(|byte| byte as u8))
+    }
+
+    #[test]
+    fn cuda_what_a_trainer_broadcasts_is_received_and_a_silent_one_is_left() {
+        let id = match new_id() {
+            Ok(id) => id,
+            Err(why) => return crate::skip::skipped(why),
+        };
+        let blocks: Vec<Vec<u8>> = [1, 4097, 3 << 20].map(|bytes| (0..bytes).map(|at| (at % 251) as u8).collect()).into();
+        let (done, silence) = std::sync::mpsc::channel::<()>();
+        let sent = blocks.clone();
+        let trainer = thread::spawn(move || {
+            let trainer = Shared::join(Device::open(0)?, id, 0, 2)?;
+            trainer.add_up_one()?;
+            sent.iter().try_for_each(|block| trainer.send(block))?;
+            // It lives on, and says no more, until the other has given up.
+            drop(silence.recv());
+            Ok::<(), Error>(())
+        });
+        let mut comm = TrainerComm::join(1, id, 1, 2, PATIENCE).expect("both join");
+        for block in &blocks {
+            assert!(comm.receive(block.len()).expect("it is broadcast") == *block, "{} bytes", block.len());
+        }
+        comm.patience = Duration::from_millis(500);
+        assert!(comm.receive(8).is_err_and(|error| error.to_string().contains("silent")));
+        assert!(comm.receive(8).is_err_and(|error| error.to_string().contains("failed")));
+        drop(done);
+        trainer.join().expect("no panic").expect("the trainer sends");
+    }
+}

@@ -30,7 +30,9 @@ enum Tag {
     Scheduling,
 }
 
-const TAGS: [(&str, Tag); 3] = [("weights", Tag::Weights), ("kv_cache", Tag::Keys), ("scheduling", Tag::Scheduling)];
+const TAGS: [(&str, Tag); 3] = [("weights", Tag::Weights), ("kv_cache", Tag::Keys), (SCHEDULING, Tag::Scheduling)];
+
+const SCHEDULING: &str = "scheduling";
 
 /// Keys and values alone.
 const KEYS: Sleep = Sleep { weights: None, kv: true };
@@ -72,8 +74,16 @@ pub async fn wake_up(State(server): AppState, pairs: Pairs) -> Answer {
 /// Takes memory again, by tag; all of it without one. Whether something sleeps still.
 pub async fn wake(server: &Arc<Server>, tags: &[String]) -> Result<bool, Refusal> {
     let parts = chosen(tags)?;
+    // A sleep of level 0 gave nothing back.
+    let resumes = match tags {
+        [] => !server.engine.status().asleep.any(),
+        tags => tags.iter().any(|tag| tag == SCHEDULING),
+    };
     let wake = move |server: &Server| {
         server.engine.wake(parts).map_err(|error| failed(&error))?;
+        if resumes && !server.engine.status().asleep.any() {
+            server.engine.resume().map_err(|error| failed(&error))?;
+        }
         let status = server.engine.status();
         if !status.asleep.any() && !status.is_paused {
             pause::admit(server);

@@ -16,13 +16,13 @@ use offshoot_model::{Difference, ModelFolder, TensorFolder, UpdateScope};
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
 use super::forms::{Pairs, QueryFields, fields, object, waiting};
-use super::pending::UpdateId;
+use super::pending::{PendingUpdate, UpdateId};
 use super::transfer::{
     DescribedTensor, IpcUpdate, NcclSession, Session, SessionStart, UpdateFolder, described, packing, session_start,
 };
 use super::{Rollout, failed};
 use crate::reply::{self, Answer};
-use crate::server::{AppState, Server};
+use crate::server::{AppState, Server, drain_refused};
 
 /// The `Content-Type` of a body that is a safetensors file.
 const TENSORS: &[u8] = b"application/octet-stream";
@@ -118,7 +118,7 @@ pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, b
     QueryFields::new(pairs).finish()?;
     let is_file = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(TENSORS));
     if is_file {
-        receive_file(&server, body).await?;
+        receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
     }
     let told = object(&server, &headers, body).await?;
@@ -134,8 +134,21 @@ pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, b
 }
 
 /// A body that is a safetensors file with tensors of the open update.
-async fn receive_file(server: &Arc<Server>, mut body: Body) -> Result<(), Refusal> {
-    let pending = &rollout(server).pending;
+async fn receive_file(server: &Arc<Server>, headers: &HeaderMap, mut body: Body) -> Result<(), Refusal> {
+    let read = read_file(&rollout(server).pending, &mut body).await;
+    if read.is_err() {
+        drain_refused(headers, &mut body).await;
+    }
+    let (id, file) = read?;
+    let add = move |server: &Server| {
+        let pending = &rollout(server).pending;
+        pending.add(id, Instant::now(), |tensors| tensors.add_safetensors(file))
+    };
+    waiting(server, add).await
+}
+
+/// The bytes of a body, and the update for which they come.
+async fn read_file(pending: &PendingUpdate, body: &mut Body) -> Result<(UpdateId, Vec<u8>), Refusal> {
     let id = pending.heard(Instant::now())?;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > pending.most_bytes() {
@@ -157,11 +170,7 @@ async fn receive_file(server: &Arc<Server>, mut body: Body) -> Result<(), Refusa
         file.extend_from_slice(&piece);
         pending.go_on(id, Instant::now())?;
     }
-    let add = move |server: &Server| {
-        let pending = &rollout(server).pending;
-        pending.add(id, Instant::now(), |tensors| tensors.add_safetensors(file))
-    };
-    waiting(server, add).await
+    Ok((id, file))
 }
 
 /// What an `update_info` says is coming; a list of them has one for each rank, and the server is one.
