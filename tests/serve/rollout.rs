@@ -178,7 +178,8 @@ fn what_fails_leaves_the_old_weights_in_force() {
     std::fs::write(step.join("config.json"), config.to_string()).expect("the folder is writable");
     served.post("/update_weights", &in_folder).refused(400);
     // What this server cannot do.
-    let nccl = json!({"init_info": {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2}});
+    let nccl =
+        json!({"init_info": {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2}});
     assert!(served.post("/init_weight_transfer_engine", &nccl).refused(400).0 == "unsupported_transfer");
     served.post("/init_weight_transfer_engine", &json!({"init_info": {}})).succeeds();
     served.post_nothing("/start_weight_update").succeeds();
@@ -368,7 +369,10 @@ fn token_ids_come_in_and_go_out() {
             assert_eq!(entry["logprob"], other["logprobs"]["token_logprobs"][at]);
             let rank = entry["rank"].as_u64().expect("a rank");
             let top = entry["top_logprobs"].as_array().expect("a list");
-            assert!(top.iter().any(|rival| rival["token_id"] == *id && rival["rank"].as_u64() == Some(rank)), "{entry}");
+            assert!(
+                top.iter().any(|rival| rival["token_id"] == *id && rival["rank"].as_u64() == Some(rank)),
+                "{entry}"
+            );
         }
         assert_eq!(choice["weight_versions"], json!([{"version": "0", "start": 0, "end": 9}]));
     }

@@ -2,8 +2,8 @@
 
 use offshoot_core::error::Result;
 
-pub(super) use with_feature::{Cuda, gpus, open};
 pub use with_feature::trainer_link;
+pub(super) use with_feature::{Cuda, gpus, open};
 
 /// What GPUs of one kind have in common; others round differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,13 +97,7 @@ mod with_feature {
         Err(not_built("cuda".to_string()))
     }
 
-    pub fn trainer_link(
-        ordinal: usize,
-        _: [u8; 128],
-        _: usize,
-        _: usize,
-        _: Duration,
-    ) -> Result<Box<dyn TrainerLink>> {
+    pub fn trainer_link(ordinal: usize, _: [u8; 128], _: usize, _: usize, _: Duration) -> Result<Box<dyn TrainerLink>> {
         Err(not_built(format!("cuda:{ordinal}")))
     }
 

@@ -92,9 +92,11 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     if !address.ip().is_loopback() && keys.is_empty() {
         log::warn!("anybody who reaches {address} can use this server: no API keys are set ({API_KEYS})");
     }
-    if options.rollout.is_some() && keys.have_no_operator() {
-        log::warn!("anybody who reaches {address} can pause this server and change its weights: no keys of operators \
-                    are set ({ROLLOUT_KEYS})");
+    if !address.ip().is_loopback() && options.rollout.is_some() && keys.have_no_operator() {
+        log::warn!(
+            "anybody who reaches {address} can pause this server and change its weights: no keys of operators \
+                    are set ({ROLLOUT_KEYS})"
+        );
     }
     let connections = listen::room_for(options.limits.connections);
 

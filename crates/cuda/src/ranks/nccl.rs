@@ -34,7 +34,8 @@ type CommInitAll = unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int
 type CommAbort = unsafe extern "C" fn(Comm) -> c_int;
 type AllGather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CUstream) -> c_int;
 type Group = unsafe extern "C" fn() -> c_int;
-pub(super) type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
+pub(super) type AllReduce =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CUstream) -> c_int;
 type GetErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 
 /// `ncclSum`, `ncclInt8`, and what NCCL calls dtypes: these numbers are the same in all versions from `OLDEST` on.

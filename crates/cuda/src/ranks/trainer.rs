@@ -158,7 +158,9 @@ fn within<T: Send + 'static>(
             let expected = format!("one that answers within {} s, to {doing}", patience.as_secs_f64());
             Err(Error::value("a trainer", expected, "one that is silent"))
         }
-        RecvTimeoutError::Disconnected => Err(Error::Internal("the thread that waits for a trainer panicked".to_owned())),
+        RecvTimeoutError::Disconnected => {
+            Err(Error::Internal("the thread that waits for a trainer panicked".to_owned()))
+        }
     })
 }
 
@@ -207,7 +209,8 @@ mod tests {
             Ok(id) => id,
             Err(why) => return crate::skip::skipped(why),
         };
-        let blocks: Vec<Vec<u8>> = [1, 4097, 3 << 20].map(|bytes| (0..bytes).map(|at| (at % 251) as u8).collect()).into();
+        let blocks: Vec<Vec<u8>> =
+            [1, 4097, 3 << 20].map(|bytes| (0..bytes).map(|at| (at % 251) as u8).collect()).into();
         let (done, silence) = std::sync::mpsc::channel::<()>();
         let sent = blocks.clone();
         let trainer = thread::spawn(move || {

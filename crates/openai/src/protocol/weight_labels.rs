@@ -71,10 +71,10 @@ mod tests {
         let mut finish = Finish::empty(FinishReason::Length);
         assert!(labels.spans(&finish).is_empty());
         finish.tokens = vec![TokenId(5); 9];
-        finish.weights = [(1, 0), (2, 4)].map(|(version, from)| WeightSpan { version: WeightVersion(version), from }).into();
+        finish.weights =
+            [(1, 0), (2, 4)].map(|(version, from)| WeightSpan { version: WeightVersion(version), from }).into();
         let spans = serde_json::to_value(labels.spans(&finish)).expect("keys are strings");
-        let expected =
-            json!([{"version": "step 7", "start": 0, "end": 4}, {"version": "2", "start": 4, "end": 9}]);
+        let expected = json!([{"version": "step 7", "start": 0, "end": 4}, {"version": "2", "start": 4, "end": 9}]);
         assert_eq!(spans, expected);
         labels.set(WeightVersion(1), "1");
         assert_eq!(labels.label(WeightVersion(1)), "1");

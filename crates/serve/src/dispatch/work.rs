@@ -151,7 +151,8 @@ impl DispatchLoop {
 
     /// Ends jobs of these names, or all; how many.
     fn abort(&mut self, names: Option<&[String]>) -> usize {
-        let is_named = |open: &OpenJob| names.is_none_or(|names| open.job.names.iter().any(|name| names.contains(name)));
+        let is_named =
+            |open: &OpenJob| names.is_none_or(|names| open.job.names.iter().any(|name| names.contains(name)));
         let named = self.jobs.iter().filter(|(_, open)| open.cut != Some(Cut::Abort) && is_named(open));
         let named: Vec<JobId> = named.map(|(&id, _)| id).collect();
         named.iter().for_each(|&id| self.cut_short(id, Cut::Abort));
@@ -427,8 +428,7 @@ impl DispatchLoop {
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
         for part in unbegun {
             for sample in part.first..part.first + part.samples {
-                let (sample, finish) =
-                    (SampleId { prompt: part.prompt, sample }, Finish::empty(cut.reason()));
+                let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(cut.reason()));
                 open.left -= 1;
                 open.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
             }

@@ -31,12 +31,7 @@ pub async fn generate(
     Ok(answer)
 }
 
-async fn answer(
-    server: Arc<Server>,
-    client: ClientId,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Response, Refusal> {
+async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     server.dispatcher.check_alive()?;
     server.admission.check()?;

@@ -129,9 +129,7 @@ impl PendingUpdate {
         let mut open = self.open(now);
         open.receiving(now + self.patience)?;
         match std::mem::replace(&mut open.phase, Phase::Committing) {
-            Phase::Receiving(Receiving { tensors, scope, .. }) => {
-                Ok((Committing { pending: self }, tensors, scope))
-            }
+            Phase::Receiving(Receiving { tensors, scope, .. }) => Ok((Committing { pending: self }, tensors, scope)),
             _ => Err(not_open()),
         }
     }

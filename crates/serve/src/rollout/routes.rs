@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
+use axum::http::header::ORIGIN;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
-use offshoot_openai::protocol::TOKENS_PATH;
+use offshoot_openai::protocol::{Refusal, RefusalKind, TOKENS_PATH};
 
 use super::{adapters, generate, info, pause, rpc, sleep, update};
 use crate::reply::Refused;
@@ -44,7 +45,13 @@ pub fn routes(server: Arc<Server>) -> Router<Arc<Server>> {
         .route_layer(from_fn_with_state(server, check_operator))
 }
 
+/// Lets operators pass. Where there are no keys, pages in a browser on this machine are none: they could send a verb
+/// without being able to read what it answers.
 async fn check_operator(State(server): AppState, mut request: Request, next: Next) -> Response {
+    if server.keys.have_no_operator() && request.headers().contains_key(ORIGIN) {
+        let what = "this path takes no requests of pages in a browser without a key: send none of them with `Origin`";
+        return Refused(Refusal::of_kind(RefusalKind::Forbidden, "operators_only", what)).into_response();
+    }
     match server.keys.operator(request.headers()) {
         Ok(operator) => {
             request.extensions_mut().insert(operator);

@@ -64,8 +64,10 @@ pub async fn call(State(server): AppState, headers: HeaderMap, body: Body) -> An
         Method::Wake => {
             let tags = fields.take("tags").unwrap_or(Value::Array(Vec::new()));
             fields.finish()?;
-            let tags = tags.as_array().and_then(|list| list.iter().map(|tag| tag.as_str().map(str::to_owned)).collect());
-            let tags: Vec<String> = tags.ok_or_else(|| Refusal::value("tags", "a list of strings", "something else"))?;
+            let tags =
+                tags.as_array().and_then(|list| list.iter().map(|tag| tag.as_str().map(str::to_owned)).collect());
+            let tags: Vec<String> =
+                tags.ok_or_else(|| Refusal::value("tags", "a list of strings", "something else"))?;
             wake(&server, &tags).await?;
         }
     }

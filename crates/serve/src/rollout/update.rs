@@ -116,7 +116,8 @@ pub fn begin(server: &Arc<Server>, told: &Map<String, Value>) -> Result<(), Refu
 /// Takes tensors of the open update, in one of several forms; or a folder with all of a new one.
 pub async fn update(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
     QueryFields::new(pairs).finish()?;
-    let is_file = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(TENSORS));
+    let is_file =
+        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(TENSORS));
     if is_file {
         receive_file(&server, &headers, body).await?;
         return said("the tensors have come");
@@ -269,7 +270,10 @@ pub async fn end(server: &Arc<Server>, label: Option<String>) -> Result<String, 
     let commit = move |server: &Server| {
         let (committing, tensors, scope) = rollout(server).pending.take(Instant::now())?;
         if tensors.len() == 0 {
-            return Err(Refusal::new("no_tensors", "expected tensors between the update's start and its end, found none"));
+            return Err(Refusal::new(
+                "no_tensors",
+                "expected tensors between the update's start and its end, found none",
+            ));
         }
         let update = WeightsUpdate { label, ..WeightsUpdate::new(Arc::new(tensors), scope) };
         let label = put_in_force(server, update)?;

@@ -78,7 +78,8 @@ pub fn described(fields: &mut BodyFields) -> Result<Option<Vec<DescribedTensor>>
         let dtype = dtype_of(&dtype)?;
         let elements = shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
         let bytes = elements.and_then(|elements| elements.checked_mul(dtype.bitsize())).map(|bits| bits / 8);
-        let bytes = bytes.ok_or_else(|| Refusal::value("shapes", "sizes that memory can hold", &format!("{shape:?}")))?;
+        let bytes =
+            bytes.ok_or_else(|| Refusal::value("shapes", "sizes that memory can hold", &format!("{shape:?}")))?;
         Ok(DescribedTensor { name, dtype, shape, bytes })
     };
     names.into_iter().zip(dtypes).zip(shapes).map(tensor).collect::<Result<Vec<_>, _>>().map(Some)

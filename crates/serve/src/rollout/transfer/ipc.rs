@@ -6,8 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
-use super::described::{DescribedTensor, described, packing};
 use super::described::Packing;
+use super::described::{DescribedTensor, described, packing};
 
 /// The field with the handles.
 pub const HANDLES: &str = "ipc_handles_pickled";

@@ -215,11 +215,10 @@ mod tests {
             });
             let id = read(&at(port)).expect("it is right").id(Duration::from_secs(60));
             trainer.join().expect("no panic");
-            assert_eq!(id.map(|id| id.0 == ids).map_err(|refusal| refusal.code), if is_id {
-                Ok(true)
-            } else {
-                Err("no_rendezvous")
-            });
+            assert_eq!(
+                id.map(|id| id.0 == ids).map_err(|refusal| refusal.code),
+                if is_id { Ok(true) } else { Err("no_rendezvous") }
+            );
         }
         let nobody = read(&at(9)).expect("it is right").id(Duration::from_millis(100));
         assert_eq!(nobody.map(drop).expect_err("nobody listens").code, "no_rendezvous");

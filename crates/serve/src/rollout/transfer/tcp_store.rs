@@ -148,12 +148,9 @@ mod tests {
     fn recorded(value: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let key = b"/broadcast_from/0/0";
         let key_text = [&[0x13, 0, 0, 0, 0, 0, 0, 0][..], key].concat();
-        let hello = [
-            &[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x04, 5, 0, 0, 0, 0, 0, 0, 0][..],
-            b"init/",
-            &[1, 0, 0, 0, 0, 0, 0, 0],
-        ]
-        .concat();
+        let hello =
+            [&[0x00, 0xce, 0xf7, 0x85, 0x3c, 0x04, 5, 0, 0, 0, 0, 0, 0, 0][..], b"init/", &[1, 0, 0, 0, 0, 0, 0, 0]]
+                .concat();
         vec![
             (hello, vec![2, 0, 0, 0, 0, 0, 0, 0]),
             ([&[0x06, 1, 0, 0, 0, 0, 0, 0, 0][..], &key_text].concat(), vec![0]),

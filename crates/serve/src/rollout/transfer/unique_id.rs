@@ -62,8 +62,7 @@ impl UniqueId {
         }
         let is_one = take(1).is_none()
             && matches!(texts[..], ["_ctypes", "_unpickle", _, "ncclUniqueId"])
-            && made
-                == [op::STACK_GLOBAL, op::STACK_GLOBAL, op::EMPTY_DICT, op::TUPLE2, op::TUPLE2, op::REDUCE];
+            && made == [op::STACK_GLOBAL, op::STACK_GLOBAL, op::EMPTY_DICT, op::TUPLE2, op::TUPLE2, op::REDUCE];
         let id = <[u8; 128]>::try_from(bytes?).ok()?;
         is_one.then_some(UniqueId(id))
     }
