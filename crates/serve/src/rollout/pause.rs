@@ -110,7 +110,6 @@ pub async fn pause(State(server): AppState, pairs: Pairs) -> Answer {
     query.finish()?;
     if mode == PauseMode::Wait && server.engine.is_paused() {
         // What stands still would not come to its end.
-        server.admission.set(true);
         waiting(&server, |server| server.engine.resume().map_err(|error| failed(&error))).await?;
     }
     settle(&server, mode).await?;
