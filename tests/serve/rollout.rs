@@ -255,9 +255,9 @@ fn requests_in_progress_end_or_come_to_their_end_or_stand_still() {
     });
     assert_eq!(served.post_nothing("/pause?mode=other").refused(400).0, "invalid_value");
     // By name.
+    let named = joined(&long(), json!({"request_id": "mine"}));
     std::thread::scope(|scope| {
-        let named = joined(&long(), json!({"request_id": "mine"}));
-        let open = scope.spawn(move || served.complete(&named));
+        let open = scope.spawn(|| served.complete(&named));
         served.wait_for("offshoot_engine_branches_running", 2.0);
         let abort = |ids: Value| served.post("/abort_requests", &json!({"request_ids": ids})).succeeds();
         assert_eq!(abort(json!(["other"]))["aborted"], 0);

@@ -44,7 +44,7 @@ use offshoot_core::interrupt::Interrupt;
 use offshoot_core::json;
 use offshoot_core::out;
 use offshoot_core::setting::{API_KEYS, DATA, ROLLOUT_KEYS};
-use offshoot_engine::{EngineHandle, PinnedPrefix};
+use offshoot_engine::{EngineFacts, EngineHandle, PinnedPrefix};
 use offshoot_launch::{Demand, Devices, ModelSource, in_bytes};
 use offshoot_model::ModelFolder;
 use offshoot_openai::batch::{AnswerOrigin, name_of_model};
@@ -128,7 +128,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
     let facts = engine.facts();
     let shared_cores = (!facts.is_async).then_some(u32::try_from(cores).unwrap_or(u32::MAX));
     let ticks = Ticks::new(options.limits.chunk_interval, shared_cores, facts.max_branches);
-    let rollout = options.rollout.as_ref().map(|chosen| rollout_of(chosen, options, &folder)).transpose()?;
+    let rollout = options.rollout.as_ref().map(|chosen| rollout_of(chosen, options, &folder, facts)).transpose()?;
     let paths = rollout.iter().flat_map(Rollout::paths);
     let accepted = names.iter().cloned().chain(paths).collect();
     let server = Arc::new(Server {
@@ -166,13 +166,20 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
 }
 
 /// The state of the verbs of a server on this model.
-fn rollout_of(chosen: &RolloutOptions, options: &ServeOptions, folder: &ModelFolder) -> Result<Rollout> {
+fn rollout_of(
+    chosen: &RolloutOptions,
+    options: &ServeOptions,
+    folder: &ModelFolder,
+    engine: &EngineFacts,
+) -> Result<Rollout> {
     let devices = &options.engine.devices;
     let ranks = if let Devices::Ranks(ranks) = devices { ranks.len() } else { 1 };
     // Trainers may send numbers in f32, whatever the model's are, and metadata beside them.
     let most_bytes = folder.config.parameters().saturating_mul(size_of::<f32>()).saturating_add(MORE_OF_UPDATE);
     let dtype = ModelSource::folder(folder)?.dtype;
-    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu: devices.first_gpu(), most_bytes };
+    // Where it was left to us, the engine may be on the CPU beside a GPU.
+    let gpu = devices.first_gpu().filter(|_| engine.is_async);
+    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu, most_bytes };
     Ok(Rollout::new(chosen, facts))
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::{AnswerHead, Endpoint, PromptCandidates, ProtocolRequest, Refusal, TokenAnswer, response};
-use super::{END_OF_TEXT, events, object, read, request, tokenizer, with_reader};
+use super::{events, object, read, request, tokenizer, with_reader};
 use crate::protocol::ProtocolLimits;
 use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{Finish, FinishReason, WeightSpan};
@@ -55,7 +55,7 @@ fn what_trainers_send_is_taken() {
 fn each_token_of_an_answer_is_named_and_has_its_weights() {
     let told = json!({"token_ids": [5, 6], "return_token_ids": true, "sampling_params": {"logprobs": 2, "n": 2}});
     let request = of_tokens(told).expect("it is right");
-    let ended = sample(&request, &[20, 21, 22, END_OF_TEXT.0], 3, FinishReason::EndOfText);
+    let ended = sample(&request, &[20, 21, 22], 3, FinishReason::EndOfText);
     let aborted = sample(&request, &[30], 1, FinishReason::Aborted);
     let candidates = PromptCandidates { drawn: vec![ended, aborted], ..PromptCandidates::default() };
     let head = AnswerHead { id: "gen-1".to_owned(), created: 7, ..AnswerHead::default() };
