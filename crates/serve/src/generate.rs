@@ -169,7 +169,7 @@ pub async fn all_candidates(
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
                     tokens += finish.sampled();
-                    results[prompt].add(sample, finish, branch);
+                    results[prompt].add(sample, *finish, branch);
                 }
                 Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),

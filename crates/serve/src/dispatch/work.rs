@@ -215,7 +215,7 @@ impl DispatchLoop {
             let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt };
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
-            let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
+            let (sample, finish) = (SampleId { prompt, sample: 0 }, Box::new(Finish::empty(FinishReason::Length)));
             job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
         }
     }
@@ -338,7 +338,7 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
-        job.outbox.put(Delivery::Finished { sample, finish, branch: kept });
+        job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
         if open.left == 0 {
             self.end(id);
         }
@@ -428,7 +428,8 @@ impl DispatchLoop {
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
         for part in unbegun {
             for sample in part.first..part.first + part.samples {
-                let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(cut.reason()));
+                let (sample, finish) =
+                    (SampleId { prompt: part.prompt, sample }, Box::new(Finish::empty(cut.reason())));
                 open.left -= 1;
                 open.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
             }

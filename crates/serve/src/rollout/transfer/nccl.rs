@@ -135,12 +135,15 @@ impl NcclSession {
     }
 }
 
+/// Takes a block of whole tensors.
+type AddBlock<'a> = dyn FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal> + 'a;
+
 /// Receives these tensors, in the broadcasts into which their sender cuts them.
 fn receive(
     link: &mut dyn TrainerLink,
     tensors: &[DescribedTensor],
     packing: Packing,
-    add: &mut dyn FnMut(Vec<u8>, &[DescribedTensor]) -> Result<(), Refusal>,
+    add: &mut AddBlock<'_>,
 ) -> Result<(), Refusal> {
     for broadcast in broadcasts(tensors, packing) {
         // Neither side has a broadcast without bytes.
