@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use offshoot_core::ids::WeightVersion;
 use offshoot_core::error::Result;
+use offshoot_core::ids::WeightVersion;
 use offshoot_model::{CheckedUpdate, TensorSource, UpdateScope, WeightForm};
 
 /// The weights in force.
@@ -47,7 +47,7 @@ pub struct WeightsUpdate {
     pub scope: UpdateScope,
     /// As [`Weights::label`]; `None`: the new version as a number.
     pub label: Option<String>,
-    /// As [`Weights::identity`]: for a folder what a launch from it would say. Of no use where only some have changed.
+    /// As [`Weights::identity`]. Of no use where only some have changed.
     pub identity: Option<String>,
 }
 
