@@ -179,7 +179,8 @@ fn rollout_of(
     let dtype = ModelSource::folder(folder)?.dtype;
     // Where it was left to us, the engine may be on the CPU beside a GPU.
     let gpu = devices.first_gpu().filter(|_| engine.is_async);
-    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu, most_bytes };
+    let keeps_prefixes = options.engine.prefix_store.is_some();
+    let facts = RolloutFacts { model: options.model.clone(), dtype, ranks, gpu, keeps_prefixes, most_bytes };
     Ok(Rollout::new(chosen, facts))
 }
 

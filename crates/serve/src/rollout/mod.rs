@@ -49,6 +49,8 @@ pub struct Rollout {
     ranks: usize,
     /// The GPU that receives what a trainer broadcasts; `None`: the engine has none.
     gpu: Option<usize>,
+    /// Whether computed prefixes are kept on disk.
+    keeps_prefixes: bool,
     pending: PendingUpdate,
     /// How the trainer said that it sends tensors.
     session: Mutex<Session>,
@@ -60,20 +62,21 @@ pub struct RolloutFacts {
     pub dtype: Dtype,
     pub ranks: usize,
     pub gpu: Option<usize>,
+    pub keeps_prefixes: bool,
     /// Most bytes of the tensors of an update.
     pub most_bytes: usize,
 }
 
 impl Rollout {
     pub fn new(options: &RolloutOptions, facts: RolloutFacts) -> Self {
-        let RolloutFacts { model, dtype, ranks, gpu, most_bytes } = facts;
+        let RolloutFacts { model, dtype, ranks, gpu, keeps_prefixes, most_bytes } = facts;
         let dtype = match dtype {
             Dtype::F32 => "float32",
             Dtype::F16 => "float16",
             Dtype::Bf16 => "bfloat16",
         };
         let pending = PendingUpdate::new(options.patience, most_bytes);
-        Rollout { model, dtype, ranks, gpu, pending, session: Mutex::default() }
+        Rollout { model, dtype, ranks, gpu, keeps_prefixes, pending, session: Mutex::default() }
     }
 
     /// How trainers that ask may send tensors.

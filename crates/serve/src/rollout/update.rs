@@ -12,13 +12,14 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 
 use offshoot_engine::WeightsUpdate;
-use offshoot_model::{Difference, ModelFolder, TensorFolder, UpdateScope};
+use offshoot_launch::UpdateFolder;
+use offshoot_model::UpdateScope;
 use offshoot_openai::protocol::{BodyFields, Refusal, RefusalKind};
 
 use super::forms::{Pairs, QueryFields, fields, object, waiting};
 use super::pending::{PendingUpdate, UpdateId};
 use super::transfer::{
-    DescribedTensor, IpcUpdate, NcclSession, Session, SessionStart, UpdateFolder, described, packing, session_start,
+    DescribedTensor, IpcUpdate, NcclSession, Session, SessionStart, StepFolder, described, packing, session_start,
 };
 use super::{Rollout, failed};
 use crate::reply::{self, Answer};
@@ -226,35 +227,18 @@ async fn update_from_folder(server: &Arc<Server>, folder: String, told: &Map<Str
     let label = fields.text("weight_version")?;
     fields.finish()?;
     let label = waiting(server, move |server| {
-        let folder = UpdateFolder::find(&folder)?;
+        let step = StepFolder::find(&folder)?;
         let committing = rollout(server).pending.take_whole(Instant::now())?;
-        check_config(server, &folder)?;
-        let source = TensorFolder::open(&folder.path).map_err(|error| failed(&error))?;
-        let update = WeightsUpdate { label: label.or(folder.label), ..WeightsUpdate::new(Arc::new(source), scope) };
+        let form =
+            server.engine.weight_form().ok_or_else(|| Refusal::new("no_weights", "the engine has no weights"))?;
+        let folder = UpdateFolder::open(&step.path, scope, &form).map_err(|error| failed(&error))?;
+        let update = folder.into_update(label.or(step.label), rollout(server).keeps_prefixes);
         let label = put_in_force(server, update)?;
         drop(committing);
         Ok(label)
     })
     .await?;
     Ok(reply::value(&json!({ "status": "ok", "weight_version": label })))
-}
-
-/// Refuses a folder whose config.json, if it has one, describes another model than the one that is loaded.
-fn check_config(server: &Server, folder: &UpdateFolder) -> Result<(), Refusal> {
-    if !folder.path.join("config.json").is_file() {
-        return Ok(());
-    }
-    let other = ModelFolder::open(&folder.path).map_err(|error| failed(&error))?;
-    match server.config.difference(&other.config) {
-        None => Ok(()),
-        Some(Difference { field, loaded, other }) => {
-            let what = format!(
-                "{}: expected a model like the loaded one, found one that differs in {field}: {other} instead of {loaded}",
-                folder.path.join("config.json").display()
-            );
-            Err(Refusal::new("another_model", what).about("weight_dir"))
-        }
-    }
 }
 
 pub async fn finish(State(server): AppState, headers: HeaderMap, body: Body) -> Answer {

@@ -11,17 +11,17 @@ const COMPLETE: &str = "STABLE";
 const STEP: &str = "step_";
 
 /// A folder that can be read.
-pub struct UpdateFolder {
+pub struct StepFolder {
     pub path: PathBuf,
     /// The number of its step, by which the new weights are called; `None`: its name has none.
     pub label: Option<String>,
 }
 
-impl UpdateFolder {
+impl StepFolder {
     /// # Errors
     ///
     /// There is no such folder, or it is one of a step that is not complete.
-    pub fn find(path: &str) -> Result<UpdateFolder, Refusal> {
+    pub fn find(path: &str) -> Result<StepFolder, Refusal> {
         let path = PathBuf::from(path);
         if !path.is_dir() {
             let shown = path.display().to_string();
@@ -36,7 +36,7 @@ impl UpdateFolder {
             );
             return Err(Refusal::of_kind(RefusalKind::Conflict, "incomplete_folder", what).about("weight_dir"));
         }
-        Ok(UpdateFolder { path, label })
+        Ok(StepFolder { path, label })
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
         for folder in [&step, &other] {
             std::fs::create_dir(folder).expect("the folder is writable");
         }
-        let find = |path: &Path| UpdateFolder::find(path.to_str().expect("UTF-8"));
+        let find = |path: &Path| StepFolder::find(path.to_str().expect("UTF-8"));
         let code = |path: &Path| find(path).err().map(|refusal| (refusal.code, refusal.status()));
         assert_eq!(code(&step), Some(("incomplete_folder", 409)));
         std::fs::write(step.join(COMPLETE), "").expect("the folder is writable");

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use offshoot_openai::protocol::{BodyFields, Refusal};
 
 pub use described::DescribedTensor;
-pub use folder::UpdateFolder;
+pub use folder::StepFolder;
 pub use ipc::IpcUpdate;
 pub use nccl::{InitInfo, NcclSession};
 pub use received::ReceivedTensors;
