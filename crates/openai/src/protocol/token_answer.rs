@@ -59,18 +59,27 @@ impl RequestReader<'_> {
         }
         let is_unlimited = !["max_tokens", "max_completion_tokens"].iter().any(|&key| whole.contains_key(key));
         whole.insert("prompt".to_owned(), tokens);
-        let rename = |refusal: Refusal| match refusal.param.as_deref() {
-            Some("prompt") => {
-                let message = refusal.message.replace("`prompt`", "`token_ids`");
-                Refusal { message, ..refusal }.about("token_ids")
-            }
-            _ => refusal,
-        };
-        let mut request = self.read(Endpoint::Completions, &whole).map_err(rename)?;
+        let mut request = self.read(Endpoint::Completions, &whole).map_err(about_tokens)?;
         if is_unlimited {
             request.prompts.iter_mut().for_each(TextPrompt::set_unlimited);
         }
         Ok(request)
+    }
+
+    /// Checks the tokens of a request of [`RequestReader::read_tokens`].
+    pub fn encode_tokens(&self, request: ProtocolRequest<TextPrompt>) -> Result<ProtocolRequest, Refusal> {
+        self.encode(request).map_err(about_tokens)
+    }
+}
+
+/// A refusal of a completion's prompt, which here is `token_ids`.
+fn about_tokens(refusal: Refusal) -> Refusal {
+    match refusal.param.as_deref() {
+        Some("prompt") => {
+            let message = refusal.message.replace("`prompt`", "`token_ids`");
+            Refusal { message, ..refusal }.about("token_ids")
+        }
+        _ => refusal,
     }
 }
 

@@ -38,7 +38,7 @@ async fn answer(server: Arc<Server>, client: ClientId, headers: &HeaderMap, body
     let body = server.receive(headers, body).await?;
     let read = move |server: &Server| {
         let reader = server.reader();
-        fitted(server, reader.encode(reader.read_tokens(&body.parse()?)?)?)
+        fitted(server, reader.encode_tokens(reader.read_tokens(&body.parse()?)?)?)
     };
     let request = Arc::new(server.work(read).await?);
     let head = head(&server, ID_PREFIX);

@@ -9,7 +9,7 @@ use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{Finish, FinishReason, WeightSpan};
 
 fn of_tokens(body: Value) -> Result<ProtocolRequest, Refusal> {
-    with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read_tokens(&object(body))?))
+    with_reader(&ProtocolLimits::default(), |reader| reader.encode_tokens(reader.read_tokens(&object(body))?))
 }
 
 /// A sample of these tokens, all but the first `old` of them under other weights.
