@@ -11,6 +11,7 @@ mod ends;
 mod files;
 mod page;
 mod protocol;
+mod records;
 mod rollout;
 mod same;
 mod served;

@@ -10,12 +10,13 @@ use super::choice::{
     ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
 };
 use super::endpoint::Endpoint;
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
 use super::shown::TokenPlacer;
 use super::weight_labels::WeightLabels;
-use offshoot_engine::{Finish, FinishReason};
+use offshoot_engine::{Finish, FinishReason, TokenRecord};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
 
@@ -208,6 +209,7 @@ fn sampled_choices<'a>(
         let (finish_reason, stop_reason) = (Some(finish_word(sample.reason)), StopReason::of(sample.reason));
         let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
         let token_ids = request.return_token_ids.then(ids);
+        let records = RecordFields::new(request, drawn.into_iter().flat_map(Finish::sampled_records));
         let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if request.echo { &*prompt.text } else { "" };
@@ -227,7 +229,6 @@ fn sampled_choices<'a>(
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };
-        let score = None;
         let weight_versions = drawn.and_then(|drawn| shown_weights(request, drawn, labels));
         choices.push(Choice {
             index,
@@ -235,10 +236,11 @@ fn sampled_choices<'a>(
             logprobs,
             finish_reason,
             stop_reason,
-            score,
+            score: None,
             prompt,
             token_ids,
             weight_versions,
+            records,
             branch,
         });
     }
@@ -281,7 +283,9 @@ impl<'a> ShownSample<'a> {
         if request.logprobs {
             let begin = if request.echo { prompt.text.chars().count() } else { 0 };
             let mut placer = TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer);
-            tokens.extend(drawn.records().map(|record| ShownToken::sampled(record, placer.place(record.token))));
+            let mode = request.params.logprobs_mode;
+            let shown = |record: TokenRecord<'a>| ShownToken::sampled(record, placer.place(record.token), mode);
+            tokens.extend(drawn.sampled_records().map(shown));
         }
         ShownSample { text: &drawn.text, tokens, reason: &drawn.reason }
     }

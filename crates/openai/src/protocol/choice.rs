@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
 use super::weight_labels::{LabelledSpan, WeightLabels};
@@ -60,6 +61,8 @@ pub struct Choice<'a> {
     /// vLLM's: the weights that its tokens were sampled under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_versions: Option<Vec<LabelledSpan>>,
+    #[serde(flatten)]
+    pub records: RecordFields,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

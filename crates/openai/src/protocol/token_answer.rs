@@ -9,13 +9,14 @@ use super::answer::{AnswerHead, PromptCandidates};
 use super::choice::{StopReason, finish_word};
 use super::endpoint::Endpoint;
 use super::fields::{BodyFields, brief};
+use super::kept::RecordFields;
 use super::logprobs::PromptLogprobs;
 use super::reader::RequestReader;
 use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
 use super::weight_labels::LabelledSpan;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, TokenRecord};
+use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord};
 use offshoot_text::Tokenizer;
 
 /// The path of these requests.
@@ -112,8 +113,12 @@ struct TokenChoice<'a> {
     token_ids: Vec<TokenId>,
     logprobs: Option<TokenLogprobs>,
     routed_experts: Option<()>,
-    sampling_mask: Option<&'a [Vec<TokenId>]>,
+    /// vLLM's: the ids that each token was drawn from, where `return_kept` asks for them; null for more than a record
+    /// lists.
+    sampling_mask: Option<Vec<Option<&'a [TokenId]>>>,
     weight_versions: Vec<LabelledSpan>,
+    #[serde(flatten)]
+    records: RecordFields,
 }
 
 #[derive(Serialize)]
@@ -141,8 +146,9 @@ impl NamedToken {
     }
 
     /// A sampled token, with itself and the likeliest ones in its place.
-    fn sampled(record: TokenRecord<'_>) -> Self {
-        let TokenRecord { token, logprob, rank, top, .. } = record;
+    fn sampled(record: TokenRecord<'_>, mode: LogprobsMode) -> Self {
+        let logprob = record.logprob_by(mode);
+        let TokenRecord { token, rank, top, .. } = record;
         let rank = rank.map(|rank| rank.get() as usize);
         let rivals = top.iter().zip(1..).map(|(&(token, logprob), rank)| NamedToken::new(token, logprob, Some(rank)));
         let mut rivals: Vec<NamedToken> = rivals.collect();
@@ -162,17 +168,18 @@ impl<'a> TokenAnswer<'a> {
         tokenizer: &'a Tokenizer,
     ) -> Self {
         let prompt = &request.prompts[0];
-        let choice = |(index, drawn): (usize, &Finish)| TokenChoice {
+        let named = |record: TokenRecord<'a>| NamedToken::sampled(record, request.params.logprobs_mode);
+        let kept = |record: TokenRecord<'a>| record.drawn.and_then(|drawn| drawn.ids.as_deref());
+        let choice = |(index, drawn): (usize, &'a Finish)| TokenChoice {
             index,
             finish_reason: finish_word(&drawn.reason),
             stop_reason: StopReason::of(&drawn.reason),
             token_ids: drawn.sampled_ids().into_owned(),
-            logprobs: request
-                .logprobs
-                .then(|| TokenLogprobs { content: drawn.records().map(NamedToken::sampled).collect() }),
+            logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),
             routed_experts: None,
-            sampling_mask: None,
+            sampling_mask: (request.kept == Some(KeptForm::Ids)).then(|| drawn.sampled_records().map(kept).collect()),
             weight_versions: head.labels.spans(drawn),
+            records: RecordFields::new(request, drawn.sampled_records()),
         };
         let completion_tokens = candidates.drawn.iter().map(Finish::sampled).sum();
         let prompt_tokens = prompt.tokens.len();

@@ -215,8 +215,8 @@ impl DispatchLoop {
             let kept = KeptPrompt { tokens: tokens.as_slice().into(), salt };
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
-            let (sample, finish) = (SampleId { prompt, sample: 0 }, Box::new(Finish::empty(FinishReason::Length)));
-            job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
+            let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
+            job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: Some(lease) });
         }
     }
 
@@ -428,10 +428,9 @@ impl DispatchLoop {
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
         for part in unbegun {
             for sample in part.first..part.first + part.samples {
-                let (sample, finish) =
-                    (SampleId { prompt: part.prompt, sample }, Box::new(Finish::empty(cut.reason())));
+                let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(cut.reason()));
                 open.left -= 1;
-                open.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
+                open.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
             }
         }
         if open.left == 0 {

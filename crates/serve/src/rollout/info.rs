@@ -5,6 +5,8 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
+use offshoot_engine::LogprobsMode;
+
 use super::Rollout;
 use super::forms::{Pairs, QueryFields, fields};
 use crate::reply::{self, Answer};
@@ -35,12 +37,14 @@ pub async fn server_info(State(server): AppState, pairs: Pairs) -> Answer {
 }
 
 fn config(server: &Server, rollout: &Rollout) -> Value {
+    let mut words = LogprobsMode::WORDS.into_iter();
+    let logprobs_mode = words.find(|(_, mode)| *mode == server.logprobs_mode).map(|(word, _)| word);
     let (ranks, replicas) = (rollout.ranks, server.engine.facts().replicas);
     json!({
         "model_config": {
             "model": rollout.model.display().to_string(),
             "dtype": format!("torch.{}", rollout.dtype),
-            "logprobs_mode": "raw_logprobs",
+            "logprobs_mode": logprobs_mode,
             "max_model_len": server.config.context,
         },
         "parallel_config": {
