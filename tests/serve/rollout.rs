@@ -1,5 +1,5 @@
-//! `offshoot serve --rollout` as trainers drive it: pauses, weight updates in bodies and in folders, sleep, samples from
-//! token ids to token ids; and that what fails leaves the old weights in force.
+//! `offshoot serve --rollout` as trainers drive it: pauses, weight updates in bodies and in folders, sleep, samples
+//! from token ids to token ids; and that what fails leaves the old weights in force.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! API keys: who a request is from, a client or, for the verbs of rollouts, an operator. Keys are compared as hashes, in
-//! constant time, each request with every key.
+//! API keys: who a request is from, a client or, for the verbs of rollouts, an operator. Keys are compared as hashes,
+//! in constant time, each request with every key.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A communicator of NCCL with another process, a trainer: the trainer is its rank 0 and broadcasts, this process is one
-//! other rank and receives into host memory. How the two found each other is left to the caller.
+//! A communicator of NCCL with another process, a trainer: the trainer is its rank 0 and broadcasts, this process is
+//! one other rank and receives into host memory. How the two found each other is left to the caller.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

@@ -1,6 +1,6 @@
-//! Token ids in, token ids out: the requests and answers of `/inference/v1/generate`, vLLM's path for trainers. A request
-//! is read as a completion of one prompt, whose sampling parameters are the fields of `sampling_params`; the answer has
-//! no texts, and names each token by its id.
+//! Token ids in, token ids out: the requests and answers of `/inference/v1/generate`, vLLM's path for trainers. A
+//! request is read as a completion of one prompt, whose sampling parameters are the fields of `sampling_params`; the
+//! answer has no texts, and names each token by its id.
 
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -12,8 +12,8 @@ use super::forms::{Pairs, QueryFields, fields};
 use crate::reply::{self, Answer};
 use crate::server::{AppState, Server};
 
-/// The number of ranks that a trainer's communicator has beside the trainer's own: the server receives each tensor once,
-/// and hands it to all of its engines and their ranks by itself.
+/// The number of ranks that a trainer's communicator has beside the trainer's own: the server receives each tensor
+/// once, and hands it to all of its engines and their ranks by itself.
 pub async fn world_size(State(server): AppState, pairs: Pairs, headers: HeaderMap, body: Body) -> Answer {
     let mut query = QueryFields::new(pairs);
     query.flag("include_dp")?;

@@ -1,9 +1,10 @@
-//! The verbs by which a trainer drives the server: pauses, weight updates, sleep, adapters, and samples from token ids to
-//! token ids, in the shapes that trainers for `vllm serve` send and read. There are none unless the server is started
-//! for rollouts. `routes` has the paths; what a pause or an update does to requests in progress is the engine's.
+//! The verbs by which a trainer drives the server: pauses, weight updates, sleep, adapters, and samples from token ids
+//! to token ids, in the shapes that trainers for `vllm serve` send and read. There are none unless the server is
+//! started for rollouts. `routes` has the paths; what a pause or an update does to requests in progress is the
+//! engine's.
 //!
-//! A verb that fails says so with a status below 500: trainers send a request again when they see one from 500 up, which
-//! would be another update. Only requests for samples that find the engine paused get 503.
+//! A verb that fails says so with a status below 500: trainers send a request again when they see one from 500 up,
+//! which would be another update. Only requests for samples that find the engine paused get 503.
 
 mod adapters;
 mod forms;

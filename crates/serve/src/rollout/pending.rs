@@ -174,8 +174,8 @@ impl PendingUpdate {
             let silent = self.patience.as_secs_f64();
             let (tensors, bytes) = (receiving.tensors.len(), receiving.tensors.bytes());
             log::warn!(
-                "a weight update was dropped after {silent} s of silence, with {tensors} tensors ({bytes} bytes); the old \
-                 weights stay in force"
+                "a weight update was dropped after {silent} s of silence, with {tensors} tensors ({bytes} bytes); the \
+                 old weights stay in force"
             );
             open.phase = Phase::Free;
         }

@@ -1,5 +1,5 @@
-//! Handles of memory on the same GPU, by which a trainer could hand over tensors without a copy (CUDA IPC). What is said
-//! of the tensors is read and checked; the handles, which are pickles of Python, are not opened.
+//! Handles of memory on the same GPU, by which a trainer could hand over tensors without a copy (CUDA IPC). What is
+//! said of the tensors is read and checked; the handles, which are pickles of Python, are not opened.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
