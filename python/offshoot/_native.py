@@ -26,4 +26,5 @@ batch_tokens = native.batch_tokens
 text_keys = native.text_keys
 Records = native.Records
 Samples = native.Samples
+Tensors = native.Tensors
 use_helper = native.use_helper

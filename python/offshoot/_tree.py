@@ -174,7 +174,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
-        return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._engine.tokenizer)))
+        return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._updated.tokenizer)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a
@@ -192,6 +192,7 @@ class Tree:
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
+        self.llm._given.commit()
         return self._native.score(probes)
 
     def prune(self, nodes: Iterable[Node]) -> None:
