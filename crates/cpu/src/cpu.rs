@@ -12,8 +12,8 @@ use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, StepBatch, StepShape, SwapRates,
+    ActivationDtype, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
+    MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StepBatch, StepShape, SwapRates,
     WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
@@ -182,6 +182,24 @@ impl Backend for Cpu {
 
     fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
+    }
+
+    fn read_matrix(&mut self, matrix: &CpuWeights, _: &Split) -> Result<Option<Elements>> {
+        Ok(matrix.elements())
+    }
+
+    fn read_vector(&mut self, vector: &Vec<f32>, _: &Split) -> Result<Elements> {
+        Ok(Elements::of(vector))
+    }
+
+    fn read_expert(
+        &mut self,
+        experts: &CpuExperts,
+        expert: usize,
+        _: &Split,
+    ) -> Result<Option<(Elements, Vec<f32>)>> {
+        let bias = experts.bias(expert).unwrap_or_default().to_vec();
+        Ok(experts.matrices[expert].elements().map(|elements| (elements, bias)))
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {

@@ -75,9 +75,9 @@ use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate,
+    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
     HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, OutputMode, QuantView, RopeTable, Router,
-    SampledToken, SavedPages, Scoring, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat,
+    SampledToken, SavedPages, Scoring, Split, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat,
     WeightView, all_quantised, prepare_heads_in_turn,
 };
 use offshoot_core::error::Result;
@@ -478,6 +478,26 @@ impl Backend for Cuda {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
         DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
+    }
+
+    fn read_matrix(&mut self, matrix: &Matrix, _: &Split) -> Result<Option<Elements>> {
+        let Some(dtype) = matrix.format.dense() else { return Ok(None) };
+        let Matrix { outputs: rows, inner: cols, .. } = *matrix;
+        let bytes = self.device.download(&matrix.memory, 0..rows * cols * dtype.bytes())?;
+        Ok(Some(Elements { dtype, rows, cols, bytes }))
+    }
+
+    fn read_vector(&mut self, vector: &Vector, _: &Split) -> Result<Elements> {
+        let bytes = self.device.download(&vector.memory, 0..vector.len * size_of::<f32>())?;
+        Ok(Elements { dtype: Dtype::F32, rows: 1, cols: vector.len, bytes })
+    }
+
+    fn read_expert(&mut self, _: &Experts, _: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
+        Ok(None)
+    }
+
+    fn forget_steps(&mut self) {
+        self.moves += 1;
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {

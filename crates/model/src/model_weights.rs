@@ -1,10 +1,13 @@
 //! The weights of a model, from its folder or a seed, before they are loaded on a backend.
 
+use std::sync::Arc;
+
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
 use super::config::{ModelConfig, ModelFolder};
 use super::layout::Layout;
+use super::update::WeightForm;
 use super::weights::{self, RandomWeights, WeightSource};
 
 /// The weights of a model, from which decoders are loaded.
@@ -13,7 +16,7 @@ pub struct ModelWeights {
     /// The compute dtype.
     pub(super) dtype: Dtype,
     pub(super) layout: Layout,
-    pub(super) source: WeightSource,
+    pub(super) source: WeightSource<'static>,
 }
 
 impl ModelWeights {
@@ -22,8 +25,17 @@ impl ModelWeights {
         let (checkpoint, config, layout, dtype) = weights::open_verified(folder)?;
         checkpoint.note_left_out(&layout);
         let converts = config.compute.is_some();
-        let source = WeightSource::Checkpoint { checkpoint, dtype, converts };
+        let source = WeightSource::Checkpoint { checkpoint, dtype, converts, update: None };
         Ok(Self { config, dtype, layout, source })
+    }
+
+    /// What updates of these weights are checked by.
+    pub(super) fn form(&self) -> Result<Arc<WeightForm>> {
+        let formats = match &self.source {
+            WeightSource::Checkpoint { checkpoint, .. } => Some(Arc::new(checkpoint.formats(&self.layout)?)),
+            WeightSource::Random(_) => None,
+        };
+        Ok(WeightForm::new(self.config.clone(), self.dtype, formats))
     }
 
     pub fn config(&self) -> &ModelConfig {

@@ -31,7 +31,7 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
     HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Segment,
     Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
@@ -258,6 +258,47 @@ impl Backend for Sim {
 
     fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {
         Ok(SimExperts(matrices))
+    }
+
+    /// Its memory is that of `old`.
+    fn replace_matrix(&mut self, old: &SimMatrix, _: &[HeldPart<'_>], _: &Split) -> Result<SimMatrix> {
+        Ok(*old)
+    }
+
+    fn replace_vector(&mut self, (): &(), _: &[WeightView<'_>], _: &Split) -> Result<()> {
+        Ok(())
+    }
+
+    /// The new matrices have been counted, and take the place of the old ones.
+    fn replace_experts(
+        &mut self,
+        old: &SimExperts,
+        matrices: Vec<SimMatrix>,
+        _: Vec<()>,
+        _: ExpertKind,
+    ) -> Result<SimExperts> {
+        self.used -= old.0.iter().map(SimMatrix::bytes).sum::<usize>();
+        Ok(SimExperts(matrices))
+    }
+
+    /// It has no elements.
+    fn read_matrix(&mut self, matrix: &SimMatrix, _: &Split) -> Result<Option<Elements>> {
+        let StackShape { rows, cols, dense, .. } = matrix.shape;
+        Ok(dense.map(|dtype| Elements::zeros(dtype, rows, cols)))
+    }
+
+    /// Vectors are not kept, and their lengths neither.
+    fn read_vector(&mut self, (): &(), _: &Split) -> Result<Elements> {
+        Err(Error::value("an update of weights", "all vectors of a layer, on a simulated device", "some alone"))
+    }
+
+    fn read_expert(
+        &mut self,
+        experts: &SimExperts,
+        expert: usize,
+        split: &Split,
+    ) -> Result<Option<(Elements, Vec<f32>)>> {
+        Ok(self.read_matrix(&experts.0[expert], split)?.map(|elements| (elements, Vec::new())))
     }
 
     fn routes(&mut self, _: usize, router: Router) -> Result<SimRoutes> {

@@ -31,12 +31,19 @@ pub struct Matrices<'a, B: Backend> {
     split: &'a Split,
     /// The inner width of the experts whose matrices they are; `None`: they are no experts'.
     expert_width: Option<usize>,
+    /// The matrix whose place the one that is loaded takes.
+    old: Option<&'a B::Matrix>,
     pub loaded: Vec<B::Matrix>,
 }
 
 impl<'a, B: Backend> Matrices<'a, B> {
     pub fn new(backend: &'a mut B, split: &'a Split) -> Self {
-        Self { backend, split, expert_width: None, loaded: Vec::new() }
+        Self { backend, split, expert_width: None, old: None, loaded: Vec::new() }
+    }
+
+    /// A matrix that takes the place of `old`, if there is one.
+    pub fn in_place_of(backend: &'a mut B, split: &'a Split, old: Option<&'a B::Matrix>) -> Self {
+        Self { old, ..Self::new(backend, split) }
     }
 
     /// The matrices of experts of this inner width.
@@ -75,7 +82,10 @@ impl<B: Backend> MatrixLoader for Matrices<'_, B> {
     }
 
     fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()> {
-        self.loaded.push(self.backend.split_matrix(parts, self.split)?);
+        self.loaded.push(match self.old {
+            None => self.backend.split_matrix(parts, self.split)?,
+            Some(old) => self.backend.replace_matrix(old, parts, self.split)?,
+        });
         Ok(())
     }
 }

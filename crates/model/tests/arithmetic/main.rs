@@ -15,3 +15,4 @@ mod gguf;
 mod goldens;
 mod quantised;
 mod ranks;
+mod updates;
