@@ -11,9 +11,10 @@ use crate::text::BranchText;
 use crate::token_counts::TokenCounts;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
+use crate::weights::{WeightSpan, note_weights};
 use offshoot_backend::{AllowedTokens, SampledToken};
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, SegmentId, TokenId};
+use offshoot_core::ids::{BranchId, SegmentId, TokenId, WeightVersion};
 use offshoot_kv::TokenScore;
 
 pub(super) struct Branch {
@@ -112,6 +113,8 @@ pub(super) struct SamplingState {
     pub top: Vec<Vec<(TokenId, f32)>>,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
+    /// As `Finish::weights`.
+    pub weights: Vec<WeightSpan>,
     pub text: BranchText,
     /// Kept only if penalties are set.
     pub counts: Option<TokenCounts>,
@@ -146,22 +149,46 @@ pub(super) struct ScoringState {
     pub ranks: Vec<Option<NonZeroU32>>,
     /// As `Finish::top`.
     pub top: Vec<Vec<(TokenId, f32)>>,
+    /// As `Finish::weights`.
+    pub weights: Vec<WeightSpan>,
     /// Empty until the end.
     pub text: BranchText,
 }
 
 impl ScoringState {
+    /// Nothing is scored of the tokens from `begin` on.
+    pub fn new(events: EventSender, begin: usize, tops: usize, text: BranchText) -> Self {
+        ScoringState {
+            events,
+            begin,
+            requested: 0,
+            tops,
+            logprobs: Vec::new(),
+            ranks: Vec::new(),
+            top: Vec::new(),
+            weights: Vec::new(),
+            text,
+        }
+    }
+
     /// The first position whose score is not collected.
     pub fn next(&self) -> usize {
         self.begin + self.logprobs.len()
     }
 
-    /// Adds the score of the token at `next`, which has enough likeliest tokens.
-    pub fn push(&mut self, score: &TokenScore) {
-        self.add(score.logprob, score.rank, score.top[..self.tops].to_vec());
+    /// Adds the score of the token at `next`, which has enough likeliest tokens and follows from `weights`.
+    pub fn push(&mut self, score: &TokenScore, weights: WeightVersion) {
+        self.add(score.logprob, score.rank, score.top[..self.tops].to_vec(), weights);
     }
 
-    pub fn add(&mut self, logprob: f32, rank: Option<NonZeroU32>, top: Vec<(TokenId, f32)>) {
+    pub fn add(
+        &mut self,
+        logprob: f32,
+        rank: Option<NonZeroU32>,
+        top: Vec<(TokenId, f32)>,
+        weights: WeightVersion,
+    ) {
+        note_weights(&mut self.weights, weights, self.logprobs.len());
         self.logprobs.push(logprob);
         self.ranks.push(rank);
         self.requested = self.requested.max(self.logprobs.len());
@@ -321,22 +348,22 @@ impl Branch {
 
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
-        if reason == FinishReason::Cancelled {
+        if reason.is_cut() {
             self.take_back_unscored();
         }
         let ended = std::mem::replace(&mut self.work, BranchWork::Idle);
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, begin, logprobs, ranks, top, stop_token, text, .. } = *sampling;
-                (events, begin, text, Finish { logprobs, ranks, top, stop_token, ..Finish::empty(reason) })
+                let SamplingState { events, begin, logprobs, ranks, top, stop_token, weights, text, .. } = *sampling;
+                (events, begin, text, Finish { logprobs, ranks, top, stop_token, weights, ..Finish::empty(reason) })
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, logprobs, ranks, top, mut text, .. } = *scoring;
+                let ScoringState { events, begin, logprobs, ranks, top, weights, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, text, Finish { logprobs, ranks, top, ..Finish::empty(reason) })
+                (events, begin, text, Finish { logprobs, ranks, top, weights, ..Finish::empty(reason) })
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
@@ -348,7 +375,11 @@ impl Branch {
 
     /// Ends the work with an error and sends the event.
     pub fn fail(&mut self, error: Error) {
-        self.take_back_unscored();
+        if self.is_pin {
+            log::warn!("the prefix of branch {} is not pinned: {error}", self.id);
+        } else {
+            self.take_back_unscored();
+        }
         let events = match std::mem::replace(&mut self.work, BranchWork::Idle) {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => sampling.events,

@@ -10,7 +10,8 @@ use crate::sampler;
 use crate::schedule::LogitsRequest;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, TokenId};
+use crate::weights::note_weights;
+use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_kv::TokenScore;
 
 impl Engine {
@@ -82,22 +83,24 @@ fn answer(
         return Some(Err(sampler::no_numbers()));
     }
     match branch.work {
-        BranchWork::Sample(_) => accept(branch, sampled, facts, batcher).map(Ok),
+        BranchWork::Sample(_) => accept(branch, sampled, facts, cache.weights, batcher).map(Ok),
         BranchWork::Score(_) => record(branch, sampled, cache).map(Ok),
         BranchWork::Idle => None,
     }
 }
 
-/// Appends a sampled token. Returns why the extend ends, if it does.
+/// Appends a token that was sampled under `weights`. Returns why the extend ends, if it does.
 fn accept(
     branch: &mut Branch,
     sampled: SampledToken,
     facts: &EngineFacts,
+    weights: WeightVersion,
     batcher: &mut EventBatcher,
 ) -> Option<FinishReason> {
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
     let token = sampled.token;
     sampling.in_flight.tokens -= 1;
+    note_weights(&mut sampling.weights, weights, sampling.logprobs.len());
     let stops = stop_token(sampling, token, &facts.eos);
     if stops.is_some() && !sampling.stop.include_stop {
         sampling.stop_token = Some(sampled);
@@ -116,7 +119,7 @@ fn accept(
     let at_limit = count >= sampling.stop.max_tokens;
     if sampling.events.hears_tokens() {
         let tokens = vec![sampled];
-        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text });
+        batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text, weights });
     }
     branch.tokens.push_sampled(token);
     let is_full = branch.tokens.len() >= facts.context;
@@ -138,7 +141,7 @@ fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Opti
 fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
     let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, sampled.rank, &sampled.top));
-    scoring.add(sampled.logprob, sampled.rank, sampled.top);
+    scoring.add(sampled.logprob, sampled.rank, sampled.top, cache.weights);
     let ends = scoring.next() == branch.tokens.len();
     cache.keep_score(branch, at, score);
     ends.then_some(FinishReason::Given)

@@ -37,12 +37,12 @@ impl KvCache {
 
     /// Takes over the next scores of `branch` up to position `upto`. Whether all of them are kept.
     pub fn take_over(&mut self, branch: &mut Branch, upto: usize) -> bool {
-        let segment = branch.kept();
+        let (segment, weights) = (branch.kept(), self.weights);
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let next = scoring.next();
         if let Some(segment) = segment.filter(|_| next < upto) {
             let (tops, wanted) = (scoring.tops, positions(next, upto));
-            self.prefix.scores(segment, wanted, tops).for_each(|score| scoring.push(score));
+            self.prefix.scores(segment, wanted, tops).for_each(|score| scoring.push(score, weights));
         }
         self.scores_reused += (scoring.next() - next) as u64;
         scoring.next() == upto
@@ -60,7 +60,7 @@ impl KvCache {
         if scores.len() < len - scoring.next() {
             return false;
         }
-        scores.iter().for_each(|score| scoring.push(score));
+        scores.iter().for_each(|score| scoring.push(score, self.weights));
         self.scores_reused += scores.len() as u64;
         true
     }
