@@ -72,6 +72,19 @@ impl WeightForm {
     ///
     /// One sentence: the tensor, what is expected of it, and what was found.
     pub fn check<'a>(&self, tensors: &'a dyn TensorSource, scope: UpdateScope) -> Result<CheckedUpdate<'a>> {
+        self.check_of(tensors, scope)
+    }
+
+    /// Checks an update as `check` does; what comes of it keeps the tensors alive.
+    ///
+    /// # Errors
+    ///
+    /// Those of `check`.
+    pub fn check_shared(&self, tensors: Arc<dyn TensorSource>, scope: UpdateScope) -> Result<CheckedUpdate<'static>> {
+        self.check_of(tensors, scope)
+    }
+
+    fn check_of<'a, T: TensorSource + Clone + 'a>(&self, tensors: T, scope: UpdateScope) -> Result<CheckedUpdate<'a>> {
         if let Some(folder) = tensors.gguf() {
             return self.check_gguf(folder);
         }
@@ -87,7 +100,7 @@ impl WeightForm {
         let modules = weights::stored_modules(self.config.modules, names.iter().copied());
         let config = ModelConfig { modules, ..self.config.clone() };
         let layout = Layout::of(&config);
-        let checkpoint = Checkpoint::of_update(tensors, &config, &layout);
+        let checkpoint = Checkpoint::of_update(tensors.clone(), &config, &layout);
         checkpoint.refuse_unknown(&layout, &names)?;
         let (mut all, mut there): (Vec<&TensorSpec>, HashSet<&str>) = (layout.tensors().collect(), HashSet::new());
         // Some tensors are read twice.

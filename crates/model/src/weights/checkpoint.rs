@@ -51,7 +51,7 @@ impl Checkpoint<'static> {
 impl<'a> Checkpoint<'a> {
     /// Some or all of the tensors of a model that is loaded: of `config`, with the modules by which they are stored, and
     /// `layout`.
-    pub fn of_update(tensors: &'a dyn TensorSource, config: &ModelConfig, layout: &Layout) -> Self {
+    pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, layout: &Layout) -> Self {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
         let naming = Naming::matching(&names, layout);
         let tensors = Box::new(tensors);
