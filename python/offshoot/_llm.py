@@ -175,6 +175,7 @@ class LLM:
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | os.PathLike[str] | None = None,
         logprobs_mode: str | None = "raw_logprobs",
+        enable_sleep_mode: bool = False,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -210,6 +211,7 @@ class LLM:
         threads = None if threads is None else _whole("threads", threads, 1)
         own_seed = 0 if seed is None else _whole("seed", seed)
         _choice("plan", plan, ("balanced", "tree", "single", "flat"))
+        _flag("enable_sleep_mode", enable_sleep_mode)  # An engine can always sleep.
         template = None if chat_template is None else _template(chat_template)
         for name in sorted(_WOULD_CHANGE & set(more)):
             if asks(more.pop(name)):

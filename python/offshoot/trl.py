@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
                                       f"trainer, found {self.tensor_parallel_size}")
         self.llm = self.engine or LLM(**self._arguments())
         self._llm_weights_sleeping = False
+        #: What the last update of weights and the last samples took.
+        self.seconds = {"update": 0.0, "samples": 0.0}
         self._sleep()
 
     def _arguments(self) -> dict[str, Any]:
@@ -65,11 +68,15 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
             "top_k": self.top_k, "min_p": self.min_p or 0.0, "max_tokens": self.max_completion_length,
             "logprobs": self.logprobs, **self.generation_kwargs,
         }
-        if fields.get("stop"):
-            fields.setdefault("include_stop_str_in_output", True)  # It was sampled, so it is trained.
         if self.structured_outputs_regex is not None:
             fields["structured_outputs"] = {"regex": self.structured_outputs_regex}
         return SamplingParams(**fields)
+
+    def sync_weights(self) -> None:
+        """Makes the engine's weights those of the trainer."""
+        begun = time.perf_counter()
+        super().sync_weights()
+        self.seconds["update"] = time.perf_counter() - begun
 
     def generate(
         self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None,
@@ -81,8 +88,10 @@ class Generation(VLLMGeneration):  # type: ignore[misc]
             self.sync_weights()
         if self.enable_sleep_mode:
             self.llm.wake_up(tags=["kv_cache"])
+        begun = time.perf_counter()
         with profiler or contextlib.nullcontext():
             outputs = sampled(self.llm, prompts, self.sampling_params())
+        self.seconds["samples"] = time.perf_counter() - begun
         self._sleep()
         ids = [output.token_ids for output in outputs]
         if self.logprobs is None:
