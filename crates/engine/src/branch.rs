@@ -181,13 +181,7 @@ impl ScoringState {
         self.add(score.logprob, score.rank, score.top[..self.tops].to_vec(), weights);
     }
 
-    pub fn add(
-        &mut self,
-        logprob: f32,
-        rank: Option<NonZeroU32>,
-        top: Vec<(TokenId, f32)>,
-        weights: WeightVersion,
-    ) {
+    pub fn add(&mut self, logprob: f32, rank: Option<NonZeroU32>, top: Vec<(TokenId, f32)>, weights: WeightVersion) {
         note_weights(&mut self.weights, weights, self.logprobs.len());
         self.logprobs.push(logprob);
         self.ranks.push(rank);

@@ -9,7 +9,9 @@ use crate::prefix_store::PrefixStore;
 use crate::token_path::{SharedBeginning, position};
 use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId, WeightVersion};
 use offshoot_core::mix::IdMap;
-use offshoot_kv::{CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, TreeStats, Window};
+use offshoot_kv::{
+    CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, TreeStats, Window,
+};
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
 

@@ -178,6 +178,7 @@ impl Engine {
                 let _ = reply.send(self.cache.prefix.leased().pages > 0);
             }
             Command::Lend(lend) => self.lend(lend),
+            Command::Borrow { reply, .. } if self.status.lock().asleep.any() => drop(reply.send(false)),
             Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
             Command::Pause { mode, reply } => self.pause(mode, reply)?,
             Command::Resume { reply } => {

@@ -8,9 +8,9 @@ use crate::facts::EngineFacts;
 use crate::request::{Event, FinishReason};
 use crate::sampler;
 use crate::schedule::LogitsRequest;
+use crate::weights::note_weights;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
-use crate::weights::note_weights;
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_kv::TokenScore;
 

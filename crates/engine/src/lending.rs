@@ -209,8 +209,7 @@ impl Engine {
         if !is_alike || computed < positions.start {
             return Ok(false);
         }
-        let admit =
-            |cache: &mut KvCache| cache.prefix.admit_behind(&mut cache.pages, start, &tokens[..end], u32::MAX);
+        let admit = |cache: &mut KvCache| cache.prefix.admit_behind(&mut cache.pages, start, &tokens[..end], u32::MAX);
         let Some(segment) = self.cache.evicting(admit) else { return Ok(false) };
         let is_laid = self.cache.lay_stored(segment, end);
         let is_taken = is_laid && self.restore_positions(segment, positions, bytes)?;

@@ -151,8 +151,7 @@ impl Engine {
 
     /// Ends the extends in progress with what they have, but for those of pins, which come to their ends.
     fn abort_all(&mut self) {
-        let is_in_progress =
-            |branch: &&Branch| !branch.rests() && !branch.is_pin && !self.scheduler.is_held(branch);
+        let is_in_progress = |branch: &&Branch| !branch.rests() && !branch.is_pin && !self.scheduler.is_held(branch);
         let ids: Vec<BranchId> = self.branches.values().filter(is_in_progress).map(|branch| branch.id).collect();
         self.cut(&ids, FinishReason::Aborted);
     }

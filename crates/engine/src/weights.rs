@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use offshoot_core::ids::WeightVersion;
 use offshoot_core::error::Result;
+use offshoot_core::ids::WeightVersion;
 use offshoot_model::{CheckedUpdate, TensorSource, UpdateScope, WeightForm};
 
 /// The weights in force.

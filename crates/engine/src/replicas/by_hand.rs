@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::Receiver;
 
+use super::router::Router;
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
     LivePlace, Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
 };
-use super::router::Router;
 use offshoot_core::ids::{BranchId, TokenId};
 
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.

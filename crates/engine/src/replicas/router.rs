@@ -67,12 +67,7 @@ enum Clients {
 }
 
 impl Router {
-    pub fn new(
-        engines: Vec<EngineHandle>,
-        commands: Receiver<Command>,
-        live: LivePlace,
-        status: StatusPlace,
-    ) -> Self {
+    pub fn new(engines: Vec<EngineHandle>, commands: Receiver<Command>, live: LivePlace, status: StatusPlace) -> Self {
         let pace = Pace::of(engines.iter().any(|engine| engine.facts().is_async));
         Router {
             commands,

@@ -208,3 +208,71 @@ impl Router {
 fn all_did(answers: Answers<Result<()>>) -> Result<()> {
     answers.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::{Receiver, bounded};
+    use offshoot_core::ids::WeightVersion;
+    use offshoot_model::{TensorsInMemory, UpdateScope};
+
+    use super::super::by_hand::{self, client, engine_by_hand, root, sampled};
+    use super::*;
+    use crate::WeightsUpdate;
+
+    /// Answers the engine's order to change its weights.
+    fn answer_update(engine: &Receiver<Command>, answer: impl Fn() -> Result<Weights>) {
+        let replies = engine.try_iter().filter_map(|command| match command {
+            Command::UpdateWeights { reply, .. } => Some(reply),
+            _ => None,
+        });
+        replies.for_each(|reply| reply.send(answer()).expect("somebody waits for it"));
+    }
+
+    /// What becomes of an update that these engines answer so, and of a branch that the second one has.
+    fn updated(answers: [&dyn Fn() -> Result<Weights>; 2]) -> (Result<Weights>, bool, Vec<Command>) {
+        let ((first, of_first, _first), (second, of_second, _second)) = (engine_by_hand(), engine_by_hand());
+        let mut router = by_hand::router(vec![first, second], crossbeam_channel::unbounded().1);
+        let (_client, events) = client();
+        router.execute(root(BranchId(1), 1));
+        router.execute(Command::Start { extends: vec![sampled(BranchId(1))], events });
+        router.give(1, None);
+        let update = WeightsUpdate::new(Arc::new(TensorsInMemory::default()), UpdateScope::Whole);
+        let (reply, updated) = bounded(1);
+        router.execute(Command::UpdateWeights { update: CheckedWeights::of(update, None).unwrap(), reply });
+        answer_update(&of_first, answers[0]);
+        answer_update(&of_second, answers[1]);
+        let note = router.notes.1.recv().expect("the router has the other end");
+        note(&mut router);
+        router.share_out();
+        let is_alive = router.replicas[1].lives();
+        (updated.try_recv().expect("it was answered"), is_alive, of_first.try_iter().collect())
+    }
+
+    fn taken() -> Result<Weights> {
+        Ok(Weights { version: WeightVersion::FIRST.next(), label: "1".to_owned(), identity: None })
+    }
+
+    fn failed() -> Result<Weights> {
+        Err(Error::value("free memory", "some", "none"))
+    }
+
+    #[test]
+    fn an_engine_that_fails_to_take_weights_which_another_has_taken_is_lost() {
+        let (answer, second_lives, of_first) = updated([&taken, &failed]);
+        assert_eq!(answer.unwrap().version, WeightVersion::FIRST.next());
+        assert!(!second_lives);
+        let begins = |command: &Command| matches!(command, Command::Start { .. });
+        assert!(of_first.iter().any(begins), "its branch begins again on the first one");
+    }
+
+    #[test]
+    fn weights_that_no_engine_takes_change_nothing() {
+        let (answer, second_lives, of_first) = updated([&failed, &failed]);
+        assert!(answer.unwrap_err().to_string().contains("free memory"));
+        assert!(second_lives && of_first.is_empty());
+        let (answer, second_lives, of_first) = updated([&taken, &taken]);
+        assert!(answer.is_ok() && second_lives && of_first.is_empty());
+    }
+}

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::task::Poll;
 use std::time::Duration;
 
 use offshoot_core::ids::{TokenId, WeightVersion};
-use offshoot_engine::{
-    EngineHandle, Event, EventReceiver, Finish, FinishReason, PauseMode, WeightSpan, WeightsUpdate,
-};
+use offshoot_engine::{EngineHandle, Event, EventReceiver, Finish, FinishReason, PauseMode, WeightSpan, WeightsUpdate};
 use offshoot_model::{Sleep, SleepParts, TensorSource, TensorView, UpdateScope};
 
 use super::bench::{Mode, Shape, draw, finish, key, length, pages, params, prompt, roomy, sample, score};
 use super::updates::{Seeds, World};
+
+/// So many tokens that nothing which samples them ends before the next command.
+const LONG: usize = 1400;
 
 /// A branch that samples `most` tokens, of which some are there.
 fn running(engine: &EngineHandle, salt: u64, most: usize) -> (EventReceiver, usize) {
@@ -44,7 +44,7 @@ fn end(receiver: &mut EventReceiver) -> Finish {
 }
 
 fn is_silent(receiver: &mut EventReceiver) -> bool {
-    receiver.poll(Duration::from_millis(20)) == Poll::Pending
+    receiver.poll(Duration::from_millis(20)).is_pending()
 }
 
 /// What `waiting` comes to without a pause.
@@ -54,13 +54,13 @@ fn expected(mode: Mode) -> Vec<TokenId> {
 
 fn what_runs_ends_with_what_it_has_when_a_pause_aborts_it(mode: Mode) {
     let engine = World::new(Shape::Full).engine(mode, roomy());
-    let (mut first, heard) = running(&engine, 1, 1400);
+    let (mut first, heard) = running(&engine, 1, LONG);
     engine.pause(PauseMode::Abort).unwrap();
     assert!(engine.is_paused());
     let mut later = waiting(&engine);
     let aborted = end(&mut first);
     assert_eq!(aborted.reason, FinishReason::Aborted);
-    assert!(aborted.tokens.len() >= heard && aborted.tokens.len() < 1400);
+    assert!(aborted.tokens.len() >= heard && aborted.tokens.len() < LONG);
     assert_eq!(aborted.tokens.len(), aborted.logprobs.len());
     assert!(is_silent(&mut later), "what is started during a pause waits");
     assert_eq!(engine.live().unwrap().running, 0);
@@ -72,7 +72,7 @@ fn what_runs_ends_with_what_it_has_when_a_pause_aborts_it(mode: Mode) {
 
 fn what_runs_goes_on_to_its_end_when_a_pause_waits(mode: Mode) {
     let engine = World::new(Shape::Full).engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 300);
+    let (mut first, _) = running(&engine, 1, LONG);
     let pausing = engine.clone();
     let mut later = std::thread::scope(|scope| {
         let pause = scope.spawn(move || pausing.pause(PauseMode::Wait));
@@ -83,7 +83,7 @@ fn what_runs_goes_on_to_its_end_when_a_pause_waits(mode: Mode) {
         pause.join().unwrap().unwrap();
         later
     });
-    assert_eq!(end(&mut first).tokens.len(), 300);
+    assert_eq!(end(&mut first).tokens.len(), LONG);
     assert!(is_silent(&mut later));
     engine.resume().unwrap();
     assert_eq!(end(&mut later).tokens, expected(mode));
@@ -91,7 +91,7 @@ fn what_runs_goes_on_to_its_end_when_a_pause_waits(mode: Mode) {
 
 fn a_pause_that_is_ended_before_it_holds_says_so(mode: Mode) {
     let engine = World::new(Shape::Full).engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 1400);
+    let (mut first, _) = running(&engine, 1, LONG);
     let pausing = engine.clone();
     std::thread::scope(|scope| {
         let pause = scope.spawn(move || pausing.pause(PauseMode::Wait));
@@ -107,9 +107,9 @@ fn a_pause_that_is_ended_before_it_holds_says_so(mode: Mode) {
 
 fn what_runs_stands_still_and_goes_on_after_a_pause_that_keeps_it(mode: Mode) {
     let world = World::new(Shape::Full);
-    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, 200).0);
+    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, LONG).0);
     let engine = world.engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 200);
+    let (mut first, _) = running(&engine, 1, LONG);
     engine.pause(PauseMode::Keep).unwrap();
     let steps = engine.metrics().unwrap().steps;
     let mut later = waiting(&engine);
@@ -138,13 +138,13 @@ fn what_waits_for_the_end_of_a_pause_can_be_cancelled_and_released(mode: Mode) {
 
 fn pauses_follow_each_other(mode: Mode) {
     let engine = World::new(Shape::Full).engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 100);
-    let (mut second, _) = running(&engine, 2, 1400);
+    let (mut first, _) = running(&engine, 1, LONG);
+    let (mut second, _) = running(&engine, 2, LONG);
     engine.pause(PauseMode::Keep).unwrap();
     let mut later = waiting(&engine);
     second.cancel_all();
     engine.pause(PauseMode::Wait).unwrap();
-    assert_eq!(end(&mut first).tokens.len(), 100, "what stood still goes on to its end");
+    assert_eq!(end(&mut first).tokens.len(), LONG, "what stood still goes on to its end");
     assert_eq!(end(&mut second).reason, FinishReason::Cancelled);
     engine.pause(PauseMode::Abort).unwrap();
     engine.pause(PauseMode::Keep).unwrap();
@@ -156,7 +156,7 @@ fn pauses_follow_each_other(mode: Mode) {
 fn a_kept_sample_says_from_which_token_on_it_is_of_other_weights(mode: Mode) {
     let world = World::new(Shape::Full);
     let engine = world.engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 60);
+    let (mut first, _) = running(&engine, 1, LONG);
     engine.pause(PauseMode::Keep).unwrap();
     let weights = engine.update_weights(WeightsUpdate { label: Some("two".into()), ..world.whole(Seeds::both(2)) });
     assert_eq!(weights.unwrap().label, "two");
@@ -173,8 +173,8 @@ fn a_kept_sample_says_from_which_token_on_it_is_of_other_weights(mode: Mode) {
     };
     let [old, new] = finish.weights[..] else { panic!("{:?}", finish.weights) };
     assert_eq!((old.version, old.from, new.version), (WeightVersion(0), 0, WeightVersion(1)));
-    assert!((5..60).contains(&new.from));
-    assert_eq!(versions.iter().filter(|version| **version == WeightVersion(1)).count(), 60 - new.from);
+    assert!((5..LONG).contains(&new.from));
+    assert_eq!(versions.iter().filter(|version| **version == WeightVersion(1)).count(), LONG - new.from);
     // Its scores under the new weights are those of the new weights alone.
     let root = engine.root(prompt(1, 20)).unwrap();
     let scored = self::finish(&engine, score(root, finish.tokens.clone()));
@@ -238,9 +238,8 @@ fn an_update_during_an_update_is_refused(mode: Mode) {
     let gated = Gated { tensors: world.whole(Seeds::both(2)).source, is_read, gate: std::sync::Mutex::new(gate) };
     let updating = engine.clone();
     std::thread::scope(|scope| {
-        let update = scope.spawn(move || {
-            updating.update_weights(WeightsUpdate::new(Arc::new(gated), UpdateScope::Whole))
-        });
+        let update =
+            scope.spawn(move || updating.update_weights(WeightsUpdate::new(Arc::new(gated), UpdateScope::Whole)));
         reads.recv().unwrap();
         let error = engine.update_weights(world.whole(Seeds::both(3))).unwrap_err().to_string();
         assert!(error.contains("one at a time"), "{error}");
@@ -255,9 +254,9 @@ fn an_update_during_an_update_is_refused(mode: Mode) {
 
 fn a_refused_update_leaves_everything_as_it_was(mode: Mode) {
     let world = World::new(Shape::Full);
-    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, 200).0);
+    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, LONG).0);
     let engine = world.engine(mode, roomy());
-    let (mut first, _) = running(&engine, 1, 200);
+    let (mut first, _) = running(&engine, 1, LONG);
     for _ in 0..5 {
         engine.update_weights(world.lacking()).unwrap_err();
     }
@@ -267,10 +266,10 @@ fn a_refused_update_leaves_everything_as_it_was(mode: Mode) {
 
 fn a_sleeping_engine_gives_nothing_and_wakes_as_it_was(mode: Mode) {
     let world = World::new(Shape::Full);
-    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, 200).0);
+    let undisturbed = end(&mut running(&world.engine(mode, roomy()), 1, LONG).0);
     for sleep in [Sleep::LEVEL_1, Sleep { weights: None, kv: true }] {
         let engine = world.engine(mode, roomy());
-        let (mut first, _) = running(&engine, 1, 200);
+        let (mut first, _) = running(&engine, 1, LONG);
         engine.sleep(sleep, PauseMode::Keep).unwrap();
         assert_eq!(engine.status().asleep, sleep.parts());
         let mut later = waiting(&engine);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -13,20 +13,18 @@ use offshoot_core::dice::Dice;
 use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_cpu::Cpu;
 use offshoot_engine::{
-    CHUNK_TOKENS, Continuation, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, FinishReason,
-    Hear, PauseMode, PrefixStoreOptions, Priority, RootOptions, SamplingParams, StoredPrefixes, UniformKey, WeightSpan,
-    WeightsUpdate, replicas,
+    CHUNK_TOKENS, Engine, EngineConfig, EngineHandle, Event, EventReceiver, Extend, Finish, Hear, PauseMode,
+    PrefixStoreOptions, Priority, RootOptions, SamplingParams, StoredPrefixes, UniformKey, WeightSpan, WeightsUpdate,
 };
 use offshoot_kv::CacheSalt;
 use offshoot_kv::plan::Planner;
 use offshoot_model::{
-    Decoder, ModelFolder, Sleep, SleepParts, StepRunner, TensorDtype, TensorFolder, TensorSource, TensorsInMemory,
-    UpdateScope,
+    Decoder, ModelFolder, StepRunner, TensorDtype, TensorFolder, TensorSource, TensorsInMemory, UpdateScope,
 };
 
 use super::bench::{
-    Mode, Shape, VOCAB, config_json, draw, finish, finishes, give, in_turn, key, length, params, prompt, room_for,
-    roomy, score, tokenizer, unsure,
+    Mode, Shape, VOCAB, config_json, draw, finish, give, key, length, params, prompt, room_for, roomy, score,
+    tokenizer, unsure,
 };
 use crate::full::some_or_full;
 
@@ -155,7 +153,7 @@ impl World {
     pub fn engine(&self, mode: Mode, config: EngineConfig) -> EngineHandle {
         let config = EngineConfig { check_plans: true, run_ahead: config.run_ahead || mode.run_ahead, ..config };
         let start = |_| Engine::start(self.model(Seeds::FIRST), Some(tokenizer()), config.clone()).unwrap();
-        replicas::join((0..mode.replicas).map(start).collect()).unwrap()
+        offshoot_engine::replicas::join((0..mode.replicas).map(start).collect()).unwrap()
     }
 
     /// An engine that has these weights and never had others, with room for everything.
@@ -257,7 +255,7 @@ impl<'w> Script<'w> {
             0..4 => self.root(),
             4..7 => self.fork(),
             7..13 => self.extend(),
-            13..17 => (0..self.dice.within(1, 40)).for_each(|_| self.hear(Duration::from_millis(50))),
+            13..17 => (0..self.dice.within(1, 40)).for_each(|_| _ = self.hear(Duration::from_millis(50))),
             17..21 => self.update(),
             21 => self.refused(),
             22..24 => self.cancel(),
@@ -281,7 +279,8 @@ impl<'w> Script<'w> {
         let tokens = tokens[..self.dice.within(1, self.longest) as usize].to_vec();
         let priority = Priority(self.dice.within(0, 1) as i32);
         let salt = self.dice.one_in(5).then_some(CacheSalt([1; 16]));
-        let id = self.engine.root_with(tokens.clone(), RootOptions { priority, salt, ..RootOptions::default() }).unwrap();
+        let id =
+            self.engine.root_with(tokens.clone(), RootOptions { priority, salt, ..RootOptions::default() }).unwrap();
         self.branches.push(TestBranch { id, tokens, is_busy: false });
     }
 
@@ -457,13 +456,13 @@ fn corner(world: &World, seed: u64, longest: usize) -> EngineConfig {
 
 fn every_record_is_that_of_engines_which_never_had_other_weights(mode: Mode) {
     let corner = |world: &World, seed| corner(world, seed, 60);
-    let mixed = scripts(mode, Shape::Full, some_or_full(8, 60), 60, corner);
+    let mixed = scripts(mode, Shape::Full, some_or_full(4, 60), 60, corner);
     assert!(mixed > 0, "some extends go on under other weights");
 }
 
 fn windows_and_states_belong_to_weights_too(mode: Mode) {
     for shape in [Shape::LongMixed, Shape::Hybrid] {
-        scripts(mode, shape, some_or_full(4, 20), 60, |world, seed| corner(world, seed, 60));
+        scripts(mode, shape, some_or_full(2, 20), 60, |world, seed| corner(world, seed, 60));
     }
 }
 
@@ -478,7 +477,7 @@ fn what_a_prefix_store_has_belongs_to_weights_too(mode: Mode) {
     };
     let longest = 2 * CHUNK_TOKENS + 40;
     for shape in [Shape::Full, Shape::Hybrid] {
-        scripts(mode, shape, some_or_full(4, 12), longest as u32, |world, seed| EngineConfig {
+        scripts(mode, shape, some_or_full(1, 12), longest as u32, |world, seed| EngineConfig {
             prefix_store: Some(options(Seeds::FIRST)),
             ..corner(world, seed, longest)
         });
@@ -514,7 +513,7 @@ fn nothing_grows_with_updates(mode: Mode) {
     let (mut weights, mut mixed) = (vec![Seeds::FIRST], 0);
     let (root, pages) = (engine.root(prompt(1, 40)).unwrap(), engine.live().unwrap().pages.total);
     let group = 8;
-    for round in 0..some_or_full(100, 500) {
+    for round in 0..some_or_full(50, 500) {
         let children = engine.fork(root, group).unwrap();
         let uniforms: Vec<UniformKey> = (0..group as u64).map(|at| key(&format!("{round}"), at)).collect();
         let extends = children.iter().zip(&uniforms).map(|(&child, &key)| draw(child, key, params(), unsure(12)));
