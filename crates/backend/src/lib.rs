@@ -227,22 +227,12 @@ pub trait Backend: Send + 'static {
     ) -> Result<Self::Experts>;
     /// Loads what takes the place of `old`, as [`Backend::split_matrix`] does: a matrix of the same shape and formats,
     /// divided alike. The bits are those of a matrix that is loaded anew. No step may be running.
-    fn replace_matrix(
-        &mut self,
-        old: &Self::Matrix,
-        parts: &[HeldPart<'_>],
-        split: &Split,
-    ) -> Result<Self::Matrix> {
+    fn replace_matrix(&mut self, old: &Self::Matrix, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
         let _ = old;
         self.split_matrix(parts, split)
     }
     /// Loads what takes the place of `old`, as [`Backend::split_vector`] does.
-    fn replace_vector(
-        &mut self,
-        old: &Self::Vector,
-        parts: &[WeightView<'_>],
-        split: &Split,
-    ) -> Result<Self::Vector> {
+    fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
         let _ = old;
         self.split_vector(parts, split)
     }

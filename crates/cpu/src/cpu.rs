@@ -12,9 +12,9 @@ use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, KvDtype, KvShape,
-    MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StepBatch, StepShape, SwapRates,
-    WeightFormat, WeightView,
+    ActivationDtype, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
+    KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StepBatch,
+    StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -192,12 +192,7 @@ impl Backend for Cpu {
         Ok(Elements::of(vector))
     }
 
-    fn read_expert(
-        &mut self,
-        experts: &CpuExperts,
-        expert: usize,
-        _: &Split,
-    ) -> Result<Option<(Elements, Vec<f32>)>> {
+    fn read_expert(&mut self, experts: &CpuExperts, expert: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
         let bias = experts.bias(expert).unwrap_or_default().to_vec();
         Ok(experts.matrices[expert].elements().map(|elements| (elements, bias)))
     }

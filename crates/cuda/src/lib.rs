@@ -68,6 +68,7 @@ use self::gemm::cublaslt::Library;
 use self::gemm::linear_fp8::LinearFp8;
 use self::gemm::shared::Sharing;
 use self::memory::kv;
+use self::memory::sleep::Asleep;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
 use self::ranks::fabric::CudaFabric;
@@ -75,10 +76,10 @@ use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
-    HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, MatrixPart, OutputMode, QuantView, RopeTable, Router,
-    SampledToken, SavedPages, Scoring, Split, StackShape, StateDtype, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView, all_quantised, prepare_heads_in_turn,
+    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput,
+    ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, MatrixPart, MemoryPart,
+    OutputMode, QuantView, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StackShape, StateDtype,
+    StepBatch, StepShape, SwapRates, WeightFormat, WeightView, all_quantised, prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -109,6 +110,7 @@ pub struct Cuda {
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
+    asleep: Asleep,
     /// Whether ops of the last step that was run may have been enqueued on the device.
     has_begun: bool,
     deterministic: bool,
@@ -147,6 +149,7 @@ impl Cuda {
             place: None,
             moves: 0,
             skips_attention: false,
+            asleep: Asleep::default(),
             has_begun: false,
             deterministic: false,
             kv: KvDtype::Model,
@@ -283,7 +286,54 @@ impl Cuda {
         Ok(self.fp8.as_mut().expect("opened above"))
     }
 
-    fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
+    /// Stacks `parts` into a matrix, in the memory of `old` if that is given and as large.
+    fn matrix_over(&mut self, parts: &[MatrixPart<'_>], old: Option<&Matrix>) -> Result<Matrix> {
+        if let Some(views) = all_quantised(parts) {
+            return match FourBit::of(views[0].format) {
+                Some(format) => {
+                    self.four_bit.load(format)?;
+                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views, old)
+                }
+                None => self.fp8_matrix(&views, old),
+            };
+        }
+        let element =
+            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
+        self.load_kernels(element)?;
+        let matrix = self.loader.matrix(parts, old)?;
+        if old.is_none_or(|old| !matrix.is_over(old)) {
+            self.gemm(matrix.format).products.remember(&matrix);
+        }
+        Ok(matrix)
+    }
+
+    /// The experts of a mixture, in the memory of `old` if that is given.
+    fn experts_over(
+        &mut self,
+        matrices: Vec<Matrix>,
+        biases: Vec<Vector>,
+        kind: ExpertKind,
+        old: Option<&Experts>,
+    ) -> Result<Experts> {
+        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
+            let old = old.and_then(|old| if let Experts::FourBit(old) = old { Some(old) } else { None });
+            let experts = FourBitExperts::load(&self.device, format, matrices, &biases, old)?;
+            return Ok(Experts::FourBit(experts));
+        }
+        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
+            let old = old.and_then(|old| if let Experts::Fp8(old) = old { Some(old) } else { None });
+            return self.fp8_experts(matrices, &biases, old);
+        }
+        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
+        if !self.experts.contains_key(&dtype) {
+            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
+        }
+        let old = old.and_then(|old| if let Experts::Dense(old) = old { Some(old) } else { None });
+        let kernels = self.expert_kernels(dtype);
+        DenseExperts::load(&self.device, kernels, matrices, biases, kind, old).map(Experts::Dense)
+    }
+
+    fn fp8_matrix(&mut self, views: &[QuantView<'_>], old: Option<&Matrix>) -> Result<Matrix> {
         let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
         let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
         let fp8 = self.opened_fp8()?;
@@ -292,15 +342,17 @@ impl Cuda {
             fp8.linear.load(scaling)?;
             fp8.loaded.push(scaling);
         }
-        let matrix = self.loader.fp8_matrix(views, scaling)?;
+        let matrix = self.loader.fp8_matrix(views, scaling, old)?;
         let fp8 = self.opened_fp8()?;
-        fp8.linear.products.remember(&matrix);
+        if old.is_none_or(|old| !matrix.is_over(old)) {
+            fp8.linear.products.remember(&matrix);
+        }
         fp8.inner = fp8.inner.max(matrix.inner);
         self.reserve_rounded()?;
         Ok(matrix)
     }
 
-    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
+    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector], old: Option<&Fp8Experts>) -> Result<Experts> {
         let fp8 = self.opened_fp8()?;
         let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
         if !fp8.loaded_of_experts.contains(&scaling) {
@@ -309,7 +361,7 @@ impl Cuda {
         }
         fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
         self.reserve_rounded()?;
-        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
+        Fp8Experts::load(&self.device, matrices, biases, old).map(Experts::Fp8)
     }
 
     /// Makes ready for buffers of so many rows.
@@ -372,6 +424,8 @@ impl Backend for Cuda {
     const MIXES_DTYPES: bool = false;
 
     const ORDERS_INPUTS: bool = false;
+
+    const REPLACES_IN_PLACE: bool = true;
 
     const IS_ASYNC: bool = true;
 
@@ -444,40 +498,48 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        if let Some(views) = all_quantised(parts) {
-            return match FourBit::of(views[0].format) {
-                Some(format) => {
-                    self.four_bit.load(format)?;
-                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views)
-                }
-                None => self.fp8_matrix(&views),
-            };
-        }
-        let element =
-            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
-        self.load_kernels(element)?;
-        let matrix = self.loader.matrix(parts)?;
-        self.gemm(matrix.format).products.remember(&matrix);
+        self.matrix_over(parts, None)
+    }
+
+    fn replace_matrix(&mut self, old: &Matrix, parts: &[HeldPart<'_>], _: &Split) -> Result<Matrix> {
+        let matrix = with_dense(parts, |parts| self.matrix_over(parts, Some(old)))?;
+        self.moves += u64::from(!matrix.is_over(old));
         Ok(matrix)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
-        self.loader.vector(parts)
+        self.loader.vector(parts, None)
+    }
+
+    fn replace_vector(&mut self, old: &Vector, parts: &[WeightView<'_>], _: &Split) -> Result<Vector> {
+        let vector = self.loader.vector(parts, Some(old))?;
+        self.moves += u64::from(!vector.is_over(old));
+        Ok(vector)
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
-        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
-            let experts = FourBitExperts::load(&self.device, format, matrices, &biases)?;
-            return Ok(Experts::FourBit(experts));
-        }
-        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
-            return self.fp8_experts(matrices, &biases);
-        }
-        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
-        if !self.experts.contains_key(&dtype) {
-            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
-        }
-        DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
+        self.experts_over(matrices, biases, kind, None)
+    }
+
+    fn replace_experts(
+        &mut self,
+        old: &Experts,
+        matrices: Vec<Matrix>,
+        biases: Vec<Vector>,
+        kind: ExpertKind,
+    ) -> Result<Experts> {
+        let experts = self.experts_over(matrices, biases, kind, Some(old))?;
+        self.moves += u64::from(!experts.is_over(old));
+        Ok(experts)
+    }
+
+    fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
+        self.asleep.sleep(&self.device, self.loader.staging(), part, keeps)?;
+        Ok(true)
+    }
+
+    fn wake(&mut self, part: MemoryPart) -> Result<()> {
+        self.asleep.wake(self.loader.staging(), part)
     }
 
     fn read_matrix(&mut self, matrix: &Matrix, _: &Split) -> Result<Option<Elements>> {
@@ -492,8 +554,11 @@ impl Backend for Cuda {
         Ok(Elements { dtype: Dtype::F32, rows: 1, cols: vector.len, bytes })
     }
 
-    fn read_expert(&mut self, _: &Experts, _: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
-        Ok(None)
+    fn read_expert(&mut self, experts: &Experts, expert: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
+        match experts {
+            Experts::Dense(experts) => experts.read(&self.device, expert).map(Some),
+            Experts::Fp8(_) | Experts::FourBit(_) => Ok(None),
+        }
     }
 
     fn forget_steps(&mut self) {

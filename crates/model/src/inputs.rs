@@ -68,12 +68,7 @@ impl<B: Backend> InputTable<B> {
 
 impl<B: Backend> LayerInput<B> {
     /// `first`: the layer's first element in the inputs of all layers.
-    pub fn load(
-        loader: &mut Loader<'_, B>,
-        tensors: &LayerInputTensors,
-        norm: Norm,
-        first: usize,
-    ) -> Result<Self> {
+    pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerInputTensors, norm: Norm, first: usize) -> Result<Self> {
         Ok(Self {
             gate: Linear::load(loader, &tensors.gate)?,
             projection: Linear::load(loader, &tensors.projection)?,

@@ -137,10 +137,11 @@ impl<B: Backend> Layer<B> {
             }
         };
         let (before_attention, after_attention, before_feed_forward, after_feed_forward) = norms;
-        let input =
-            tensors.input.as_ref().zip(config.per_layer_inputs).map(|(tensors, inputs)| {
-                LayerInput::load(loader, tensors, config.final_norm, ix * inputs.width)
-            });
+        let input = tensors
+            .input
+            .as_ref()
+            .zip(config.per_layer_inputs)
+            .map(|(tensors, inputs)| LayerInput::load(loader, tensors, config.final_norm, ix * inputs.width));
         let output_scale = tensors.output_scale.as_ref().map(|tensor| loader.values(tensor)).transpose()?;
         Ok(Self {
             mixer,

@@ -33,7 +33,8 @@ pub mod weights;
 
 pub use attribution::Attribution;
 pub use config::{
-    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
+    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice,
+    WhyCopied,
 };
 pub use decoder::Decoder;
 pub use loaded::Loaded;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use offshoot_backend::Dtype;
 use offshoot_core::error::Result;
 
-use super::config::{ModelConfig, ModelFolder};
+use super::config::{ModelConfig, ModelFolder, Modules};
 use super::layout::Layout;
 use super::update::WeightForm;
 use super::weights::{self, RandomWeights, WeightSource};
@@ -16,6 +16,8 @@ pub struct ModelWeights {
     /// The compute dtype.
     pub(super) dtype: Dtype,
     pub(super) layout: Layout,
+    /// The names of its tensors as its family publishes them.
+    published: Modules,
     pub(super) source: WeightSource<'static>,
 }
 
@@ -26,7 +28,7 @@ impl ModelWeights {
         checkpoint.note_left_out(&layout);
         let converts = config.compute.is_some();
         let source = WeightSource::Checkpoint { checkpoint, dtype, converts, update: None };
-        Ok(Self { config, dtype, layout, source })
+        Ok(Self { config, dtype, layout, published: folder.config.modules, source })
     }
 
     /// What updates of these weights are checked by.
@@ -35,7 +37,7 @@ impl ModelWeights {
             WeightSource::Checkpoint { checkpoint, .. } => Some(Arc::new(checkpoint.formats(&self.layout)?)),
             WeightSource::Random(_) => None,
         };
-        Ok(WeightForm::new(self.config.clone(), self.dtype, formats))
+        Ok(WeightForm::new(self.config.clone(), self.dtype, self.published, formats))
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -50,6 +52,6 @@ impl ModelWeights {
     pub fn random(config: ModelConfig, dtype: Dtype, seed: u64) -> Self {
         let layout = Layout::of(&config);
         let source = WeightSource::Random(Box::new(RandomWeights { dtype, seed, config: config.clone() }));
-        Self { config, dtype, layout, source }
+        Self { published: config.modules, config, dtype, layout, source }
     }
 }

@@ -12,10 +12,10 @@ use offshoot_backend::{Dtype, MatrixPart, WeightFormat};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 
-use super::config::{Difference, ModelConfig, ModelFolder};
+use super::config::{Difference, ExpertForm, ModelConfig, ModelFolder, Modules, STACKED_EXPERTS};
 use super::layout::{LayerTensors, Layout, TensorSpec};
 use super::loader::{Changes, codes_in_part};
-use super::weights::{self, Check, Checkpoint, Formats, TensorSource, WeightSource, not_finite};
+use super::weights::{self, Check, Checkpoint, Formats, Naming, TensorSource, WeightSource, not_finite};
 
 /// Which tensors an update must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct WeightForm {
     config: ModelConfig,
     /// The compute dtype.
     dtype: Dtype,
+    /// The names of its tensors as its family publishes them.
+    published: Modules,
     formats: Formats,
 }
 
@@ -57,8 +59,8 @@ impl CheckedUpdate<'_> {
 
 impl WeightForm {
     /// `formats`: how each matrix is stored that was loaded; `None`: they are random.
-    pub(super) fn new(config: ModelConfig, dtype: Dtype, formats: Formats) -> Arc<Self> {
-        Arc::new(Self { config, dtype, formats })
+    pub(super) fn new(config: ModelConfig, dtype: Dtype, published: Modules, formats: Formats) -> Arc<Self> {
+        Arc::new(Self { config, dtype, published, formats })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -97,10 +99,8 @@ impl WeightForm {
             let expected = "the GGUF file of another version of the model, as the loaded one is of GGUF";
             return Err(Error::tensor(tensors.place(Some(names[0])), names[0], expected, "a tensor of another kind"));
         }
-        let modules = weights::stored_modules(self.config.modules, names.iter().copied());
-        let config = ModelConfig { modules, ..self.config.clone() };
-        let layout = Layout::of(&config);
-        let checkpoint = Checkpoint::of_update(tensors.clone(), &config, &layout);
+        let (config, layout, naming) = self.stored_as(&names);
+        let checkpoint = Checkpoint::of_update(tensors.clone(), &config, naming);
         checkpoint.refuse_unknown(&layout, &names)?;
         let (mut all, mut there): (Vec<&TensorSpec>, HashSet<&str>) = (layout.tensors().collect(), HashSet::new());
         // Some tensors are read twice.
@@ -130,6 +130,27 @@ impl WeightForm {
         let (dtype, converts) = (self.dtype, self.config.compute.is_some());
         let source = WeightSource::Checkpoint { checkpoint: Box::new(checkpoint), dtype, converts, update };
         Ok(CheckedUpdate { source, layout, changes, tensors })
+    }
+
+    /// The model as tensors of these names store it: the experts may come in another form than those that were loaded.
+    fn stored_as(&self, names: &[&str]) -> (ModelConfig, Layout, Naming) {
+        let mut forms = vec![self.config.modules];
+        if self.config.has_experts() {
+            forms.push(weights::stored_modules(self.published, names.iter().copied()));
+            if matches!(self.published.experts.form, ExpertForm::Separate { .. }) {
+                forms.push(Modules { experts: STACKED_EXPERTS, ..self.published });
+            }
+            forms.push(self.published);
+        }
+        let stored = |modules: Modules| {
+            let config = ModelConfig { modules, ..self.config.clone() };
+            let layout = Layout::of(&config);
+            let (naming, known) = Naming::matching(names, &layout);
+            (known, (config, layout, naming))
+        };
+        // Of equals the first: the last that `max_by_key` comes to.
+        let stored = forms.into_iter().rev().map(stored).max_by_key(|(known, _)| *known);
+        stored.expect("the loaded form is one").1
     }
 
     /// The whole of a GGUF model takes the place of one whose tensors are stored alike.
@@ -175,7 +196,9 @@ impl WeightForm {
         let stored = checkpoint.matrix(spec, Check::Values)?;
         let part = stored.part();
         let expected = match (self.format(spec), part.format()) {
-            (None, WeightFormat::Dense(_)) if self.has_mxfp4_experts_where(spec) => "MXFP4 blocks and scales".to_owned(),
+            (None, WeightFormat::Dense(_)) if self.has_mxfp4_experts_where(spec) => {
+                "MXFP4 blocks and scales".to_owned()
+            }
             (Some(WeightFormat::Dense(_)), WeightFormat::Dense(_)) | (None, _) => String::new(),
             (Some(before), now) if before == now => String::new(),
             (Some(before), _) => before.to_string(),
@@ -211,7 +234,9 @@ impl WeightForm {
     /// Whether the loaded checkpoint stores experts in blocks, under another name than this one of experts.
     fn has_mxfp4_experts_where(&self, spec: &TensorSpec) -> bool {
         let is_of_experts = spec.shape.len() == 3;
-        is_of_experts && self.formats.is_some() && Layout::of(&self.config).layers.iter().any(|layer| layer.mxfp4().next().is_some())
+        is_of_experts
+            && self.formats.is_some()
+            && Layout::of(&self.config).layers.iter().any(|layer| layer.mxfp4().next().is_some())
     }
 
     /// Checks what is stacked: all parts are of one dtype or become so, and codes are replaced together.

@@ -31,9 +31,9 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Segment,
-    Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
+    HeadLayout, HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
+    Scoring, Segment, Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};

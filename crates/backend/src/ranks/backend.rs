@@ -7,9 +7,10 @@ use std::ops::Range;
 use super::cut::{self, ColumnsOf, divides_experts};
 use super::{PARTS, Place, Portion, Rank, RankBuffer, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, MemoryPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
-    Scoring, Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
+    HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, MemoryPart, OutputMode, RopeTable, Router,
+    SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat,
+    WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -345,12 +346,7 @@ impl<B: Ranked> Backend for Rank<B> {
         self.matrix_over(None, parts, split)
     }
 
-    fn replace_matrix(
-        &mut self,
-        old: &Self::Matrix,
-        parts: &[HeldPart<'_>],
-        split: &Split,
-    ) -> Result<Self::Matrix> {
+    fn replace_matrix(&mut self, old: &Self::Matrix, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
         self.matrix_over(Some(old), parts, split)
     }
 
@@ -358,12 +354,7 @@ impl<B: Ranked> Backend for Rank<B> {
         self.with_own_elements(parts, split, |device, own| device.vector(own))
     }
 
-    fn replace_vector(
-        &mut self,
-        old: &Self::Vector,
-        parts: &[WeightView<'_>],
-        split: &Split,
-    ) -> Result<Self::Vector> {
+    fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
         self.with_own_elements(parts, split, |device, own| device.replace_vector(old, own, &Split::Whole))
     }
 

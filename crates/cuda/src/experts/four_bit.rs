@@ -1,6 +1,6 @@
 //! Experts of 4-bit weights: their panels (kernels/four_bit/panels.cuh) in one piece of memory.
 
-use super::biases::stacked;
+use super::biases::{is_over, stacked};
 use super::routes::{Routes, check_count};
 use crate::compile::four_bit::FourBit;
 use crate::driver::device::Device;
@@ -8,7 +8,7 @@ use crate::driver::memory::Memory;
 use crate::four_bit::{ExpertPlaces, FourBitKernels, FourBitMatrices};
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
-use offshoot_backend::ExpertInput;
+use offshoot_backend::{ExpertInput, MemoryPart};
 use offshoot_core::error::Result;
 
 /// The matrices of a mixture's experts, and their biases.
@@ -23,20 +23,33 @@ pub struct FourBitExperts {
 }
 
 impl FourBitExperts {
-    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
-    pub fn load(device: &Device, format: FourBit, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
+    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved. `old`: the
+    /// experts in whose memory they are put.
+    pub fn load(
+        device: &Device,
+        format: FourBit,
+        matrices: Vec<Matrix>,
+        biases: &[Vector],
+        old: Option<&Self>,
+    ) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
         let bytes = format.bytes(outputs, inner);
-        let weights = device.alloc(count * bytes)?;
+        let weights = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.weights), count * bytes)?;
         for (expert, matrix) in matrices.into_iter().enumerate() {
             assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
             device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?;
         }
         device.check()?;
-        let biases = stacked(device, biases, count, outputs)?;
+        let old_biases = old.and_then(|old| old.biases.as_ref());
+        let biases = stacked(device, biases, (count, outputs), old_biases)?;
         Ok(Self { weights, biases, count, outputs, inner, format })
+    }
+
+    /// Whether both have the same memory.
+    pub fn is_over(&self, old: &Self) -> bool {
+        is_over(&[(&self.weights, &old.weights)], self.biases.as_ref(), old.biases.as_ref())
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`.

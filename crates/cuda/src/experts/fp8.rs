@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::biases::stacked;
+use super::biases::{is_over, stacked};
 use super::routes::{Routes, check_count};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::compile::units;
@@ -17,7 +17,7 @@ use crate::memory::fp8::stride;
 use crate::memory::weights::{Fp8Part, Fp8Scales, Matrix, Vector};
 use crate::rounding::{self, RowRounder};
 use offshoot_backend::quantised::ActivationScale;
-use offshoot_backend::{Dtype, ExpertInput};
+use offshoot_backend::{Dtype, ExpertInput, MemoryPart};
 use offshoot_core::error::{Error, Result};
 
 /// The kernels by dtype of their results.
@@ -62,8 +62,8 @@ impl Fp8ExpertKernels {
 
 impl Fp8Experts {
     /// Moves the matrices into one piece of memory, each of which is freed before the next is moved. All are of one
-    /// format; an error if their activations are not rounded alike.
-    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
+    /// format; an error if their activations are not rounded alike. `old`: the experts in whose memory they are put.
+    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector], old: Option<&Self>) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
@@ -71,7 +71,8 @@ impl Fp8Experts {
         let (scaling, parts) = (*scaling, parts.clone());
         let (code_bytes, scale_bytes) = (outputs * stride(inner), memory.bytes());
         let [Fp8Part { activations, .. }] = parts[..] else { return Err(rounded_apart()) };
-        let (codes, scales) = (device.alloc(count * code_bytes)?, device.alloc(count * scale_bytes)?);
+        let codes = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.codes), count * code_bytes)?;
+        let scales = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.scales), count * scale_bytes)?;
         for (expert, matrix) in matrices.into_iter().enumerate() {
             assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
             let own = scales_of(&matrix)?;
@@ -82,8 +83,15 @@ impl Fp8Experts {
             device.copy(&scales, expert * scale_bytes, &own.memory, 0..scale_bytes)?;
         }
         device.check()?;
-        let biases = stacked(device, biases, count, outputs)?;
+        let old_biases = old.and_then(|old| old.biases.as_ref());
+        let biases = stacked(device, biases, (count, outputs), old_biases)?;
         Ok(Self { codes, scales, scaling, activations, biases, count, outputs, inner })
+    }
+
+    /// Whether both have the same memory, and round activations alike.
+    pub fn is_over(&self, old: &Self) -> bool {
+        let memories = [(&self.codes, &old.codes), (&self.scales, &old.scales)];
+        self.activations == old.activations && is_over(&memories, self.biases.as_ref(), old.biases.as_ref())
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's

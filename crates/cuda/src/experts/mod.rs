@@ -20,3 +20,15 @@ pub enum Experts {
     Fp8(Fp8Experts),
     FourBit(FourBitExperts),
 }
+
+impl Experts {
+    /// Whether both have the same memory, so that what was captured with one reads the other.
+    pub fn is_over(&self, old: &Self) -> bool {
+        match (self, old) {
+            (Experts::Dense(new), Experts::Dense(old)) => new.is_over(old),
+            (Experts::Fp8(new), Experts::Fp8(old)) => new.is_over(old),
+            (Experts::FourBit(new), Experts::FourBit(old)) => new.is_over(old),
+            _ => false,
+        }
+    }
+}

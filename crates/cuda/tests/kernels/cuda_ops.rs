@@ -82,9 +82,9 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
     let before = bytes_of(numbers(3), out, rows * outputs);
     let bias_bytes = bias.map(|dtype| (dtype, bytes_of(numbers(4), dtype, outputs)));
     let mut loader = WeightLoader::new(device).unwrap();
-    let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))]).unwrap();
+    let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))], None).unwrap();
     let vector: Option<Vector> =
-        bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)]).unwrap());
+        bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)], None).unwrap());
     let x_buffer = buffer(device, rows, inner, element, &x);
     let out_buffer = buffer(device, rows, outputs, out, &before);
     gemm.linear(&out_buffer, &x_buffer, &matrix, vector.as_ref(), accumulate);
@@ -154,7 +154,7 @@ fn a_product_is_the_same_from_run_to_run() {
         let mut gemm = Gemm::load(&device, WeightFormat::Dense(Dtype::Bf16)).unwrap();
         let mut loader = WeightLoader::new(&device).unwrap();
         let w = RandomWeight { dtype: Dtype::Bf16, rows: 1024, cols: 4096, numbers: numbers(5) };
-        let w = loader.matrix(&[MatrixPart::Random(w)]).unwrap();
+        let w = loader.matrix(&[MatrixPart::Random(w)], None).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
         let out = buffer(&device, 32, 1024, Dtype::F32, &bytes_of(numbers(7), Dtype::F32, 32 * 1024));
         gemm.linear(&out, &x, &w, None, true);

@@ -14,8 +14,8 @@ use offshoot_core::error::{Error, Result};
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::files::{FileFacts, ModelFiles};
-use super::not_finite;
 use super::naming::{Naming, stored_modules};
+use super::not_finite;
 use super::stored::{Check, StoredMatrix, Tensor, is_companion};
 use super::tensor_source::{INDEX, TensorFolder, TensorSource, weight_map};
 
@@ -49,11 +49,9 @@ impl Checkpoint<'static> {
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Some or all of the tensors of a model that is loaded: of `config`, with the modules by which they are stored, and
-    /// `layout`.
-    pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, layout: &Layout) -> Self {
+    /// Some or all of the tensors of a model that is loaded: of `config`, named by `naming`.
+    pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, naming: Naming) -> Self {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
-        let naming = Naming::matching(&names, layout);
         let tensors = Box::new(tensors);
         Self { tensors, names, naming, quantisation: config.quantisation.clone(), tied: config.tied_embeddings }
     }
@@ -99,7 +97,12 @@ impl<'a> Checkpoint<'a> {
         let unread = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
         let Some(name) = unread.refused.into_iter().find(|name| !self.is_zeros(name)) else { return Ok(()) };
         let shape = self.tensors.tensor(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
-        Err(Error::tensor(self.tensors.place(Some(name)), name, nothing_of_this_name(layout), format!("a tensor{shape}")))
+        Err(Error::tensor(
+            self.tensors.place(Some(name)),
+            name,
+            nothing_of_this_name(layout),
+            format!("a tensor{shape}"),
+        ))
     }
 
     /// Of an update: refuses tensors that are none of the model, but for those that are computed, and those of other
@@ -239,9 +242,7 @@ impl ModelFiles for Checkpoint<'_> {
     }
 
     fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
-        let format = |spec: &TensorSpec| {
-            Ok((spec.name.clone(), self.matrix(spec, Check::Shapes)?.part().format()))
-        };
+        let format = |spec: &TensorSpec| Ok((spec.name.clone(), self.matrix(spec, Check::Shapes)?.part().format()));
         layout.matrices().map(format).collect()
     }
 
@@ -356,7 +357,10 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
     let naming = Naming::of(map.keys());
-    let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys().map(String::as_str)), ..config.clone() });
+    let layout = Layout::of(&ModelConfig {
+        modules: stored_modules(config.modules, map.keys().map(String::as_str)),
+        ..config.clone()
+    });
     let published = matches!(config.quantisation, Some(Quantisation::Published(_)));
     let is_listed = |spec: &TensorSpec| {
         let module = naming.in_file(module_of(&spec.name));

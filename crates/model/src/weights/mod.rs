@@ -20,8 +20,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use offshoot_backend::{
-    Backend, Dtype, Elements, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape, WeightFormat,
-    WeightView, with_bytes,
+    Backend, Dtype, Elements, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape,
+    WeightFormat, WeightView, with_bytes,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
@@ -36,7 +36,7 @@ pub use experts::ExpertStack;
 pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
-pub use naming::stored_modules;
+pub use naming::{Naming, stored_modules};
 pub use random::RandomWeights;
 pub use stored::Check;
 pub use tensor_source::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
@@ -153,9 +153,7 @@ impl WeightSource<'_> {
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
-                None => {
-                    with_parts(&**checkpoint, specs, *dtype, check, kept, &mut |parts| select(parts, None))
-                }
+                None => with_parts(&**checkpoint, specs, *dtype, check, kept, &mut |parts| select(parts, None)),
                 made => checkpoint.packed(specs, &mut |views| {
                     if check == Check::Values {
                         views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
@@ -310,9 +308,8 @@ fn with_parts(
 ) -> Result<()> {
     let Some(kept) = kept else { return checkpoint.parts(specs, dtype, check, load) };
     let fresh: Vec<TensorSpec> = specs.iter().filter(|spec| kept.changes.has(spec)).cloned().collect();
-    checkpoint.parts(&fresh, dtype, check, &mut |parts| {
-        load(&kept.filled(specs, parts, |view, _| MatrixPart::Dense(view)))
-    })
+    checkpoint
+        .parts(&fresh, dtype, check, &mut |parts| load(&kept.filled(specs, parts, |view, _| MatrixPart::Dense(view))))
 }
 
 impl Kept<'_> {

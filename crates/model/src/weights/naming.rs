@@ -50,17 +50,17 @@ impl Naming {
         Self::with_prefix(found.unwrap_or_else(any))
     }
 
-    /// The naming by which most of these names, which may be few, are those of tensors of `layout`.
-    pub fn matching(names: &[String], layout: &Layout) -> Self {
-        let known = |prefix: &&'static str| {
+    /// The naming by which most of these names, which may be few, are those of tensors of `layout`, and how many are.
+    pub fn matching(names: &[&str], layout: &Layout) -> (Self, usize) {
+        let known = |prefix: &'static str| {
             let naming = Self::with_prefix(prefix);
             let read: Vec<_> = layout.tensors().map(|spec| naming.in_file(module_of(&spec.name))).collect();
             let modules: HashSet<&str> = read.iter().map(|module| &**module).collect();
-            names.iter().filter(|name| module_names(name).any(|module| modules.contains(module))).count()
+            let is_known = |name: &&&str| module_names(name).any(|module| modules.contains(module));
+            (naming, names.iter().filter(is_known).count())
         };
-        // Of equals the first.
-        let best = PREFIXES.into_iter().rev().max_by_key(known).expect("there are prefixes");
-        Self::with_prefix(best)
+        // Of equals the first: the last that `max_by_key` comes to.
+        PREFIXES.into_iter().rev().map(known).max_by_key(|(_, count)| *count).expect("there are prefixes")
     }
 
     fn with_prefix(prefix: &'static str) -> Self {
