@@ -303,12 +303,12 @@ class LLM:
         """This LLM as scripts see vLLM's engine behind it: ``model_config``, ``tokenizer``."""
         return EngineView(self)
 
-    def reset_prefix_cache(self, reset_engine_requests: bool = False, reset_connector: bool = False) -> bool:
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Gives up cached prompts, so that the next ones are computed anew: samples are the same, but what computing
         them costs can be measured. Whether nothing is cached any more: what runs, and trees, keep theirs. A
         ``prefix_store`` keeps what it has. Trainers end an update of weights by it: what ``load_weights`` was given is
         in force afterwards."""
-        _refuse(reset_engine_requests=reset_engine_requests, reset_connector=reset_connector)
+        _refuse(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
         return self._updated.evict()
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -1170,7 +1170,7 @@ def _waiters() -> concurrent.futures.ThreadPoolExecutor:
 
 async def _waited(job: _Job) -> bool:
     """``job.wait()`` for asyncio, whose own threads may be few."""
-    return await asyncio.get_engine_loop().run_in_executor(_waiters(), job.wait)
+    return await asyncio.get_running_loop().run_in_executor(_waiters(), job.wait)
 
 
 @contextlib.asynccontextmanager
