@@ -22,6 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from offshoot._llm import LLM
 from offshoot._outputs import CompletionOutput, Logprob
 from offshoot._params import SamplingParams
+from offshoot.inputs import PromptType
 
 __all__ = ["Generation", "use", "rollout_func", "named_weights"]
 
@@ -107,8 +108,8 @@ def sampled(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> l
     sizes = {size: params.clone() for _, size in groups}
     for size, each in sizes.items():
         each.n = size
-    outputs = llm.generate(
-        [{"prompt_token_ids": ids} for ids, _ in groups], [sizes[size] for _, size in groups], use_tqdm=False)
+    prompts_of_groups: list[PromptType] = [{"prompt_token_ids": ids} for ids, _ in groups]
+    outputs = llm.generate(prompts_of_groups, [sizes[size] for _, size in groups], use_tqdm=False)
     return [sample for output in outputs for sample in output.outputs]
 
 
@@ -125,8 +126,8 @@ class use:
     """Lets TRL's trainers that are made from now on sample by Offshoot; as a context, those that are made within it.
 
     ``modules``: of trainers, GRPO's by default; others that sample by vLLM have the same name in them
-    (``trl.trainer.rloo_trainer``). ``llm``: an engine of the trainer's model; else each trainer has one of its own, made
-    by ``arguments``, those of ``LLM``, beside what the trainer's options say.
+    (``trl.trainer.rloo_trainer``). ``llm``: an engine of the trainer's model; else each trainer has one of its own,
+    made by ``arguments``, those of ``LLM``, beside what the trainer's options say.
     """
 
     def __init__(self, *modules: Any, llm: LLM | None = None, **arguments: Any):

@@ -1,9 +1,9 @@
 """verl's rollouts by Offshoot: ``actor_rollout_ref.rollout.name=offshoot``.
 
 Importing this module registers the name; verl imports it by itself (entry point ``verl.plugins``) in each of its
-processes. A ``Replica`` starts an actor of Ray with an engine, a ``Server``, beside the trainer's workers of one machine;
-a ``ServerAdapter`` in each of these workers sends it weights, through Ray's memory, and lets it sleep and wake. Arguments
-of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwargs.offshoot``.
+processes. A ``Replica`` starts an actor of Ray with an engine, a ``Server``, beside the trainer's workers of one
+machine; a ``ServerAdapter`` in each of these workers sends it weights, through Ray's memory, and lets it sleep and wake.
+Arguments of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwargs.offshoot``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Server:
 
     async def address(self) -> str:
         """What verl's balancer knows it by. Nothing listens there: samples come by calls of the actor."""
-        return f"{ray.util.get_node_ip_address()}:{os.getpid()}"
+        return f"{ray.get_runtime_context().get_node_id()}:{os.getpid()}"
 
     # Samples.
 
@@ -140,7 +140,7 @@ class Server:
     async def finish_update(self, global_steps: int | None) -> None:
         """Puts all tensors in force that were sent."""
         sent, self.sent = self.sent, []
-        weights = [(name, _tensor(*rest)) for name, *rest in sent]
+        weights = [(name, _tensor(dtype, shape, data)) for name, dtype, shape, data in sent]
         label = None if global_steps is None else str(global_steps)
         await asyncio.to_thread(self.llm.load_weights, weights, commit=True, label=label)
         if global_steps is not None:
@@ -182,9 +182,10 @@ class Replica(replicas.RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
         if self.nnodes != 1:
             raise NotImplementedError(f"a replica: expected one machine, found {self.nnodes}")
-        places = await asyncio.gather(*(worker.__ray_call__.remote(_place) for worker in self.workers))
+        places: list[tuple[str, list[str]]] = await asyncio.gather(*(worker.__ray_call__.remote(_place) for worker in self.workers))
         kind = "reward_" if self.is_reward_model else "teacher_" if self.is_teacher_model else ""
-        server = ray.remote(Server).options(
+        actor: Any = ray.remote(Server)
+        server = actor.options(
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 node_id=places[0][0], soft=False),
             name=f"{NAME}_server_{kind}{self.replica_rank}_0{self.name_suffix}", max_concurrency=self.max_concurrency,

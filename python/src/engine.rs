@@ -185,12 +185,7 @@ impl Engine {
 
     /// Changes the weights to those of the safetensors files in a folder: all or only those that have changed.
     #[pyo3(signature = (folder, *, label=None))]
-    fn update_weights_from(
-        &self,
-        py: Python<'_>,
-        folder: PathBuf,
-        label: Option<String>,
-    ) -> PyResult<(u64, String)> {
+    fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<(u64, String)> {
         let handle = self.handle()?;
         let changed = || -> Result<Weights> {
             let mut update = WeightsUpdate::new(Arc::new(TensorFolder::open(&folder)?), UpdateScope::Changed);

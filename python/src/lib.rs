@@ -1,7 +1,7 @@
-//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees, searches,
-//! tensors and jobs as Python objects. It translates types and errors, releases the interpreter while it waits, and guards
-//! against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python
-//! half's.
+//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees,
+//! searches, tensors and jobs as Python objects. It translates types and errors, releases the interpreter while it
+//! waits, and guards against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`)
+//! are the Python half's.
 
 mod arrow;
 mod engine;

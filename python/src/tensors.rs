@@ -254,14 +254,7 @@ impl Tensors {
     /// Adds a tensor, in place of one of the same name. `capsule`: of `__dlpack__`. `is_bf16`: its 16-bit numbers are
     /// bf16. `copy`: whether its owner may change it before it is taken.
     #[pyo3(signature = (name, capsule, *, is_bf16=false, copy=true))]
-    fn add(
-        &self,
-        py: Python<'_>,
-        name: String,
-        capsule: &Bound<'_, PyAny>,
-        is_bf16: bool,
-        copy: bool,
-    ) -> PyResult<()> {
+    fn add(&self, py: Python<'_>, name: String, capsule: &Bound<'_, PyAny>, is_bf16: bool, copy: bool) -> PyResult<()> {
         let tensor = Tensor::lent(&name, Lent::take(capsule)?, is_bf16).or_raise()?;
         let tensor = if copy { py.detach(|| tensor.copied()) } else { tensor };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.insert(name, tensor);

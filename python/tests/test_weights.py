@@ -1,5 +1,5 @@
-"""Weights that change under an engine, as trainers change them: tensors of numpy, the calls of a trainer that shares the
-process, sleep and pauses, and what is refused."""
+"""Weights that change under an engine, as trainers change them: tensors of numpy, the calls of a trainer that shares
+the process, sleep and pauses, and what is refused."""
 
 import json
 import pathlib
