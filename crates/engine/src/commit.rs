@@ -143,6 +143,6 @@ fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Op
     let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, sampled.rank, &sampled.top));
     scoring.add(sampled.logprob, sampled.rank, sampled.top, cache.weights);
     let ends = scoring.next() == branch.tokens.len();
-    cache.keep_score(branch, at, score);
+    cache.keep_score(branch, at, score, cache.weights);
     ends.then_some(FinishReason::Given)
 }

@@ -276,7 +276,8 @@ impl EngineHandle {
 
     /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as `mode`
     /// says. Returns when that holds: after `Abort` and `Wait` nothing runs, after `Keep` nothing is stepped. Pins in
-    /// progress go on to their ends, but for `Keep`. A pause of another mode may follow.
+    /// progress go on to their ends, but for `Keep`; one that is made during a pause waits. A pause of another mode may
+    /// follow.
     ///
     /// # Errors
     ///
@@ -304,7 +305,8 @@ impl EngineHandle {
         self.status.read()
     }
 
-    pub(crate) fn weight_form(&self) -> Option<Arc<WeightForm>> {
+    /// By what new weights are checked; `None`: the engine is scripted and has no weights.
+    pub fn weight_form(&self) -> Option<Arc<WeightForm>> {
         self.form.clone()
     }
 

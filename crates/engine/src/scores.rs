@@ -6,23 +6,28 @@ use std::ops::Range;
 use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
 use crate::token_path::position;
+use crate::weights::WeightSpan;
+use offshoot_core::ids::WeightVersion;
 use offshoot_kv::TokenScore;
 
 impl KvCache {
-    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that.
-    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore) {
-        if let Some(segment) = branch.kept() {
+    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that and the score follows from the
+    /// weights in force.
+    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore, weights: WeightVersion) {
+        if let Some(segment) = branch.kept().filter(|_| weights == self.weights) {
             self.prefix.keep_score(segment, position(at), score);
         }
     }
 
     /// Keeps the scores of the tokens that `branch` has sampled in the extend that is about to end.
     pub fn keep_sampled(&mut self, branch: &Branch) {
-        let (BranchWork::Sample(sampling), Some(segment)) = (&branch.work, branch.kept()) else { return };
+        let BranchWork::Sample(sampling) = &branch.work else { return };
         for (ix, &logprob) in sampling.logprobs.iter().enumerate() {
+            let spans = sampling.weights.iter().take_while(|span| span.from <= ix);
+            let Some(WeightSpan { version, .. }) = spans.last() else { continue };
             let rank = sampling.ranks.get(ix).copied().flatten();
             let top = sampling.top.get(ix).map_or(&[][..], Vec::as_slice);
-            self.prefix.keep_score(segment, position(sampling.begin + ix), TokenScore::new(logprob, rank, top));
+            self.keep_score(branch, sampling.begin + ix, TokenScore::new(logprob, rank, top), *version);
         }
     }
 

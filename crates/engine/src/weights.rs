@@ -47,7 +47,7 @@ pub struct WeightsUpdate {
     pub scope: UpdateScope,
     /// As [`Weights::label`]; `None`: the new version as a number.
     pub label: Option<String>,
-    /// As [`Weights::identity`]: for a folder what a launch from it would say. Of no use where only some have changed.
+    /// As [`Weights::identity`]. Of no use where only some have changed.
     pub identity: Option<String>,
 }
 

@@ -117,7 +117,7 @@ fn what_runs_stands_still_and_goes_on_after_a_pause_that_keeps_it(mode: Mode) {
     assert!(is_silent(&mut later));
     assert_eq!(engine.metrics().unwrap().steps, steps, "no step is made");
     engine.resume().unwrap();
-    assert_eq!(end(&mut first), undisturbed);
+    assert!(end(&mut first) == undisturbed);
     assert_eq!(end(&mut later).tokens, expected(mode));
 }
 
@@ -181,7 +181,7 @@ fn a_kept_sample_says_from_which_token_on_it_is_of_other_weights(mode: Mode) {
     assert_eq!(scored.weights, [WeightSpan { version: WeightVersion(1), from: 0 }]);
     let fresh = world.fresh(Seeds::both(2));
     let root = fresh.root(prompt(1, 20)).unwrap();
-    assert_eq!(scored.logprobs, self::finish(&fresh, score(root, finish.tokens)).logprobs);
+    assert!(scored.logprobs == self::finish(&fresh, score(root, finish.tokens)).logprobs);
 }
 
 fn pins_are_computed_again_and_do_not_grow(mode: Mode) {
@@ -260,7 +260,7 @@ fn a_refused_update_leaves_everything_as_it_was(mode: Mode) {
     for _ in 0..5 {
         engine.update_weights(world.lacking()).unwrap_err();
     }
-    assert_eq!(end(&mut first), undisturbed);
+    assert!(end(&mut first) == undisturbed);
     assert_eq!(engine.weights().version, WeightVersion(0));
 }
 
@@ -279,7 +279,7 @@ fn a_sleeping_engine_gives_nothing_and_wakes_as_it_was(mode: Mode) {
         engine.wake(SleepParts { weights: true, kv: false }).unwrap();
         engine.wake(SleepParts::ALL).unwrap();
         assert!(!engine.is_paused(), "it is resumed with what it had");
-        assert_eq!(end(&mut first), undisturbed);
+        assert!(end(&mut first) == undisturbed);
         assert_eq!(end(&mut later).tokens, expected(mode));
     }
 }
