@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
 use offshoot_engine::{EngineHandle, Event, PauseMode, Priority, Weights, WeightsUpdate};
-use offshoot_launch::{BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
-use offshoot_model::{Sleep, SleepParts, TensorFolder, UpdateScope, WeightChoice, WeightSleep};
+use offshoot_launch::{
+    BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release, UpdateFolder,
+};
+use offshoot_model::{Sleep, SleepParts, UpdateScope, WeightChoice, WeightSleep};
 use offshoot_text::Tokenizer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -188,8 +190,9 @@ impl Engine {
     fn update_weights_from(&self, py: Python<'_>, folder: PathBuf, label: Option<String>) -> PyResult<(u64, String)> {
         let handle = self.handle()?;
         let changed = || -> Result<Weights> {
-            let mut update = WeightsUpdate::new(Arc::new(TensorFolder::open(&folder)?), UpdateScope::Changed);
-            update.label = label;
+            let form = handle.weight_form().ok_or_else(|| Error::Internal("the engine has no weights".to_owned()))?;
+            // What is in force afterwards has no identity: no prefixes of it are kept on disk.
+            let update = UpdateFolder::open(&folder, UpdateScope::Changed, &form)?.into_update(label, false);
             handle.update_weights(update)
         };
         py.detach(changed).map(said).or_raise()

@@ -3,6 +3,8 @@ weights. With the bundled model in f32 sampler and trainer agree on log-probabil
 
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -157,3 +159,45 @@ def test_what_is_refused(folder, exact):
             trainer(folder, vllm_mode="server")
         with pytest.raises(NotImplementedError, match="structured_outputs"):
             trainer(folder, vllm_structured_outputs_regex=r"\d+").train()
+
+
+#: TRL without a change, for which Offshoot has the names of vLLM: what it imports of them, and nothing else.
+UNCHANGED = """
+import importlib.machinery, sys, types
+import offshoot, offshoot.sampling_params
+
+def module(name, **names):
+    made = types.ModuleType(name)
+    made.__spec__, made.__path__ = importlib.machinery.ModuleSpec(name, None), []
+    made.__dict__.update(names)
+    sys.modules[name] = made
+
+module("vllm", LLM=offshoot.LLM, RequestOutput=offshoot.RequestOutput, SamplingParams=offshoot.SamplingParams,
+       __version__="0.31.0")
+sys.modules["vllm.sampling_params"] = offshoot.sampling_params
+module("vllm.utils")
+module("vllm.utils.network_utils", get_ip=lambda: "127.0.0.1", get_open_port=lambda: 0)
+module("vllm.distributed")
+module("vllm.distributed.weight_transfer")
+module("vllm.distributed.weight_transfer.nccl_common", trainer_init=None)
+module("vllm.distributed.weight_transfer.packed_tensor", packed_nccl_broadcast_producer=None)
+
+import pathlib
+sys.path.insert(0, sys.argv[2])
+import test_trl
+trained = test_trl.trainer(pathlib.Path(sys.argv[1]), vllm_enable_sleep_mode=True, vllm_max_model_length=512)
+llm = trained.vllm_generation.llm
+assert type(llm) is offshoot.LLM and llm.is_sleeping
+trained.train()
+assert llm.weight_version == test_trl.STEPS and llm.is_sleeping, llm.weight_version
+print("apart", max(test_trl.apart(trained)))
+llm.close()
+"""
+
+
+def test_trl_itself_finds_what_it_calls_of_vllm(folder):
+    ran = subprocess.run([sys.executable, "-c", UNCHANGED, str(folder), os.path.dirname(__file__)],
+                         capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout.split("apart ")[1]) < 1e-4
+    assert "without a meaning in Offshoot, ignored: distributed_executor_backend" in ran.stderr
