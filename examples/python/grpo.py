@@ -92,27 +92,20 @@ class Log(TrainerCallback):
         global tokens
         if "reward" in logs:
             took = trainer.vllm_generation.seconds
+            if not given.trees:
+                tokens += round(logs["completions/mean_length"] * GROUP * PROBLEMS)
             say(step=state.global_step, reward=round(logs["reward"], 3), seconds=round(logs["step_time"], 2),
                 seconds_samples=round(took["samples"], 2), seconds_update=round(took["update"], 3),
                 apart=logs["sampling/sampling_logp_difference/mean"], entropy=logs["entropy"])
-
-    def on_step_end(self, args, state, control, **_):
-        if state.global_step % given.every == 0 and state.global_step < given.steps:
-            trainer.vllm_generation.sync_weights()
-            look(llm, state.global_step)
-
-
-def by_samples(prompts, trainer):
-    """A rollout function: groups of samples, as TRL has them by itself without one."""
-    global tokens
-    rolled = offshoot.trl.rollout_func(llm, trainer.vllm_generation.sampling_params())(prompts, trainer)
-    tokens += sum(map(len, rolled["completion_ids"]))
-    return rolled
+            if state.global_step % given.every == 0 and state.global_step < given.steps:
+                trainer.vllm_generation.sync_weights()
+                look(llm, state.global_step)
 
 
 def by_trees(prompts, trainer):
     """A rollout function: for each problem a tree, whose leaves are the samples of its group."""
     global tokens
+    start = time.perf_counter()
     found = offshoot.entropy_branching(
         llm, prompts[::GROUP], **TREE, sampling_params=trainer.vllm_generation.sampling_params(),
         seed=trainer.state.global_step)
@@ -125,15 +118,7 @@ def by_trees(prompts, trainer):
             rolled["prompt_ids"].append(trie.token_ids[path[~trie.sampled[path]]].tolist())
             rolled["completion_ids"].append(trie.token_ids[own].tolist())
             rolled["logprobs"].append(trie.logprobs[own].tolist())
-    return rolled
-
-
-def timed(roll):
-    def rolled(prompts, trainer):
-        start = time.perf_counter()
-        made = roll(prompts, trainer)
-        trainer.vllm_generation.seconds["samples"] = time.perf_counter() - start
-        return made
+    trainer.vllm_generation.seconds["samples"] = time.perf_counter() - start
     return rolled
 
 
@@ -154,7 +139,7 @@ llm = offshoot.LLM(folder, device="cpu", threads=given.threads, kv_memory=512, l
 with offshoot.trl.use(llm=llm):
     trainer = GRPOTrainer(
         model, reward, GRPOConfig(str(given.out / "trainer"), **CONFIG), train_dataset=train,
-        processing_class=tokenizer, callbacks=[Log()], rollout_func=timed(by_trees if given.trees else by_samples))
+        processing_class=tokenizer, callbacks=[Log()], rollout_func=by_trees if given.trees else None)
 trainer.remove_callback(PrinterCallback)
 look(llm, 0, samples=4)
 trainer.train()
