@@ -236,20 +236,14 @@ pub trait Backend: Send + 'static {
         let _ = old;
         self.split_vector(parts, split)
     }
-    /// Loads what takes the place of `old`, as [`Backend::experts`] does.
-    fn replace_experts(
-        &mut self,
-        old: &Self::Experts,
-        matrices: Vec<Self::Matrix>,
-        biases: Vec<Self::Vector>,
-        kind: ExpertKind,
-    ) -> Result<Self::Experts> {
-        let _ = old;
-        self.experts(matrices, biases, kind)
-    }
+    /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert
+    /// `expert`, of the same shape and format. Elsewhere experts are loaded anew, and this is not called.
+    fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()>;
+    /// As [`Backend::replace_expert`], for the expert's bias.
+    fn replace_expert_bias(&mut self, experts: &Self::Experts, expert: usize, bias: Self::Vector) -> Result<()>;
     /// Gives the memory of all weights, or of keys, values and states, back to the device, whose other users have it
-    /// until [`Backend::wake`]; addresses stay reserved, so that captured steps stay valid. `keeps`: the contents wait in
-    /// host memory, else they are lost. Returns false where memory is the host's: nothing is done, and what is not
+    /// until [`Backend::wake`]; addresses stay reserved, so that captured steps stay valid. `keeps`: the contents wait
+    /// in host memory, else they are lost. Returns false where memory is the host's: nothing is done, and what is not
     /// kept is to be dropped.
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
         let _ = (part, keeps);

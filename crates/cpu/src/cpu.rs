@@ -91,6 +91,8 @@ impl Cpu {
     }
 }
 
+const NOT_IN_PLACE: &str = "the CPU loads experts anew, as `REPLACES_IN_PLACE` is false";
+
 /// The error of a device that lacks memory for `rows` and has some for `most`.
 fn shortage_of(rows: usize, most: usize) -> Error {
     let [asked, free] = [rows, most].map(|rows| rows * size_of::<f32>());
@@ -182,6 +184,14 @@ impl Backend for Cpu {
 
     fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
+    }
+
+    fn replace_expert(&mut self, _: &CpuExperts, _: usize, _: CpuWeights) -> Result<()> {
+        unreachable!("{NOT_IN_PLACE}")
+    }
+
+    fn replace_expert_bias(&mut self, _: &CpuExperts, _: usize, _: Vec<f32>) -> Result<()> {
+        unreachable!("{NOT_IN_PLACE}")
     }
 
     fn read_matrix(&mut self, matrix: &CpuWeights, _: &Split) -> Result<Option<Elements>> {

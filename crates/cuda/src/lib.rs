@@ -307,32 +307,6 @@ impl Cuda {
         Ok(matrix)
     }
 
-    /// The experts of a mixture, in the memory of `old` if that is given.
-    fn experts_over(
-        &mut self,
-        matrices: Vec<Matrix>,
-        biases: Vec<Vector>,
-        kind: ExpertKind,
-        old: Option<&Experts>,
-    ) -> Result<Experts> {
-        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
-            let old = old.and_then(|old| if let Experts::FourBit(old) = old { Some(old) } else { None });
-            let experts = FourBitExperts::load(&self.device, format, matrices, &biases, old)?;
-            return Ok(Experts::FourBit(experts));
-        }
-        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
-            let old = old.and_then(|old| if let Experts::Fp8(old) = old { Some(old) } else { None });
-            return self.fp8_experts(matrices, &biases, old);
-        }
-        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
-        if !self.experts.contains_key(&dtype) {
-            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
-        }
-        let old = old.and_then(|old| if let Experts::Dense(old) = old { Some(old) } else { None });
-        let kernels = self.expert_kernels(dtype);
-        DenseExperts::load(&self.device, kernels, matrices, biases, kind, old).map(Experts::Dense)
-    }
-
     fn fp8_matrix(&mut self, views: &[QuantView<'_>], old: Option<&Matrix>) -> Result<Matrix> {
         let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
         let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
@@ -352,7 +326,7 @@ impl Cuda {
         Ok(matrix)
     }
 
-    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector], old: Option<&Fp8Experts>) -> Result<Experts> {
+    fn fp8_experts(&mut self, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Experts> {
         let fp8 = self.opened_fp8()?;
         let scaling = matrices.iter().find_map(|matrix| matrix.fp8.as_ref()).expect("some are of e4m3").scaling;
         if !fp8.loaded_of_experts.contains(&scaling) {
@@ -361,7 +335,7 @@ impl Cuda {
         }
         fp8.inner_of_experts = fp8.inner_of_experts.max(matrices[0].inner);
         self.reserve_rounded()?;
-        Fp8Experts::load(&self.device, matrices, biases, old).map(Experts::Fp8)
+        Fp8Experts::load(&self.device, matrices, biases).map(Experts::Fp8)
     }
 
     /// Makes ready for buffers of so many rows.
@@ -518,19 +492,35 @@ impl Backend for Cuda {
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
-        self.experts_over(matrices, biases, kind, None)
+        if let Some(format) = matrices.first().and_then(|matrix| four_bit_of(matrix.format)) {
+            let experts = FourBitExperts::load(&self.device, format, matrices, &biases)?;
+            return Ok(Experts::FourBit(experts));
+        }
+        if matrices.iter().any(|matrix| matrix.fp8.is_some()) {
+            return self.fp8_experts(matrices, &biases);
+        }
+        let dtype = matrices.first().map_or(Dtype::F32, |matrix| matrix.element());
+        if !self.experts.contains_key(&dtype) {
+            self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
+        }
+        DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
     }
 
-    fn replace_experts(
-        &mut self,
-        old: &Experts,
-        matrices: Vec<Matrix>,
-        biases: Vec<Vector>,
-        kind: ExpertKind,
-    ) -> Result<Experts> {
-        let experts = self.experts_over(matrices, biases, kind, Some(old))?;
-        self.moves += u64::from(!experts.is_over(old));
-        Ok(experts)
+    fn replace_expert(&mut self, experts: &Experts, expert: usize, matrix: Matrix) -> Result<()> {
+        match experts {
+            Experts::Dense(experts) => {
+                experts.put(&self.device, self.expert_kernels(experts.element()), expert, &matrix)?;
+            }
+            Experts::Fp8(experts) => experts.put(&self.device, expert, &matrix)?,
+            Experts::FourBit(experts) => experts.put(&self.device, expert, &matrix)?,
+        }
+        self.device.check()
+    }
+
+    fn replace_expert_bias(&mut self, experts: &Experts, expert: usize, bias: Vector) -> Result<()> {
+        let all = experts.biases().expect("experts keep the biases that they were loaded with");
+        let bytes = bias.len * size_of::<f32>();
+        self.device.copy(all, expert * bytes, &bias.memory, 0..bytes)
     }
 
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {

@@ -5,8 +5,10 @@ use std::ops::Range;
 
 use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
+use crate::records::TokenRecord;
 use crate::token_path::position;
 use crate::weights::WeightSpan;
+use offshoot_backend::Distribution;
 use offshoot_core::ids::WeightVersion;
 use offshoot_kv::TokenScore;
 
@@ -22,12 +24,12 @@ impl KvCache {
     /// Keeps the scores of the tokens that `branch` has sampled in the extend that is about to end.
     pub fn keep_sampled(&mut self, branch: &Branch) {
         let BranchWork::Sample(sampling) = &branch.work else { return };
-        for (ix, &logprob) in sampling.logprobs.iter().enumerate() {
+        let (begin, top_of) = (sampling.rules.begin, sampling.rules.params.top_of());
+        let tokens = branch.tokens.slice(begin..begin + sampling.records.len());
+        for (ix, record) in sampling.records.of_tokens(0, tokens.iter().copied()).enumerate() {
             let spans = sampling.weights.iter().take_while(|span| span.from <= ix);
             let Some(WeightSpan { version, .. }) = spans.last() else { continue };
-            let rank = sampling.ranks.get(ix).copied().flatten();
-            let top = sampling.top.get(ix).map_or(&[][..], Vec::as_slice);
-            self.keep_score(branch, sampling.begin + ix, TokenScore::new(logprob, rank, top), *version);
+            self.keep_score(branch, begin + ix, kept(record, top_of), *version);
         }
     }
 
@@ -35,7 +37,7 @@ impl KvCache {
     /// with a request of its own. Not while it has requests in flight, which come first.
     pub fn take_over_known(&mut self, branch: &mut Branch) {
         let BranchWork::Score(scoring) = &branch.work else { return };
-        if scoring.requested == scoring.logprobs.len() {
+        if scoring.requested == scoring.records.len() {
             self.take_over(branch, branch.tokens.len() - 1);
         }
     }
@@ -45,9 +47,10 @@ impl KvCache {
         let (segment, weights) = (branch.kept(), self.weights);
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let next = scoring.next();
-        if let Some(segment) = segment.filter(|_| next < upto) {
-            let (tops, wanted) = (scoring.tops, positions(next, upto));
-            self.prefix.scores(segment, wanted, tops).for_each(|score| scoring.push(score, weights));
+        if let (Some(segment), Some(tops)) = (segment.filter(|_| next < upto), scoring.shared_tops()) {
+            let tokens = branch.tokens.slice(next..upto);
+            let scores = self.prefix.scores(segment, positions(next, upto), tops);
+            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, weights));
         }
         self.scores_reused += (scoring.next() - next) as u64;
         scoring.next() == upto
@@ -55,19 +58,29 @@ impl KvCache {
 
     /// Takes over all scores of `branch`, which holds no rows yet, if they are all kept. Otherwise none.
     pub fn take_over_all(&mut self, branch: &mut Branch) -> bool {
+        let BranchWork::Score(scoring) = &branch.work else { return false };
+        let Some(tops) = scoring.shared_tops() else { return false };
         let (path, rest) = self.look_up(branch, branch.tokens.len());
         let known = self.prefix.known_path(path, &rest);
         let len = branch.tokens.len();
         let Some((segment, _)) = known.filter(|&(_, known)| known as usize == len) else { return false };
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
-        let scores: Vec<&TokenScore> =
-            self.prefix.scores(segment, positions(scoring.next(), len), scoring.tops).collect();
-        if scores.len() < len - scoring.next() {
+        let tokens = branch.tokens.slice(scoring.next()..len);
+        let scores: Vec<&TokenScore> = self.prefix.scores(segment, positions(scoring.next(), len), tops).collect();
+        if scores.len() < tokens.len() {
             return false;
         }
-        scores.iter().for_each(|score| scoring.push(score, self.weights));
+        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, self.weights));
         self.scores_reused += scores.len() as u64;
         true
+    }
+}
+
+/// What is kept of a record for others: of ranks and likeliest tokens only those by the model's own distribution.
+pub(super) fn kept(record: TokenRecord<'_>, top_of: Distribution) -> TokenScore {
+    match top_of {
+        Distribution::Model => TokenScore::new(record.logprob, record.rank, record.top),
+        Distribution::Drawn => TokenScore::new(record.logprob, None, &[]),
     }
 }
 

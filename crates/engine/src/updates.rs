@@ -16,7 +16,7 @@
 
 use crossbeam_channel::Sender;
 
-use crate::branch::{Branch, BranchWork, ScoringState};
+use crate::branch::{Branch, BranchWork, ScoringState, WantedScores};
 use crate::engine::Engine;
 use crate::events::{EventReader, Hear};
 use crate::request::{FinishReason, Stop};
@@ -216,8 +216,9 @@ impl Engine {
         let Some(branch) = self.branches.get_mut(&id) else { return };
         let Some(begin) = branch.tokens.len().checked_sub(1).filter(|&begin| begin > 0) else { return };
         let Ok(text) = BranchText::new(None, &branch.tokens, &Stop::default()) else { return };
+        let scores = WantedScores::Model { tops: 0 };
         // Nobody hears of it.
-        let scoring = ScoringState::new(EventReader::new().sender(Hear::Finishes), begin, 0, text);
+        let scoring = ScoringState::new(EventReader::new().sender(Hear::Finishes), begin, scores, text);
         branch.begin(BranchWork::Score(Box::new(scoring)));
         self.begin_work(id);
     }

@@ -226,19 +226,27 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// The matrices of a mixture's experts, and their biases.
     pub fn experts(&mut self, stack: &ExpertStack<'_>, kind: ExpertKind) -> Result<Arc<B::Experts>> {
-        let tensors = stack.matrices.tensors().chain(stack.bias);
-        let fate = self.fate(tensors);
-        let old = match fate {
-            Fate::New => None,
+        let (source, fate) = (self.source, self.fate(stack.matrices.tensors().chain(stack.bias)));
+        let (old, changes) = match fate {
+            Fate::New => {
+                let experts = Arc::new(source.experts(self.backend, stack, kind)?);
+                self.held.push(Held::Experts(experts.clone()));
+                return Ok(experts);
+            }
             Fate::Stays(held) => {
                 self.held.push(held.clone());
                 return Ok(experts_of(&held).clone());
             }
-            Fate::Changes(held) => Some((&**experts_of(held), &Changes::All)),
-            Fate::ChangesInPart(held, changes) => Some((&**experts_of(held), changes)),
+            Fate::Changes(held) => (experts_of(held), &Changes::All),
+            Fate::ChangesInPart(held, changes) => (experts_of(held), changes),
         };
-        let experts = self.source.experts(self.backend, stack, kind, old)?;
-        let experts = Arc::new(experts);
+        let experts = match B::REPLACES_IN_PLACE {
+            true => {
+                source.experts_in_place(self.backend, stack, old, changes)?;
+                old.clone()
+            }
+            false => Arc::new(source.experts_beside(self.backend, stack, kind, old, changes)?),
+        };
         self.held.push(Held::Experts(experts.clone()));
         Ok(experts)
     }

@@ -1,6 +1,6 @@
-//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes, types
-//! and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights are
-//! loaded is left to `loader`, who asks for updates to the engine.
+//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes,
+//! types and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights
+//! are loaded is left to `loader`, when a model is updated to the engine.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -105,7 +105,8 @@ impl WeightForm {
         let (mut all, mut there): (Vec<&TensorSpec>, HashSet<&str>) = (layout.tensors().collect(), HashSet::new());
         // Some tensors are read twice.
         all.retain(|spec| there.insert(&spec.name));
-        there.retain(|name| checkpoint.has_some_of(name));
+        let coded = checkpoint.coded_modules();
+        there.retain(|name| checkpoint.has_some_of(name, &coded));
         if scope == UpdateScope::Changed {
             all.retain(|spec| there.contains(spec.name.as_str()));
         }

@@ -179,6 +179,7 @@ impl Backend for Sim {
 
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
+    const REPLACES_IN_PLACE: bool = true;
 
     fn describe(&self) -> String {
         format!("{}, simulated", self.profile.name)
@@ -269,16 +270,14 @@ impl Backend for Sim {
         Ok(())
     }
 
-    /// The new matrices have been counted, and take the place of the old ones.
-    fn replace_experts(
-        &mut self,
-        old: &SimExperts,
-        matrices: Vec<SimMatrix>,
-        _: Vec<()>,
-        _: ExpertKind,
-    ) -> Result<SimExperts> {
-        self.used -= old.0.iter().map(SimMatrix::bytes).sum::<usize>();
-        Ok(SimExperts(matrices))
+    /// The new matrix, which was counted, takes the place of the old one.
+    fn replace_expert(&mut self, _: &SimExperts, _: usize, matrix: SimMatrix) -> Result<()> {
+        self.used -= matrix.bytes();
+        Ok(())
+    }
+
+    fn replace_expert_bias(&mut self, _: &SimExperts, _: usize, (): ()) -> Result<()> {
+        Ok(())
     }
 
     /// It has no elements.

@@ -111,31 +111,9 @@ impl<B: Ranked> Rank<B> {
         }
     }
 
-    /// Its share of experts, in place of `old` if that is given.
-    fn experts_over(
-        &mut self,
-        old: Option<&RankShare<B::Experts>>,
-        matrices: Vec<RankShare<B::Matrix>>,
-        biases: Vec<B::Vector>,
-        kind: ExpertKind,
-    ) -> Result<RankShare<B::Experts>> {
-        let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
-        let mut of_parts: Vec<Vec<B::Matrix>> = Vec::new();
-        for matrix in matrices {
-            of_parts.resize_with(matrix.each.len(), Vec::new);
-            of_parts.iter_mut().zip(matrix.each).for_each(|(experts, matrix)| experts.push(matrix));
-        }
-        // Of divided inputs a bias is added once, by the first part.
-        let is_biased = portion != Portion::Inputs || self.place().number == 0;
-        let mut biases = if is_biased { biases } else { Vec::new() };
-        let experts = |(part, matrices)| {
-            let biases = std::mem::take(&mut biases);
-            match old {
-                None => self.0.experts(matrices, biases, kind),
-                Some(old) => self.0.replace_experts(&old.each[part], matrices, biases, kind),
-            }
-        };
-        Ok(RankShare { each: of_parts.into_iter().enumerate().map(experts).collect::<Result<_>>()?, portion })
+    /// Whether it adds the biases of experts: of divided inputs a bias is added once, by the first part.
+    fn has_bias(&self, portion: Portion) -> bool {
+        portion != Portion::Inputs || self.place().number == 0
     }
 
     /// A whole matrix that has the elements of its share, `each` as `matrix_over` loads them, and zeros elsewhere.
@@ -364,17 +342,27 @@ impl<B: Ranked> Backend for Rank<B> {
         biases: Vec<Self::Vector>,
         kind: ExpertKind,
     ) -> Result<Self::Experts> {
-        self.experts_over(None, matrices, biases, kind)
+        let portion = matrices.first().map_or(Portion::Whole, |matrix| matrix.portion);
+        let mut of_parts: Vec<Vec<B::Matrix>> = Vec::new();
+        for matrix in matrices {
+            of_parts.resize_with(matrix.each.len(), Vec::new);
+            of_parts.iter_mut().zip(matrix.each).for_each(|(experts, matrix)| experts.push(matrix));
+        }
+        let mut biases = if self.has_bias(portion) { biases } else { Vec::new() };
+        let experts = |matrices| self.0.experts(matrices, std::mem::take(&mut biases), kind);
+        Ok(RankShare { each: of_parts.into_iter().map(experts).collect::<Result<_>>()?, portion })
     }
 
-    fn replace_experts(
-        &mut self,
-        old: &Self::Experts,
-        matrices: Vec<Self::Matrix>,
-        biases: Vec<Self::Vector>,
-        kind: ExpertKind,
-    ) -> Result<Self::Experts> {
-        self.experts_over(Some(old), matrices, biases, kind)
+    fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()> {
+        let mut parts = experts.each.iter().zip(matrix.each);
+        parts.try_for_each(|(own, matrix)| self.0.replace_expert(own, expert, matrix))
+    }
+
+    fn replace_expert_bias(&mut self, experts: &Self::Experts, expert: usize, bias: Self::Vector) -> Result<()> {
+        match self.has_bias(experts.portion) {
+            true => self.0.replace_expert_bias(&experts.each[0], expert, bias),
+            false => Ok(()),
+        }
     }
 
     fn forget_steps(&mut self) {

@@ -6,31 +6,19 @@ use crate::memory::weights::Vector;
 use offshoot_backend::MemoryPart;
 use offshoot_core::error::Result;
 
-/// One bias of `outputs` elements for each of `count` experts, in one piece of memory, that of `old` if it is
-/// given; `None` where there are none.
-pub fn stacked(
-    device: &Device,
-    biases: &[Vector],
-    (count, outputs): (usize, usize),
-    old: Option<&Memory>,
-) -> Result<Option<Memory>> {
+/// One bias of `outputs` elements for each of `count` experts, in one piece of memory; `None` where there are none.
+pub fn stacked(device: &Device, biases: &[Vector], count: usize, outputs: usize) -> Result<Option<Memory>> {
     if biases.is_empty() {
         return Ok(None);
     }
     assert_eq!(biases.len(), count, "experts: a bias for each");
     let bytes = outputs * size_of::<f32>();
-    let all = device.alloc_over(MemoryPart::Weights, old, count * bytes)?;
+    let all = device.alloc_of(MemoryPart::Weights, count * bytes)?;
     for (expert, bias) in biases.iter().enumerate() {
         assert_eq!(bias.len, outputs, "experts: length of a bias");
         device.copy(&all, expert * bytes, &bias.memory, 0..bytes)?;
     }
     Ok(Some(all))
-}
-
-/// Whether experts have the memory of those whose place they take.
-pub fn is_over(memories: &[(&Memory, &Memory)], bias: Option<&Memory>, old_bias: Option<&Memory>) -> bool {
-    memories.iter().all(|(memory, old)| memory.address() == old.address())
-        && bias.map(Memory::address) == old_bias.map(Memory::address)
 }
 
 /// The bias of an expert; none: empty.

@@ -1,7 +1,7 @@
 //! Experts of dense weights: their matrices in one piece of memory, as rows or as panels, and the launchers of their
 //! grouped products.
 
-use super::biases::{is_over, read_bias, stacked};
+use super::biases::{read_bias, stacked};
 use super::kernels::ExpertKernels;
 use super::routes::{Routes, check_count};
 use crate::driver::args::Args;
@@ -58,47 +58,54 @@ impl ExpertLayout {
 }
 
 impl DenseExperts {
-    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved. `old`: the
-    /// experts in whose memory they are put.
+    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
     pub fn load(
         device: &Device,
         kernels: &ExpertKernels,
         matrices: Vec<Matrix>,
         biases: Vec<Vector>,
         kind: ExpertKind,
-        old: Option<&Self>,
     ) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].element());
         let layout = ExpertLayout::of(element, outputs, inner, kind);
         let bytes = layout.bytes(element, outputs, inner);
-        let weights = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.weights), count * bytes)?;
+        let weights = device.alloc_of(MemoryPart::Weights, count * bytes)?;
+        let biases = stacked(device, &biases, count, outputs)?;
+        let experts = Self { weights, biases, count, outputs, inner, element, kind, layout };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            match layout {
-                ExpertLayout::Rows => device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?,
-                ExpertLayout::Panels => {
-                    let args = Args::new().memory_at(&weights, expert * bytes).memory(&matrix.memory);
-                    let args = args.u32(small(outputs)).u32(small(inner)).u32(u32::from(kind == ExpertKind::Gated));
-                    let grid = [small(inner.div_ceil(PANEL)), small(outputs.div_ceil(PANEL)), 1];
-                    device.launch(kernels.panels(), grid, 256, 0, &args);
-                }
-            }
+            experts.put(device, kernels, expert, &matrix)?;
         }
         device.check()?;
-        let old_biases = old.and_then(|old| old.biases.as_ref());
-        let biases = stacked(device, &biases, (count, outputs), old_biases)?;
-        Ok(Self { weights, biases, count, outputs, inner, element, kind, layout })
+        Ok(experts)
     }
 
     pub fn element(&self) -> Dtype {
         self.element
     }
 
-    /// Whether both have the same memory.
-    pub fn is_over(&self, old: &Self) -> bool {
-        is_over(&[(&self.weights, &old.weights)], self.biases.as_ref(), old.biases.as_ref())
+    /// Puts a matrix where that of expert `expert` lies.
+    pub fn put(&self, device: &Device, kernels: &ExpertKernels, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref weights, outputs, inner, element, kind, layout, .. } = self;
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        assert_eq!(matrix.element(), element, "experts: equal dtypes");
+        let bytes = layout.bytes(element, outputs, inner);
+        match layout {
+            ExpertLayout::Rows => device.copy(weights, expert * bytes, &matrix.memory, 0..bytes)?,
+            ExpertLayout::Panels => {
+                let args = Args::new().memory_at(weights, expert * bytes).memory(&matrix.memory);
+                let args = args.u32(small(outputs)).u32(small(inner)).u32(u32::from(kind == ExpertKind::Gated));
+                let grid = [small(inner.div_ceil(PANEL)), small(outputs.div_ceil(PANEL)), 1];
+                device.launch(kernels.panels(), grid, 256, 0, &args);
+            }
+        }
+        Ok(())
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
     }
 
     /// The elements of an expert, and its bias.
@@ -179,7 +186,7 @@ fn rows_of_panels(panels: &[u8], outputs: usize, inner: usize, kind: ExpertKind)
         // Inputs are whole chunks.
         for (number, to) in to.chunks_exact_mut(CHUNK * SIZE).enumerate() {
             let (panel, chunk) = (row / PANEL * across + number / CHUNK, number % CHUNK);
-            let at = (panel * PANEL + row % PANEL) * PANEL + (chunk ^ row % 8) * CHUNK;
+            let at = (panel * PANEL + row % PANEL) * PANEL + (chunk ^ (row % 8)) * CHUNK;
             to.copy_from_slice(&panels[at * SIZE..][..CHUNK * SIZE]);
         }
     }
@@ -206,7 +213,7 @@ mod tests {
         for (place, element) in panels.iter_mut().enumerate() {
             let (panel, row, at) = (place / (PANEL * PANEL), place / PANEL % PANEL, place % PANEL);
             let output = panel / across * PANEL + row;
-            let input = panel % across * PANEL + (at / 8 ^ row % 8) * 8 + at % 8;
+            let input = panel % across * PANEL + ((at / 8) ^ (row % 8)) * 8 + at % 8;
             let half = if kind == ExpertKind::Gated { output / 8 % 2 } else { 0 };
             let matrix_row = match kind {
                 ExpertKind::Gated => output / 16 * 8 + output % 8 + half * (outputs / 2),

@@ -1,6 +1,6 @@
 //! Experts of 4-bit weights: their panels (kernels/four_bit/panels.cuh) in one piece of memory.
 
-use super::biases::{is_over, stacked};
+use super::biases::stacked;
 use super::routes::{Routes, check_count};
 use crate::compile::four_bit::FourBit;
 use crate::driver::device::Device;
@@ -23,33 +23,33 @@ pub struct FourBitExperts {
 }
 
 impl FourBitExperts {
-    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved. `old`: the
-    /// experts in whose memory they are put.
-    pub fn load(
-        device: &Device,
-        format: FourBit,
-        matrices: Vec<Matrix>,
-        biases: &[Vector],
-        old: Option<&Self>,
-    ) -> Result<Self> {
+    /// Moves the matrices into one piece of memory, one after another: each is freed before the next is moved.
+    pub fn load(device: &Device, format: FourBit, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
         let bytes = format.bytes(outputs, inner);
-        let weights = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.weights), count * bytes)?;
+        let weights = device.alloc_of(MemoryPart::Weights, count * bytes)?;
+        let biases = stacked(device, biases, count, outputs)?;
+        let experts = Self { weights, biases, count, outputs, inner, format };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?;
+            experts.put(device, expert, &matrix)?;
         }
         device.check()?;
-        let old_biases = old.and_then(|old| old.biases.as_ref());
-        let biases = stacked(device, biases, (count, outputs), old_biases)?;
-        Ok(Self { weights, biases, count, outputs, inner, format })
+        Ok(experts)
     }
 
-    /// Whether both have the same memory.
-    pub fn is_over(&self, old: &Self) -> bool {
-        is_over(&[(&self.weights, &old.weights)], self.biases.as_ref(), old.biases.as_ref())
+    /// Puts a matrix where that of expert `expert` lies.
+    pub fn put(&self, device: &Device, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref weights, outputs, inner, format, .. } = self;
+        let bytes = format.bytes(outputs, inner);
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        device.copy(weights, expert * bytes, &matrix.memory, 0..bytes)
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`.

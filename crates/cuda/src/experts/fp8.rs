@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::biases::{is_over, stacked};
+use super::biases::stacked;
 use super::routes::{Routes, check_count};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
 use crate::compile::units;
@@ -62,8 +62,8 @@ impl Fp8ExpertKernels {
 
 impl Fp8Experts {
     /// Moves the matrices into one piece of memory, each of which is freed before the next is moved. All are of one
-    /// format; an error if their activations are not rounded alike. `old`: the experts in whose memory they are put.
-    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector], old: Option<&Self>) -> Result<Self> {
+    /// format; an error if their activations are not rounded alike.
+    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
@@ -71,27 +71,34 @@ impl Fp8Experts {
         let (scaling, parts) = (*scaling, parts.clone());
         let (code_bytes, scale_bytes) = (outputs * stride(inner), memory.bytes());
         let [Fp8Part { activations, .. }] = parts[..] else { return Err(rounded_apart()) };
-        let codes = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.codes), count * code_bytes)?;
-        let scales = device.alloc_over(MemoryPart::Weights, old.map(|old| &old.scales), count * scale_bytes)?;
+        let codes = device.alloc_of(MemoryPart::Weights, count * code_bytes)?;
+        let scales = device.alloc_of(MemoryPart::Weights, count * scale_bytes)?;
+        let biases = stacked(device, biases, count, outputs)?;
+        let experts = Self { codes, scales, scaling, activations, biases, count, outputs, inner };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            let own = scales_of(&matrix)?;
-            if own.scaling != scaling || own.parts != parts {
-                return Err(rounded_apart());
-            }
-            device.copy(&codes, expert * code_bytes, &matrix.memory, 0..code_bytes)?;
-            device.copy(&scales, expert * scale_bytes, &own.memory, 0..scale_bytes)?;
+            experts.put(device, expert, &matrix)?;
         }
         device.check()?;
-        let old_biases = old.and_then(|old| old.biases.as_ref());
-        let biases = stacked(device, biases, (count, outputs), old_biases)?;
-        Ok(Self { codes, scales, scaling, activations, biases, count, outputs, inner })
+        Ok(experts)
     }
 
-    /// Whether both have the same memory, and round activations alike.
-    pub fn is_over(&self, old: &Self) -> bool {
-        let memories = [(&self.codes, &old.codes), (&self.scales, &old.scales)];
-        self.activations == old.activations && is_over(&memories, self.biases.as_ref(), old.biases.as_ref())
+    /// Puts a matrix where that of expert `expert` lies. An error if its activations are not rounded as theirs.
+    pub fn put(&self, device: &Device, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref codes, ref scales, scaling, activations, outputs, inner, .. } = self;
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        let own = scales_of(matrix)?;
+        let is_alike = own.scaling == scaling && own.parts.iter().all(|part| part.activations == activations);
+        if !is_alike {
+            return Err(rounded_apart());
+        }
+        let (code_bytes, scale_bytes) = (outputs * stride(inner), own.memory.bytes());
+        device.copy(codes, expert * code_bytes, &matrix.memory, 0..code_bytes)?;
+        device.copy(scales, expert * scale_bytes, &own.memory, 0..scale_bytes)
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's

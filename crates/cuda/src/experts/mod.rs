@@ -14,6 +14,8 @@ pub use self::kernels::ExpertKernels;
 use self::dense::DenseExperts;
 use self::four_bit::FourBitExperts;
 use self::fp8::Fp8Experts;
+use crate::driver::memory::Memory;
+
 /// The matrices of a mixture's experts and their biases.
 pub enum Experts {
     Dense(DenseExperts),
@@ -22,13 +24,12 @@ pub enum Experts {
 }
 
 impl Experts {
-    /// Whether both have the same memory, so that what was captured with one reads the other.
-    pub fn is_over(&self, old: &Self) -> bool {
-        match (self, old) {
-            (Experts::Dense(new), Experts::Dense(old)) => new.is_over(old),
-            (Experts::Fp8(new), Experts::Fp8(old)) => new.is_over(old),
-            (Experts::FourBit(new), Experts::FourBit(old)) => new.is_over(old),
-            _ => false,
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        match self {
+            Experts::Dense(experts) => experts.biases(),
+            Experts::Fp8(experts) => experts.biases(),
+            Experts::FourBit(experts) => experts.biases(),
         }
     }
 }

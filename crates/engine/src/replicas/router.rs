@@ -11,7 +11,7 @@ use crate::status::StatusPlace;
 use crate::updates::{Progress, Sleeping};
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
-    LivePlace, QueueKey, SampledLengths, TokenPath, busy_branch, unknown_branch,
+    LivePlace, QueueKey, SampledLengths, TokenPath, TokenRecords, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
@@ -358,16 +358,12 @@ impl Router {
     /// The end of an extend that is cut while no engine has it: what its client has heard of it.
     pub fn finish_cut(&mut self, task: &Task) {
         let said = &task.said;
-        let logprobs: Vec<f32> = said.tokens.iter().map(|token| token.logprob).collect();
-        let has_rank = said.tokens.iter().any(|token| token.rank.is_some());
-        let has_top = said.tokens.iter().any(|token| !token.top.is_empty());
+        let records: TokenRecords = said.tokens.iter().cloned().collect();
         let finish = Finish {
             tokens: said.tokens.iter().map(|token| token.token).collect(),
             text: said.text.clone(),
-            logprob: logprobs.iter().copied().map(f64::from).sum(),
-            logprobs,
-            ranks: if has_rank { said.tokens.iter().map(|token| token.rank).collect() } else { Vec::new() },
-            top: if has_top { said.tokens.iter().map(|token| token.top.clone()).collect() } else { Vec::new() },
+            logprob: records.logprobs().iter().copied().map(f64::from).sum(),
+            records,
             weights: said.weights.clone(),
             ..Finish::empty(task.cut.clone().unwrap_or(FinishReason::Cancelled))
         };

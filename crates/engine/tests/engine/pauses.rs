@@ -61,7 +61,7 @@ fn what_runs_ends_with_what_it_has_when_a_pause_aborts_it(mode: Mode) {
     let aborted = end(&mut first);
     assert_eq!(aborted.reason, FinishReason::Aborted);
     assert!(aborted.tokens.len() >= heard && aborted.tokens.len() < LONG);
-    assert_eq!(aborted.tokens.len(), aborted.logprobs.len());
+    assert_eq!(aborted.tokens.len(), aborted.logprobs().len());
     assert!(is_silent(&mut later), "what is started during a pause waits");
     assert_eq!(engine.live().unwrap().running, 0);
     engine.resume().unwrap();
@@ -181,7 +181,7 @@ fn a_kept_sample_says_from_which_token_on_it_is_of_other_weights(mode: Mode) {
     assert_eq!(scored.weights, [WeightSpan { version: WeightVersion(1), from: 0 }]);
     let fresh = world.fresh(Seeds::both(2));
     let root = fresh.root(prompt(1, 20)).unwrap();
-    assert!(scored.logprobs == self::finish(&fresh, score(root, finish.tokens)).logprobs);
+    assert!(scored.logprobs() == self::finish(&fresh, score(root, finish.tokens)).logprobs());
 }
 
 fn pins_are_computed_again_and_do_not_grow(mode: Mode) {
@@ -299,7 +299,7 @@ fn weights_that_were_dropped_are_updated_before_the_engine_is_resumed(mode: Mode
         let root = engine.root(prompt(1, 20)).unwrap();
         finish(engine, draw(root, key("after", 0), params(), length(20)))
     });
-    assert_eq!((own.tokens, own.logprobs), (fresh.tokens, fresh.logprobs));
+    assert_eq!((own.tokens, own.records), (fresh.tokens, fresh.records));
     // Woken whole without an update, it says what it lacks.
     engine.sleep(Sleep::LEVEL_2, PauseMode::Abort).unwrap();
     engine.wake(SleepParts::ALL).unwrap();

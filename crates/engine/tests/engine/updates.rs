@@ -186,7 +186,7 @@ impl World {
             let text = [before, &added[..from]].concat();
             let root = fresh.root(text.clone()).unwrap();
             let scored = self::finish(&fresh, score(root, added[from..end].to_vec()));
-            let bits: Vec<u32> = scored.logprobs.iter().map(|logprob| logprob.to_bits()).collect();
+            let bits: Vec<u32> = scored.logprobs().iter().map(|logprob| logprob.to_bits()).collect();
             assert!(bits == logprobs[from..end], "{:?} of version {version}, {from}..{end}", finish.reason);
             if let How::Drawn(uniforms, params) = how {
                 let root = fresh.root(text).unwrap();
@@ -519,7 +519,7 @@ fn what_a_prefix_store_has_belongs_to_weights_too(mode: Mode) {
         let config = EngineConfig { prefix_store: Some(options(seeds)), ..roomy() };
         let again = Engine::start(world.model(seeds), Some(tokenizer()), config).unwrap();
         let finish = extend(&again);
-        assert_eq!((finish.tokens, finish.logprobs), (expected.tokens, expected.logprobs));
+        assert_eq!((finish.tokens, finish.records), (expected.tokens, expected.records));
         assert_eq!(again.metrics().unwrap().prompt_tokens_stored > 0, stored, "{seeds:?}");
     }
 }

@@ -16,7 +16,7 @@ use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::files::{FileFacts, ModelFiles};
 use super::naming::{Naming, stored_modules};
 use super::not_finite;
-use super::stored::{Check, StoredMatrix, Tensor, is_companion};
+use super::stored::{Check, StoredMatrix, Tensor, companion_module, is_companion};
 use super::tensor_source::{INDEX, TensorFolder, TensorSource, weight_map};
 
 const HEAD: &str = "lm_head.weight";
@@ -135,11 +135,14 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    /// Whether there is a tensor of the layout's name, or one that lies beside its codes.
-    pub fn has_some_of(&self, name: &str) -> bool {
-        let module = self.name_in_file(module_of(name)).into_owned();
-        let modules = HashSet::from([module]);
-        self.tensor(&self.name_in_file(name)).is_some() || self.names.iter().any(|name| is_companion(&modules, name))
+    /// The modules of which there are codes, or what lies beside them, by their names in the file.
+    pub fn coded_modules(&self) -> HashSet<&str> {
+        self.names.iter().filter_map(|name| companion_module(name)).collect()
+    }
+
+    /// Whether there is a tensor of the layout's name, or one of its codes. `coded`: [`Checkpoint::coded_modules`].
+    pub fn has_some_of(&self, name: &str, coded: &HashSet<&str>) -> bool {
+        self.tensor(&self.name_in_file(name)).is_some() || coded.contains(&*self.name_in_file(module_of(name)))
     }
 
     /// The error of a tensor that is not as expected.

@@ -26,74 +26,110 @@ pub struct ExpertStack<'a> {
 }
 
 impl WeightSource<'_> {
-    /// A matrix `[out, in]` for each expert, of which gate is above up, and its bias. `old`: the experts whose place
-    /// they take, and what changes of them.
+    /// A matrix `[out, in]` for each expert, of which gate is above up, and its bias.
     pub fn experts<B: Backend>(
         &self,
         backend: &mut B,
         stack: &ExpertStack<'_>,
         kind: ExpertKind,
-        old: Option<(&B::Experts, &Changes)>,
     ) -> Result<B::Experts> {
-        let Some((old, changes)) = old else {
-            let matrices = self.expert_matrices(backend, stack)?;
-            let biases = stack.bias.map(|bias| self.expert_biases(backend, bias, stack)).transpose()?;
-            return backend.experts(matrices, biases.unwrap_or_default(), kind);
-        };
-        let read = |backend: &mut B, expert| -> Result<(Elements, Vec<f32>)> {
-            let specs: Vec<TensorSpec> = stack.matrices.tensors().chain(stack.bias).cloned().collect();
-            backend.read_expert(old, expert, stack.split)?.ok_or_else(|| codes_in_part(&specs, changes))
-        };
-        let matrices = match stack.matrices {
+        let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+        self.expert_matrices(&mut loading, stack)?;
+        let matrices = loading.loaded;
+        let biases = stack.bias.map(|bias| self.expert_biases(backend, bias, stack)).transpose()?;
+        backend.experts(matrices, biases.unwrap_or_default(), kind)
+    }
+
+    /// Puts what changes of experts into the place of `old`, one after another.
+    pub fn experts_in_place<B: Backend>(
+        &self,
+        backend: &mut B,
+        stack: &ExpertStack<'_>,
+        old: &B::Experts,
+        changes: &Changes,
+    ) -> Result<()> {
+        match stack.matrices {
             ExpertMatrices::Separate(experts) => {
-                let mut loaded = Vec::new();
+                for (expert, specs) in experts.iter().enumerate() {
+                    let changed = specs.iter().filter(|spec| changes.has(spec)).count();
+                    if changed > 0 {
+                        let kept = match changed == specs.len() {
+                            true => None,
+                            false => Some(read(backend, stack, old, expert, changes)?.0),
+                        };
+                        let kept = kept.as_ref().map(|elements| Kept { elements, changes });
+                        let loading = Matrices::into_experts(backend, stack.split, stack.width, old);
+                        self.stack(&mut loading.at(expert), specs, kept.as_ref())?;
+                    }
+                }
+            }
+            ExpertMatrices::Together { tensor, .. } if changes.has(tensor) => {
+                let mut loading = Matrices::into_experts(backend, stack.split, stack.width, old);
+                self.expert_matrices(&mut loading, stack)?;
+            }
+            ExpertMatrices::Together { .. } => {}
+        }
+        let Some(bias) = stack.bias.filter(|bias| changes.has(bias)) else { return Ok(()) };
+        let biases = self.expert_biases(backend, bias, stack)?;
+        let mut biases = biases.into_iter().enumerate();
+        biases.try_for_each(|(expert, bias)| backend.replace_expert_bias(old, expert, bias))
+    }
+
+    /// Experts that take the place of `old`, with what stays of these.
+    pub fn experts_beside<B: Backend>(
+        &self,
+        backend: &mut B,
+        stack: &ExpertStack<'_>,
+        kind: ExpertKind,
+        old: &B::Experts,
+        changes: &Changes,
+    ) -> Result<B::Experts> {
+        let mut matrices = Vec::new();
+        match stack.matrices {
+            ExpertMatrices::Separate(experts) => {
                 for (expert, specs) in experts.iter().enumerate() {
                     let kept = match specs.iter().all(|spec| changes.has(spec)) {
                         true => None,
-                        false => Some(read(backend, expert)?.0),
+                        false => Some(read(backend, stack, old, expert, changes)?.0),
                     };
                     let kept = kept.as_ref().map(|elements| Kept { elements, changes });
                     let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
                     self.stack(&mut loading, specs, kept.as_ref())?;
-                    loaded.push(loading.only());
+                    matrices.push(loading.only());
                 }
-                loaded
             }
-            ExpertMatrices::Together { tensor, .. } if changes.has(tensor) => self.expert_matrices(backend, stack)?,
+            ExpertMatrices::Together { tensor, .. } if changes.has(tensor) => {
+                let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+                self.expert_matrices(&mut loading, stack)?;
+                matrices = loading.loaded;
+            }
             ExpertMatrices::Together { tensor, .. } => {
-                let mut load = |expert| {
-                    let (elements, _) = read(backend, expert)?;
+                for expert in 0..tensor.shape[0].size {
+                    let (elements, _) = read(backend, stack, old, expert, changes)?;
                     let part = MatrixPart::Dense(elements.view());
-                    backend.split_matrix(&[HeldPart { part, becomes: None }], stack.split)
-                };
-                (0..tensor.shape[0].size).map(&mut load).collect::<Result<_>>()?
+                    matrices.push(backend.split_matrix(&[HeldPart { part, becomes: None }], stack.split)?);
+                }
             }
-        };
+        }
         let biases = match stack.bias {
             None => Vec::new(),
             Some(bias) if changes.has(bias) => self.expert_biases(backend, bias, stack)?,
             Some(bias) => {
                 let mut load = |expert| {
-                    let values = read(backend, expert)?.1;
+                    let (_, values) = read(backend, stack, old, expert, changes)?;
                     split_vector_of(backend, &values, stack.split, None)
                 };
                 (0..bias.shape[0].size).map(&mut load).collect::<Result<_>>()?
             }
         };
-        backend.replace_experts(old, matrices, biases, kind)
+        backend.experts(matrices, biases, kind)
     }
 
-    fn expert_matrices<B: Backend>(&self, backend: &mut B, stack: &ExpertStack<'_>) -> Result<Vec<B::Matrix>> {
-        let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+    fn expert_matrices(&self, loader: &mut dyn MatrixLoader, stack: &ExpertStack<'_>) -> Result<()> {
         match stack.matrices {
-            ExpertMatrices::Separate(experts) => {
-                experts.iter().try_for_each(|specs| self.stack(&mut loading, specs, None))?
-            }
-            ExpertMatrices::Together { tensor, form } => {
-                self.load_experts(&mut loading, tensor, *form, stack.alternating)?;
-            }
+            ExpertMatrices::Separate(experts) => experts.iter().try_for_each(|specs| self.stack(loader, specs, None)),
+            ExpertMatrices::Together { tensor, form } => self.load_experts(loader, tensor, *form, stack.alternating),
         }
-        Ok(loading.loaded)
     }
 
     fn load_experts(
@@ -163,6 +199,20 @@ impl WeightSource<'_> {
             })
             .collect()
     }
+}
+
+/// What a device has of an expert, and of its bias.
+fn read<B: Backend>(
+    backend: &mut B,
+    stack: &ExpertStack<'_>,
+    old: &B::Experts,
+    expert: usize,
+    changes: &Changes,
+) -> Result<(Elements, Vec<f32>)> {
+    backend.read_expert(old, expert, stack.split)?.ok_or_else(|| {
+        let specs: Vec<TensorSpec> = stack.matrices.tensors().chain(stack.bias).cloned().collect();
+        codes_in_part(&specs, changes)
+    })
 }
 
 /// One expert of a tensor of three sizes.

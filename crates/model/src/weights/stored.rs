@@ -123,6 +123,12 @@ pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
         || ["q", "k", "v", "kv"].iter().any(|of| name.ends_with(&format!(".self_attn.{of}_scale")))
 }
 
+/// The module beside whose codes a tensor of this name would lie.
+pub fn companion_module(name: &str) -> Option<&str> {
+    let dotted = name.rsplit_once('.').filter(|(_, end)| COMPANIONS.contains(end)).map(|(module, _)| module);
+    dotted.or_else(|| ["_blocks", "_scales"].into_iter().find_map(|end| name.strip_suffix(end)))
+}
+
 /// How closely a matrix is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
