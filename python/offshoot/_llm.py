@@ -712,7 +712,7 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None)
+            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights)
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
         """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""

@@ -183,13 +183,18 @@ def test_a_pause_holds_what_is_asked_for_until_it_ends(engine, own, question):
 def test_samples_go_on_under_new_weights(engine, own, question):
     params = SamplingParams(n=2, max_tokens=400, ignore_eos=True, seed=1)
     streams = engine.stream([question], params)
-    next(streams)
+    first = next(streams)
     version = engine.weight_version
     engine.load_weights(other(own), commit=True)
-    ended = [item.output for item in streams if item.output is not None]
+    ended = sorted((item.output for item in streams if item.output is not None), key=lambda output: output.index)
+    assert ended[first.index].weights[0] == (version, 0), "its first tokens came before"
     assert engine.weight_version == version + 1
     assert [len(output.token_ids) for output in ended] == [400, 400]
     assert all(output.finish_reason == "length" for output in ended)
+    for output in ended:
+        versions = output.weight_versions
+        assert len(versions) == 400 and versions == sorted(versions) and versions[-1] == version + 1
+        assert output.weights[0] == (versions[0], 0) and set(versions) <= {version, version + 1}
 
 
 def test_an_argument_of_trainers_is_taken(tmp_path):
