@@ -2,8 +2,8 @@
 
 Importing this module registers the name; verl imports it by itself (entry point ``verl.plugins``) in each of its
 processes. A ``Replica`` starts an actor of Ray with an engine, a ``Server``, beside the trainer's workers of one
-machine; a ``ServerAdapter`` in each of these workers sends it weights, through Ray's memory, and lets it sleep and wake.
-Arguments of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwargs.offshoot``.
+machine; a ``ServerAdapter`` in each of these workers sends it weights, through Ray's memory, and lets it sleep and
+wake. Arguments of ``LLM`` are given as ``actor_rollout_ref.rollout.engine_kwargs.offshoot``.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ class Replica(replicas.RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
         if self.nnodes != 1:
             raise NotImplementedError(f"a replica: expected one machine, found {self.nnodes}")
-        places: list[tuple[str, list[str]]] = await asyncio.gather(*(worker.__ray_call__.remote(_place) for worker in self.workers))
+        places: list[tuple[str, list[str]]] = await asyncio.gather(
+            *(worker.__ray_call__.remote(_place) for worker in self.workers))
         kind = "reward_" if self.is_reward_model else "teacher_" if self.is_teacher_model else ""
         actor: Any = ray.remote(Server)
         server = actor.options(
