@@ -332,8 +332,8 @@ impl EngineHandle {
     ///
     /// # Errors
     ///
-    /// The tensors do not fit the model, memory is short, or another update is under way: the old weights stay in force,
-    /// and everything goes on as if nothing had been asked.
+    /// The tensors do not fit the model, memory is short, or another update is under way: the old weights stay in
+    /// force, and everything goes on as if nothing had been asked.
     pub fn update_weights(&self, update: WeightsUpdate) -> Result<Weights> {
         let Ok(_updating) = self.updating.try_lock() else {
             return Err(Error::value("updates of weights", "one at a time", "another one that is under way"));

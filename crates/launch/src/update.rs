@@ -50,8 +50,8 @@ impl UpdateFolder {
         (self.scope == UpdateScope::Whole && self.tensors.gguf().is_none()).then(|| hash_of_tensors(&self.tensors))
     }
 
-    /// The update for an engine (`EngineHandle::update_weights`, which checks it). The identity is found, which reads all
-    /// bytes, where the engine keeps prefixes on disk.
+    /// The update for an engine (`EngineHandle::update_weights`, which checks it). The identity is found, which reads
+    /// all bytes, where the engine keeps prefixes on disk.
     pub fn into_update(self, label: Option<String>, keeps_prefixes: bool) -> WeightsUpdate {
         let identity = if keeps_prefixes { self.identity() } else { None };
         WeightsUpdate { source: Arc::new(self.tensors), scope: self.scope, label, identity }

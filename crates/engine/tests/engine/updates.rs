@@ -326,8 +326,8 @@ impl<'w> Script<'w> {
         self.receiver.start(extends).unwrap();
     }
 
-    /// Scores what an extend has added to its branch, in a branch of its own: of this nothing that older weights said may
-    /// be taken over.
+    /// Scores what an extend has added to its branch, in a branch of its own: of this nothing that older weights said
+    /// may be taken over.
     fn rescore(&mut self) {
         if self.records.is_empty() {
             return;

@@ -27,8 +27,8 @@ pub struct PathMark {
 
 impl PrefixTree {
     /// Registers a whole prompt of the first origin and returns the segment in which it ends, with a lease for the
-    /// caller. The longest registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment
-    /// is sealed: fork it to sample.
+    /// caller. The longest registered prefix is matched, whether it is computed or not; only the rest needs pages. The
+    /// segment is sealed: fork it to sample.
     ///
     /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
     /// split at the end of the match; its writer continues in the second part, which may be empty.
@@ -165,8 +165,8 @@ impl PrefixTree {
     }
 
     /// The child of `parent` (`None`: the root) of this origin that shares most leading tokens with `rest` (at least
-    /// one) and how many; on ties the oldest. Several children can match, because forks of one segment may have sampled the same tokens. A
-    /// child that a branch cannot continue after these tokens counts as if it shared none.
+    /// one) and how many; on ties the oldest. Several children can match, because forks of one segment may have sampled
+    /// the same tokens. A child that a branch cannot continue after these tokens counts as if it shared none.
     fn best_child(&self, parent: Option<SegmentId>, origin: Origin, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
         let key = |born: u64, id: SegmentId| (parent, origin, first, born, id);

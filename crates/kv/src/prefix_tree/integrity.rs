@@ -140,8 +140,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// All segments can be found by their first tokens. Prompts of one origin beneath one parent that have all their pages
-    /// differ in their first tokens; branches need not, since forks may sample the same tokens.
+    /// All segments can be found by their first tokens. Prompts of one origin beneath one parent that have all their
+    /// pages differ in their first tokens; branches need not, since forks may sample the same tokens.
     fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut keys = 0;
