@@ -365,7 +365,7 @@ impl DispatchLoop {
             }
         }
         if let Some(rest) = rest {
-            open.end_unbegun(&rest, &FinishReason::Cancelled);
+            open.end_unbegun(&rest, FinishReason::Cancelled);
         }
     }
 
@@ -451,7 +451,7 @@ impl DispatchLoop {
             return;
         }
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
-        unbegun.iter().for_each(|part| open.end_unbegun(part, &cut.reason()));
+        unbegun.iter().for_each(|part| open.end_unbegun(part, cut.reason()));
         if open.left == 0 {
             self.end(id);
         }
@@ -472,7 +472,7 @@ impl Drop for DispatchLoop {
 
 impl OpenJob {
     /// Ends samples that have not begun.
-    fn end_unbegun(&mut self, part: &Part, reason: &FinishReason) {
+    fn end_unbegun(&mut self, part: &Part, reason: FinishReason) {
         for sample in part.first..part.first + part.samples {
             let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(reason.clone()));
             self.left -= 1;
