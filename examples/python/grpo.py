@@ -46,7 +46,8 @@ PROBLEMS = 12 if given.trees else 8       # of a step: a tree of 8 leaves has 5/
 TREE = {"paths": 2, "forks": 3}           # 2 samples, each forked at its 3 tokens of highest entropy
 STOP = ["\n\n", "\nQuestion"]
 CONFIG = {
-    "learning_rate": 4e-4, "lr_scheduler_type": "constant", "temperature": 1.0, "beta": 0.0, "loss_type": "dapo",
+    "learning_rate": 4e-4, "lr_scheduler_type": "linear", "max_grad_norm": 0.05, "temperature": 1.0, "beta": 0.0,
+    "loss_type": "dapo",
     "num_generations": GROUP, "per_device_train_batch_size": 32, "gradient_accumulation_steps": GROUP * PROBLEMS // 32,
     "max_completion_length": 256, "max_steps": given.steps, "seed": given.seed,
     "use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"stop": STOP},
