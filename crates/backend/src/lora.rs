@@ -44,12 +44,7 @@ pub enum StepRows {
 
 impl StepRows {
     /// The adapter of row `row` of such a buffer. `adapters`: as `StepBatch::adapters`.
-    pub fn adapter(
-        self,
-        adapters: &[Option<AdapterSlot>],
-        logit_rows: &[u32],
-        row: usize,
-    ) -> Option<AdapterSlot> {
+    pub fn adapter(self, adapters: &[Option<AdapterSlot>], logit_rows: &[u32], row: usize) -> Option<AdapterSlot> {
         let row = match self {
             StepRows::All => row,
             StepRows::Logits => *logit_rows.get(row)? as usize,

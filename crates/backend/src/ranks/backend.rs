@@ -7,9 +7,10 @@ use std::ops::Range;
 use super::cut::{self, ColumnsOf, divides_experts};
 use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
-    Scoring, Share, Split, StateShape, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind,
+    HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable,
+    Router, SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows, StepShape, SwapRates,
+    WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};

@@ -19,8 +19,7 @@ impl<B: Ranked> Rank<B> {
             (Portion::Inputs, _) => self.sum(out, mode == OutputMode::Add, |device, number, parts| {
                 // A bias is added once.
                 let bias = bias.filter(|_| number == 0);
-                let is_done =
-                    parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each);
+                let is_done = parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each);
                 if is_done && lora.is_none() {
                     return;
                 }
