@@ -2,8 +2,11 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
+use std::collections::BTreeSet;
+
 use offshoot_backend::{
-    Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch, StepShape,
+    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch,
+    StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -15,6 +18,7 @@ use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
+use super::lora::{AdaptedLayer, Adapter, StagedAdapter, StepAdapters};
 use super::model_weights::ModelWeights;
 use super::operands::{LoadedRope, StepOperands, load_ropes};
 use super::parts::NormLayer;
@@ -33,6 +37,10 @@ pub struct Decoder<B: Backend> {
     /// The output layer; `None` if it is tied to the embedding table.
     head: Option<B::Matrix>,
     head_bias: Option<B::Vector>,
+    /// What adapters add to the output layer, tied or not.
+    head_lora: AdaptedLayer<B>,
+    /// The adapters that are loaded.
+    adapters: BTreeSet<AdapterSlot>,
     /// One for each distinct rope of the layers.
     ropes: Vec<LoadedRope<B>>,
     /// The longest sequence that steps may belong to.
@@ -88,6 +96,8 @@ impl<B: Backend> Decoder<B> {
             layers,
             final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor), &of_vocab)).transpose()?,
+            head_lora: AdaptedLayer::of_head(&layout.embed, dtype, of_vocab.clone()),
+            adapters: BTreeSet::new(),
             head_bias: head_bias.map(|tensor| source.split_vector(backend, one(tensor), &of_vocab)).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             longest: config.context,
@@ -216,7 +226,8 @@ impl<B: Backend> Decoder<B> {
 
     /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
     pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
-        let loaded = check(&self.config, &self.hints, &batch).and_then(|()| {
+        let checked = check(&self.config, &self.hints, &batch).and_then(|()| self.check_adapters(&batch));
+        let loaded = checked.and_then(|()| {
             self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
             backend.load(step, batch)
         });
@@ -267,6 +278,47 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
+    fn check_adapters(&self, batch: &StepBatch) -> Result<()> {
+        match batch.adapters.iter().flatten().find(|slot| !self.adapters.contains(slot)) {
+            None => Ok(()),
+            Some(slot) => {
+                Err(Error::Internal(format!("a row of a step names adapter {}, which is not loaded", slot.number())))
+            }
+        }
+    }
+
+    /// The layers that adapters may change, always in the same order.
+    fn adapted(&mut self) -> Vec<&mut AdaptedLayer<B>> {
+        let inputs = self.inputs.iter_mut().map(InputTable::adapted);
+        let layers = self.layers.iter_mut().flat_map(Layer::adapted);
+        inputs.chain(layers).chain([&mut self.head_lora]).collect()
+    }
+
+    /// Loads an adapter's weights beside those in use: no step sees them before [`Decoder::put_adapter`].
+    ///
+    /// # Errors
+    ///
+    /// The adapter is not one for this model, or memory is short; nothing has changed.
+    pub fn stage_adapter(&mut self, backend: &mut B, adapter: &Adapter) -> Result<StagedAdapter<B>> {
+        adapter.check(&self.config)?;
+        StagedAdapter::load(backend, self.adapted(), adapter)
+    }
+
+    /// Puts a staged adapter in a slot, in place of what is there; steps that were enqueued before still see that.
+    pub fn put_adapter(&mut self, backend: &mut B, slot: AdapterSlot, staged: StagedAdapter<B>) {
+        staged.put(backend, self.adapted(), slot);
+        self.adapters.insert(slot);
+    }
+
+    /// Empties a slot: no later step may name it. Returns whether there was an adapter.
+    pub fn remove_adapter(&mut self, backend: &mut B, slot: AdapterSlot) -> bool {
+        let was_loaded = self.adapters.remove(&slot);
+        if was_loaded {
+            self.adapted().into_iter().for_each(|layer| layer.set(backend, slot, None));
+        }
+        was_loaded
+    }
+
     fn ops(
         &mut self,
         backend: &mut B,
@@ -281,14 +333,15 @@ impl<B: Backend> Decoder<B> {
             backend.scale(&mut a.all.residual, scale);
         }
         if let Some(inputs) = &self.inputs {
-            inputs.fill(backend, &mut a.all, loaded);
+            let adapters = StepAdapters::of(shape.adapters, StepRows::All, loaded);
+            inputs.fill(backend, &mut a.all, loaded, adapters);
         }
-        let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
+        let mut step = StepOperands { ropes: &self.ropes, kv, loaded, has_adapters: shape.adapters };
         let last = self.layers.len() - 1;
         for (ix, layer) in self.layers.iter().enumerate() {
             layer.attend(backend, a, &mut step, &mut observe);
             if ix < last {
-                layer.transform(backend, &mut a.all);
+                layer.transform(backend, &mut a.all, step.adapters(StepRows::All));
             }
         }
         if shape.logit_rows == 0 {
@@ -297,10 +350,12 @@ impl<B: Backend> Decoder<B> {
         // After the last attention rows are independent: continue only with those whose logits are computed.
         let reads_normed = self.layers[last].reads_normed_again();
         a.select_logit_rows(backend, self.layers[last].buffers.heads, reads_normed, step.loaded);
-        self.layers[last].transform(backend, &mut a.logit_rows);
+        let adapters = step.adapters(StepRows::Logits);
+        self.layers[last].transform(backend, &mut a.logit_rows, adapters);
         self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = self.head.as_ref().unwrap_or(&self.embed);
-        backend.linear(&mut a.logits, &a.logit_rows.normed, head, self.head_bias.as_ref(), OutputMode::Replace);
+        let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, self.head_bias.as_ref());
+        self.head_lora.linear(backend, out, x, head, bias, OutputMode::Replace, adapters);
         if let Some(cap) = self.config.final_softcap {
             backend.softcap(&mut a.logits, cap);
         }
@@ -335,6 +390,7 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
         && batch.plans.len() == hints.len()
         && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
+        && (batch.adapters.is_empty() || batch.adapters.len() == rows)
         && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
         && (config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
     if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }

@@ -1,12 +1,13 @@
 //! A gated delta-rule layer of the decoder: its projections and gates. The ops are defined in `backend::delta_rule`.
 
-use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split};
+use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
 
 use super::activations::DeltaRuleBuffers;
 use super::config::DeltaRuleSpec;
 use super::layout::{DeltaRuleTensors, LayerTensors};
+use super::lora::AdaptedLayer;
 use super::operands::StepOperands;
 use super::parts::Linear;
 use super::weights::{WeightSource, split_vector_of};
@@ -50,6 +51,11 @@ impl<B: Backend> DeltaRule<B> {
         })
     }
 
+    /// Its layers that adapters may change.
+    pub fn adapted(&mut self) -> [&mut AdaptedLayer<B>; 2] {
+        [&mut self.qkv.lora, &mut self.ba.lora]
+    }
+
     /// `out = delta_rule(conv(qkv(x)), ba(x))`; states are read and written as the step's runs say.
     pub fn mix(
         &self,
@@ -61,8 +67,9 @@ impl<B: Backend> DeltaRule<B> {
         step: &mut StepOperands<'_, B>,
     ) {
         let DeltaRuleBuffers { conv, ba } = buffers;
-        self.qkv.apply(backend, qkv, x);
-        self.ba.apply(backend, ba, x);
+        let adapters = step.adapters(StepRows::All);
+        self.qkv.apply(backend, qkv, x, adapters);
+        self.ba.apply(backend, ba, x, adapters);
         backend.causal_conv(conv, qkv, &self.conv, step.kv, self.layer, step.loaded);
         let gates = DeltaGates { rate: &self.rate, dt: &self.dt };
         backend.delta_rule(out, conv, ba, gates, step.kv, self.layer, step.loaded);

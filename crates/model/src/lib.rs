@@ -19,6 +19,7 @@ mod layer;
 mod layout;
 mod loaded;
 mod loaded_ranks;
+mod lora;
 mod model_weights;
 mod operands;
 mod parts;
@@ -35,6 +36,7 @@ pub use config::{
 pub use decoder::Decoder;
 pub use loaded::Loaded;
 pub use loaded_ranks::LoadedRanks;
+pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::config::ModelConfig;
 use super::decoder::Decoder;
-use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
-use offshoot_backend::{Backend, SampledToken, SavedPages, StepBatch, StepShape};
+use super::lora::{Adapter, StagedAdapter};
+use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
+use offshoot_backend::{AdapterSlot, Backend, SampledToken, SavedPages, StepBatch, StepShape};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
@@ -20,6 +21,8 @@ pub struct Loaded<B: Backend> {
     decoder: Decoder<B>,
     /// Made by `allocate`.
     kv: Option<B::Kv>,
+    /// An adapter that is loaded and in no slot yet.
+    staged: Option<StagedAdapter<B>>,
 }
 
 const PREPARED: &str = "an engine prepares its model before the first step";
@@ -35,16 +38,35 @@ impl<B: Backend> Decoder<B> {
 impl<B: Backend> Loaded<B> {
     /// `decoder` was loaded on this backend.
     pub(super) fn new(backend: B, decoder: Decoder<B>) -> Self {
-        Loaded { step: None, backend, decoder, kv: None }
+        Loaded { step: None, backend, decoder, kv: None, staged: None }
     }
 
     pub(super) fn backend(&self) -> &B {
         &self.backend
     }
 
+    /// The first half of `load_adapter`: nothing changes before `put_adapter`, nor after an error.
+    pub(super) fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()> {
+        self.staged = None;
+        self.staged = Some(self.decoder.stage_adapter(&mut self.backend, adapter)?);
+        Ok(())
+    }
+
+    /// The second half.
+    pub(super) fn put_adapter(&mut self, slot: AdapterSlot) {
+        if let Some(staged) = self.staged.take() {
+            self.decoder.put_adapter(&mut self.backend, slot, staged);
+        }
+    }
+
+    /// Forgets what was staged.
+    pub(super) fn drop_staged(&mut self) {
+        self.staged = None;
+    }
+
     /// Enqueues the loaded step.
     fn enqueue(&mut self, shape: StepShape) -> Result<(), StepFailure> {
-        let Loaded { step, backend, decoder, kv } = self;
+        let Loaded { step, backend, decoder, kv, .. } = self;
         let (step, kv) = (step.as_mut().expect(PREPARED), kv.as_mut().expect(ALLOCATED));
         match decoder.enqueue(backend, kv, step, shape) {
             Ok(_) => Ok(()),
@@ -149,5 +171,18 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()> {
         self.backend.restore_state(self.kv.as_mut().expect(ALLOCATED), saved, slot)
+    }
+
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {
+        self.stage_adapter(adapter)?;
+        self.put_adapter(slot);
+        Ok(())
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()> {
+        match self.decoder.remove_adapter(&mut self.backend, slot) {
+            true => Ok(()),
+            false => Err(no_adapter(slot)),
+        }
     }
 }

@@ -6,12 +6,15 @@ use offshoot_core::error::Result;
 
 use super::config::Norm;
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
+use super::lora::{AdaptedLayer, StepAdapters};
 use super::weights::{WeightSource, split_vector_of, vector_of};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
     matrix: B::Matrix,
     bias: Option<B::Vector>,
+    /// What adapters add.
+    pub lora: AdaptedLayer<B>,
 }
 
 /// A norm with its weights.
@@ -36,22 +39,34 @@ impl<B: Backend> Linear<B> {
                 Some(split_vector_of(backend, &chosen, split)?)
             }
         };
-        Ok(Self { matrix, bias })
+        Ok(Self { matrix, bias, lora: AdaptedLayer::of(spec, source.compute_dtype()) })
     }
 
-    /// `out = w x (+ bias)`
-    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear(out, x, &self.matrix, self.bias.as_ref(), OutputMode::Replace);
+    /// `out = w x (+ bias)`, and what the rows' adapters add.
+    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
+        self.lora.linear(backend, out, x, &self.matrix, self.bias.as_ref(), OutputMode::Replace, adapters);
     }
 
     /// `out = gate(x)`, which this layer alone reads.
-    pub fn gate_input(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, gate: Gate) {
-        backend.gated(out, x, gate, Some(&self.matrix));
+    pub fn gate_input(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        gate: Gate,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        backend.gated(out, x, gate, self.reads_alone(adapters));
     }
 
-    /// `residual += w x (+ bias)`
-    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear(residual, x, &self.matrix, self.bias.as_ref(), OutputMode::Add);
+    /// `residual += w x (+ bias)`, and what the rows' adapters add.
+    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
+        self.lora.linear(backend, residual, x, &self.matrix, self.bias.as_ref(), OutputMode::Add, adapters);
+    }
+
+    /// The matrix, if no adapter reads the layer's input, too.
+    fn reads_alone(&self, adapters: StepAdapters<'_, B>) -> Option<&B::Matrix> {
+        (!self.lora.adds(adapters)).then_some(&self.matrix)
     }
 }
 
@@ -75,9 +90,16 @@ impl<B: Backend> NormLayer<B> {
     }
 
     /// `out = norm(x)`, which nothing but `next` reads, and that next.
-    pub fn apply_for(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, next: &Linear<B>) {
+    pub fn apply_for(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        next: &Linear<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
         match self {
-            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, Some(&next.matrix)),
+            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, next.reads_alone(adapters)),
             Self::Layer { .. } => self.apply(backend, out, x),
         }
     }

@@ -102,6 +102,7 @@ impl SequencePlace {
             logit_rows: logit_rows.collect(),
             plans,
             state_runs,
+            adapters: Vec::new(),
             requests: Vec::new(),
         }
     }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::bench::{Shape, decoder, draw, finishes, key, length, params, prompt, roomy, tokenizer};
-use offshoot_backend::{AllowedTokens, SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, AllowedTokens, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId, TokenId};
 use offshoot_engine::Engine;
 use offshoot_kv::plan::NewPage;
-use offshoot_model::{ModelConfig, RunnerFacts, StepFailure, StepLimits, StepRunner};
+use offshoot_model::{Adapter, ModelConfig, RunnerFacts, StepFailure, StepLimits, StepRunner};
 
 /// The sets of allowed tokens of all requests that were submitted.
 type Sets = Arc<Mutex<Vec<Arc<AllowedTokens>>>>;
@@ -55,6 +55,14 @@ impl StepRunner for Watched {
 
     fn clear(&mut self) {
         self.model.clear();
+    }
+
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {
+        self.model.load_adapter(slot, adapter)
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()> {
+        self.model.unload_adapter(slot)
     }
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {

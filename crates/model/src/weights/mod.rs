@@ -30,7 +30,8 @@ pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
 pub use random::RandomWeights;
-pub use stored::Check;
+pub use safetensors_file::SafetensorsFile;
+pub use stored::{Check, dense_dtype};
 
 /// Where weights come from.
 pub enum WeightSource {
@@ -167,6 +168,10 @@ impl WeightSource {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, read),
             WeightSource::Random(random) => with_bytes(&random.parts(specs), read),
         }
+    }
+
+    pub fn compute_dtype(&self) -> Dtype {
+        self.compute().0
     }
 
     /// The compute dtype, and whether dense matrices of others become it on a backend that mixes dtypes.
