@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde_json::Value;
 
-use offshoot_backend::{Dtype, LoraWeights, WeightView};
+use offshoot_backend::{Dtype, LoraWeights, RandomWeight, Uniform, WeightView};
 use offshoot_core::error::{Error, Result};
 
 use super::peft::PeftConfig;
@@ -157,6 +157,28 @@ impl Adapter {
             true => Ok(Self { path: path.to_path_buf(), modules }),
             false => Err(Error::format(path, "expected each module once, found one under two prefixes")),
         }
+    }
+
+    /// An adapter of every linear layer of a model, of random numbers: A about 1 / sqrt(inputs), B about 0.3.
+    pub fn random(config: &ModelConfig, rank: usize, seed: u64) -> Self {
+        let layout = Layout::of(config);
+        let weights = layout.linears().flat_map(|linear| &linear.weights);
+        let shapes = weights.map(|spec| (module_of(&spec.name), spec.rows(), spec.cols()));
+        let shapes = shapes.chain([(HEAD, layout.embed.rows(), layout.embed.cols())]);
+        let mut stream = seed;
+        let mut tensor = |rows: usize, cols: usize, reach: f32| {
+            let numbers = Uniform { stream, centre: 0.0, reach };
+            stream = stream.wrapping_add((rows * cols) as u64);
+            let bytes = RandomWeight { dtype: Dtype::F32, rows, cols, numbers }.generate();
+            AdapterTensor { dtype: Dtype::F32, shape: vec![rows, cols], bytes }
+        };
+        let mut modules = BTreeMap::new();
+        for (name, outputs, inputs) in shapes {
+            let a = tensor(rank, inputs, 1.7 / (inputs as f32).sqrt());
+            let b = tensor(outputs, rank, 0.5);
+            modules.insert(name.to_owned(), AdapterModule { name: name.to_owned(), scale: 1.0 / rank as f32, a, b });
+        }
+        Self { path: PathBuf::from("a random adapter"), modules }
     }
 
     /// Checks that the model has every module of the adapter, of its shape.

@@ -11,7 +11,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::shortened;
 
 /// Fields that must be absent, null, false or empty: each would change what is computed.
-const REFUSED: [&str; 9] = [
+const REFUSED: [&str; 13] = [
     "use_dora",
     "lora_bias",
     "use_qalora",
@@ -21,10 +21,14 @@ const REFUSED: [&str; 9] = [
     "layer_replication",
     "alora_invocation_tokens",
     "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "use_bdlora",
+    "ensure_weight_tying",
 ];
 
 /// Ways to begin that change the model's own weights, too, so that the adapter does not fit the published ones.
-const CHANGES_WEIGHTS: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
+const CHANGES_WEIGHTS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 /// What an adapter's configuration says.
 pub struct PeftConfig {

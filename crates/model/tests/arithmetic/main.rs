@@ -13,5 +13,6 @@ mod batch_invariance;
 mod families;
 mod gguf;
 mod goldens;
+mod lora;
 mod quantised;
 mod ranks;
