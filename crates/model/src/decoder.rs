@@ -87,6 +87,8 @@ impl<B: Backend> Decoder<B> {
         })?;
         let one = std::slice::from_ref;
         let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
+        // The embedding table is whole on every rank.
+        let head_split = if layout.head.is_some() { of_vocab.clone() } else { Split::Whole };
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
         Ok(Self {
@@ -96,7 +98,7 @@ impl<B: Backend> Decoder<B> {
             layers,
             final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
             head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor), &of_vocab)).transpose()?,
-            head_lora: AdaptedLayer::of_head(&layout.embed, dtype, of_vocab.clone()),
+            head_lora: AdaptedLayer::of_head(&layout.embed, dtype, head_split),
             adapters: BTreeSet::new(),
             head_bias: head_bias.map(|tensor| source.split_vector(backend, one(tensor), &of_vocab)).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,

@@ -144,7 +144,7 @@ fn merged(folder: &Path, rank: usize) -> (Adapter, TempDir) {
     let views = merged
         .iter()
         .map(|(name, (shape, bytes))| (name, TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap()));
-    let written = safetensors::serialize(views, &None).unwrap();
+    let written = safetensors::serialize(views, None).unwrap();
     std::fs::write(to.path().join("model.safetensors"), written).unwrap();
     let config = json!({"peft_type": "LORA", "r": rank, "lora_alpha": scale * rank as f64});
     (Adapter::from_tensors("in memory", &config, tensors).unwrap(), to)
