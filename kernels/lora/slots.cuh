@@ -1,5 +1,7 @@
-// What low-rank adapters add to one linear layer, by slot, and the rows that a block of their kernels computes. The host
-// writes the table (crates/cuda/src/lora.rs): its address never changes, what it points to does.
+// What low-rank adapters add to one linear layer, by slot, and the rows that a block of their kernels computes. The
+// host writes the table (crates/cuda/src/lora.rs): its address never changes, what it points to does.
+//
+// Defines: ELEMENT.
 #pragma once
 
 #include "lanes.cuh"

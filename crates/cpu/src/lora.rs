@@ -1,6 +1,6 @@
-//! What low-rank adapters add to linear layers: tables of slots, and the two products of each row. The first, with A, has
-//! a clear loop, which sums over the inputs in rising order, and a fast one in lanes; the second, with B, is one loop for
-//! all instruction sets. Both read f32, whatever the layer's dtype.
+//! What low-rank adapters add to linear layers: tables of slots, and the two products of each row. The first, with A,
+//! has a clear loop, which sums over the inputs in rising order, and a fast one in lanes; the second, with B, is one
+//! loop for all instruction sets. Both read f32, whatever the layer's dtype.
 
 use super::rows::{for_each_isa, sum_lanes};
 use super::{Cores, CpuBuffer, CpuStep, Isa};

@@ -1,5 +1,5 @@
-//! What low-rank adapters add to linear layers: for each layer a table of slots at a fixed address, which captured graphs
-//! read, and the launches of the two products. Kernels: kernels/lora.
+//! What low-rank adapters add to linear layers: for each layer a table of slots at a fixed address, which captured
+//! graphs read, and the launches of the two products. Kernels: kernels/lora.
 
 use bytemuck::{Pod, Zeroable};
 

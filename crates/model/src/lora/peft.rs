@@ -1,5 +1,5 @@
-//! The configuration of an adapter as PEFT writes it (adapter_config.json): ranks, scales and the modules that it names.
-//! What changes a model in other ways than by low-rank sums in linear layers is refused.
+//! The configuration of an adapter as PEFT writes it (adapter_config.json): ranks, scales and the modules that it
+//! names. What changes a model in other ways than by low-rank sums in linear layers is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -232,8 +232,10 @@ mod tests {
 
     /// A configuration with some fields changed.
     fn config(changes: Value) -> Result<PeftConfig> {
-        let mut json = json!({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "mlp.up_proj"],
-            "bias": "none", "use_dora": false, "modules_to_save": null, "fan_in_fan_out": false});
+        let mut json = json!({
+            "peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "mlp.up_proj"],
+            "bias": "none", "use_dora": false, "modules_to_save": null, "fan_in_fan_out": false
+        });
         let fields = json.as_object_mut().unwrap();
         for (field, value) in changes.as_object().unwrap() {
             fields.insert(field.clone(), value.clone());
