@@ -171,7 +171,7 @@ impl Lora {
         let args = Args::new().memory(h).memory(x.memory()).memory(&self.slots).memory(rows.adapters);
         let args = args.memory_or_null(rows.logit_rows).u32(small(out.rows));
         let args = args.u32(small(inputs)).u32(small(parts)).u32(small(self.most_rank));
-        let blocks = small(tiles * of_row.div_ceil(THREADS as usize / 32));
+        let blocks = small(tiles * (of_row / LANES as usize));
         device.launch(&kernels.shrink, [blocks, 1, 1], THREADS, 0, &args);
         let args = Args::new().memory(out.memory()).memory(h).memory(&self.slots).memory(rows.adapters);
         let args = args.memory_or_null(rows.logit_rows).memory_or_null(self.part_of.as_ref());

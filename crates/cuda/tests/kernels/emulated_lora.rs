@@ -104,7 +104,7 @@ impl Layer {
         let (mut parts_of, mut rank_of) = (parts as u32, most_rank as u32);
         let any = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
         let tiles = rows.div_ceil(TILE_ROWS);
-        let blocks = tiles * of_row.div_ceil(THREADS as usize / 32);
+        let blocks = tiles * (of_row / 8);
         let args = [
             at(&mut h_at),
             at(&mut x_at),
