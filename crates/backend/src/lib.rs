@@ -58,7 +58,10 @@ pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MO
 pub use lora::{AdapterSlot, LoraPiece, LoraShape, LoraWeights, MOST_ADAPTERS, MOST_RANK, StepRows};
 pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
-pub use sampling::{MOST_COUNTED, MOST_TOP, Pick, SampleRequest, SampledToken, SeenToken};
+pub use sampling::{
+    Distribution, Drawn, Filters, MOST_COUNTED, MOST_KEPT, MOST_TOP, Pick, Records, SampleRequest, SampledToken,
+    SeenToken,
+};
 pub use saved::SavedPages;
 pub use scoring::Scoring;
 pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_ROPES};

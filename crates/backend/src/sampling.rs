@@ -11,6 +11,9 @@ use offshoot_core::ids::TokenId;
 /// The largest `top_logprobs` of a request: as many as a kernel can list in the shared memory of a block.
 pub const MOST_TOP: usize = 2048;
 
+/// The most ids of kept tokens that a record lists ([`Drawn::ids`]).
+pub const MOST_KEPT: usize = 1024;
+
 /// The most sampled tokens a loaded step counts by itself: if its requests have penalties, it can be advanced this many
 /// times before it must be loaded again with all tokens seen so far.
 pub const MOST_COUNTED: usize = 128;
@@ -38,6 +41,10 @@ pub struct SampleRequest {
     /// How many of the likeliest tokens to report beside the sampled one, at most [`MOST_TOP`], and its rank among all;
     /// `None`: neither.
     pub top_logprobs: Option<usize>,
+    /// The distribution whose likeliest tokens and rank `top_logprobs` reports.
+    pub top_of: Distribution,
+    /// What else is recorded of the token.
+    pub records: Records,
 }
 
 impl SampleRequest {
@@ -54,6 +61,8 @@ impl SampleRequest {
             banned: Vec::new(),
             allowed: None,
             top_logprobs: None,
+            top_of: Distribution::Model,
+            records: Records::default(),
         }
     }
 
@@ -61,7 +70,17 @@ impl SampleRequest {
     pub fn uniform(&self) -> f64 {
         match self.pick {
             Pick::Random { uniform, .. } => uniform,
-            Pick::Greedy | Pick::Given(_) => 0.0,
+            Pick::Greedy | Pick::Given { .. } => 0.0,
+        }
+    }
+
+    /// The filters of the distribution that the token is drawn from, or scored under. `None`: a given token is scored
+    /// under the model's own distribution alone, whatever bias, penalties, bans and allowed tokens the request has.
+    pub fn filters(&self) -> Option<Filters> {
+        match self.pick {
+            Pick::Greedy => Some(Filters::default()),
+            Pick::Random { filters, .. } => Some(filters),
+            Pick::Given { under, .. } => under,
         }
     }
 
@@ -97,25 +116,120 @@ pub struct SeenToken {
 pub enum Pick {
     /// The largest logit after penalties; on ties the smallest token id.
     Greedy,
-    /// `uniform` in [0, 1). `top_k == None`: all; `top_p == 1`, `min_p == 0`: off. `temperature > 0`.
-    Random { temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64 },
-    /// The token is given; only its log-probability is computed.
-    Given(TokenId),
+    /// The token at `uniform`, in [0, 1), of those that pass the filters.
+    Random { filters: Filters, uniform: f64 },
+    /// The token is given; only its log-probabilities are computed: the model's, and, where records ask for it, that of
+    /// the distribution which a request with the filters `under` would draw from. `None`: the model's own distribution,
+    /// without the request's bias, penalties, bans and allowed tokens.
+    Given { token: TokenId, under: Option<Filters> },
 }
 
-/// A token that was sampled, or given and scored, and all that is recorded of it. Log-probabilities are natural and
-/// those of the model itself: log-softmax of the unmodified logits.
+impl Pick {
+    /// A given token, scored under the model's own distribution.
+    pub fn given(token: TokenId) -> Pick {
+        Pick::Given { token, under: None }
+    }
+}
+
+/// The temperature that scores are divided by, then the filters of the tokens, in this order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Filters {
+    /// Above 0.
+    pub temperature: f32,
+    /// Only so many of the best tokens are kept; `None`: all.
+    pub top_k: Option<u32>,
+    /// The fewest best tokens whose probability reaches this are kept; 1: all.
+    pub top_p: f32,
+    /// Tokens of less than this share of the best one's probability are not kept; 0: all are.
+    pub min_p: f32,
+}
+
+impl Default for Filters {
+    /// Temperature 1, and all tokens are kept.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }
+    }
+}
+
+/// One of the two distributions over tokens that a step has for a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distribution {
+    /// The model's own: the softmax of its unmodified logits.
+    #[default]
+    Model,
+    /// The one that the token is drawn from: after bias, penalties, banned and allowed tokens, temperature and filters,
+    /// renormalised over the tokens that are kept ([`Drawn`]).
+    Drawn,
+}
+
+/// What is recorded of a token beside its log-probability under the model. Nothing is computed that is not asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Records {
+    /// [`SampledToken::drawn`].
+    pub drawn: bool,
+    /// [`Drawn::ids`]; asks for [`SampledToken::drawn`], too.
+    pub kept_ids: bool,
+    /// [`SampledToken::entropy`].
+    pub entropy: bool,
+}
+
+impl Records {
+    /// Whether the distribution that the token is drawn from is recorded.
+    pub fn of_drawn(self) -> bool {
+        self.drawn || self.kept_ids
+    }
+}
+
+/// A token that was sampled, or given and scored, and all that is recorded of it. Log-probabilities are natural.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SampledToken {
     /// The token.
     pub token: TokenId,
-    /// Its log-probability.
+    /// Its log-probability under the model itself: log-softmax of the unmodified logits.
     pub logprob: f32,
-    /// Its place among all tokens by the model's logits, from 1: of equal ones the smaller id is first, as in `top`.
+    /// Its place among all tokens, from 1, by the model's logits, or by the scores after bias, penalties and bans where
+    /// [`SampleRequest::top_of`] says [`Distribution::Drawn`]: of equal ones the smaller id is first, as in `top`.
     /// `None` where no log-probabilities were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<NonZeroU32>,
-    /// The likeliest tokens in its place with their log-probabilities, likeliest first; empty where none were asked
-    /// for.
+    /// The likeliest tokens in its place with their log-probabilities under the distribution that
+    /// [`SampleRequest::top_of`] names, likeliest first; empty where none were asked for. Of [`Distribution::Drawn`]
+    /// only tokens that are kept are listed, so there may be fewer than were asked for.
     pub top: Vec<(TokenId, f32)>,
+    /// The distribution that it was drawn from, or scored under; `None` where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<Drawn>,
+    /// The entropy of the model's own distribution in its place, in nats; `None` where it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entropy: Option<f32>,
+}
+
+impl SampledToken {
+    /// A token of which nothing but its log-probability under the model is recorded.
+    pub fn of(token: TokenId, logprob: f32) -> Self {
+        Self { token, logprob, rank: None, top: Vec::new(), drawn: None, entropy: None }
+    }
+}
+
+/// The distribution that a token was drawn from: the scores (the model's logits after bias, penalties, banned and
+/// allowed tokens) divided by the temperature, and renormalised over the tokens that the filters keep. For
+/// [`Pick::Greedy`] the temperature is 1 and no filter excludes any.
+///
+/// A token is kept if it can be drawn: one that is less likely than the best by more than a factor of e^87 is not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drawn {
+    /// The token's log-probability under this distribution; -inf for a given token that is not kept.
+    pub logprob: f32,
+    /// How many tokens are kept; 0 where every score is -inf.
+    pub kept: u32,
+    /// The smallest score (before the temperature) of the tokens that are kept, +inf where none is. Without bias and
+    /// penalties these are the tokens whose logit is at least this, but for tokens of that very logit: of those, the
+    /// ones with the smallest ids are kept.
+    pub lowest: f32,
+    /// The tokens that are kept, by rising id, where [`Records::kept_ids`] asks for them and they are at most
+    /// [`MOST_KEPT`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<TokenId>>,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{
-    ActivationDtype, AllowedTokens, Backend, Dtype, Pick, SampleRequest, SampledToken, SeenToken, StepBatch,
+    ActivationDtype, AllowedTokens, Backend, Dtype, Filters, Pick, SampleRequest, SampledToken, SeenToken, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -77,11 +77,13 @@ fn allowed_sets(dice: &mut Dice, vocab: usize) -> Vec<Arc<AllowedTokens>> {
 pub fn allowed_requests(dice: &mut Dice, vocab: usize) -> Vec<SampleRequest> {
     let mut requests = Vec::new();
     for set in allowed_sets(dice, vocab) {
-        let random =
-            |temperature, top_k, top_p, min_p, uniform| Pick::Random { temperature, top_k, top_p, min_p, uniform };
+        let random = |temperature, top_k, top_p, min_p, uniform| Pick::Random {
+            filters: Filters { temperature, top_k, top_p, min_p },
+            uniform,
+        };
         let picks = [
             Pick::Greedy,
-            Pick::Given(TokenId(dice.within(0, vocab as u32 - 1))),
+            Pick::given(TokenId(dice.within(0, vocab as u32 - 1))),
             random(1.0, None, 1.0, 0.0, dice.uniform()),
             random(0.7, None, 1.0, 0.0, dice.uniform()),
             random(1.3, Some(5), 1.0, 0.0, dice.uniform()),
@@ -133,7 +135,7 @@ impl SampleCases {
     fn draw<B: Backend>(&self, backend: &mut B, requests: &[SampleRequest]) -> Result<Vec<Option<SampledToken>>> {
         let asks = requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
+        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
         let mut drawn = Vec::new();
         for requests in [given, requests.to_vec()] {
             let logit_rows = (0..asks as u32).collect();
@@ -154,7 +156,7 @@ impl SampleCases {
     fn walk<B: Backend>(&self, backend: &mut B) -> Result<Vec<Vec<Option<TokenId>>>> {
         let asks = self.requests.len();
         let mut step = backend.step(&[ANY_HEADS], Dtype::F32, self.vocab)?;
-        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::Given(token))).collect();
+        let given = self.before.iter().map(|&token| SampleRequest::of(Pick::given(token))).collect();
         let slots = vec![KvSlot { page: PageId(0), slot: 0 }; asks];
         let logit_rows: Vec<u32> = (0..asks as u32).collect();
         let batch = |requests| {
@@ -300,7 +302,7 @@ impl SampleCases {
         let nudged = |nudge: Nudge| {
             let mut requests = self.requests.clone();
             for request in &mut requests {
-                if let Pick::Random { top_p, min_p, uniform, .. } = &mut request.pick {
+                if let Pick::Random { filters: Filters { top_p, min_p, .. }, uniform } = &mut request.pick {
                     nudge(uniform, top_p, min_p);
                 }
             }
@@ -343,18 +345,21 @@ fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
     }
 }
 
+fn filters(dice: &mut Dice) -> Filters {
+    Filters {
+        temperature: dice.pick(&[1.0, 0.7, 0.05, 2.5]),
+        top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
+        top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
+        min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
+    }
+}
+
 fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
     let last = vocab as u32 - 1;
     let pick = match dice.within(0, 9) {
         0 => Pick::Greedy,
-        1 => Pick::Given(TokenId(dice.within(0, last))),
-        _ => Pick::Random {
-            temperature: dice.pick(&[1.0, 0.7, 0.05, 2.5]),
-            top_k: dice.pick(&[None, None, Some(1), Some(2), Some(40), Some(1000), Some(5_000_000)]),
-            top_p: dice.pick(&[1.0, 1.0, 0.95, 0.5, 0.01]),
-            min_p: dice.pick(&[0.0, 0.0, 0.05, 0.5]),
-            uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() },
-        },
+        1 => Pick::given(TokenId(dice.within(0, last))),
+        _ => Pick::Random { filters: filters(dice), uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() } },
     };
     let mut request = SampleRequest {
         top_logprobs: dice.pick(&[None, Some(0), Some(1), Some(5), Some(20)]),

@@ -217,7 +217,7 @@ mod tests {
     use offshoot_core::ids::TokenId;
 
     fn token(branch: u64, token: usize) -> Event {
-        let sampled = SampledToken { token: TokenId::new(token), logprob: 0.0, rank: None, top: Vec::new() };
+        let sampled = SampledToken::of(TokenId::new(token), 0.0);
         Event::Tokens { id: BranchId(branch), tokens: vec![sampled], text: format!("{token};") }
     }
 

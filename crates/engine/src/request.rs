@@ -552,7 +552,7 @@ pub struct TokenRecord<'a> {
 impl<'a> TokenRecord<'a> {
     /// The record of `sampled`.
     pub fn of(sampled: &'a SampledToken) -> Self {
-        let SampledToken { token, logprob, rank, top } = sampled;
+        let SampledToken { token, logprob, rank, top, .. } = sampled;
         TokenRecord { token: *token, logprob: *logprob, rank: *rank, top }
     }
 }
@@ -560,6 +560,6 @@ impl<'a> TokenRecord<'a> {
 impl From<TokenRecord<'_>> for SampledToken {
     fn from(record: TokenRecord<'_>) -> Self {
         let TokenRecord { token, logprob, rank, top } = record;
-        SampledToken { token, logprob, rank, top: top.to_vec() }
+        SampledToken { rank, top: top.to_vec(), ..SampledToken::of(token, logprob) }
     }
 }

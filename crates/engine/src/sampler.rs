@@ -6,7 +6,7 @@ use crate::branch::{Branch, BranchWork, SamplingState};
 use crate::facts::EngineFacts;
 use crate::token_counts::TokenCounts;
 use crate::token_path;
-use offshoot_backend::{Pick, SampleRequest};
+use offshoot_backend::{Filters, Pick, SampleRequest};
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
 
@@ -20,7 +20,7 @@ pub(super) fn request(branch: &Branch, position: usize, eos: &[TokenId]) -> Samp
 }
 
 fn given(branch: &Branch, position: usize) -> SampleRequest {
-    SampleRequest::of(Pick::Given(branch.tokens[position + 1]))
+    SampleRequest::of(Pick::given(branch.tokens[position + 1]))
 }
 
 /// The request for the token at `position`.
@@ -29,10 +29,7 @@ fn sample_request(branch: &Branch, sampling: &SamplingState, position: usize, eo
     let pick = match params.temperature {
         0.0 => Pick::Greedy,
         temperature => Pick::Random {
-            temperature,
-            top_k: params.top_k,
-            top_p: params.top_p,
-            min_p: params.min_p,
+            filters: Filters { temperature, top_k: params.top_k, top_p: params.top_p, min_p: params.min_p },
             uniform: sampling.uniforms.uniform(token_path::position(position)),
         },
     };

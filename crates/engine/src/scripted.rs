@@ -250,7 +250,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             if growing.events.hears_tokens() {
                 let top = top(growing.tops.unwrap_or(0), token, logprob);
                 let rank = growing.tops.map(|_| NonZeroU32::MIN);
-                let (tokens, text) = (vec![SampledToken { token, logprob, rank, top }], text_of(&[token]));
+                let (tokens, text) =
+                    (vec![SampledToken { rank, top, ..SampledToken::of(token, logprob) }], text_of(&[token]));
                 growing.events.send(Event::Tokens { id: growing.branch, tokens, text });
             }
         }

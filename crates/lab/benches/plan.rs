@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use offshoot_backend::{HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
+use offshoot_backend::{Filters, HeadLayout, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::{PageId, TokenId};
 use offshoot_cuda::attention::device_plan::DevicePlan;
@@ -231,7 +231,8 @@ fn follow(mut batch: StepBatch, mut words: DevicePlan) {
 }
 
 fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> StepBatch {
-    let pick = Pick::Random { temperature: 0.8, top_k: None, top_p: 0.95, min_p: 0.0, uniform: 0.5 };
+    let filters = Filters { temperature: 0.8, top_p: 0.95, ..Filters::default() };
+    let pick = Pick::Random { filters, uniform: 0.5 };
     StepBatch {
         tokens: (0..).take(rows.len()).map(RowToken::Sampled).collect(),
         positions: rows.iter().map(|row| row.position).collect(),

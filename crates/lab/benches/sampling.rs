@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use offshoot_backend::{Pick, SampleRequest};
+use offshoot_backend::{Filters, Pick, SampleRequest};
 use offshoot_core::dice::Dice;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
@@ -32,7 +32,8 @@ fn main() {
             ("min_p 0.05", None, 1.0, 0.05),
             ("top_k 50", Some(50), 1.0, 0.0),
         ] {
-            let rate = rate(isa, &logits, |uniform| Pick::Random { temperature: 1.0, top_k, top_p, min_p, uniform });
+            let of_request = Filters { temperature: 1.0, top_k, top_p, min_p };
+            let rate = rate(isa, &logits, |uniform| Pick::Random { filters: of_request, uniform });
             unfiltered = if filters == "none" { rate } else { unfiltered };
             println!("{kind:>8} {filters:>12} {rate:>10.0} {:>12.2}", rate / unfiltered);
         }

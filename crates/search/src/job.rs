@@ -199,5 +199,7 @@ fn check_interrupted(interrupted: &AtomicBool) -> Result<()> {
 /// Log-probabilities and alternatives of every token of a sampled thought.
 pub(crate) fn token_logprobs(thought: &ThoughtNode) -> Vec<SampledToken> {
     let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
-    drawn.map(|((&token, &logprob), top)| SampledToken { token, logprob, rank: None, top: top.clone() }).collect()
+    drawn
+        .map(|((&token, &logprob), top)| SampledToken { top: top.clone(), ..SampledToken::of(token, logprob) })
+        .collect()
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use offshoot_backend::{Pick, SampleRequest, SampledToken};
+use offshoot_backend::{Filters, Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// The sample of `request` among `vocab` equally likely tokens; `None` if all are banned. Penalties and biases are
@@ -10,9 +10,9 @@ use offshoot_core::ids::TokenId;
 pub fn sample(request: &SampleRequest, vocab: usize) -> Option<SampledToken> {
     let logprob = -(vocab as f32).ln();
     let token = match request.pick {
-        Pick::Given(token) => token,
+        Pick::Given { token, .. } => token,
         Pick::Greedy => first_left(request, 0, vocab)?,
-        Pick::Random { top_k, top_p, uniform, .. } => {
+        Pick::Random { filters: Filters { top_k, top_p, .. }, uniform } => {
             let kept = top_k.map_or(vocab, |k| (k as usize).min(vocab)) as f64 * f64::from(top_p);
             first_left(request, (uniform * kept.ceil()) as usize, vocab)?
         }
@@ -20,7 +20,7 @@ pub fn sample(request: &SampleRequest, vocab: usize) -> Option<SampledToken> {
     // On ties the smallest ids come first.
     let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(token.0 + 1));
     let top = (0..request.top().min(vocab)).map(|ix| (TokenId::new(ix), logprob)).collect();
-    Some(SampledToken { token, logprob, rank, top })
+    Some(SampledToken { rank, top, ..SampledToken::of(token, logprob) })
 }
 
 /// The first token from `ix` on that is allowed and not banned, wrapping around the vocabulary.
@@ -38,7 +38,7 @@ mod tests {
     use offshoot_backend::AllowedTokens;
 
     fn random(uniform: f64, top_k: Option<u32>) -> SampleRequest {
-        SampleRequest::of(Pick::Random { temperature: 1.0, top_k, top_p: 1.0, min_p: 0.0, uniform })
+        SampleRequest::of(Pick::Random { filters: Filters { top_k, ..Filters::default() }, uniform })
     }
 
     #[test]
@@ -63,6 +63,6 @@ mod tests {
         };
         assert_eq!(sample(&allowed(&[1, 40, 60]), 100).map(|sampled| sampled.token), Some(TokenId(40)));
         assert_eq!(sample(&allowed(&[0, 1]), 100), None);
-        assert_eq!(sample(&request(Pick::Given(TokenId(1))), 100).map(|sampled| sampled.token), Some(TokenId(1)));
+        assert_eq!(sample(&request(Pick::given(TokenId(1))), 100).map(|sampled| sampled.token), Some(TokenId(1)));
     }
 }

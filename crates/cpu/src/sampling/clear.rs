@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::scores::{adjusted, safe};
 use crate::exp::LOWEST;
-use offshoot_backend::{Pick, SampleRequest, SampledToken};
+use offshoot_backend::{Filters, Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Samples one token; `None` if every score is -inf.
@@ -12,19 +12,17 @@ pub fn sample_row(logits: &[f32], request: &SampleRequest) -> Option<SampledToke
     let model = safe(logits);
     let scores = adjusted(&model, request);
     let token = match request.pick {
-        Pick::Given(token) => token.ix(),
+        Pick::Given { token, .. } => token.ix(),
         _ if scores.iter().all(|&score| score == f32::NEG_INFINITY) => return None,
         Pick::Greedy => by_score(&scores)[0],
-        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
-            inverse_cdf(&weights(&scores, temperature, top_k, top_p, min_p), uniform)
-        }
+        Pick::Random { filters, uniform } => inverse_cdf(&weights(&scores, filters), uniform),
     };
     let logprobs = log_softmax(&model);
     let order = by_score(&model);
     let place = order.iter().position(|&t| t == token).expect("every token has a place");
     let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(place as u32 + 1));
     let top = order.into_iter().take(request.top()).map(|t| (TokenId::new(t), logprobs[t])).collect();
-    Some(SampledToken { token: TokenId::new(token), logprob: logprobs[token], rank, top })
+    Some(SampledToken { rank, top, ..SampledToken::of(TokenId::new(token), logprobs[token]) })
 }
 
 /// Tokens by falling score, ties by rising id.
@@ -35,7 +33,7 @@ fn by_score(scores: &[f32]) -> Vec<usize> {
 }
 
 /// Unnormalised probabilities after temperature and the three filters; zero for tokens filtered out.
-fn weights(scores: &[f32], temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32) -> Vec<f64> {
+fn weights(scores: &[f32], Filters { temperature, top_k, top_p, min_p }: Filters) -> Vec<f64> {
     let mut order = by_score(scores);
     let best = f64::from(scores[order[0]]);
     let weight = |t: usize| {

@@ -9,7 +9,7 @@ use super::chunks::{CHUNK, Scores};
 use super::nucleus::Cut;
 use super::scores::{adjusted, made_all_safe};
 use crate::Isa;
-use offshoot_backend::{Pick, SampleRequest, SampledToken};
+use offshoot_backend::{Filters, Pick, SampleRequest, SampledToken};
 use offshoot_core::ids::TokenId;
 
 /// Buffers that a thread reuses between rows.
@@ -46,20 +46,22 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     // At temperature 1 the model's weights and sums are those of the edited scores, where nothing was edited.
     let of_model = |temperature: f32| temperature == 1.0 && changed.is_none();
     let stored = match request.pick {
-        Pick::Random { temperature, top_k: None, top_p, .. } => top_p < 1.0 && of_model(temperature),
-        Pick::Random { .. } | Pick::Greedy | Pick::Given(_) => false,
+        Pick::Random { filters: Filters { temperature, top_k: None, top_p, .. }, .. } => {
+            top_p < 1.0 && of_model(temperature)
+        }
+        Pick::Random { .. } | Pick::Greedy | Pick::Given { .. } => false,
     };
     let model_sum = match stored {
         true => model.exponentials(isa, 1.0, weights, sums),
         false => model.sum_chunks(isa, 1.0, sums),
     };
     let token = match request.pick {
-        Pick::Given(token) => token.ix(),
+        Pick::Given { token, .. } => token.ix(),
         _ if edited.best == f32::NEG_INFINITY => return None,
         Pick::Greedy => edited.first_best(),
-        Pick::Random { temperature, top_k, top_p, min_p, uniform } => {
-            let weights = Weights { weights, sums, total: of_model(temperature).then_some(model_sum), stored };
-            Filters { temperature, top_k, top_p, min_p }.sample(isa, edited, weights, uniform)
+        Pick::Random { filters, uniform } => {
+            let weights = Weights { weights, sums, total: of_model(filters.temperature).then_some(model_sum), stored };
+            Filtering(filters).sample(isa, edited, weights, uniform)
         }
     };
     let logprob = |t: usize| match model.best.is_finite() {
@@ -68,7 +70,7 @@ pub fn sample_row(isa: Isa, scratch: &mut RowScratch, logits: &[f32], request: &
     };
     let rank = request.top_logprobs.and_then(|_| NonZeroU32::new(model.before(isa, token) as u32 + 1));
     let top = model.largest(request.top()).into_iter().map(|t| (TokenId::new(t), logprob(t))).collect();
-    Some(SampledToken { token: TokenId::new(token), logprob: logprob(token), rank, top })
+    Some(SampledToken { rank, top, ..SampledToken::of(TokenId::new(token), logprob(token)) })
 }
 
 /// The weights of all tokens, see `Scores::exponentials`.
@@ -121,19 +123,14 @@ enum Kept {
 }
 
 /// The temperature and the filters of a request.
-struct Filters {
-    temperature: f32,
-    top_k: Option<u32>,
-    top_p: f32,
-    min_p: f32,
-}
+struct Filtering(Filters);
 
-impl Filters {
+impl Filtering {
     /// The token at `uniform` of those that pass the filters.
     fn sample(&self, isa: Isa, scores: &Scores, mut weights: Weights, uniform: f64) -> usize {
         match self.kept(isa, scores, &mut weights) {
             Kept::All => {
-                let weigh = |c: usize, to: &mut [f32; CHUNK]| scores.weigh_chunk(isa, self.temperature, c, to);
+                let weigh = |c: usize, to: &mut [f32; CHUNK]| scores.weigh_chunk(isa, self.0.temperature, c, to);
                 inverse_cdf(weights.sums, uniform, weigh)
             }
             Kept::Few(tokens) => inverse_cdf_of_kept(&tokens, uniform),
@@ -142,52 +139,52 @@ impl Filters {
     }
 
     fn none(&self) -> bool {
-        self.top_k.is_none() && self.top_p >= 1.0 && self.min_p <= 0.0
+        self.0.top_k.is_none() && self.0.top_p >= 1.0 && self.0.min_p <= 0.0
     }
 
     /// The tokens that pass the filters. Computes `weights` where they are needed.
     fn kept(&self, isa: Isa, scores: &Scores, weights: &mut Weights) -> Kept {
-        let weight = |t: usize| scores.weight(t, self.temperature);
+        let weight = |t: usize| scores.weight(t, self.0.temperature);
         let mut kept: Vec<(usize, f64)>;
         if self.none() {
-            weights.sum(isa, scores, self.temperature);
+            weights.sum(isa, scores, self.0.temperature);
             return Kept::All;
-        } else if let Some(k) = self.top_k {
+        } else if let Some(k) = self.0.top_k {
             kept = scores.largest(k.max(1) as usize).into_iter().map(|t| (t, weight(t))).collect();
             let total: f64 = kept.iter().map(|(_, weight)| weight).sum();
             kept.truncate(self.reached(&kept, 0.0, total).unwrap_or(kept.len()));
-        } else if self.top_p < 1.0 {
-            let total = weights.compute(isa, scores, self.temperature);
+        } else if self.0.top_p < 1.0 {
+            let total = weights.compute(isa, scores, self.0.temperature);
             let lowest = self.lowest_of_top_p(scores, total);
             let Some(tokens) = scores.few_at_least(lowest) else {
-                let cut = Cut::of_top_p(isa, scores, lowest, weights.weights, f64::from(self.top_p) * total);
-                let cut = if self.min_p > 0.0 { cut.and(self.cut_of_min_p(scores)) } else { cut };
+                let cut = Cut::of_top_p(isa, scores, lowest, weights.weights, f64::from(self.0.top_p) * total);
+                let cut = if self.0.min_p > 0.0 { cut.and(self.cut_of_min_p(scores)) } else { cut };
                 return weights.keep(isa, scores, cut);
             };
             kept = self.nucleus(scores, tokens, total);
         } else {
             // Half of min-p, so that rounding loses no token at the threshold; `retain` below is exact.
-            let lowest = scores.best + self.temperature * (0.5 * self.min_p).ln();
+            let lowest = scores.best + self.0.temperature * (0.5 * self.0.min_p).ln();
             let Some(tokens) = scores.few_at_least(lowest.min(scores.best)) else {
-                weights.compute(isa, scores, self.temperature);
+                weights.compute(isa, scores, self.0.temperature);
                 return weights.keep(isa, scores, self.cut_of_min_p(scores));
             };
             kept = tokens.into_iter().map(|t| (t, weight(t))).collect();
         }
-        kept.retain(|(_, weight)| *weight >= f64::from(self.min_p.min(1.0)));
+        kept.retain(|(_, weight)| *weight >= f64::from(self.0.min_p.min(1.0)));
         kept.sort_unstable_by_key(|(token, _)| *token);
         Kept::Few(kept)
     }
 
     fn cut_of_min_p(&self, scores: &Scores) -> Cut {
-        Cut::of_min_p(scores, self.temperature, self.min_p.min(1.0))
+        Cut::of_min_p(scores, self.0.temperature, self.0.min_p.min(1.0))
     }
 
     /// All tokens of a lower score together weigh less than 1 - top_p of the total, so top-p is reached without them.
     fn lowest_of_top_p(&self, scores: &Scores, total: f64) -> f32 {
         // The factor 0.25 is a margin for rounding.
-        let lightest = 0.25 * (1.0 - f64::from(self.top_p)) * total / scores.scores.len() as f64;
-        (scores.best + self.temperature * lightest.ln() as f32).min(scores.best)
+        let lightest = 0.25 * (1.0 - f64::from(self.0.top_p)) * total / scores.scores.len() as f64;
+        (scores.best + self.0.temperature * lightest.ln() as f32).min(scores.best)
     }
 
     /// The fewest best of `tokens` whose weights reach `top_p` of `total`. Sorts them in blocks of growing size, from
@@ -202,7 +199,7 @@ impl Filters {
             let (head, tail) = rest.split_at_mut(block.min(rest.len()));
             head.sort_unstable_by(|&a, &b| scores.rank(a, b));
             let from = kept.len();
-            kept.extend(head.iter().map(|&t| (t, scores.weight(t, self.temperature))));
+            kept.extend(head.iter().map(|&t| (t, scores.weight(t, self.0.temperature))));
             if let Some(count) = self.reached(&kept[from..], before, total) {
                 kept.truncate(from + count);
                 break;
@@ -217,9 +214,9 @@ impl Filters {
     /// not reach it or top-p is off.
     fn reached(&self, sorted: &[(usize, f64)], before: f64, total: f64) -> Option<usize> {
         let mut before = before;
-        (self.top_p < 1.0).then_some(())?;
+        (self.0.top_p < 1.0).then_some(())?;
         sorted.iter().position(|(_, weight)| {
-            let reached = before > 0.0 && before >= f64::from(self.top_p) * total;
+            let reached = before > 0.0 && before >= f64::from(self.0.top_p) * total;
             before += weight;
             reached
         })

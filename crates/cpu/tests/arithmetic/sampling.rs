@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use offshoot_backend::{AllowedTokens, Pick, SampleRequest, SampledToken, SeenToken};
+use offshoot_backend::{AllowedTokens, Filters, Pick, SampleRequest, SampledToken, SeenToken};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
@@ -15,7 +15,7 @@ fn request(pick: Pick) -> SampleRequest {
 }
 
 fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64) -> SampleRequest {
-    request(Pick::Random { temperature, top_k, top_p, min_p, uniform })
+    request(Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform })
 }
 
 /// The sample, if a token is left.
@@ -133,7 +133,7 @@ proptest! {
         uniform in prop_oneof![0.0..1.0f64, Just(1.0f64.next_down())],
     ) {
         let at = |uniform: f64, top_p: f32| {
-            let pick = Pick::Random { temperature, top_k: None, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) };
+            let pick = Pick::Random { filters: Filters { temperature, top_k: None, top_p, min_p }, uniform: uniform.clamp(0.0, 1.0) };
             SampleRequest { banned: vec![token(3)], ..request(pick) }
         };
         let clear = sample(Isa::Portable, &logits, &at(uniform, top_p)).token;
@@ -162,7 +162,7 @@ proptest! {
     ) {
         let (temperature, top_k, top_p, min_p) = filters;
         let at = |uniform: f64, top_p: f32| SampleRequest {
-            pick: Pick::Random { temperature, top_k, top_p, min_p, uniform: uniform.clamp(0.0, 1.0) },
+            pick: Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform: uniform.clamp(0.0, 1.0) },
             ..within(changes.clone(), logits.len())
         };
         let clear = sampled(Isa::Portable, &logits, &at(uniform, top_p));
@@ -201,7 +201,7 @@ proptest! {
         prop_assume!(sampled(Isa::Portable, &logits, &greedy).is_some());
         let best = sample_on_all(&logits, &greedy).token;
         let top_one = SampleRequest {
-            pick: Pick::Random { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0, uniform: 0.99 },
+            pick: Pick::Random { filters: Filters { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0 }, uniform: 0.99 },
             ..greedy
         };
         prop_assert_eq!(sample_on_all(&logits, &top_one).token, best);
@@ -209,12 +209,12 @@ proptest! {
 
     #[test]
     fn log_probabilities_are_those_of_the_model(logits in logits(), changes in changes(), given in 0usize..1500) {
-        let given = SampleRequest { pick: Pick::Given(token(given % logits.len())), ..within(changes, logits.len()) };
+        let given = SampleRequest { pick: Pick::given(token(given % logits.len())), ..within(changes, logits.len()) };
         let max = logits.iter().copied().filter(|x| !x.is_nan()).fold(f32::NEG_INFINITY, f32::max);
         prop_assume!(max.is_finite());
         let exp = |x: f32| if x.is_nan() { 0.0 } else { f64::from(x - max).exp() };
         let sum: f64 = logits.iter().map(|&x| exp(x)).sum();
-        let Pick::Given(at) = given.pick else { unreachable!() };
+        let Pick::Given { token: at, .. } = given.pick else { unreachable!() };
         for isa in Isa::available() {
             let sampled = sample(isa, &logits, &given);
             prop_assert_eq!(sampled.token, at);
@@ -257,7 +257,7 @@ fn edges() {
     assert_eq!(top.iter().map(|(t, _)| t.ix()).collect::<Vec<_>>(), [1, 2, 3]);
     // So it does in ranks.
     for isa in Isa::available().into_iter().chain([Isa::Portable]) {
-        let given = |at| SampleRequest { top_logprobs: Some(0), ..request(Pick::Given(token(at))) };
+        let given = |at| SampleRequest { top_logprobs: Some(0), ..request(Pick::given(token(at))) };
         let ranks = [0, 1, 2, 3, 4].map(|at| sample(isa, &logits, &given(at)).rank.map(NonZeroU32::get));
         assert_eq!(ranks, [4, 1, 2, 3, 5].map(Some), "{isa}");
         assert_eq!(sample(isa, &logits, &request(Pick::Greedy)).rank, None, "nobody asked");
@@ -296,7 +296,7 @@ fn banned_tokens_and_tokens_biased_to_minus_infinity_are_never_sampled() {
         let all = SampleRequest { pick: random(1.0, filters.0, filters.1, 0.0, 0.5).pick, ..all.clone() };
         assert!(is_none_left(&logits, &all));
     }
-    let given = SampleRequest { pick: Pick::Given(token(7)), ..all };
+    let given = SampleRequest { pick: Pick::given(token(7)), ..all };
     assert_eq!(sample_on_all(&logits, &given).token, token(7), "what is given is scored");
 }
 
@@ -309,7 +309,7 @@ fn nan_and_infinite_logits() {
         assert!(
             is_none_left(&logits, &random(1.0, None, 0.9, 0.0, 0.5)) && is_none_left(&logits, &request(Pick::Greedy))
         );
-        let given = sample_on_all(&logits, &request(Pick::Given(token(1))));
+        let given = sample_on_all(&logits, &request(Pick::given(token(1))));
         assert_eq!((given.token, given.logprob), (token(1), f32::NEG_INFINITY));
     }
 }

@@ -19,7 +19,7 @@ pub fn place_bytes(vocab: usize) -> usize {
 
 /// The set that decides what a request samples; a given token is sampled whatever is allowed.
 fn set_of(request: &SampleRequest) -> Option<&Arc<AllowedTokens>> {
-    request.allowed.as_ref().filter(|_| !matches!(request.pick, Pick::Given(_)))
+    request.allowed.as_ref().filter(|_| !matches!(request.pick, Pick::Given { .. }))
 }
 
 /// Which set lies in which place.
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(first, (vec![Some(0), None, Some(1), Some(0)], vec![0, 1]));
         assert_eq!(place(&mut places, &[Some(&b), Some(&a)], 4), (vec![Some(1), Some(0)], vec![]));
         let mut given = requests(&[Some(&set(3))]);
-        given[0].pick = Pick::Given(TokenId(1));
+        given[0].pick = Pick::given(TokenId(1));
         assert!(places.place(&given, 4).of_requests == [None] && places.count() == 2, "given tokens need none");
     }
 

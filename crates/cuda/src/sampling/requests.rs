@@ -4,7 +4,7 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
-use offshoot_backend::{MOST_TOP, Pick, SampleRequest};
+use offshoot_backend::{Filters, MOST_TOP, Pick, SampleRequest};
 
 const GREEDY: u32 = 0;
 const RANDOM: u32 = 1;
@@ -120,8 +120,8 @@ fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
     match request.pick {
         Pick::Greedy => {}
         // A given token does not depend on scores, so it needs no lists.
-        Pick::Given(token) => return RequestRecord { pick: GIVEN, given: token.0, ..record },
-        Pick::Random { temperature, top_k, top_p, min_p, uniform: _ } => {
+        Pick::Given { token, .. } => return RequestRecord { pick: GIVEN, given: token.0, ..record },
+        Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform: _ } => {
             let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
             record = RequestRecord { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
         }
@@ -166,18 +166,7 @@ mod tests {
     use offshoot_core::ids::TokenId;
 
     fn request(pick: Pick) -> SampleRequest {
-        SampleRequest {
-            pick,
-            seen: Vec::new(),
-            unseen: Some(3),
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: Vec::new(),
-            banned: vec![TokenId(9), TokenId(2)],
-            allowed: None,
-            top_logprobs: None,
-        }
+        SampleRequest { unseen: Some(3), banned: vec![TokenId(9), TokenId(2)], ..SampleRequest::of(pick) }
     }
 
     #[test]
@@ -202,7 +191,7 @@ mod tests {
             ..request(Pick::Greedy)
         };
         let mut block = vec![1];
-        pack(&[request(Pick::Given(TokenId(6))), penalised], &[None, Some(3)], 4, &mut block);
+        pack(&[request(Pick::given(TokenId(6))), penalised], &[None, Some(3)], 4, &mut block);
         assert_eq!(block[..4], 4u32.to_le_bytes(), "the widest list of likeliest tokens");
 
         let given = record(&block, 0);
@@ -220,7 +209,8 @@ mod tests {
     #[test]
     fn neutral_penalties_need_no_lists() {
         let seen = vec![SeenToken { token: TokenId(1), sampled: 1, in_prompt: false }];
-        let pick = Pick::Random { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1, uniform: 0.25 };
+        let filters = Filters { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1 };
+        let pick = Pick::Random { filters, uniform: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
         pack(&[neutral], &[None], 1, &mut block);

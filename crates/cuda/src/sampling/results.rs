@@ -43,7 +43,7 @@ impl ResultLayout {
             let rank = top.and_then(|_| NonZeroU32::new(word(&own[PAIR..])));
             let tops = &tops[index * self.top_width * PAIR..];
             let top = tops.chunks_exact(PAIR).take(top.unwrap_or(0)).map(pair).collect();
-            (token != NO_TOKEN).then_some(SampledToken { token, logprob, rank, top })
+            (token != NO_TOKEN).then_some(SampledToken { rank, top, ..SampledToken::of(token, logprob) })
         };
         self.tops.iter().enumerate().map(one).collect()
     }
@@ -77,7 +77,7 @@ mod tests {
         let pair = |i: u32| (TokenId(i), i as f32);
         let own = |i: u32, top| {
             let rank = NonZeroU32::new(7 + i);
-            Some(SampledToken { token: TokenId(i), logprob: i as f32, rank, top })
+            Some(SampledToken { rank, top, ..SampledToken::of(TokenId(i), i as f32) })
         };
         assert_eq!(sampled[0], own(0, vec![pair(3)]));
         assert_eq!(sampled[1], own(1, vec![pair(5), pair(6)]));

@@ -38,7 +38,7 @@ fn setup() -> Option<Setup> {
 
 /// Draws `token` from one row, with so many of the likeliest beside it.
 fn batch(token: u32, top_logprobs: usize) -> StepBatch {
-    let given = SampleRequest::of(Pick::Given(TokenId(token)));
+    let given = SampleRequest::of(Pick::given(TokenId(token)));
     batch_of(vec![SampleRequest { top_logprobs: Some(top_logprobs), ..given }])
 }
 

@@ -221,7 +221,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let tops = [None, Some(0), Some(1), Some(5), Some(40), Some(2000)];
     let given = |dice: &mut Dice, ask: usize| {
         let token = if dice.one_in(3) { dice.within(0, 9) } else { dice.within(0, VOCAB as u32 - 1) };
-        SampleRequest { top_logprobs: tops[ask % tops.len()], ..SampleRequest::of(Pick::Given(TokenId(token))) }
+        SampleRequest { top_logprobs: tops[ask % tops.len()], ..SampleRequest::of(Pick::given(TokenId(token))) }
     };
     let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
 
@@ -231,7 +231,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
     let mut results = vec![0u32; layout.bytes() / 4];
     for (own, request) in results.chunks_exact_mut(3).zip(&requests) {
-        let Pick::Given(token) = request.pick else { unreachable!("all are given") };
+        let Pick::Given { token, .. } = request.pick else { unreachable!("all are given") };
         own[0] = token.0; // As sample_token leaves it.
     }
     let (mut max, mut sum): (Vec<f32>, Vec<f32>) = logits.chunks(VOCAB).flat_map(chunk_values).unzip();

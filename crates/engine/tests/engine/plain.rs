@@ -1,6 +1,6 @@
 //! The definition: each token from a fresh forward over the whole sequence, without engine, prefix tree or cache.
 
-use offshoot_backend::{Backend, Pick, RowToken, SampleRequest, SampledToken, StepBatch};
+use offshoot_backend::{Backend, Filters, Pick, RowToken, SampleRequest, SampledToken, StepBatch};
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_cpu::{Cpu, KvStore};
 use offshoot_kv::plan::Planner;
@@ -96,7 +96,7 @@ fn coins_are_those_of_the_tokens_own_position(mode: Mode) {
     let drawn = finish(&engine, draw(root, key("plain", 5), sampling, length(12)));
     for (&token, &logprob) in drawn.tokens.iter().zip(&drawn.logprobs) {
         let uniform = key("plain", 5).uniform(u32::try_from(tokens.len()).unwrap());
-        let pick = Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform };
+        let pick = Pick::Random { filters: Filters::default(), uniform };
         let expected = forward(Shape::Full, &tokens, &[pick]).remove(0);
         assert_eq!((token, logprob), (expected.token, expected.logprob));
         tokens.push(token);
@@ -113,7 +113,7 @@ fn scores_equal_those_of(mode: Mode, shape: Shape) {
     let given = prompt(6, 30);
     let scored = finish(&engine, super::bench::score(root, given.clone()));
     let whole = [prompt(5, 40), given.clone()].concat();
-    let picks: Vec<Pick> = given.iter().map(|&token| Pick::Given(token)).collect();
+    let picks: Vec<Pick> = given.iter().map(|&token| Pick::given(token)).collect();
     let expected: Vec<f32> = forward(shape, &whole[..whole.len() - 1], &picks).iter().map(|s| s.logprob).collect();
     assert_eq!(scored.logprobs, expected);
     assert_eq!(scored.tokens, given);

@@ -358,7 +358,7 @@ fn the_likeliest_are_reported(mode: Mode) {
     while let Some(event) = extension.next() {
         match event {
             Event::Tokens { tokens, .. } => {
-                for SampledToken { token, logprob, rank, top } in tokens {
+                for SampledToken { token, logprob, rank, top, .. } in tokens {
                     assert_eq!((top.len(), top[0], rank), (4, (token, logprob), NonZeroU32::new(1)));
                     assert!(top.is_sorted_by(|a, b| a.1 >= b.1));
                     seen.push(top);

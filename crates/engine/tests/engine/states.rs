@@ -26,7 +26,7 @@ fn fork_at(at: usize, text: &[TokenId]) -> Vec<TokenId> {
 
 /// Log-probabilities of the tokens of `text` from its second on, each from one fresh computation over all of it.
 fn fresh(text: &[TokenId]) -> Vec<f32> {
-    let picks: Vec<Pick> = text[1..].iter().map(|&token| Pick::Given(token)).collect();
+    let picks: Vec<Pick> = text[1..].iter().map(|&token| Pick::given(token)).collect();
     forward(Shape::Hybrid, &text[..text.len() - 1], &picks).iter().map(|sampled| sampled.logprob).collect()
 }
 

@@ -15,7 +15,7 @@ use super::bench::{
     tokenizer, unsure,
 };
 use super::plain::forward;
-use offshoot_backend::Pick;
+use offshoot_backend::{Filters, Pick};
 
 /// Positions that a row sees, and those of a tile of the CPU's attention.
 const WINDOW: usize = 21;
@@ -42,7 +42,7 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode)
     let whole = [given.clone(), drawn.tokens.clone()].concat();
     let pick = |position: usize| {
         let uniform = key("long", 0).uniform(position as u32);
-        Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform }
+        Pick::Random { filters: Filters::default(), uniform }
     };
     let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
     let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use offshoot_backend::{Backend, Dtype, Pick, RowToken, SampleRequest, StepBatch};
+use offshoot_backend::{Backend, Dtype, Filters, Pick, RowToken, SampleRequest, StepBatch};
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
 use offshoot_kv::plan::Planner;
@@ -93,7 +93,7 @@ fn allocated_by_steps(isa: Isa, dtype: Dtype, (prompt, samples): (usize, usize))
         rows.push(StepRow { segment: leaf, position: tree.end(leaf) - 1 });
     }
     tree.depth_first(&mut rows);
-    let pick = Pick::Random { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, uniform: 0.3 };
+    let pick = Pick::Random { filters: Filters::default(), uniform: 0.3 };
     let requests = rows.iter().map(|_| SampleRequest::of(pick)).collect();
     let batch = self::batch(&model, &tree, &rows, requests);
     assert!(batch.can_advance());

@@ -103,7 +103,7 @@ mod tests {
     use offshoot_core::ids::TokenId;
 
     fn token(sample: usize, token: u32) -> Delivery {
-        let tokens = vec![SampledToken { token: TokenId(token), logprob: 0.0, rank: None, top: Vec::new() }];
+        let tokens = vec![SampledToken::of(TokenId(token), 0.0)];
         Delivery::Tokens { sample: SampleId { prompt: 0, sample }, tokens, text: token_text(token) }
     }
 

@@ -77,7 +77,8 @@ const END_OF_TEXT: TokenId = TokenId(1);
 fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
     let logprob = |rank: usize| -0.1 - token.0 as f32 / 64.0 - rank as f32;
     let rivals = (0..top.unwrap_or(0)).map(|rank| (TokenId((token.0 + rank as u32) % 1024), logprob(rank)));
-    SampledToken { token, logprob: logprob(0), rank: top.and_then(|_| NonZeroU32::new(1)), top: rivals.collect() }
+    let rank = top.and_then(|_| NonZeroU32::new(1));
+    SampledToken { rank, top: rivals.collect(), ..SampledToken::of(token, logprob(0)) }
 }
 
 /// The events of a sample of these tokens, one for each token, and its end, as the engine makes them of the request's
@@ -129,7 +130,7 @@ fn events(
 
 fn finish<'a>(tokens: impl Iterator<Item = &'a SampledToken>, reason: FinishReason, text: String) -> Finish {
     let mut finish = Finish { text, ..Finish::empty(reason) };
-    for SampledToken { token, logprob, rank, top } in tokens {
+    for SampledToken { token, logprob, rank, top, .. } in tokens {
         finish.tokens.push(*token);
         finish.logprobs.push(*logprob);
         finish.ranks.push(*rank);
