@@ -144,7 +144,10 @@ pub use offshoot_core::ids::{NodeId, TokenId};
 #[doc(inline)]
 pub use offshoot_core::{Error, Result};
 #[doc(inline)]
-pub use offshoot_engine::{Finish, FinishReason, ForkKind, Hear, Metrics, SampledToken, SamplingParams, Stop};
+pub use offshoot_engine::{
+    Drawn, Finish, FinishReason, ForkKind, Hear, LogprobsMode, Metrics, Records, SampledToken, SamplingParams, Stop,
+    TokenRecord, TokenRecords,
+};
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;
 #[doc(inline)]
@@ -153,8 +156,8 @@ pub use offshoot_launch::{DeviceChoice, Devices};
 pub use offshoot_model::{ActivationChoice, MadeFormat};
 #[doc(inline)]
 pub use offshoot_search::tree::{
-    After, Extension, Growth, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, Trace, TraceNode, TreeCost,
-    TreeEvent, UnappliedEvent,
+    After, Extension, Growth, LogProb, NodeState, Probe, Prompt, SamplingTree, ThoughtNode, TokenRun, Trace, TraceNode,
+    TreeCost, TreeEvent, UnappliedEvent,
 };
 #[doc(inline)]
 pub use offshoot_text::Message;

@@ -55,3 +55,17 @@ __device__ __forceinline__ bool has_penalties(const Request& request) {
 __device__ __forceinline__ bool has_edits(const Request& request) {
     return request.biases + request.seens + request.bans != 0 || request.unseen != NONE;
 }
+
+// Called by all threads of a block: writes the model's logits back where `sample_edit` changed them. No barrier at the
+// end.
+__device__ __forceinline__ void restore(float* logits, Header* header, Seen* all_counted, const Newest* newest,
+                                        u32 index) {
+    const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
+    if (!has_edits(request)) {
+        return;
+    }
+    Edits(header, all_counted, index).for_each([&](const auto& entry) { logits[entry.token] = entry.was; });
+    if (request.unseen != NONE && threadIdx.x == 0) {
+        logits[newest[index].token] = newest[index].was;
+    }
+}

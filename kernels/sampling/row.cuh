@@ -18,6 +18,11 @@ struct Row {
         chunk.keep(allowed, c);
         return chunk;
     }
+
+    __device__ __forceinline__ float score(u32 token) const {
+        bool is_allowed = allowed == nullptr || (allowed[token / WARP] >> token % WARP & 1);
+        return is_allowed ? safe(logits[token]) : minus_infinity();
+    }
 };
 
 // The largest of all maxima, returned in every thread of the calling warp.
@@ -122,7 +127,7 @@ struct LogSoftmax {
 
 // Whether top-k, top-p or min-p restricts the request.
 __device__ __forceinline__ bool has_filter(const Request& request, u32 vocab) {
-    return request.pick == RANDOM && (request.top_k < vocab || request.top_p < 1.0f || request.min_p > 0.0f);
+    return request.top_k < vocab || request.top_p < 1.0f || request.min_p > 0.0f;
 }
 
 // The lowest score that can be sampled: e^87.3 times less likely than the best, the ratio of 1 to the smallest normal
@@ -130,4 +135,16 @@ __device__ __forceinline__ bool has_filter(const Request& request, u32 vocab) {
 __device__ __forceinline__ float lowest_sampled(float best, float temperature) {
     constexpr double LOWEST = -87.33654022216797;
     return fminf(__double2float_ru(best + temperature * LOWEST), best);
+}
+
+// What a request keeps: the cut of its filters, or all that can be sampled. `best` is above -inf.
+__device__ __forceinline__ Cut sampling_cut(const Request& request, u32 vocab, const Cut& filtered, float best) {
+    Cut all{key_of(lowest_sampled(best, request.temperature)), ALL};
+    return has_filter(request, vocab) ? filtered : all;
+}
+
+// The log-probability of a score that is kept, under the distribution that the token is drawn from. `log_total`: of all
+// kept weights.
+__device__ __forceinline__ float log_drawn(float score, float best, float temperature, double log_total) {
+    return static_cast<float>((static_cast<double>(score) - best) / temperature - log_total);
 }

@@ -18,6 +18,17 @@ constexpr u32 MOST_COUNTED = 128;
 constexpr u32 GREEDY = 0;
 constexpr u32 RANDOM = 1;
 
+// What a request returns beside its token, bits of `Request::records`: its probability under the distribution that it
+// is drawn from, and what that distribution keeps; the ids that it keeps; the model's entropy. With LISTS_DRAWN the
+// rank and the most likely tokens are those of that distribution, not the model's.
+constexpr u32 RECORDS_DRAWN = 1;
+constexpr u32 RECORDS_IDS = 2;
+constexpr u32 RECORDS_ENTROPY = 4;
+constexpr u32 LISTS_DRAWN = 8;
+
+// The most kept ids that a request returns: MOST_KEPT of crates/backend.
+constexpr u32 MOST_KEPT = 1024;
+
 // Replaces an index, a count or a token: there is no unseen token, neither a rank nor likely tokens are returned, all
 // tokens are allowed, or none was sampled.
 constexpr u32 NONE = 0xffffffff;
@@ -27,7 +38,9 @@ constexpr u32 ALL = 0xffffffff;
 // Followed by one Request per request of the step, then by the lists of all requests.
 struct Header {
     u32 top_width;  // places per request for the most likely tokens in the results
-    u32 padding[3];
+    u32 has_records;  // 1 if the results hold a Record per request, or else 0
+    u32 ids_width;  // places per request for kept ids in the results
+    u32 padding;
 };
 
 struct Request {
@@ -48,6 +61,7 @@ struct Request {
     u32 first;  // 4-byte words from the header to the lists, stored consecutively in this order
     u32 counted;  // tokens sampled since the requests were loaded, listed in all_counted; updated by sample_count
     u32 allowed;  // place of the set of tokens that may be sampled among all sets, or NONE
+    u32 records;  // bits: RECORDS_DRAWN and its neighbours; LISTS_DRAWN only with `top`
 };
 
 // Lists are sorted by token. `was` saves the model's logit while the edited score replaces it.
@@ -76,10 +90,33 @@ struct SampledToken {
     u32 rank;  // from 1; 0 if the request wants none
 };
 
-// One of the most likely tokens of a request. Those of all requests follow their SampledTokens.
+// One of the most likely tokens of a request.
 struct LikelyToken {
     u32 token;
     float logprob;
+};
+
+// What a request with `records` returns beside its token. Fields that its bits do not ask for are not written.
+struct Record {
+    float logprob;  // of the token under the distribution that it is drawn from; -inf if that does not keep it
+    u32 kept;
+    float lowest;  // the smallest score that is kept; +inf if none is
+    float entropy;
+};
+
+// The results of all requests, one array after the other.
+struct Results {
+    SampledToken* tokens;  // [requests]
+    LikelyToken* likely;  // [requests, top_width]
+    Record* records;  // [requests] if the header has_records
+    u32* ids;  // [requests, ids_width]
+
+    __device__ __forceinline__ Results(SampledToken* all, const Header& header, u32 requests) {
+        tokens = all;
+        likely = reinterpret_cast<LikelyToken*>(tokens + requests);
+        records = reinterpret_cast<Record*>(likely + static_cast<u64>(requests) * header.top_width);
+        ids = reinterpret_cast<u32*>(records + static_cast<u64>(requests) * header.has_records);
+    }
 };
 
 // Scores that may be sampled: keys above `key`, and those equal to it up to the token `last`.
@@ -96,6 +133,10 @@ struct Newest {
 
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000);
+}
+
+__device__ __forceinline__ float infinity() {
+    return __uint_as_float(0x7f800000);
 }
 
 __device__ __forceinline__ float largest_float() {
@@ -131,6 +172,11 @@ __device__ __forceinline__ float weight_of(float score, float base, float rate) 
     float weight;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((score - base) * rate));
     return weight;
+}
+
+// Whether the distribution that the token is drawn from is needed after the token is sampled.
+__device__ __forceinline__ bool returns_drawn(const Request& request) {
+    return (request.records & (RECORDS_DRAWN | LISTS_DRAWN)) != 0;
 }
 
 // The words of a request's set of allowed tokens [chunks, PER_LANE], one bit for each token: bit l of word j of a chunk
@@ -187,6 +233,27 @@ struct Chunk {
         return max;
     }
 
+    __device__ __forceinline__ float min() const {
+        float min = score[0];
+#pragma unroll
+        for (u32 j = 1; j < PER_LANE; ++j) {
+            min = fminf(min, score[j]);
+        }
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            min = fminf(min, __shfl_xor_sync(ALL_LANES, min, step));
+        }
+        return min;
+    }
+
+    // The sum of the partial sums of all lanes.
+    static __device__ __forceinline__ float total(const float (&part)[4]) {
+        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
+        for (u32 step = WARP / 2; step > 0; step /= 2) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        }
+        return static_cast<float>(sum);
+    }
+
     // Sum of the weights, relative to `base`, of the scores for which kept(j) holds: four partial sums per lane in f32,
     // then f64.
     template <class Kept>
@@ -196,15 +263,28 @@ struct Chunk {
         for (u32 j = 0; j < PER_LANE; ++j) {
             part[j % 4] += kept(j) ? weight_of(score[j], base, rate) : 0.0f;
         }
-        double sum = static_cast<double>(part[0] + part[1]) + static_cast<double>(part[2] + part[3]);
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
-        }
-        return static_cast<float>(sum);
+        return total(part);
     }
 
     // Sum over all scores, relative to their maximum; 0 if all are -inf.
     __device__ __forceinline__ float sum(float max, float rate) const {
         return sum(max == minus_infinity() ? 0.0f : max, rate, [](u32) { return true; });
+    }
+
+    // What `sum(max, rate_of(1))` gives, and in `products` the sum of e^(x - max) (x - max) over all scores x, as `sum`
+    // adds; 0 if all are -inf.
+    __device__ __forceinline__ float sum_and_products(float max, float& products) const {
+        float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float part_products[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float base = max == minus_infinity() ? 0.0f : max;
+#pragma unroll
+        for (u32 j = 0; j < PER_LANE; ++j) {
+            float weight = weight_of(score[j], base, rate_of(1.0f));
+            part[j % 4] += weight;
+            // The exponent of a weight of zero may be -inf.
+            part_products[j % 4] += weight > 0.0f ? weight * (score[j] - base) : 0.0f;
+        }
+        products = total(part_products);
+        return total(part);
     }
 };

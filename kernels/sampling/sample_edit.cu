@@ -1,6 +1,7 @@
 // The second kernel of `sample`: applies bias, penalties and bans to the logits [requests, vocab] of requests that have
-// any, and recomputes the maxima and sums of the changed chunks, over allowed tokens. `sample_token` restores the
-// model's logits. Order and arithmetic follow `adjusted` of crates/cpu/src/sampling/scores.rs; nothing is contracted
+// any, and recomputes the maxima and sums of the changed chunks, over allowed tokens (and the minima, where requests
+// return the distribution that their token is drawn from). `sample_token` restores the model's logits, or else
+// `sample_top`. Order and arithmetic follow `adjusted` of crates/cpu/src/sampling/scores.rs; nothing is contracted
 // into fused operations.
 // Grid: one block of 256 to 1,024 threads per request; a block without edits returns at once.
 // Limit: latency, and the bandwidth of the changed chunks.
@@ -35,8 +36,8 @@ __device__ __forceinline__ float penalised(float score, const Request& request, 
 // Dynamic shared memory: whether each chunk is changed, one byte per chunk [chunks].
 extern "C" __global__ void __launch_bounds__(1024, 1)
     sample_edit(float* all_logits, u32 vocab, u32 chunks, Header* header, const u32* __restrict__ sampled_tokens,
-                float* __restrict__ sample_max, float* __restrict__ sample_sum, Newest* __restrict__ newest_of,
-                Seen* all_counted, const u32* __restrict__ sets) {
+                float* __restrict__ sample_max, float* __restrict__ sample_sum, float* __restrict__ sample_min,
+                Newest* __restrict__ newest_of, Seen* all_counted, const u32* __restrict__ sets) {
     extern __shared__ bool changed[];
     u32 index = blockIdx.x;
     const Request& request = reinterpret_cast<const Request*>(header + 1)[index];
@@ -114,10 +115,16 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
             chunk.keep(allowed_of(request, sets, chunks), c);
             float max = chunk.max();
             float sum = chunk.sum(max, rate_of(request.temperature));
+            u64 at = static_cast<u64>(index) * chunks + c;
             if (lane() == 0) {
-                u64 at = static_cast<u64>(index) * chunks + c;
                 sample_max[at] = max;
                 sample_sum[at] = sum;
+            }
+            if (returns_drawn(request)) {
+                float min = chunk.min();
+                if (lane() == 0) {
+                    sample_min[at] = min;
+                }
             }
         }
     }

@@ -24,6 +24,7 @@ from offshoot._native import version as _version
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
+    KeptTokens,
     Logprob,
     RequestOutput,
     ScoredChoices,
@@ -50,8 +51,9 @@ from offshoot.search import (
 __version__ = _version
 
 __all__ = [
-    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Logprob", "StreamOutput", "ScoredChoices",
-    "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample", "tree_of_thoughts",
+    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "KeptTokens", "Logprob", "StreamOutput",
+    "ScoredChoices", "ChoiceScore", "Tokenizer", "Interrupted", "Tree", "Node", "vote", "best_of_n", "sample",
+    "tree_of_thoughts",
     "beam_search", "dvts", "mcts", "Outcome", "Sample", "judge", "Judge", "Judgement", "TestVerdict", "run", "plan",
     "Job", "demo_model", "to_arrow", "TextPrompt", "TokensPrompt", "PromptType", "BeamSearchParams",
     "BeamSearchOutput", "BeamSearchSequence", "EngineFacts", "EngineMetrics", "PageCounts", "NodeFacts", "RunSummary",

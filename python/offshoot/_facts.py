@@ -229,8 +229,25 @@ class Judged(_Judged):
     peak_bytes: int
 
 
-class TokenLine(TypedDict):
-    """A token of a sample; ``top``: pairs of a token and its log-probability, likeliest first."""
+class DrawnLine(TypedDict, total=False):
+    """The distribution that a token was drawn from: its log-probability there, how many tokens could be drawn, their
+    smallest score, and their ids if ``return_kept`` asks for them."""
+
+    logprob: float
+    kept: int
+    lowest: float
+    ids: list[int]
+
+
+class _TokenLine(TypedDict, total=False):
+    rank: int
+    drawn: DrawnLine
+    entropy: float
+
+
+class TokenLine(_TokenLine):
+    """A token of a sample; ``top``: pairs of a token and its log-probability, likeliest first. ``rank``, ``drawn`` and
+    ``entropy`` if the task asks for them."""
 
     token: int
     logprob: float
@@ -241,6 +258,7 @@ class _SampleLine(TypedDict, total=False):
     stop: str | int
     judged: Judged
     logprobs: list[TokenLine]
+    ending: TokenLine
 
 
 class SampleLine(_SampleLine):

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import numbers
 import os
 import threading
@@ -37,13 +38,14 @@ from offshoot._native import (
 from offshoot._outputs import (
     ChoiceScore,
     CompletionOutput,
+    KeptTokens,
     Logprob,
     RequestOutput,
     ScoredChoices,
     StreamOutput,
     token_logprobs,
 )
-from offshoot._params import SamplingParams, _choice, _flag, _listed, _number, _whole
+from offshoot._params import LOGPROBS_MODES, SamplingParams, _choice, _flag, _listed, _number, _whole
 from offshoot._tree import Tree
 from offshoot._vllm import (
     OTHER_WEIGHTS,
@@ -51,7 +53,6 @@ from offshoot._vllm import (
     FlatLogprobs,
     ModelConfig,
     asks,
-    is_plain,
     refuse_lora,
 )
 from offshoot._vllm import WITHOUT_MEANING as _WITHOUT_MEANING
@@ -135,7 +136,10 @@ class LLM:
     which dense weights become when they are loaded (on the CPU; int4 on GPUs too, fp8 on Hopper); ``activations``: bf16
     to round none. ``deterministic``: on a GPU, samples do not depend on what else runs, to the last bit.
     ``prefix_store``: a folder where computed prompts are kept. ``threads``: of the CPU backend; one number for a
-    process. ``chat_template``: its text, or a file of it, in place of the model's.
+    process. ``chat_template``: its text, or a file of it, in place of the model's. ``logprobs_mode``: whose
+    log-probabilities are reported of samples, "raw_logprobs" (the model's own) or "processed_logprobs" (of the
+    distribution that each token was drawn from, after penalties, temperature and cuts); those of prompts and choices
+    are always the model's. ``return_sampling_mask``: as ``return_kept="ids"`` of all ``SamplingParams``.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
     there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
@@ -174,6 +178,7 @@ class LLM:
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | os.PathLike[str] | None = None,
         logprobs_mode: str | None = "raw_logprobs",
+        return_sampling_mask: bool = False,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -214,12 +219,13 @@ class LLM:
             if asks(more.pop(name)):
                 instead = ": say which GPUs by `devices`" if name == "device_ids" else ""
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled{instead}")
-        #: Whether the log-probabilities asked for are those of what is sampled, with temperature and penalties.
-        self._processed = logprobs_mode == "processed_logprobs"
+        #: Whose log-probabilities are reported where `SamplingParams` do not say.
+        self._logprobs_mode = logprobs_mode or "raw_logprobs"
+        self._return_kept = "ids" if _flag("return_sampling_mask", return_sampling_mask) else None
         for name, found, meant in (
             ("runner", runner, ("auto", "generate")), ("task", task, ("auto", "generate")),
             ("convert", convert, ("auto", "none")),
-            ("logprobs_mode", logprobs_mode, ("raw_logprobs", "processed_logprobs")),
+            ("logprobs_mode", logprobs_mode, LOGPROBS_MODES),
         ):
             if found is not None and found not in meant:
                 raise NotImplementedError(f"{name}: expected {' or '.join(meant)}, found {found!r}")
@@ -356,8 +362,9 @@ class LLM:
     ) -> pa.Table:
         """The samples that ``generate`` draws as a ``pyarrow.Table``, a row a sample in the order of prompts and
         samples: ``prompt`` (its number), ``index``, ``text``, ``token_ids``, ``logprobs``, ``cumulative_logprob``,
-        ``finish_reason``, ``stop_reason``. Its memory is the engine's own: there is no Python object a sample, which
-        matters from some 100,000 on. Needs pyarrow."""
+        ``finish_reason``, ``stop_reason``; with ``return_kept`` and ``return_entropy`` also ``kept_counts``,
+        ``kept_lowest``, ``kept_ids`` and ``entropies``. Its memory is the engine's own: there is no Python object a
+        sample, which matters from some 100,000 on. Needs pyarrow."""
         import pyarrow as pa
 
         job = self._begin(prompts, sampling_params, priority=priority, names=names, stream=False)
@@ -367,7 +374,8 @@ class LLM:
                                ("best_of", params.samples > params.n)):
                 if used:
                     raise NotImplementedError(f"{name} is not supported for a table of samples: use generate")
-        table, left = Samples(), [prompt.params.samples for prompt in job.prompts]
+        modes = [self._mode(prompt.params) for prompt in job.prompts]
+        table, left = Samples(modes), [prompt.params.samples for prompt in job.prompts]
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:
                 while (ended := job.generation.next_samples(WAIT, table)) is not None:
@@ -519,6 +527,39 @@ class LLM:
             scored.append(ScoredChoices(prompt if isinstance(prompt, str) else None, context.token_ids, scores))
         return scored
 
+    def rescore(
+        self, outputs: RequestOutput | Sequence[RequestOutput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """The samples of what ``generate`` returned, scored as if ``sampling_params`` drew their tokens now: the
+        ``logprobs``, ``cumulative_logprob``, ``kept`` and ``entropies`` that these ask for. A token that they could not
+        draw has a processed log-probability of -inf. On the CPU, and with ``deterministic=True``, records are the same
+        bits as when the samples were drawn by the same parameters and weights."""
+        requests = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        each = (list(sampling_params) if isinstance(sampling_params, (list, tuple))
+                else [sampling_params] * len(requests))
+        if len(each) != len(requests):
+            raise ValueError(f"sampling_params: expected {len(requests)}, one for each request, found {len(each)}")
+        samples = []
+        for request, params in zip(requests, each):
+            if not isinstance(request, RequestOutput) or not isinstance(params, SamplingParams):
+                raise TypeError(f"rescore: expected RequestOutput and SamplingParams, found {request!r}, {params!r}")
+            sampling = self._sampling(params.checked(), self.max_model_len)
+            samples += [(request.prompt_token_ids, list(output.token_ids), sampling) for output in request.outputs]
+        finishes = iter(self._engine.rescore(samples))
+        rescored = []
+        for request, params in zip(requests, each):
+            made = []
+            for output in request.outputs:
+                scored = self._completion(output.index, next(finishes), params)
+                made.append(dataclasses.replace(
+                    output, logprobs=scored.logprobs, cumulative_logprob=scored.cumulative_logprob, kept=scored.kept,
+                    entropies=scored.entropies))
+            rescored.append(dataclasses.replace(request, outputs=made))
+        return rescored
+
     def beam_search(
         self, prompts: PromptType | Sequence[PromptType], params: BeamSearchParams, lora_request: Any = None,
         use_tqdm: bool = False, concurrency_limit: int | None = None,
@@ -549,6 +590,29 @@ class LLM:
         return self._engine.tokenizer.encode([text], add_special_tokens)[0]
 
     # What the methods share.
+
+    def _mode(self, params: SamplingParams) -> str:
+        """Whose log-probabilities are reported of samples by these."""
+        return params.logprobs_mode or self._logprobs_mode
+
+    def _completion(self, index: int, finish: Finish, params: SamplingParams) -> CompletionOutput:
+        """A sample by these parameters."""
+        mode = self._mode(params)
+        ids, logprobs, ranks, tops = _sampled(finish, mode)
+        text = finish.text if params.detokenize else ""
+        texts = self._engine.tokenizer.token_texts
+        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
+        shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
+        total = finish.logprob if mode == "raw_logprobs" else math.fsum(logprobs)
+        return CompletionOutput(
+            index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
+            kept=_kept(finish, params.return_kept or self._return_kept),
+            entropies=finish.records.entropies() if params.return_entropy else None)
+
+    def _sampling(self, params: SamplingParams, room: int) -> Sampling:
+        """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
+        return params.sampling(room, self._engine.tokenizer, logprobs_mode=self._logprobs_mode,
+                               return_kept=self._return_kept)
 
     def _take_names(self, count: int) -> range:
         with self._naming:
@@ -608,11 +672,6 @@ class LLM:
         # Fields may have been set since they were made, and may be while samples run.
         checked = {id(each): each.checked() for each in {id(each): each for each in params}.values()}
         params = [checked[id(each)] for each in params]
-        for each in checked.values():
-            if self._processed and each.logprobs is not None and not is_plain(each):
-                raise NotImplementedError(
-                    "logprobs_mode: expected raw_logprobs, or sampling by the model's own probabilities (temperature 1 "
-                    "without penalties and cuts) or the likeliest token, found processed_logprobs")
         priorities = _priorities(priority, len(prompts))
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
@@ -628,7 +687,7 @@ class LLM:
             # Most prompts of a call have the same parameters and room for all of their tokens.
             key = (id(each), room if each.max_tokens is None or each.max_tokens > room else None)
             if key not in made:
-                made[key] = _limited(each, room).sampling(room, self._engine.tokenizer)
+                made[key] = self._sampling(_limited(each, room), room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
             requests.append(Request(ids, made[key], seed % (1 << 64), name, priorities[at]))
@@ -666,14 +725,28 @@ def _limited(params: SamplingParams, room: int) -> SamplingParams:
     return limited
 
 
-def _sampled(finish: Finish) -> tuple[list[int], list[float], list[int | None], list[list[tuple[int, float]]]]:
-    """The tokens of a sample, their log-probabilities, ranks and likeliest tokens, as vLLM counts them: with the
+def _sampled(
+    finish: Finish, mode: str,
+) -> tuple[list[int], list[float], list[int | None], list[list[tuple[int, float]]]]:
+    """A sample's tokens, their log-probabilities by ``mode``, ranks and likeliest tokens, as vLLM counts them: with the
     end-of-text or stop token that ended it."""
     ids, logprobs, ranks, tops = finish.token_ids, finish.logprobs, finish.ranks, finish.tops
     if (stop := finish.stop_token) is not None:
         ids, logprobs = [*ids, stop.id], [*logprobs, stop.logprob]
         ranks, tops = [*ranks, stop.rank], [*tops, stop.top]
+    if mode == "processed_logprobs":
+        logprobs = finish.records.logprobs()
     return ids, logprobs, ranks, tops
+
+
+def _kept(finish: Finish, form: str | None) -> KeptTokens | None:
+    """The sets that a sample's tokens were drawn from, as ``return_kept`` asks for them."""
+    if form is None:
+        return None
+    records = finish.records
+    return KeptTokens(
+        records.counts(), records.lowest(), records.ids() if form == "ids" else None,
+        records.masks() if form == "mask" else None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -749,25 +822,19 @@ class _Job:
             tokens, characters = self.told.get((event.prompt, event.sample), (0, 0))
             told = tokens + len(event.token_ids), characters + len(event.text)
             self.told[event.prompt, event.sample] = told
-            yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, event.logprobs)
+            mode = self.llm._mode(self.prompts[event.prompt].params)
+            logprobs = event.drawn_logprobs if mode == "processed_logprobs" else event.logprobs
+            yield StreamOutput(event.prompt, event.sample, event.text, event.token_ids, logprobs)
             return
         self.take(event)
         if isinstance(event, SampleFinished):
             prompt = self.prompts[event.prompt]
             if event.sample < prompt.params.samples:
-                output = self.completion(event.sample, event.finish, prompt)
+                output = self.llm._completion(event.sample, event.finish, prompt.params)
                 tokens, characters = self.told.pop((event.prompt, event.sample), (0, 0))
-                ids, logprobs, _, _ = _sampled(event.finish)
+                ids, logprobs, _, _ = _sampled(event.finish, self.llm._mode(prompt.params))
                 yield StreamOutput(event.prompt, event.sample, event.finish.text[characters:], ids[tokens:],
                                    logprobs[tokens:], output)
-
-    def completion(self, index: int, finish: Finish, prompt: _JobPrompt) -> CompletionOutput:
-        (ids, logprobs, ranks, tops), params = _sampled(finish), prompt.params
-        text = finish.text if params.detokenize else ""
-        texts = self.llm._engine.tokenizer.token_texts
-        rows = None if params.logprobs is None else token_logprobs(ids, logprobs, ranks, tops, texts)
-        shown = FlatLogprobs.of(rows) if rows is not None and params.flat_logprobs else rows
-        return CompletionOutput(index, text, ids, finish.logprob, shown, finish.finish_reason, finish.stop_reason)
 
     def outputs(self) -> list[RequestOutput]:
         return [self.output(prompt) for prompt in range(len(self.prompts))]
@@ -775,7 +842,8 @@ class _Job:
     def output(self, at: int) -> RequestOutput:
         prompt, samples = self.prompts[at], self.samples[at]
         params = prompt.params
-        made = [self.completion(index, samples[index], prompt) for index in range(params.samples) if index in samples]
+        ended = [index for index in range(params.samples) if index in samples]
+        made = [self.llm._completion(index, samples[index], params) for index in ended]
         if params.samples > params.n and len(made) > params.n:
             made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):

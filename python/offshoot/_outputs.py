@@ -25,9 +25,33 @@ class Logprob:
 
 
 @dataclasses.dataclass(slots=True)
+class KeptTokens:
+    """The sets that a sample's tokens were drawn from: what bans, ``top_k``, ``top_p`` and ``min_p`` leave of the
+    vocabulary. Each list has an entry for each of ``token_ids``. ``counts``: how many tokens. ``lowest``: their
+    smallest score, of logits after bias and penalties and before the temperature; without these, and up to ties, the
+    set is all tokens whose logit is at least this. ``ids``: with ``return_kept="ids"``, rising; None for sets of more
+    than 1,024. ``masks``: with ``return_kept="mask"``, as bytes of a bit set (bit ``id % 8``, from the lowest, of byte
+    ``id // 8``, up to the last one that is set); None where ``ids`` would be."""
+
+    counts: list[int]
+    lowest: list[float]
+    ids: list[list[int] | None] | None = None
+    masks: list[bytes | None] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class SamplingMask:
+    """The ids of ``KeptTokens`` under vLLM's name."""
+
+    token_ids: list[list[int]]
+
+
+@dataclasses.dataclass(slots=True)
 class CompletionOutput:
-    """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM.
-    ``lora_request``, which vLLM fills, is always None."""
+    """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
+    do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
+    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``lora_request``, which vLLM
+    fills, is always None."""
 
     index: int
     text: str
@@ -37,9 +61,18 @@ class CompletionOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     lora_request: None = None
+    kept: KeptTokens | None = None
+    entropies: list[float] | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def sampling_mask(self) -> SamplingMask | None:
+        """The ids of the sets, as vLLM has them; None where ``kept`` does not have them all."""
+        ids = self.kept.ids if self.kept is not None else None
+        listed = [each for each in ids or () if each is not None]
+        return SamplingMask(listed) if ids is not None and len(listed) == len(ids) else None
 
 
 @dataclasses.dataclass(slots=True)

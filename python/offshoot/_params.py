@@ -15,6 +15,8 @@ from offshoot._native import NativeTokenizer, Sampling
 from offshoot._vllm import RequestOutputKind, asks
 
 _MOST_TOKENS = 1 << 30
+#: Whose log-probabilities are reported.
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 #: Most samples of a prompt, as in a task.
 MOST_SAMPLES = 1_000_000
 
@@ -95,6 +97,10 @@ class SamplingParams:
     and on every machine of the same arithmetic; each of the ``n`` has random numbers of its own, and more samples leave
     the first ones as they are. ``logprobs=k`` reports the k likeliest tokens in each one's place, ``prompt_logprobs=k``
     those of the prompt.
+
+    Three fields are not vLLM's. ``logprobs_mode``: whose log-probabilities are reported, in place of the ``LLM``'s.
+    ``return_kept``: the sets that tokens were drawn from, as ``CompletionOutput.kept``: "count" their sizes, "ids" or
+    "mask" also which tokens. ``return_entropy``: ``CompletionOutput.entropies``.
     """
 
     n: int = 1
@@ -143,6 +149,9 @@ class SamplingParams:
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: int | None = None
     trace_decode_token_ids: list[int] | None = None
+    logprobs_mode: str | None = None
+    return_kept: str | None = None
+    return_entropy: bool = False
 
     def __post_init__(self) -> None:
         self._check()
@@ -199,6 +208,11 @@ class SamplingParams:
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled or returned")
         for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "flat_logprobs"):
             setattr(self, name, _flag(name, getattr(self, name)))
+        self.return_entropy = _flag("return_entropy", self.return_entropy)
+        if self.logprobs_mode is not None:
+            _choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
+        if self.return_kept is not None:
+            _choice("return_kept", self.return_kept, ("count", "ids", "mask"))
         if self.output_kind is not None:
             self.output_kind = _output_kind(self.output_kind)
         if not 0.0 <= self.temperature < float("inf"):
@@ -263,9 +277,13 @@ class SamplingParams:
             kept = max(context - (self.max_tokens or 1), 1)
         return ids[-kept:] if kept else ids
 
-    def sampling(self, room: int, tokenizer: NativeTokenizer | None = None) -> Sampling:
+    def sampling(
+        self, room: int, tokenizer: NativeTokenizer | None = None, *, logprobs_mode: str = "raw_logprobs",
+        return_kept: str | None = None,
+    ) -> Sampling:
         """The engine's parameters, for a prompt that leaves room for so many tokens; of ``checked()`` ones.
-        ``tokenizer``: what spells ``bad_words``; without it they are only checked."""
+        ``tokenizer``: what spells ``bad_words``; without it they are only checked. The others hold where the fields of
+        these names are None."""
         words = self._bad_words()
         spelt = [] if tokenizer is None else [run for word in words for run in tokenizer.spellings(word)]
         return Sampling(
@@ -280,4 +298,6 @@ class SamplingParams:
             max_tokens=self.max_tokens if self.max_tokens is not None else max(1, room),
             min_tokens=self.min_tokens, stop=self._stop(),
             stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
-            include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens)
+            include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens,
+            logprobs_mode=self.logprobs_mode or logprobs_mode, return_kept=self.return_kept or return_kept,
+            return_entropy=self.return_entropy)

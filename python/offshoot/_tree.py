@@ -66,11 +66,19 @@ class Node:
 
     @property
     def logprobs(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
-        """The log-probabilities of the node's tokens as a numpy array; empty where they are not known (given tokens
-        that were not scored)."""
+        """The log-probabilities of the node's tokens, by the LLM's ``logprobs_mode``, as a numpy array: NaN for given
+        tokens that were not scored, and empty where none was sampled or scored."""
         import numpy
 
         return numpy.frombuffer(self.tree._native.logprobs(self.id), dtype=numpy.float32)
+
+    @property
+    def entropies(self) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+        """The entropy of the model's distribution in each token's place, in nats, as a numpy array: NaN for tokens that
+        were not sampled with ``return_entropy``, and empty where none was."""
+        import numpy
+
+        return numpy.frombuffer(self.tree._native.entropies(self.id), dtype=numpy.float32)
 
     @property
     def facts(self) -> NodeFacts:
@@ -79,7 +87,7 @@ class Node:
 
     @property
     def logprob(self) -> float:
-        """The natural-log probability of the node's text."""
+        """The natural-log probability of the node's text under the model itself, whatever the ``logprobs_mode``."""
         return self.facts["logprob"]
 
     @property
@@ -137,7 +145,7 @@ class Tree:
         if text is None:
             text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
-        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name)
+        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
 
     @property
     def root(self) -> Node:
@@ -174,7 +182,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
-        return Growth(self, self._native.extend(ids, params.sampling(1 << 30, self.llm._engine.tokenizer)))
+        return Growth(self, self._native.extend(ids, self.llm._sampling(params, 1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
         """Appends given text or tokens to nodes; with ``score`` their log-probabilities are found. Raises what made a

@@ -82,7 +82,7 @@ WITHOUT_MEANING = frozenset("""
 WOULD_CHANGE = frozenset("""
     device_ids diffusion_config disable_sliding_window enable_return_routed_experts hf_config_path hf_overrides
     kv_cache_dtype_skip_layers logits_processor_pattern logits_processors model_class_overrides model_weights
-    override_pooler_config pooler_config qlora_adapter_name_or_path quantization_config return_sampling_mask
+    override_pooler_config pooler_config qlora_adapter_name_or_path quantization_config
     rope_scaling rope_theta watermark_config
 """.split())
 
@@ -256,13 +256,3 @@ class EngineView:
 
     def reset_prefix_cache(self) -> bool:
         return self._llm.reset_prefix_cache()
-
-
-def is_plain(params: SamplingParams) -> bool:
-    """Whether tokens are sampled by the model's own probabilities, or the likeliest by these is: then vLLM's
-    processed log-probabilities are the raw ones."""
-    penalties = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty - 1.0)
-    cut = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
-    banned = params.logit_bias or params.bad_words or params.allowed_token_ids or params.min_tokens
-    return not any(penalties) and not banned and (
-        params.temperature == 0.0 or params.temperature == 1.0 and not cut)

@@ -1,6 +1,7 @@
 """What generations return, where vLLM has it."""
 
 from offshoot._beams import BeamSearchOutput, BeamSearchSequence
-from offshoot._outputs import CompletionOutput, Logprob, RequestOutput
+from offshoot._outputs import CompletionOutput, KeptTokens, Logprob, RequestOutput, SamplingMask
 
-__all__ = ["RequestOutput", "CompletionOutput", "Logprob", "BeamSearchOutput", "BeamSearchSequence"]
+__all__ = ["RequestOutput", "CompletionOutput", "KeptTokens", "SamplingMask", "Logprob", "BeamSearchOutput",
+           "BeamSearchSequence"]

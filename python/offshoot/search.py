@@ -393,7 +393,7 @@ def _search(
             shown = finished
 
         found = _native_search(
-            llm._engine, json.dumps(method), named, params.sampling(room, llm._engine.tokenizer),
+            llm._engine, json.dumps(method), named, llm._sampling(params, room),
             _whole("seed", seed) % (1 << 64), assess=assess, grades=grades, done=done, **callables)
     if isinstance(found.ended_by, KeyboardInterrupt):
         finished = [_outcome(json.loads(each)) if isinstance(each, str) else None for each in found.outcomes]

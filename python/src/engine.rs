@@ -1,13 +1,15 @@
 //! An engine as Python holds it: a loaded model with its tokenizer. Starts engines, begins generations, scores
 //! continuations. One engine serves all threads of a process.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{DeviceChoice, Devices, Error, Finish, Hear, Planner, Result};
-use offshoot_engine::{EngineHandle, Event, Priority};
+use offshoot_core::ids::BranchId;
+use offshoot_engine::{EngineHandle, Event, Extend, Priority};
 use offshoot_launch::{BeginOptions, ChoicesRequest, EngineBudget, EngineOptions, Generator, PrefixFolder, Release};
 use offshoot_model::WeightChoice;
 use offshoot_text::Tokenizer;
@@ -18,6 +20,7 @@ use pyo3::types::PyDict;
 use crate::errors::{OrRaise, exception};
 use crate::events::NativeFinish;
 use crate::generation::{Generation, OwnedRequest, Request};
+use crate::params::{Sampling, token_ids};
 use crate::process::{self, OfProcess};
 pub use crate::tokenizer::Context;
 use crate::tokenizer::NativeTokenizer;
@@ -188,6 +191,42 @@ impl Engine {
         Ok(py.detach(|| Generation::new(&handle, requests, stream)))
     }
 
+    /// Scores samples as if they were drawn again, all in one batch: of each its prompt, its tokens, and how it is
+    /// sampled.
+    fn rescore(
+        &self,
+        py: Python<'_>,
+        samples: Vec<(Vec<u32>, Vec<u32>, Py<Sampling>)>,
+    ) -> PyResult<Vec<Py<NativeFinish>>> {
+        let handle = self.handle()?;
+        let mut scored = Scored { handle: &handle, branches: Vec::with_capacity(samples.len()) };
+        let mut extends = Vec::with_capacity(samples.len());
+        for (prompt, tokens, sampling) in samples {
+            let branch = handle.root(token_ids(prompt)).or_raise()?;
+            scored.branches.push(branch);
+            let Sampling { params, stop, .. } = sampling.get();
+            extends.push(Extend::given_as_sampled(branch, token_ids(tokens), params, stop));
+        }
+        let mut receiver = handle.receiver(Hear::Finishes);
+        receiver.start(extends).or_raise()?;
+        let mut finishes: HashMap<BranchId, Finish> = HashMap::new();
+        loop {
+            match py.detach(|| receiver.poll(PATIENCE)) {
+                Poll::Ready(None) => break,
+                Poll::Ready(Some(Event::Finished { id, finish })) => drop(finishes.insert(id, finish)),
+                Poll::Ready(Some(Event::Failed { error, .. })) => return Err(exception(error)),
+                Poll::Ready(Some(Event::Tokens { .. })) | Poll::Pending => {}
+            }
+            py.check_signals()?;
+        }
+        let finish = |branch: &BranchId| {
+            let finish = finishes.get(branch);
+            let finish = finish.ok_or_else(|| exception(Error::Internal("a score is missing".to_owned())))?;
+            NativeFinish::new(py, finish)
+        };
+        scored.branches.iter().map(finish).collect()
+    }
+
     /// Scores continuations of contexts, all in one batch: a finish for each continuation of each context, with `tops`
     /// of the likeliest tokens in each token's place.
     fn score(&self, py: Python<'_>, contexts: Vec<Py<Context>>, tops: usize) -> PyResult<Vec<Vec<Py<NativeFinish>>>> {
@@ -224,6 +263,18 @@ impl Engine {
             NativeFinish::new(py, &finish)
         };
         finishes.into_iter().map(|finishes| finishes.into_iter().map(whole).collect()).collect()
+    }
+}
+
+/// Branches of given tokens that are scored, released at the end.
+struct Scored<'h> {
+    handle: &'h EngineHandle,
+    branches: Vec<BranchId>,
+}
+
+impl Drop for Scored<'_> {
+    fn drop(&mut self) {
+        self.handle.prune(&self.branches);
     }
 }
 

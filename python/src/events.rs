@@ -4,11 +4,11 @@
 use std::num::NonZeroU32;
 
 use offshoot::{Finish, FinishReason, TokenId};
-use offshoot_engine::Event;
+use offshoot_engine::{Drawn, Event, KeptForm};
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 
 use crate::errors::exception;
 
@@ -46,7 +46,7 @@ fn top(py: Python<'_>, top: &[(TokenId, f32)]) -> PyResult<Py<PyList>> {
     Ok(PyList::new(py, top.iter().map(|&(token, logprob)| (token.0, logprob)))?.unbind())
 }
 
-fn tops<'t>(py: Python<'_>, tops: impl ExactSizeIterator<Item = &'t Vec<(TokenId, f32)>>) -> PyResult<Py<PyList>> {
+fn tops<'t>(py: Python<'_>, tops: impl ExactSizeIterator<Item = &'t [(TokenId, f32)]>) -> PyResult<Py<PyList>> {
     let lists = tops.map(|each| top(py, each)).collect::<PyResult<Vec<_>>>()?;
     Ok(PyList::new(py, lists)?.unbind())
 }
@@ -58,6 +58,58 @@ pub struct SampledToken {
     logprob: f32,
     rank: Option<u32>,
     top: Py<PyList>,
+}
+
+/// What is recorded of all sampled tokens of a sample beside their log-probabilities under the model, the token that
+/// ended it included; each list is empty where nothing was asked for.
+#[pyclass(frozen, module = "offshoot._offshoot")]
+pub struct TokenRecords {
+    drawn: Vec<Drawn>,
+    entropies: Vec<f32>,
+}
+
+impl TokenRecords {
+    fn new(finish: &Finish) -> TokenRecords {
+        TokenRecords {
+            drawn: finish.sampled_records().filter_map(|record| record.drawn.cloned()).collect(),
+            entropies: finish.sampled_records().filter_map(|record| record.entropy).collect(),
+        }
+    }
+}
+
+#[pymethods]
+impl TokenRecords {
+    /// Log-probabilities under the distributions that the tokens were drawn from.
+    fn logprobs(&self) -> Vec<f32> {
+        self.drawn.iter().map(|drawn| drawn.logprob).collect()
+    }
+
+    /// How many tokens each was drawn from.
+    fn counts(&self) -> Vec<u32> {
+        self.drawn.iter().map(|drawn| drawn.kept).collect()
+    }
+
+    /// The smallest score of those.
+    fn lowest(&self) -> Vec<f32> {
+        self.drawn.iter().map(|drawn| drawn.lowest).collect()
+    }
+
+    /// Their ids; None for sets that are too large to be listed.
+    fn ids(&self) -> Vec<Option<Vec<u32>>> {
+        let ids = |drawn: &Drawn| Some(drawn.ids.as_ref()?.iter().map(|id| id.0).collect());
+        self.drawn.iter().map(ids).collect()
+    }
+
+    /// Their ids as bytes of bit sets; None as `ids`.
+    fn masks<'py>(&self, py: Python<'py>) -> Vec<Option<Bound<'py, PyBytes>>> {
+        let mask = |drawn: &Drawn| Some(PyBytes::new(py, &KeptForm::mask(drawn.ids.as_ref()?)));
+        self.drawn.iter().map(mask).collect()
+    }
+
+    /// Entropies of the model's distribution in the tokens' places, in nats.
+    fn entropies(&self) -> Vec<f32> {
+        self.entropies.clone()
+    }
 }
 
 /// What was sampled or scored, whole. `stop_token`, which ended it, is among neither the tokens nor the text.
@@ -72,6 +124,7 @@ pub struct NativeFinish {
     ranks: Py<PyList>,
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
+    records: Py<TokenRecords>,
 }
 
 impl NativeFinish {
@@ -86,10 +139,11 @@ impl NativeFinish {
             token_ids: ids(py, finish.tokens.iter().copied())?,
             text: finish.text.clone(),
             logprob: finish.logprob,
-            logprobs: floats(py, finish.logprobs.iter().copied())?,
-            ranks: PyList::new(py, finish.ranks.iter().map(|rank| rank.map(NonZeroU32::get)))?.unbind(),
-            tops: tops(py, finish.top.iter())?,
+            logprobs: floats(py, finish.logprobs().iter().copied())?,
+            ranks: PyList::new(py, finish.records.ranks().iter().map(|rank| rank.map(NonZeroU32::get)))?.unbind(),
+            tops: tops(py, (0..finish.records.len()).map(|at| finish.records.top(at)))?,
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
+            records: Py::new(py, TokenRecords::new(finish))?,
         };
         Py::new(py, finish)
     }
@@ -103,6 +157,8 @@ pub struct SampleTokens {
     token_ids: Py<PyList>,
     text: String,
     logprobs: Py<PyList>,
+    /// Under the distributions that the tokens were drawn from; empty where these are not recorded.
+    drawn_logprobs: Vec<f32>,
 }
 
 /// A sample has ended.
@@ -135,6 +191,7 @@ pub fn sample_event(py: Python<'_>, event: GenerationEvent) -> PyResult<Bound<'_
                 token_ids: ids(py, tokens.iter().map(|token| token.token))?,
                 text,
                 logprobs: floats(py, tokens.iter().map(|token| token.logprob))?,
+                drawn_logprobs: tokens.iter().filter_map(|token| Some(token.drawn.as_ref()?.logprob)).collect(),
             };
             Bound::new(py, event).map(Bound::into_any)
         }

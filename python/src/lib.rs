@@ -45,7 +45,7 @@ mod _offshoot {
     #[pymodule_export]
     use super::engine::{Context, Engine};
     #[pymodule_export]
-    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, SampledToken};
+    use super::events::{NativeFinish, SampleFailed, SampleFinished, SampleTokens, SampledToken, TokenRecords};
     #[pymodule_export]
     use super::generation::{Generation, Request};
     #[pymodule_export]

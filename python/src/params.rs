@@ -2,6 +2,8 @@
 //! number of samples, the seed.
 
 use offshoot::{SamplingParams, Stop, TokenId};
+use offshoot_engine::{KeptForm, LogprobsMode, Records};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// The sampling of one prompt, in the engine's terms.
@@ -25,6 +27,7 @@ impl Sampling {
         presence_penalty=0.0, logit_bias=Vec::new(),
         allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
         stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
+        logprobs_mode="raw_logprobs", return_kept=None, return_entropy=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -48,7 +51,11 @@ impl Sampling {
         ignore_eos: bool,
         include_stop: bool,
         show_special: bool,
-    ) -> Sampling {
+        logprobs_mode: &str,
+        return_kept: Option<&str>,
+        return_entropy: bool,
+    ) -> PyResult<Sampling> {
+        let kept = return_kept.map(|name| word("return_kept", &KeptForm::WORDS, name)).transpose()?;
         let params = SamplingParams {
             temperature,
             top_k,
@@ -61,17 +68,28 @@ impl Sampling {
             allowed: allowed_token_ids.map(token_ids),
             bad_words: bad_words.into_iter().map(token_ids).collect(),
             top_logprobs: logprobs,
+            logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,
+            records: Records { entropy: return_entropy, ..kept.map_or_else(Records::default, KeptForm::records) },
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();
         let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop, show_special };
         let prompt_logprobs = prompt_logprobs.map(|most| most.max(1));
-        Sampling { params, stop, n, prompt_logprobs }
+        Ok(Sampling { params, stop, n, prompt_logprobs })
     }
 
     #[getter]
     fn n(&self) -> usize {
         self.n
     }
+}
+
+/// What `name` stands for among the values of an argument.
+pub fn word<T: Copy>(argument: &str, words: &[(&str, T)], name: &str) -> PyResult<T> {
+    let found = words.iter().find(|(word, _)| *word == name);
+    found.map(|&(_, value)| value).ok_or_else(|| {
+        let expected: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        PyValueError::new_err(format!("{argument}: expected one of {}, found {name:?}", expected.join(", ")))
+    })
 }
 
 /// Token ids of Python's.

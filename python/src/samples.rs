@@ -4,23 +4,28 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offshoot::{Error, Finish, FinishReason, TokenId};
-use offshoot_eval::records::table::{Column, Data, Fields, Kind, Table};
+use offshoot_engine::{Drawn, LogprobsMode, TokenRecord};
+use offshoot_eval::records::table::{Bits, Column, Data, Fields, Kind, Table};
 use offshoot_launch::SampleId;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::errors::exception;
 use crate::events;
+use crate::params::word;
 use crate::tables;
 
 /// Samples as they finish; a table in the order of prompts and samples.
 #[pyclass(frozen, module = "offshoot._offshoot")]
-#[derive(Default)]
-pub struct Samples(Mutex<Vec<(SampleId, Finish)>>);
+pub struct Samples {
+    samples: Mutex<Vec<(SampleId, Finish)>>,
+    /// Whose log-probabilities the samples of each prompt show.
+    modes: Vec<LogprobsMode>,
+}
 
 impl Samples {
     fn lock(&self) -> MutexGuard<'_, Vec<(SampleId, Finish)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn push(&self, sample: SampleId, finish: Finish) {
@@ -28,17 +33,17 @@ impl Samples {
     }
 
     /// The columns `prompt` and `index` (numbers from 0), `text`, `token_ids`, `logprobs` (of each token),
-    /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text).
+    /// `cumulative_logprob`, `finish_reason` and `stop_reason` (the stop string, or the stop token's id as text); and
+    /// lists of what was recorded of each token beside these, if anything was: `kept_counts`, `kept_lowest`, `kept_ids`
+    /// and `entropies`.
     fn table(&self) -> offshoot::Result<(Fields, Table)> {
         let mut samples = self.lock();
         samples.sort_by_key(|(id, _)| (id.prompt, id.sample));
         let (mut ids, mut id_ends, mut logprobs, mut logprob_ends) = (Vec::new(), vec![0], Vec::new(), vec![0]);
-        let end = |of: usize| {
-            i32::try_from(of).map_err(|_| Error::Internal("samples have more tokens than a table's list".to_string()))
-        };
-        for (_, finish) in samples.iter() {
+        let mode = |id: &SampleId| self.modes.get(id.prompt).copied().unwrap_or_default();
+        for (id, finish) in samples.iter() {
             ids.extend(finish.sampled_ids().iter().map(|&TokenId(token)| token));
-            logprobs.extend(finish.records().map(|record| record.logprob));
+            logprobs.extend(finish.sampled_records().map(|record| record.logprob_by(mode(id))));
             id_ends.push(end(ids.len())?);
             logprob_ends.push(end(logprobs.len())?);
         }
@@ -49,11 +54,11 @@ impl Samples {
         };
         let number =
             |of: fn(&SampleId) -> usize| Column::of(Data::U32(samples.iter().map(|(id, _)| of(id) as u32).collect()));
-        let of_each = |(_, finish): &(SampleId, Finish)| finish.logprob;
+        let of_each = |(id, finish): &(SampleId, Finish)| finish.logprob_by(mode(id));
         let items = |data: Data| Box::new(Column::of(data));
         let list = |of: Kind| Kind::List(Box::new(of));
         let reasons = samples.iter().map(|(_, finish)| Some(events::finish_reason(&finish.reason)));
-        let columns = vec![
+        let mut columns = vec![
             ("prompt", Kind::U32, number(|id| id.prompt)),
             ("index", Kind::U32, number(|id| id.sample)),
             ("text", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| Some(&finish.text)))?),
@@ -63,17 +68,74 @@ impl Samples {
             ("finish_reason", Kind::Text, Column::of_texts(reasons)?),
             ("stop_reason", Kind::Text, Column::of_texts(samples.iter().map(|(_, finish)| stop(finish)))?),
         ];
+        columns.extend(record_columns(&samples)?);
         let rows = samples.len();
         let (fields, columns) = columns.into_iter().map(|(name, kind, column)| ((name, kind), (name, column))).unzip();
         Ok((fields, Table { rows, columns }))
     }
 }
 
+/// A column with its name and kind.
+type Named = (&'static str, Kind, Column);
+
+/// A list for each sample, with an entry for each sampled token that `of` has one of. `None` if no sample has any.
+fn lists<T>(
+    samples: &[(SampleId, Finish)],
+    of: impl Fn(TokenRecord<'_>) -> Option<T>,
+    data: impl Fn(Vec<T>) -> offshoot::Result<Column>,
+) -> offshoot::Result<Option<Column>> {
+    let (mut all, mut ends) = (Vec::new(), vec![0]);
+    for (_, finish) in samples {
+        all.extend(finish.sampled_records().filter_map(&of));
+        ends.push(end(all.len())?);
+    }
+    if all.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Column::of(Data::List(ends, Box::new(data(all)?)))))
+}
+
+/// The columns of what was recorded beside log-probabilities.
+fn record_columns(samples: &[(SampleId, Finish)]) -> offshoot::Result<Vec<Named>> {
+    let list = |of: Kind| Kind::List(Box::new(of));
+    let has_ids = samples
+        .iter()
+        .flat_map(|(_, finish)| finish.sampled_records())
+        .any(|record| record.drawn.is_some_and(|drawn| drawn.ids.is_some()));
+    let counts = lists(samples, |record| Some(record.drawn?.kept), |all| Ok(Column::of(Data::U32(all))))?;
+    let lowest = lists(samples, |record| Some(record.drawn?.lowest), |all| Ok(Column::of(Data::F32(all))))?;
+    let entropies = lists(samples, |record| record.entropy, |all| Ok(Column::of(Data::F32(all))))?;
+    let ids = |drawn: &Drawn| drawn.ids.as_ref().map(|ids| ids.iter().map(|id| id.0).collect::<Vec<u32>>());
+    let sets = |all: Vec<Option<Vec<u32>>>| {
+        let (mut present, mut items, mut ends) = (Bits::default(), Vec::new(), vec![0]);
+        for set in all {
+            present.push(set.is_some());
+            items.extend(set.unwrap_or_default());
+            ends.push(end(items.len())?);
+        }
+        Ok(Column { present, data: Data::List(ends, Box::new(Column::of(Data::U32(items)))) })
+    };
+    let ids = if has_ids { lists(samples, |record| record.drawn.map(ids), sets)? } else { None };
+    let named = [
+        ("kept_counts", list(Kind::U32), counts),
+        ("kept_lowest", list(Kind::F32), lowest),
+        ("kept_ids", list(list(Kind::U32)), ids),
+        ("entropies", list(Kind::F32), entropies),
+    ];
+    Ok(named.into_iter().filter_map(|(name, kind, column)| Some((name, kind, column?))).collect())
+}
+
+fn end(of: usize) -> offshoot::Result<i32> {
+    i32::try_from(of).map_err(|_| Error::Internal("samples have more tokens than a table's list".to_string()))
+}
+
 #[pymethods]
 impl Samples {
+    /// `modes`: whose log-probabilities the samples of each prompt show.
     #[new]
-    fn new() -> Self {
-        Self::default()
+    fn new(modes: Vec<String>) -> PyResult<Self> {
+        let mode = |name: &String| word("logprobs_mode", &LogprobsMode::WORDS, name);
+        Ok(Samples { samples: Mutex::default(), modes: modes.iter().map(mode).collect::<PyResult<_>>()? })
     }
 
     fn __len__(&self) -> usize {

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use offshoot::{After, Error, NodeId, NodeState, Probe, Prompt, SamplingTree, TokenId, TreeEvent};
+use offshoot_engine::{LogprobsMode, TokenRecord};
 use offshoot_eval::view;
 use offshoot_search::tree;
 use pyo3::exceptions::{PyBaseException, PyIndexError, PyRuntimeError};
@@ -17,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::engine::Engine;
 use crate::errors::{OrRaise, exception};
 use crate::events;
-use crate::params::{Sampling, token_ids};
+use crate::params::{Sampling, token_ids, word};
 use crate::process::OfProcess;
 
 /// Most events that one call returns.
@@ -25,18 +26,22 @@ const EVENTS_AT_ONCE: usize = 4096;
 
 /// A sampling tree.
 #[pyclass(frozen, module = "offshoot._offshoot")]
-pub struct Tree(OfProcess<Mutex<SamplingTree>>);
+pub struct Tree {
+    tree: OfProcess<Mutex<SamplingTree>>,
+    /// Whose log-probabilities its nodes show.
+    logprobs_mode: LogprobsMode,
+}
 
 impl Tree {
     /// For threads without the interpreter's lock.
     fn lock(&self) -> PyResult<MutexGuard<'_, SamplingTree>> {
-        Ok(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.tree.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// For threads with the interpreter's lock, which is released where this one must be waited for, while another
     /// thread scores.
     fn lock_attached(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, SamplingTree>> {
-        Ok(self.0.get()?.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner))
+        Ok(self.tree.get()?.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A node of this tree.
@@ -73,10 +78,19 @@ impl Tree {
 impl Tree {
     /// A tree whose root is a prompt. Random numbers follow from `seed`, `name` and the path of forks.
     #[new]
-    fn new(py: Python<'_>, engine: &Engine, tokens: Vec<u32>, text: String, seed: u64, name: String) -> PyResult<Tree> {
+    fn new(
+        py: Python<'_>,
+        engine: &Engine,
+        tokens: Vec<u32>,
+        text: String,
+        seed: u64,
+        name: String,
+        logprobs_mode: &str,
+    ) -> PyResult<Tree> {
+        let logprobs_mode = word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?;
         let handle = engine.handle()?;
         let tree = py.detach(|| SamplingTree::new(handle, Prompt { text, tokens: token_ids(tokens) })).or_raise()?;
-        Ok(Tree(OfProcess::new(Mutex::new(tree.seed(seed).named(name)))))
+        Ok(Tree { tree: OfProcess::new(Mutex::new(tree.seed(seed).named(name))), logprobs_mode })
     }
 
     /// `n` new children of a node.
@@ -177,11 +191,27 @@ impl Tree {
         Ok(tree.node(Tree::at(&tree, at)?).tokens.iter().map(|token| token.0).collect())
     }
 
-    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats; empty if they are not known.
+    /// The log-probabilities of the node's tokens as the bytes of 32-bit floats, NaN for those that were neither
+    /// sampled nor scored; empty if none was.
     fn logprobs<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
         let tree = self.lock_attached(py)?;
-        let logprobs = &tree.node(Tree::at(&tree, at)?).logprobs;
-        let bytes: Vec<u8> = logprobs.iter().flat_map(|logprob| logprob.to_ne_bytes()).collect();
+        let node = tree.node(Tree::at(&tree, at)?);
+        let shown = |record: Option<TokenRecord<'_>>| {
+            record.map_or(f32::NAN, |record| record.logprob_by(self.logprobs_mode)).to_ne_bytes()
+        };
+        let is_known = node.records().any(|record| record.is_some());
+        let bytes: Vec<u8> = if is_known { node.records().flat_map(shown).collect() } else { Vec::new() };
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// The entropies of the model's distribution in the tokens' places, likewise.
+    fn entropies<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let tree = self.lock_attached(py)?;
+        let node = tree.node(Tree::at(&tree, at)?);
+        let entropy = |record: Option<TokenRecord<'_>>| record.and_then(|record| record.entropy);
+        let is_known = node.records().any(|record| entropy(record).is_some());
+        let bytes = |record| entropy(record).unwrap_or(f32::NAN).to_ne_bytes();
+        let bytes: Vec<u8> = if is_known { node.records().flat_map(bytes).collect() } else { Vec::new() };
         Ok(PyBytes::new(py, &bytes))
     }
 

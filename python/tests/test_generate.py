@@ -1,6 +1,7 @@
 """``LLM.generate`` and what is like it: shapes as vLLM's, the same samples for the same seed, sharing, wrong input."""
 
 import asyncio
+import dataclasses
 import gc
 import itertools
 import json
@@ -632,7 +633,7 @@ def test_models_that_cannot_be_loaded(tmp_path):
         ("logprobs_mode", "raw_logits", NotImplementedError), ("load_format", "dummy", NotImplementedError),
         ("device_ids", [0], NotImplementedError), ("model_weights", "other", NotImplementedError),
         ("quantization_config", {"a": 1}, NotImplementedError), ("pooler_config", object(), NotImplementedError),
-        ("return_sampling_mask", True, NotImplementedError), ("chat_template", "absent.jinja", FileNotFoundError),
+        ("return_sampling_mask", "yes", TypeError), ("chat_template", "absent.jinja", FileNotFoundError),
     ):
         with pytest.raises(kind, match=f"^{name}\\b" if kind is not FileNotFoundError else wrong):
             LLM(offshoot.demo_model(), device="cpu", **{name: wrong})
@@ -663,16 +664,102 @@ def test_all_names_of_vllm_are_taken():
         assert set(names.split()) <= _vllm.WITHOUT_MEANING
 
 
-def test_processed_log_probabilities_where_they_are_the_raw_ones(question):
-    with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, logprobs_mode="processed_logprobs") as llm:
-        for params in (SamplingParams(max_tokens=2, logprobs=0), SamplingParams(max_tokens=2, temperature=0.5),
-                       SamplingParams(max_tokens=2, temperature=0, top_k=4, logprobs=1)):
-            llm.generate(question, params)
-        for params in (SamplingParams(temperature=0.5, logprobs=0), SamplingParams(top_p=0.5, logprobs=0),
-                       SamplingParams(temperature=0, repetition_penalty=1.1, logprobs=0),
-                       SamplingParams(logit_bias={5: 1.0}, logprobs=1)):
-            with pytest.raises(NotImplementedError, match="logprobs_mode"):
-                llm.generate(question, params)
+def test_log_probabilities_are_those_of_the_mode(llm, question):
+    def shown(params, engine=llm):
+        (request,) = engine.generate(question, params, use_tqdm=False)
+        return [[row[token].logprob for token, row in zip(output.token_ids, output.logprobs)]
+                for output in request.outputs], request.outputs
+
+    cold = SamplingParams(n=2, max_tokens=20, seed=3, temperature=0.6, top_k=20, logprobs=3)
+    (raw, _), (drawn, outputs) = shown(cold), shown(dataclasses.replace(cold, logprobs_mode="processed_logprobs"))
+    assert [len(row) for row in raw] == [len(row) for row in drawn] and raw != drawn
+    for row, output in zip(drawn, outputs):
+        assert output.cumulative_logprob == pytest.approx(sum(row))
+        for token, entries in zip(output.token_ids, output.logprobs):
+            # Temperature 0.6 of 20 tokens: those listed are ordered, and likelier than by the model's own.
+            assert next(iter(entries)) == token and sum(math.exp(entry.logprob) for entry in entries.values()) <= 1.001
+    # At temperature 1 without cuts both are the same distribution; at 0 it is that of temperature 1.
+    for plain in (SamplingParams(max_tokens=9, seed=3, logprobs=1),
+                  SamplingParams(max_tokens=9, temperature=0, logprobs=1)):
+        (one, _), (other, _) = shown(plain), shown(dataclasses.replace(plain, logprobs_mode="processed_logprobs"))
+        assert one[0] == pytest.approx(other[0], abs=1e-5)
+    with LLM(offshoot.demo_model(), device="cpu", kv_memory=64, logprobs_mode="processed_logprobs",
+             return_sampling_mask=True) as processed:
+        found, outputs = shown(cold, processed)
+        assert found == drawn and shown(dataclasses.replace(cold, logprobs_mode="raw_logprobs"), processed)[0] == raw
+        for output in outputs:
+            assert [len(ids) for ids in output.sampling_mask.token_ids] == [20] * len(output.token_ids)
+        streamed = [[], []]
+        for part in processed.stream(question, cold):
+            streamed[part.index] += part.logprobs
+        assert streamed == drawn
+        table = processed.generate_table(question, cold, use_tqdm=False)
+        assert table["logprobs"].to_pylist() == drawn and table["kept_counts"].to_pylist()[0][:2] == [20, 20]
+        assert table["kept_ids"].to_pylist() == [output.kept.ids for output in outputs]
+    for mode in ("raw_logits", "processed_logits", 7):
+        with pytest.raises((ValueError, TypeError), match="logprobs_mode"):
+            SamplingParams(logprobs_mode=mode)
+
+
+def test_kept_sets_and_entropies(llm, question):
+    params = SamplingParams(n=2, max_tokens=16, seed=5, temperature=1.2, top_p=0.9, return_entropy=True)
+    outputs = {}
+    for form in (None, "count", "ids", "mask"):
+        params.return_kept = form
+        (request,) = llm.generate(question, params, use_tqdm=False)
+        outputs[form] = request.outputs
+    for plain, count, ids, mask in zip(*outputs.values()):
+        tokens = len(plain.token_ids)
+        assert plain.kept is None and plain.sampling_mask is None and plain.logprobs is None
+        assert [len(plain.entropies), len(count.kept.counts), len(count.kept.lowest)] == [tokens] * 3
+        assert all(0 <= entropy < math.log(llm.facts["vocab"]) for entropy in plain.entropies)
+        assert (count.kept.ids, count.kept.masks, ids.kept.masks, mask.kept.ids) == (None,) * 4
+        assert ids.kept.counts == count.kept.counts == mask.kept.counts
+        for token, size, listed, bits in zip(plain.token_ids, count.kept.counts, ids.kept.ids, mask.kept.masks):
+            if size > 1024:
+                assert listed is None and bits is None
+                continue
+            assert len(listed) == size and token in listed and listed == sorted(listed)
+            assert [id for id in range(8 * len(bits)) if bits[id // 8] >> id % 8 & 1] == listed
+        assert ids.sampling_mask is None or ids.sampling_mask.token_ids == ids.kept.ids
+    with pytest.raises(ValueError, match="return_kept: expected count, ids or mask"):
+        SamplingParams(return_kept="all")
+    with pytest.raises(TypeError, match="return_entropy"):
+        SamplingParams(return_entropy="yes")
+
+
+def test_records_are_found_again_bit_for_bit(llm, question):
+    everything = dict(logprobs=3, return_kept="ids", return_entropy=True, n=3, seed=9)
+    for number, fields in enumerate((
+        dict(temperature=0.6, top_p=0.95, logprobs_mode="processed_logprobs"), dict(temperature=1, top_k=20),
+        dict(temperature=1.3, min_p=0.1, logprobs_mode="processed_logprobs"), dict(temperature=0),
+        dict(repetition_penalty=1.3, presence_penalty=0.5, logit_bias={20: 2.0}, logprobs_mode="processed_logprobs"),
+        dict(bad_words=["pens"], min_tokens=20, allowed_token_ids=list(range(400)), temperature=2.0),
+    )):
+        params = SamplingParams(max_tokens=30, **everything, **fields)
+        drawn = llm.generate([question, question + " Mia"], params, use_tqdm=False)
+        assert llm.rescore(drawn, params) == drawn, number
+    other = dataclasses.replace(params, allowed_token_ids=[5, 6], logprobs_mode="processed_logprobs", bad_words=None,
+                                min_tokens=0)
+    (scored,) = llm.rescore(drawn[0], other)
+    values = [row[token].logprob for output in scored.outputs for token, row in zip(output.token_ids, output.logprobs)]
+    assert -math.inf in values and all(output.kept.counts[0] == 2 for output in scored.outputs)
+    with pytest.raises(ValueError, match="sampling_params: expected 2"):
+        llm.rescore(drawn, [params])
+    with pytest.raises(TypeError, match="rescore"):
+        llm.rescore([question], params)
+
+
+def test_the_ending_token_is_recorded(llm, question):
+    eos = llm.get_tokenizer().eos_token_id
+    ended = SamplingParams(max_tokens=80, min_tokens=6, seed=2, temperature=0, logit_bias={eos: 100.0}, logprobs=1,
+                           return_kept="ids", return_entropy=True)
+    (request,) = llm.generate(question, ended, use_tqdm=False)
+    (output,) = request.outputs
+    assert output.finish_reason == "stop" and output.stop_reason is None
+    assert len(output.token_ids) == 7 and output.token_ids[-1] == eos
+    assert len(output.token_ids) == len(output.logprobs) == len(output.kept.counts) == len(output.entropies)
+    assert next(iter(output.logprobs[-1])) == output.token_ids[-1]
 
 
 def test_the_engine_behind_it_as_scripts_read_it(llm, question, tmp_path):

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::words::{REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
+use super::words::{LOGPROBS_MODES, REASONINGS, SPECIAL_TEXTS, STORED_PREFIXES};
 use offshoot_args::words::one_of;
 use offshoot_args::{LaunchArgs, mib, seconds, whole};
 use offshoot_core::error::{Error, Result};
-use offshoot_engine::StoredPrefixes;
+use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_launch::Devices;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 use offshoot_serve::dispatch::QueueLimits;
@@ -45,6 +45,9 @@ pub struct ServeArgs {
     /// What happens to the reasoning (`<think>`) in chats that do not say by `reasoning`
     #[arg(long, value_parser = one_of(REASONINGS), default_value = "keep")]
     pub reasoning: Reasoning,
+    /// Whose log-probabilities are returned to requests that do not say by `logprobs_mode`
+    #[arg(long, value_parser = one_of(LOGPROBS_MODES), default_value = "raw_logprobs")]
+    pub logprobs_mode: LogprobsMode,
     /// Lets a chat bring a template in `chat_template` in place of the model's. Templates run bounded in memory and
     /// time
     #[arg(long)]
@@ -128,6 +131,7 @@ impl ServeArgs {
             origins: AllowedOrigins::new(args.origins),
             seed: args.seed,
             reasoning: args.reasoning,
+            logprobs_mode: args.logprobs_mode,
             has_page: !args.no_page,
             engine,
             data: args.data,

@@ -1,7 +1,7 @@
 //! The words of options that the command alone has.
 
 use offshoot_args::words::Word;
-use offshoot_engine::StoredPrefixes;
+use offshoot_engine::{LogprobsMode, StoredPrefixes};
 use offshoot_estimate::Predict;
 use offshoot_eval::run::ResultFormat;
 use offshoot_eval::scoring::ExtractMode;
@@ -27,6 +27,16 @@ pub(super) const EXTRACT_MODES: &[Word<ExtractMode>] = &[
 pub(super) const REASONINGS: &[Word<Reasoning>] = &[
     ("keep", Reasoning::Keep, "It stays in `content`"),
     ("split", Reasoning::Split, "It goes to `reasoning_content`"),
+];
+
+/// Whose log-probabilities are returned to requests that do not say.
+pub(super) const LOGPROBS_MODES: &[Word<LogprobsMode>] = &[
+    ("raw_logprobs", LogprobsMode::RawLogprobs, "The model's own, at temperature 1"),
+    (
+        "processed_logprobs",
+        LogprobsMode::ProcessedLogprobs,
+        "Those of the distribution that each token was drawn from, after penalties, temperature and filters",
+    ),
 ];
 
 /// Whose prefixes a server writes to its prefix store.

@@ -39,7 +39,15 @@ fn as_line(mut record: Value) -> Value {
     for vote in record.get_mut("votes").and_then(Value::as_array_mut).into_iter().flatten() {
         *vote = json!([vote["answer"], vote["votes"]]);
     }
-    for token in record.get_mut("logprobs").and_then(Value::as_array_mut).into_iter().flatten() {
+    let mut tokens: Vec<&mut Value> = Vec::new();
+    for (key, value) in record.as_object_mut().expect("an object") {
+        match key.as_str() {
+            "logprobs" => tokens.extend(value.as_array_mut().expect("a list")),
+            "ending" => tokens.push(value),
+            _ => {}
+        }
+    }
+    for token in tokens {
         for top in token["top"].as_array_mut().expect("a list") {
             *top = json!([top["token"], top["logprob"]]);
         }
@@ -79,11 +87,36 @@ fn assert_tables_are_the_lines(folder: &Path, out: &str) {
     }
 }
 
+/// A sample of a task that asks for the ids of sets of five tokens, two of them with their log-probabilities, and for
+/// entropies: also of the token that ended it.
+fn assert_records(sample: &Value) {
+    let tokens = sample["logprobs"].as_array().expect("a list");
+    assert_eq!(tokens.len() as u64, sample["tokens"].as_u64().expect("a number"));
+    assert_eq!(
+        sample.get("ending").is_some(),
+        ["end_of_text", "stop_token"].contains(&sample["finish"].as_str().unwrap())
+    );
+    let each = || tokens.iter().chain(sample.get("ending"));
+    for token in each() {
+        let ids = token["drawn"]["ids"].as_array().expect("a list");
+        assert!(ids.len() == 5 && ids.contains(&token["token"]) && token["drawn"]["kept"] == 5, "{token}");
+        assert!(token["rank"].as_u64().is_some_and(|rank| (1..=5).contains(&rank)), "{token}");
+        assert!(token["drawn"]["logprob"].as_f64().is_some_and(|logprob| logprob <= 0.0), "{token}");
+        assert!(token["entropy"].as_f64().is_some_and(|entropy| entropy >= 0.0));
+    }
+    let sum: f64 = each().map(|token| token["logprob"].as_f64().expect("a number")).sum();
+    // Numbers of 32 bits.
+    assert!((sample["logprob"].as_f64().expect("a number") - sum).abs() < 1e-5 * (1.0 + sum.abs()));
+}
+
 #[test]
 fn runs_over_parquet_are_those_over_lines_and_results_come_as_parquet() {
     let folder = task_folder(|task| {
         task["method"] = json!({"self_consistency": {"samples": 4}});
         task["sampling"]["logprobs"] = json!(2);
+        task["sampling"]["top_k"] = json!(5);
+        task["sampling"]["return_kept"] = json!("ids");
+        task["sampling"]["return_entropy"] = json!(true);
     });
     let folder = folder.path();
     let items = lines(&fs::read(folder.join("items.jsonl")).expect("readable"));
@@ -91,6 +124,9 @@ fn runs_over_parquet_are_those_over_lines_and_results_come_as_parquet() {
     write_parquet(&folder.join("hub/main/train-00000-of-00001.parquet"), &items[..1]);
     run_into(folder, "lines", &[]);
     assert!(!folder.join("lines/samples.parquet").exists());
+    for sample in lines(&bytes(folder, "lines", "samples.jsonl")) {
+        assert_records(&sample);
+    }
     let chosen = ["--set", "items.path=hub", "--set", "items.split=test"];
     run_into(folder, "rows", &[&chosen[..], &["--format", "parquet"]].concat());
     assert_equal_results(folder, "lines", "rows");

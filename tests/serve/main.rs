@@ -11,5 +11,6 @@ mod ends;
 mod files;
 mod page;
 mod protocol;
+mod records;
 mod same;
 mod served;

@@ -84,6 +84,20 @@ impl SampleRequest {
         }
     }
 
+    /// Whether the likeliest tokens or the rank are reported, and by the distribution that the token is drawn from.
+    pub fn lists_drawn(&self) -> bool {
+        self.top_logprobs.is_some() && self.top_of == Distribution::Drawn
+    }
+
+    /// Whether anything that is reported depends on the filters and on changes of the scores: what a given token needs
+    /// none of, unless it is recorded.
+    pub fn depends_on_scores(&self) -> bool {
+        match self.pick {
+            Pick::Greedy | Pick::Random { .. } => true,
+            Pick::Given { under, .. } => under.is_some() && (self.records.of_drawn() || self.lists_drawn()),
+        }
+    }
+
     /// Whether seen tokens change the scores.
     pub fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0

@@ -1,12 +1,14 @@
 //! Checks sampling with every parameter, over vocabularies of every size, against the definition: the same
-//! tokens, except for random numbers within rounding of a boundary, their ranks, and the same log-probabilities.
+//! tokens, except for random numbers within rounding of a boundary, their ranks, the same log-probabilities and
+//! records. A token that is scored under the filters that it was drawn with has the same record to the bit.
 
 use std::sync::Arc;
 
 use crate::case::{ANY_HEADS, CheckEffort, F32, buffer, rows_at, run};
 use crate::report::{CaseResult, CheckReport, WorstError};
 use offshoot_backend::{
-    ActivationDtype, AllowedTokens, Backend, Dtype, Filters, Pick, SampleRequest, SampledToken, SeenToken, StepBatch,
+    ActivationDtype, AllowedTokens, Backend, Distribution, Drawn, Dtype, Filters, Pick, Records, SampleRequest,
+    SampledToken, SeenToken, StepBatch,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
@@ -35,6 +37,7 @@ pub fn sampling<B: Backend, D: Backend>(
             let found = draws.draw(backend, &draws.requests)?;
             let repeats = found == draws.draw(backend, &draws.requests)?;
             draws.hold(definition, &expected, &found, repeats, report)?;
+            draws.hold_scored(backend, &found, report)?;
             draws.greedy().hold_counts(backend, definition, report)?;
         }
     }
@@ -48,6 +51,7 @@ pub fn sampling<B: Backend, D: Backend>(
         let found = cases.draw(backend, &cases.requests)?;
         let repeats = found == cases.draw(backend, &cases.requests)?;
         cases.hold(definition, &expected, &found, repeats, report)?;
+        cases.hold_scored(backend, &found, report)?;
         cases.greedy().hold_counts(backend, definition, report)?;
         cases.greedy().hold_changes(backend, definition, report)?;
     }
@@ -94,7 +98,8 @@ pub fn allowed_requests(dice: &mut Dice, vocab: usize) -> Vec<SampleRequest> {
         for (number, pick) in picks.into_iter().enumerate() {
             let (allowed, top_logprobs) = (Some(set.clone()), [None, Some(0), Some(5)][number % 3]);
             let changed = if number % 2 == 0 { SampleRequest::of(pick) } else { request(dice, vocab, requests.len()) };
-            requests.push(SampleRequest { allowed, top_logprobs, pick, ..changed });
+            let records = any_records(dice);
+            requests.push(SampleRequest { allowed, top_logprobs, pick, records, ..changed });
         }
         let banned = (0..vocab as u32).map(TokenId).filter(|token| set.contains(*token)).take(40).collect();
         requests.push(SampleRequest { allowed: Some(set), banned, ..SampleRequest::of(Pick::Greedy) });
@@ -146,9 +151,12 @@ impl SampleCases {
         Ok(drawn)
     }
 
-    /// These cases with greedy sampling: without boundaries, every token must be the definition's.
+    /// These cases with greedy sampling, of which nothing is reported but the token: without boundaries, every token
+    /// must be the definition's.
     fn greedy(&self) -> Self {
-        let requests = self.requests.iter().map(|request| SampleRequest { pick: Pick::Greedy, ..request.clone() });
+        let (pick, records, top_logprobs) = (Pick::Greedy, Records::default(), None);
+        let greedy = |request: &SampleRequest| SampleRequest { pick, records, top_logprobs, ..request.clone() };
+        let requests = self.requests.iter().map(greedy);
         Self { logits: self.logits.clone(), requests: requests.collect(), before: self.before.clone(), ..*self }
     }
 
@@ -247,6 +255,8 @@ impl SampleCases {
         let mut wrong = None;
         let mut others = None;
         let mut misranked = None;
+        let mut misrecorded = None;
+        let mut worst = WorstError::default();
         for (ask, (expected, found)) in expected.iter().zip(found).enumerate() {
             let token = |sampled: &Option<SampledToken>| sampled.as_ref().map(|sampled| sampled.token);
             if token(expected) == token(found) {
@@ -254,13 +264,21 @@ impl SampleCases {
                 if rank(expected) != rank(found) {
                     misranked = misranked.or(Some((ask, token(found), rank(expected), rank(found))));
                 }
+            }
+            if is_alike(expected, found) {
+                raise_to_logprobs(&mut worst, expected, found);
                 continue;
             }
             if others.is_none() {
                 others = Some(self.at_borders(definition)?);
             }
-            if !others.iter().flatten().any(|drawn| token(&drawn[ask]) == token(found)) {
+            let nudged = || others.iter().flatten().map(|drawn| &drawn[ask]);
+            if token(expected) != token(found) && !nudged().any(|other| token(other) == token(found)) {
                 wrong = wrong.or(Some((ask, token(expected), token(found))));
+            } else if let Some(other) = nudged().find(|other| is_alike(other, found)) {
+                raise_to_logprobs(&mut worst, other, found);
+            } else {
+                misrecorded = misrecorded.or(Some((ask, expected.clone(), found.clone())));
             }
         }
         let (vocab, asks) = (self.vocab, self.requests.len());
@@ -281,29 +299,70 @@ impl SampleCases {
         };
         let misses = if misranked.is_some() { 1.0 } else { 0.0 };
         report.see("rank", None, &what_rank, CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats));
-        let mut worst = WorstError::default();
-        let both = expected.iter().zip(found).filter_map(|(expected, found)| expected.as_ref().zip(found.as_ref()));
-        both.for_each(|(expected, found)| raise_to_logprobs(&mut worst, expected, found));
+        let what_record = match &misrecorded {
+            None => format!("{asks} of {vocab}"),
+            Some((ask, expected, found)) => {
+                let request = &self.requests[*ask];
+                format!("{asks} of {vocab}: {found:?} for {expected:?} by {request:?}")
+            }
+        };
+        let misses = if misrecorded.is_some() { 1.0 } else { 0.0 };
+        let of_record = CaseResult::twice(WorstError { error: misses, tolerance: 0.0 }, repeats);
+        report.see("record", None, &what_record, of_record);
         report.see("log-probability", None, &what, CaseResult::twice(worst, repeats));
+        Ok(())
+    }
+
+    /// Scores what was sampled under the filters that it was drawn with: its records are the same to the bit.
+    fn hold_scored<B: Backend>(
+        &self,
+        backend: &mut B,
+        found: &[Option<SampledToken>],
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let score = |(request, found): (&SampleRequest, &Option<SampledToken>)| match found {
+            Some(SampledToken { token, .. }) => {
+                SampleRequest { pick: Pick::Given { token: *token, under: request.filters() }, ..request.clone() }
+            }
+            None => request.clone(),
+        };
+        let requests: Vec<SampleRequest> = self.requests.iter().zip(found).map(score).collect();
+        let scored = self.draw(backend, &requests)?;
+        let other = (0..found.len()).find(|&ask| found[ask] != scored[ask]);
+        let (vocab, asks) = (self.vocab, self.requests.len());
+        let what = match other {
+            None => format!("{asks} of {vocab}"),
+            Some(ask) => {
+                let request = &self.requests[ask];
+                format!("{asks} of {vocab}: {:?} for {:?} by {request:?}", scored[ask], found[ask])
+            }
+        };
+        let misses = if other.is_some() { 1.0 } else { 0.0 };
+        report.see("re-score", None, &what, CaseResult::once(WorstError { error: misses, tolerance: 0.0 }));
         Ok(())
     }
 
     /// The definition's samples with random numbers or filters shifted slightly, in either direction.
     fn at_borders<D: Backend>(&self, definition: &mut D) -> Result<Vec<Vec<Option<SampledToken>>>> {
-        type Nudge = fn(&mut f64, &mut f32, &mut f32);
-        let nudges: [Nudge; 6] = [
-            |uniform, _, _| *uniform = (*uniform - BORDER).max(0.0),
-            |uniform, _, _| *uniform += BORDER,
-            |_, top_p, _| *top_p *= 1.0 - BORDER as f32,
-            |_, top_p, _| *top_p = (*top_p * (1.0 + BORDER as f32)).min(1.0),
-            |_, _, min_p| *min_p *= 1.0 - BORDER as f32,
-            |_, _, min_p| *min_p *= 1.0 + BORDER as f32,
+        type Nudge = fn(&mut f64, &mut Filters);
+        let nudges: [Nudge; 8] = [
+            |uniform, _| *uniform = (*uniform - BORDER).max(0.0),
+            |uniform, _| *uniform += BORDER,
+            |_, filters| filters.top_p *= 1.0 - BORDER as f32,
+            |_, filters| filters.top_p = (filters.top_p * (1.0 + BORDER as f32)).min(1.0),
+            |_, filters| filters.min_p *= 1.0 - BORDER as f32,
+            |_, filters| filters.min_p *= 1.0 + BORDER as f32,
+            // The least likely token that can be sampled.
+            |_, filters| filters.temperature *= 1.0 - BORDER as f32,
+            |_, filters| filters.temperature *= 1.0 + BORDER as f32,
         ];
         let nudged = |nudge: Nudge| {
             let mut requests = self.requests.clone();
             for request in &mut requests {
-                if let Pick::Random { filters: Filters { top_p, min_p, .. }, uniform } = &mut request.pick {
-                    nudge(uniform, top_p, min_p);
+                match &mut request.pick {
+                    Pick::Random { filters, uniform } => nudge(uniform, filters),
+                    Pick::Given { under: Some(filters), .. } => nudge(&mut 0.0, filters),
+                    Pick::Greedy | Pick::Given { under: None, .. } => {}
                 }
             }
             self.draw(definition, &requests)
@@ -312,18 +371,27 @@ impl SampleCases {
     }
 }
 
+/// Whether two samples are of the same token, list the same likeliest tokens and keep the same tokens.
+fn is_alike(a: &Option<SampledToken>, b: &Option<SampledToken>) -> bool {
+    let kept = |drawn: &Drawn| (drawn.kept, drawn.lowest, drawn.ids.clone());
+    let ids = |sampled: &SampledToken| sampled.top.iter().map(|&(token, _)| token).collect::<Vec<_>>();
+    let of = |sampled: &SampledToken| (sampled.token, ids(sampled), sampled.drawn.as_ref().map(kept));
+    a.as_ref().map(of) == b.as_ref().map(of)
+}
+
 /// Raises `worst` to the differences of two samples' log-probabilities. Both are differences of f32 numbers of similar
 /// size, with a log-sum-exp accurate to 2e-5: each term is within a few roundings per unit below the largest, and
-/// chunks of some thousand are summed in f32. If the tokens differ, their own log-probabilities cannot be compared.
-fn raise_to_logprobs(worst: &mut WorstError, expected: &SampledToken, found: &SampledToken) {
-    let own = (expected.token == found.token).then_some((expected.logprob, found.logprob));
-    let same_top =
-        expected.top.len() == found.top.len() && expected.top.iter().zip(&found.top).all(|(a, b)| a.0 == b.0);
-    if !same_top {
+/// chunks of some thousand are summed in f32. So is the entropy, a mean of such numbers. Both samples are alike.
+fn raise_to_logprobs(worst: &mut WorstError, expected: &Option<SampledToken>, found: &Option<SampledToken>) {
+    let Some((expected, found)) = expected.as_ref().zip(found.as_ref()) else { return };
+    if expected.drawn.is_some() != found.drawn.is_some() || expected.entropy.is_some() != found.entropy.is_some() {
         return worst.raise(f64::INFINITY, 0.0);
     }
+    let drawn = expected.drawn.iter().zip(&found.drawn).map(|(a, b)| (a.logprob, b.logprob));
+    let entropy = expected.entropy.into_iter().zip(found.entropy);
     let top = expected.top.iter().zip(&found.top).map(|(a, b)| (a.1, b.1));
-    for (a, b) in own.into_iter().chain(top).map(|(a, b)| (f64::from(a), f64::from(b))) {
+    let own = std::iter::once((expected.logprob, found.logprob));
+    for (a, b) in own.chain(top).chain(drawn).chain(entropy).map(|(a, b)| (f64::from(a), f64::from(b))) {
         worst.raise(if a == b { 0.0 } else { (a - b).abs() }, 2e-5 + 4.0 * F32 * a.abs());
     }
 }
@@ -345,6 +413,10 @@ fn row(dice: &mut Dice, vocab: usize) -> Vec<f32> {
     }
 }
 
+fn any_records(dice: &mut Dice) -> Records {
+    Records { drawn: dice.one_in(3), kept_ids: dice.one_in(3), entropy: dice.one_in(3) }
+}
+
 fn filters(dice: &mut Dice) -> Filters {
     Filters {
         temperature: dice.pick(&[1.0, 0.7, 0.05, 2.5]),
@@ -358,11 +430,16 @@ fn request(dice: &mut Dice, vocab: usize, ask: usize) -> SampleRequest {
     let last = vocab as u32 - 1;
     let pick = match dice.within(0, 9) {
         0 => Pick::Greedy,
-        1 => Pick::given(TokenId(dice.within(0, last))),
+        1 => {
+            let under = dice.one_in(2).then(|| filters(dice));
+            Pick::Given { token: TokenId(dice.within(0, last)), under }
+        }
         _ => Pick::Random { filters: filters(dice), uniform: if dice.one_in(20) { 0.0 } else { dice.uniform() } },
     };
     let mut request = SampleRequest {
         top_logprobs: dice.pick(&[None, Some(0), Some(1), Some(5), Some(20)]),
+        top_of: dice.pick(&[Distribution::Model, Distribution::Drawn]),
+        records: any_records(dice),
         ..SampleRequest::of(pick)
     };
     if dice.one_in(2) {

@@ -28,9 +28,9 @@ impl LengthEstimator {
     /// at least as many tokens.
     pub fn note(&mut self, branch: &Branch, cut: bool) {
         if let BranchWork::Sample(sampling) = &branch.work
-            && !sampling.stop.is_exact()
+            && !sampling.rules.stop.is_exact()
         {
-            self.take(sampling.logprobs.len() as f64 / (sampling.limit - sampling.begin).max(1) as f64, cut);
+            self.take(sampling.records.len() as f64 / (sampling.limit - sampling.rules.begin).max(1) as f64, cut);
         }
     }
 
@@ -41,7 +41,7 @@ impl LengthEstimator {
 
     /// Expected number of tokens sampled by a branch that may sample `tokens` more.
     fn expected_of(&self, tokens: usize, sampling: &SamplingState) -> usize {
-        if sampling.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
+        if sampling.rules.stop.is_exact() { tokens } else { (tokens as f64 * self.0).ceil() as usize }
     }
 
     /// Expected growth of `branch` once its known tokens have slots; it frees `alone` pages at its end. `None` if it
@@ -65,7 +65,7 @@ impl LengthEstimator {
         // The last token sampled is not computed.
         let most = (sampling.limit - 1).saturating_sub(laid_out);
         // If its length is not known, it is expected to take at least a page more.
-        let least = if sampling.stop.is_exact() { 0 } else { page_tokens };
+        let least = if sampling.rules.stop.is_exact() { 0 } else { page_tokens };
         let steps = self.expected_of(most, sampling).max(least).min(most);
         // Only one branch can continue in its parent's last page, and that may be another one.
         let opens_page = !has_own_page && !laid_out.is_multiple_of(page_tokens) && steps > 0;
@@ -85,7 +85,7 @@ fn decodes(branch: &Branch) -> bool {
     branch.lease().is_some_and(|lease| lease.own)
         && matches!(
             &branch.work,
-            BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.begin
+            BranchWork::Sample(sampling) if branch.tokens.len() + sampling.in_flight.tokens > sampling.rules.begin
         )
 }
 
@@ -95,7 +95,7 @@ fn own_at_most(branch: &Branch, cache: &KvCache) -> usize {
     let (page_tokens, groups) = (cache.prefix.page_tokens() as usize, cache.prefix.groups());
     let (given, end) = match &branch.work {
         BranchWork::Idle => return 0,
-        BranchWork::Sample(sampling) => (sampling.begin, sampling.limit - 1),
+        BranchWork::Sample(sampling) => (sampling.rules.begin, sampling.limit - 1),
         BranchWork::Score(_) => (branch.given(), branch.given()),
     };
     let own = if end > given { end.div_ceil(page_tokens) - given / page_tokens } else { 0 };
@@ -149,7 +149,7 @@ impl Commitment {
             if branch.stage == Stage::Running {
                 let gives_back = decodes(branch).then(|| cache.prefix.add_alone(&mut alone, segment));
                 growing.extend(expected.growing(branch, cache, gives_back));
-                is_unsure |= matches!(&branch.work, BranchWork::Sample(sampling) if !sampling.stop.is_exact());
+                is_unsure |= matches!(&branch.work, BranchWork::Sample(sampling) if !sampling.rules.stop.is_exact());
             }
             if is_kept && branch.stage != Stage::Waiting {
                 own = own.max(own_at_most(branch, cache));

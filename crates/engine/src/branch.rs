@@ -1,17 +1,15 @@
 //! A branch as the engine keeps it: its tokens, its lease on the prefix tree, and the work in progress. Holds
 //! everything that survives preemption; keys and values belong to the prefix tree.
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
-
 use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
-use crate::request::{Event, Finish, FinishReason, SamplingParams, Stop};
+use crate::records::TokenRecords;
+use crate::request::{Event, Finish, FinishReason};
+use crate::sampler::SamplingRules;
 use crate::text::BranchText;
-use crate::token_counts::TokenCounts;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
-use offshoot_backend::{AllowedTokens, SampledToken};
+use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, SegmentId, TokenId};
 use offshoot_kv::TokenScore;
@@ -94,34 +92,18 @@ pub(super) enum BranchWork {
 }
 
 pub(super) struct SamplingState {
-    pub params: SamplingParams,
-    /// The allowed tokens of `params`, whose own list is taken; shared with other extends that allow the same.
-    pub allowed: Option<Arc<AllowedTokens>>,
-    pub stop: Stop,
+    /// Their `begin` is the first position that this extend samples.
+    pub rules: SamplingRules,
     pub uniforms: UniformKey,
     pub events: EventSender,
-    /// First position that this extend samples.
-    pub begin: usize,
     /// Length of the branch at which the extend ends at the latest.
     pub limit: usize,
     pub in_flight: InFlight,
-    pub logprobs: Vec<f32>,
-    /// As `Finish::ranks`.
-    pub ranks: Vec<Option<NonZeroU32>>,
-    /// As `Finish::top`.
-    pub top: Vec<Vec<(TokenId, f32)>>,
+    /// Those of the tokens that are kept.
+    pub records: TokenRecords,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
     pub text: BranchText,
-    /// Kept only if penalties are set.
-    pub counts: Option<TokenCounts>,
-}
-
-impl SamplingState {
-    /// First position whose token may end the text.
-    pub fn may_end_at(&self) -> usize {
-        self.begin.saturating_add(self.stop.min_tokens)
-    }
 }
 
 /// Tokens of one branch that were requested and not collected.
@@ -136,38 +118,59 @@ pub(super) struct ScoringState {
     pub events: EventSender,
     /// First position that is scored. The tokens are at the branch's end already.
     pub begin: usize,
-    /// Number of tokens that are collected, requested, or scored by requests of others; `logprobs` holds those
+    /// Number of tokens that are collected, requested, or scored by requests of others; `records` holds those
     /// collected.
     pub requested: usize,
-    /// How many of the likeliest tokens are reported in each token's place.
-    pub tops: usize,
-    pub logprobs: Vec<f32>,
-    /// As `Finish::ranks`.
-    pub ranks: Vec<Option<NonZeroU32>>,
-    /// As `Finish::top`.
-    pub top: Vec<Vec<(TokenId, f32)>>,
+    pub scores: WantedScores,
+    pub records: TokenRecords,
     /// Empty until the end.
     pub text: BranchText,
+}
+
+/// What a scoring branch needs to know of its tokens.
+pub(super) enum WantedScores {
+    /// Their log-probabilities under the model, and so many of the likeliest tokens in each one's place. Branches with
+    /// the same path share them.
+    Model { tops: usize },
+    /// Their records as an extend by these rules, which begins with the first of them, would have sampled them. No
+    /// other branch can take them over, nor does this one.
+    AsSampled(Box<SamplingRules>),
 }
 
 impl ScoringState {
     /// The first position whose score is not collected.
     pub fn next(&self) -> usize {
-        self.begin + self.logprobs.len()
+        self.begin + self.records.len()
     }
 
-    /// Adds the score of the token at `next`, which has enough likeliest tokens.
-    pub fn push(&mut self, score: &TokenScore) {
-        self.add(score.logprob, score.rank, score.top[..self.tops].to_vec());
-    }
-
-    pub fn add(&mut self, logprob: f32, rank: Option<NonZeroU32>, top: Vec<(TokenId, f32)>) {
-        self.logprobs.push(logprob);
-        self.ranks.push(rank);
-        self.requested = self.requested.max(self.logprobs.len());
-        if self.tops > 0 {
-            self.top.push(top);
+    /// How many of the likeliest tokens a score of another branch must have for this one to take it over; `None`: it
+    /// takes over none.
+    pub fn shared_tops(&self) -> Option<usize> {
+        match &self.scores {
+            WantedScores::Model { tops } => Some(*tops),
+            WantedScores::AsSampled(_) => None,
         }
+    }
+
+    /// The distribution whose likeliest tokens, and ranks, its scores have.
+    pub fn top_of(&self) -> Distribution {
+        match &self.scores {
+            WantedScores::Model { .. } => Distribution::Model,
+            WantedScores::AsSampled(rules) => rules.params.top_of(),
+        }
+    }
+
+    /// Adds the score that another branch has computed of `token`, which is at `next`; it has at least `tops` likeliest
+    /// tokens.
+    pub fn take_over(&mut self, token: TokenId, score: &TokenScore, tops: usize) {
+        let TokenScore { logprob, rank, top } = score;
+        self.add(SampledToken { rank: *rank, top: top[..tops].to_vec(), ..SampledToken::of(token, *logprob) });
+    }
+
+    /// Adds the score of the token at `next`.
+    pub fn add(&mut self, scored: SampledToken) {
+        self.records.push(scored);
+        self.requested = self.requested.max(self.records.len());
     }
 }
 
@@ -250,7 +253,7 @@ impl Branch {
     pub fn given(&self) -> usize {
         match &self.work {
             BranchWork::Idle => self.tokens.len(),
-            BranchWork::Sample(sampling) => sampling.begin,
+            BranchWork::Sample(sampling) => sampling.rules.begin,
             BranchWork::Score(_) => self.tokens.len() - 1,
         }
     }
@@ -260,7 +263,7 @@ impl Branch {
         let known = self.tokens.len();
         match &self.work {
             BranchWork::Idle => None,
-            BranchWork::Sample(sampling) if sampling.in_flight.tokens > 0 && sampling.params.looks_back() => None,
+            BranchWork::Sample(sampling) if sampling.in_flight.tokens > 0 && sampling.rules.looks_back() => None,
             BranchWork::Sample(sampling) => {
                 let end = known + sampling.in_flight.tokens;
                 (end < sampling.limit).then(|| NeededPositions { match_upto: known, logits_from: end - 1, end })
@@ -302,7 +305,7 @@ impl Branch {
     pub fn in_flight(&self) -> usize {
         match &self.work {
             BranchWork::Sample(sampling) => sampling.in_flight.tokens,
-            BranchWork::Score(scoring) => scoring.requested - scoring.logprobs.len(),
+            BranchWork::Score(scoring) => scoring.requested - scoring.records.len(),
             BranchWork::Idle => 0,
         }
     }
@@ -328,20 +331,20 @@ impl Branch {
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, begin, logprobs, ranks, top, stop_token, text, .. } = *sampling;
-                (events, begin, text, Finish { logprobs, ranks, top, stop_token, ..Finish::empty(reason) })
+                let SamplingState { events, rules, records, stop_token, text, .. } = *sampling;
+                (events, rules.begin, text, Finish { records, stop_token, ..Finish::empty(reason) })
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, logprobs, ranks, top, mut text, .. } = *scoring;
+                let ScoringState { events, begin, records, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, text, Finish { logprobs, ranks, top, ..Finish::empty(reason) })
+                (events, begin, text, Finish { records, ..Finish::empty(reason) })
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
         let last = recorded.stop_token.as_ref().map(|stop| stop.logprob);
-        let logprob = recorded.logprobs.iter().copied().chain(last).map(f64::from).sum();
+        let logprob = recorded.logprobs().iter().copied().chain(last).map(f64::from).sum();
         let finish = Finish { tokens, text: text.finish(), logprob, ..recorded };
         events.send(Event::Finished { id: self.id, finish });
     }
@@ -360,7 +363,7 @@ impl Branch {
     /// Requests all scores again that are not collected, as one that another branch was to compute did not come.
     pub fn request_again(&mut self) {
         if let BranchWork::Score(scoring) = &mut self.work {
-            scoring.requested = scoring.logprobs.len();
+            scoring.requested = scoring.records.len();
             self.generation += 1;
         }
     }
@@ -368,7 +371,7 @@ impl Branch {
     /// Removes given tokens that were not scored yet from the branch.
     fn take_back_unscored(&mut self) {
         if let BranchWork::Score(scoring) = &self.work {
-            self.tokens.take_back(scoring.begin + scoring.logprobs.len());
+            self.tokens.take_back(scoring.next());
         }
     }
 }

@@ -43,8 +43,9 @@ impl ScoreClaims {
     /// Adds the tokens of `branch` that are requested and not collected, but for those whose rows were evicted since.
     pub fn add_in_flight(&mut self, prefix: &PrefixTree, branch: &Branch) {
         if let (BranchWork::Score(scoring), Some(segment)) = (&branch.work, branch.kept()) {
+            let Some(tops) = scoring.shared_tops() else { return };
             let requested = position(scoring.begin + scoring.requested).min(prefix.computed(segment) + 1);
-            self.add(prefix, segment, position(scoring.next())..requested, scoring.tops);
+            self.add(prefix, segment, position(scoring.next())..requested, tops);
         }
     }
 

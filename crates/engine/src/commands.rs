@@ -3,12 +3,15 @@
 
 use crossbeam_channel::{RecvError, TryRecvError};
 
-use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState};
+use crate::allowed::AllowedSets;
+use crate::branch::{Branch, BranchWork, InFlight, KvHold, SamplingState, ScoringState, WantedScores};
 use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventSender;
 use crate::handle::Command;
-use crate::request::{Continuation, Event, Extend, FinishReason, Stop};
+use crate::records::TokenRecords;
+use crate::request::{Continuation, Event, Extend, FinishReason, SamplingParams, Scoring, Stop};
+use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use offshoot_backend::MOST_TOP;
 use offshoot_core::error::{Error, Result};
@@ -73,6 +76,19 @@ pub(crate) fn unknown_branch(id: BranchId) -> Error {
 /// The error of an extend of a branch that is being extended.
 pub(crate) fn busy_branch(id: BranchId) -> Error {
     Error::value("branch", "one that rests", format!("{id}, which is being extended"))
+}
+
+/// How tokens behind those of `branch` are sampled. `sets`: the sets of allowed tokens that extends share.
+fn rules(
+    branch: &Branch,
+    mut params: SamplingParams,
+    stop: Stop,
+    sets: &mut AllowedSets,
+    vocab: usize,
+) -> SamplingRules {
+    let allowed = params.allowed.take().map(|tokens| sets.share(tokens, vocab));
+    let counts = params.has_penalties().then(|| branch.tokens.count_tokens());
+    SamplingRules { begin: branch.tokens.len(), params, allowed, stop, counts }
 }
 
 impl Engine {
@@ -205,29 +221,22 @@ impl Engine {
             return Err(busy_branch(id));
         }
         match continuation {
-            Continuation::Sampled { mut params, stop, uniforms } => {
+            Continuation::Sampled { params, stop, uniforms } => {
                 if self.tokenizer.is_none() && !stop.strings.is_empty() {
                     let stops = &stop.strings;
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
                 let begin = branch.tokens.len();
-                let allowed = params.allowed.take().map(|tokens| self.allowed.share(tokens, self.facts.vocab));
                 let sampling = SamplingState {
-                    begin,
                     limit: begin.saturating_add(stop.max_tokens).min(self.facts.context),
+                    rules: rules(branch, params, stop, &mut self.allowed, self.facts.vocab),
                     in_flight: InFlight::default(),
-                    logprobs: Vec::new(),
-                    ranks: Vec::new(),
-                    top: Vec::new(),
+                    records: TokenRecords::default(),
                     stop_token: None,
                     text,
-                    allowed,
-                    counts: params.has_penalties().then(|| branch.tokens.count_tokens()),
                     uniforms,
                     events: events.clone(),
-                    params,
-                    stop,
                 };
                 branch.begin(BranchWork::Sample(Box::new(sampling)));
                 match begin >= self.facts.context {
@@ -236,7 +245,7 @@ impl Engine {
                 }
                 Ok(())
             }
-            Continuation::Given { tokens, logprobs } => self.given(id, tokens, logprobs, events),
+            Continuation::Given { tokens, scoring } => self.given(id, tokens, scoring, events),
         }
     }
 
@@ -244,7 +253,7 @@ impl Engine {
         &mut self,
         id: BranchId,
         tokens: Vec<TokenId>,
-        logprobs: Option<usize>,
+        scoring: Option<Scoring>,
         events: &EventSender,
     ) -> Result<()> {
         let branch = self.branches.get_mut(&id).expect("the caller found it");
@@ -256,17 +265,26 @@ impl Engine {
         if let Some(token) = tokens.iter().find(|token| token.ix() >= self.facts.vocab) {
             return Err(Error::value("given tokens", format!("tokens below {}", self.facts.vocab), token.to_string()));
         }
-        let tops = logprobs.unwrap_or(0);
-        if tops > MOST_TOP {
-            return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), tops.to_string()));
+        if let Some(Scoring::Model { top }) = &scoring
+            && *top > MOST_TOP
+        {
+            return Err(Error::value("logprobs of given tokens", format!("at most {MOST_TOP}"), top.to_string()));
         }
         let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &Stop::default())?;
+        let is_scored = scoring.is_some() && !tokens.is_empty();
+        let scores = match scoring {
+            None => WantedScores::Model { tops: 0 },
+            Some(Scoring::Model { top }) => WantedScores::Model { tops: top.min(self.facts.vocab) },
+            Some(Scoring::AsSampled { params, stop }) => {
+                let rules = rules(branch, *params, *stop, &mut self.allowed, self.facts.vocab);
+                WantedScores::AsSampled(Box::new(rules))
+            }
+        };
         branch.tokens.give(&tokens);
-        let (events, ranks, top) = (events.clone(), Vec::new(), Vec::new());
-        let tops = tops.min(self.facts.vocab);
-        let scoring = ScoringState { events, begin, requested: 0, tops, logprobs: Vec::new(), ranks, top, text };
+        let (events, records) = (events.clone(), TokenRecords::default());
+        let scoring = ScoringState { events, begin, requested: 0, scores, records, text };
         branch.begin(BranchWork::Score(Box::new(scoring)));
-        if logprobs.is_none() || tokens.is_empty() {
+        if !is_scored {
             branch.finish(FinishReason::Given);
         } else if self.cache.take_over_all(branch) {
             self.metrics.prompt_tokens_logical += branch.count_given(branch.tokens.len() - 2);

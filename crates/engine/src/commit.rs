@@ -1,17 +1,18 @@
 //! Commits a collected step: appends sampled tokens to their branches, applies stop conditions, sends events.
 
-use crate::branch::{Branch, BranchWork, SamplingState};
+use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
 use crate::engine::Engine;
 use crate::events::EventBatcher;
 use crate::facts::EngineFacts;
-use crate::request::{Event, FinishReason};
+use crate::records::TokenRecord;
+use crate::request::{Event, FinishReason, Stop};
 use crate::sampler;
 use crate::schedule::LogitsRequest;
+use crate::scores;
 use offshoot_backend::SampledToken;
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};
-use offshoot_kv::TokenScore;
 
 impl Engine {
     /// `sampled` holds one result for each of `requests`, `None` where no token may be sampled. Results of branches
@@ -98,26 +99,23 @@ fn accept(
     let BranchWork::Sample(sampling) = &mut branch.work else { return None };
     let token = sampled.token;
     sampling.in_flight.tokens -= 1;
-    let stops = stop_token(sampling, token, &facts.eos);
-    if stops.is_some() && !sampling.stop.include_stop {
+    let stop = &sampling.rules.stop;
+    let stops = stop_token(stop, token, &facts.eos);
+    if stops.is_some() && !stop.include_stop {
         sampling.stop_token = Some(sampled);
         return stops;
     }
-    sampling.logprobs.push(sampled.logprob);
-    if sampling.params.top_logprobs.is_some() {
-        sampling.ranks.push(sampled.rank);
-        sampling.top.push(sampled.top.clone());
-    }
-    if let Some(counts) = &mut sampling.counts {
+    let count = sampling.records.len() + 1;
+    let piece = sampling.text.push(token, count >= stop.min_tokens);
+    let at_limit = count >= stop.max_tokens;
+    if let Some(counts) = &mut sampling.rules.counts {
         counts.add(token, true);
     }
-    let count = sampling.logprobs.len();
-    let piece = sampling.text.push(token, count >= sampling.stop.min_tokens);
-    let at_limit = count >= sampling.stop.max_tokens;
     if sampling.events.hears_tokens() {
-        let tokens = vec![sampled];
+        let tokens = vec![sampled.clone()];
         batcher.send(&sampling.events, Event::Tokens { id: branch.id, tokens, text: piece.text });
     }
+    sampling.records.push(sampled);
     branch.tokens.push_sampled(token);
     let is_full = branch.tokens.len() >= facts.context;
     stops
@@ -126,19 +124,19 @@ fn accept(
         .or(is_full.then_some(FinishReason::ContextFull))
 }
 
-fn stop_token(sampling: &SamplingState, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {
-    if sampling.stop.tokens.contains(&token) {
+fn stop_token(stop: &Stop, token: TokenId, eos: &[TokenId]) -> Option<FinishReason> {
+    if stop.tokens.contains(&token) {
         return Some(FinishReason::StopToken(token));
     }
-    (eos.contains(&token) && !sampling.stop.ignore_eos).then_some(FinishReason::EndOfText)
+    (eos.contains(&token) && !stop.ignore_eos).then_some(FinishReason::EndOfText)
 }
 
 /// Records the log-probability of the next given token, also for other branches. Returns the finish reason at the last
 /// one.
 fn record(branch: &mut Branch, sampled: SampledToken, cache: &mut KvCache) -> Option<FinishReason> {
     let BranchWork::Score(scoring) = &mut branch.work else { return None };
-    let (at, score) = (scoring.next(), TokenScore::new(sampled.logprob, sampled.rank, &sampled.top));
-    scoring.add(sampled.logprob, sampled.rank, sampled.top);
+    let (at, score) = (scoring.next(), scores::kept(TokenRecord::of(&sampled), scoring.top_of()));
+    scoring.add(sampled);
     let ends = scoring.next() == branch.tokens.len();
     cache.keep_score(branch, at, score);
     ends.then_some(FinishReason::Given)

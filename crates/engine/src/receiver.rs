@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, never, select};
 
 use crate::events::{EventReader, Hear};
 use crate::handle::{Command, EngineHandle};
-use crate::request::{Continuation, Event, Extend, Finish};
+use crate::request::{Continuation, Event, Extend, Finish, Scoring};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::BranchId;
 
@@ -72,10 +72,13 @@ impl EngineHandle {
 
     fn check_extends(&self, extends: &[Extend]) -> Result<()> {
         for extend in extends {
-            if let Continuation::Sampled { params, stop, .. } = &extend.continuation {
-                params.check(self.facts().vocab)?;
-                stop.check_beside(params, self.facts().vocab, &self.facts().eos)?;
-            }
+            let (params, stop) = match &extend.continuation {
+                Continuation::Sampled { params, stop, .. } => (params, stop),
+                Continuation::Given { scoring: Some(Scoring::AsSampled { params, stop }), .. } => (&**params, &**stop),
+                Continuation::Given { scoring: None | Some(Scoring::Model { .. }), .. } => continue,
+            };
+            params.check(self.facts().vocab)?;
+            stop.check_beside(params, self.facts().vocab, &self.facts().eos)?;
         }
         Ok(())
     }

@@ -4,13 +4,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
 use crate::allowed::Candidates;
+use crate::records::{LogprobsMode, TokenRecord, TokenRecords};
 use crate::uniforms::UniformKey;
-use offshoot_backend::{AllowedTokens, MOST_TOP, SampledToken};
+use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 
@@ -46,6 +46,18 @@ pub struct SamplingParams {
     /// How many of the likeliest tokens are reported beside each sampled one, at most [`MOST_TOP`], and its rank among
     /// all; `None`: neither.
     pub top_logprobs: Option<usize>,
+    /// Whose log-probabilities `top_logprobs` lists, and whose ranks; clients are shown the sampled tokens' own by it,
+    /// too ([`TokenRecord::logprob_by`]).
+    #[serde(skip_serializing_if = "is_default")]
+    pub logprobs_mode: LogprobsMode,
+    /// What is recorded of each sampled token beside its log-probability under the model.
+    #[serde(skip_serializing_if = "is_default")]
+    pub records: Records,
+}
+
+/// Whether a field has the value that it has where nothing is said.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for SamplingParams {
@@ -62,6 +74,8 @@ impl Default for SamplingParams {
             allowed: None,
             bad_words: Vec::new(),
             top_logprobs: None,
+            logprobs_mode: LogprobsMode::default(),
+            records: Records::default(),
         }
     }
 }
@@ -113,6 +127,16 @@ impl SamplingParams {
         SamplingParams { top_logprobs: Some(top_logprobs), ..self }
     }
 
+    /// Shows these log-probabilities.
+    pub fn logprobs_mode(self, logprobs_mode: LogprobsMode) -> Self {
+        SamplingParams { logprobs_mode, ..self }
+    }
+
+    /// Records this of each sampled token, too.
+    pub fn records(self, records: Records) -> Self {
+        SamplingParams { records, ..self }
+    }
+
     /// Samples from these tokens only.
     pub fn allowed(self, tokens: impl IntoIterator<Item = TokenId>) -> Self {
         SamplingParams { allowed: Some(tokens.into_iter().collect()), ..self }
@@ -127,6 +151,26 @@ impl SamplingParams {
     /// Whether the tokens that may be sampled depend on those sampled before, which the host must know.
     pub(crate) fn looks_back(&self) -> bool {
         self.bad_words.iter().any(|word| word.len() > 1)
+    }
+
+    /// Whether more is asked for than tokens and texts: log-probabilities or a record.
+    pub fn records_tokens(&self) -> bool {
+        self.top_logprobs.is_some() || self.records != Records::default()
+    }
+
+    /// What a backend records of each token: `records`, and the distribution drawn from where its log-probabilities are
+    /// shown.
+    pub(crate) fn recorded(&self) -> Records {
+        let is_shown = self.logprobs_mode == LogprobsMode::ProcessedLogprobs;
+        Records { drawn: self.records.of_drawn() || is_shown, ..self.records }
+    }
+
+    /// The distribution whose likeliest tokens, and ranks, are reported.
+    pub(crate) fn top_of(&self) -> Distribution {
+        match self.logprobs_mode {
+            LogprobsMode::RawLogprobs => Distribution::Model,
+            LogprobsMode::ProcessedLogprobs => Distribution::Drawn,
+        }
     }
 
     /// Whether a sample depends on the tokens before it.
@@ -346,14 +390,33 @@ pub enum Continuation {
         /// The source of random numbers.
         uniforms: UniformKey,
     },
-    /// These tokens follow. With `logprobs` they are scored, and so many of the likeliest tokens in each one's place
-    /// are reported, at most [`MOST_TOP`]. Without, the extend finishes at once: the tokens are computed when something
-    /// is sampled or scored after them, once for all branches that share them.
+    /// These tokens follow. Where they are not scored, the extend finishes at once: the tokens are computed when
+    /// something is sampled or scored after them, once for all branches that share them.
     Given {
         /// The tokens.
         tokens: Vec<TokenId>,
-        /// How many of the likeliest tokens are reported in each one's place; `None`: they are not scored.
-        logprobs: Option<usize>,
+        /// How they are scored; `None`: not at all.
+        scoring: Option<Scoring>,
+    },
+}
+
+/// How given tokens are scored.
+#[derive(Clone, Debug)]
+pub enum Scoring {
+    /// By the model's own distribution. Branches that share tokens share these scores.
+    Model {
+        /// How many of the likeliest tokens are reported in each one's place, at most [`MOST_TOP`].
+        top: usize,
+    },
+    /// By the distributions from which an extend with these parameters and stop conditions would have drawn them, one
+    /// after the other: everything that it would have recorded of them is recorded, the same bits where results do not
+    /// depend on what else a step computes. A token that it could not have drawn has a
+    /// [`Drawn::logprob`](offshoot_backend::Drawn::logprob) of minus infinity.
+    AsSampled {
+        /// How the tokens would have been sampled, and what is recorded of them.
+        params: Box<SamplingParams>,
+        /// Of these only `min_tokens` counts, before which no token that ends a text may be drawn.
+        stop: Box<Stop>,
     },
 }
 
@@ -373,9 +436,21 @@ impl Extend {
         Extend { branch, continuation: Continuation::Sampled { params, stop, uniforms } }
     }
 
-    /// These tokens follow; `logprobs` as in [`Continuation::Given`].
-    pub fn given(branch: BranchId, tokens: Vec<TokenId>, logprobs: Option<usize>) -> Self {
-        Extend { branch, continuation: Continuation::Given { tokens, logprobs } }
+    /// These tokens follow. With `top` they are scored by the model's own distribution, and so many of the likeliest
+    /// tokens are reported in each one's place ([`Scoring::Model`]).
+    pub fn given(branch: BranchId, tokens: Vec<TokenId>, top: Option<usize>) -> Self {
+        let scoring = top.map(|top| Scoring::Model { top });
+        Extend { branch, continuation: Continuation::Given { tokens, scoring } }
+    }
+
+    /// These tokens follow, and are scored as an extend by `params` and `stop` would have drawn them
+    /// ([`Scoring::AsSampled`]).
+    pub fn given_as_sampled(branch: BranchId, tokens: Vec<TokenId>, params: &SamplingParams, stop: &Stop) -> Self {
+        let (params, stop) = (Box::new(params.clone()), Box::new(stop.clone()));
+        Extend {
+            branch,
+            continuation: Continuation::Given { tokens, scoring: Some(Scoring::AsSampled { params, stop }) },
+        }
     }
 
     /// Number of given tokens.
@@ -487,16 +562,9 @@ pub struct Finish {
     /// Sum over all tokens sampled or scored by this extend, a stop token that was not kept included: the natural
     /// logarithm of the probability that the model, at temperature 1, goes on like this.
     pub logprob: f64,
-    /// One for each of `tokens`. Empty for given tokens that were not scored.
-    pub logprobs: Vec<f32>,
-    /// For each of `tokens` its place among all, from 1 ([`SampledToken::rank`]). Empty where
-    /// `SamplingParams::top_logprobs` did not ask for log-probabilities; `None` for a given token whose score was known
-    /// without it and was asked for without likeliest tokens.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ranks: Vec<Option<NonZeroU32>>,
-    /// For each of `tokens` the likeliest tokens in its place, likeliest first. Empty where neither
-    /// `SamplingParams::top_logprobs` nor `Continuation::Given` asked for them.
-    pub top: Vec<Vec<(TokenId, f32)>>,
+    /// What is recorded of each of `tokens`; nothing of given tokens that were not scored.
+    #[serde(flatten)]
+    pub records: TokenRecords,
     /// The end-of-text or stop token that was sampled last and is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_token: Option<SampledToken>,
@@ -505,9 +573,13 @@ pub struct Finish {
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
-        let (tokens, text, logprobs) = (Vec::new(), String::new(), Vec::new());
-        let (ranks, top) = (Vec::new(), Vec::new());
-        Finish { reason, tokens, text, logprob: 0.0, logprobs, ranks, top, stop_token: None }
+        let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
+        Finish { reason, tokens, text, logprob: 0.0, records, stop_token: None }
+    }
+
+    /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.
+    pub fn logprobs(&self) -> &[f32] {
+        self.records.logprobs()
     }
 
     /// Number of tokens that the extend sampled or was given, a stop token that was not kept included.
@@ -525,41 +597,18 @@ impl Finish {
 
     /// What is recorded of each of [`sampled_ids`](Self::sampled_ids), in their order; nothing of given tokens that
     /// were not scored.
-    pub fn records(&self) -> impl Iterator<Item = TokenRecord<'_>> {
-        let kept = self.tokens.iter().zip(&self.logprobs).enumerate().map(|(at, (&token, &logprob))| TokenRecord {
-            token,
-            logprob,
-            rank: self.ranks.get(at).copied().flatten(),
-            top: self.top.get(at).map_or(&[], Vec::as_slice),
-        });
+    pub fn sampled_records(&self) -> impl Iterator<Item = TokenRecord<'_>> + Clone {
+        let kept = self.records.of_tokens(0, self.tokens.iter().copied());
         kept.chain(self.stop_token.iter().map(TokenRecord::of))
     }
-}
 
-/// What is recorded of one token of a [`Finish`]: a [`SampledToken`] that borrows from it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenRecord<'a> {
-    /// The token.
-    pub token: TokenId,
-    /// Its log-probability, as [`SampledToken::logprob`].
-    pub logprob: f32,
-    /// Its place among all tokens, as [`SampledToken::rank`].
-    pub rank: Option<NonZeroU32>,
-    /// The likeliest tokens in its place, as [`SampledToken::top`].
-    pub top: &'a [(TokenId, f32)],
-}
-
-impl<'a> TokenRecord<'a> {
-    /// The record of `sampled`.
-    pub fn of(sampled: &'a SampledToken) -> Self {
-        let SampledToken { token, logprob, rank, top, .. } = sampled;
-        TokenRecord { token: *token, logprob: *logprob, rank: *rank, top }
-    }
-}
-
-impl From<TokenRecord<'_>> for SampledToken {
-    fn from(record: TokenRecord<'_>) -> Self {
-        let TokenRecord { token, logprob, rank, top } = record;
-        SampledToken { rank, top: top.to_vec(), ..SampledToken::of(token, logprob) }
+    /// `logprob` under the distribution that `mode` names ([`TokenRecord::logprob_by`]).
+    pub fn logprob_by(&self, mode: LogprobsMode) -> f64 {
+        match mode {
+            LogprobsMode::RawLogprobs => self.logprob,
+            LogprobsMode::ProcessedLogprobs => {
+                self.sampled_records().map(|record| f64::from(record.logprob_by(mode))).sum()
+            }
+        }
     }
 }

@@ -98,7 +98,7 @@ impl Schedule {
             }
         }
         if let BranchWork::Score(scoring) = &branch.work {
-            self.note_scored(branch, need.logits_from, next.max(logits_from), scoring.tops, cache);
+            self.note_scored(branch, need.logits_from, next.max(logits_from), scoring.shared_tops(), cache);
         }
     }
 
@@ -115,9 +115,12 @@ impl Schedule {
         let BranchWork::Score(scoring) = &branch.work else { return std::iter::once(logits_from..end).collect() };
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
         let most = left.logit_rows.max(1);
+        let Some(tops) = scoring.shared_tops() else {
+            return std::iter::once(logits_from..end.min(logits_from.saturating_add(position(most)))).collect();
+        };
         // A claim belongs to the slot of the token that is scored.
         let laid = cache.prefix.path_laid_upto(segment).min(end);
-        let mut tokens = self.scoring.unscored(&cache.prefix, segment, logits_from + 1..laid, scoring.tops, most);
+        let mut tokens = self.scoring.unscored(&cache.prefix, segment, logits_from + 1..laid, tops, most);
         // The token after the last row is its own affair.
         if tokens.len() < most && laid == end {
             tokens.push(end);
@@ -190,11 +193,14 @@ impl Schedule {
         end
     }
 
-    /// Records that `branch` scores the tokens after the rows `from..next`, or leaves them to others. It goes on at row
+    /// Records that `branch` scores the tokens after the rows `from..next`, or leaves them to others: with so many of
+    /// the likeliest tokens (`None`: in a way that no other branch can take over). It goes on at row
     /// `next`: those who only need its keys and values wait for it, so that it is not computed twice.
-    fn note_scored(&mut self, branch: &Branch, from: usize, next: u32, tops: usize, cache: &KvCache) {
+    fn note_scored(&mut self, branch: &Branch, from: usize, next: u32, tops: Option<usize>, cache: &KvCache) {
         let Lease { segment, .. } = branch.lease().expect("a running branch has a lease");
-        self.scoring.add(&cache.prefix, segment, position(from) + 1..next + 1, tops);
+        if let Some(tops) = tops {
+            self.scoring.add(&cache.prefix, segment, position(from) + 1..next + 1, tops);
+        }
         for (_, page, rows) in cache.prefix.page_parts(segment, next..next + 1) {
             let first = self.unscored_from.entry(page).or_insert(rows.start);
             *first = rows.start.min(*first);

@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
+use crate::records::TokenRecord;
 use crate::token_path::position;
+use offshoot_backend::Distribution;
 use offshoot_kv::TokenScore;
 
 impl KvCache {
@@ -19,10 +21,10 @@ impl KvCache {
     /// Keeps the scores of the tokens that `branch` has sampled in the extend that is about to end.
     pub fn keep_sampled(&mut self, branch: &Branch) {
         let (BranchWork::Sample(sampling), Some(segment)) = (&branch.work, branch.kept()) else { return };
-        for (ix, &logprob) in sampling.logprobs.iter().enumerate() {
-            let rank = sampling.ranks.get(ix).copied().flatten();
-            let top = sampling.top.get(ix).map_or(&[][..], Vec::as_slice);
-            self.prefix.keep_score(segment, position(sampling.begin + ix), TokenScore::new(logprob, rank, top));
+        let (begin, top_of) = (sampling.rules.begin, sampling.rules.params.top_of());
+        let tokens = branch.tokens.slice(begin..begin + sampling.records.len());
+        for (record, at) in sampling.records.of_tokens(0, tokens.iter().copied()).zip(begin..) {
+            self.prefix.keep_score(segment, position(at), kept(record, top_of));
         }
     }
 
@@ -30,7 +32,7 @@ impl KvCache {
     /// with a request of its own. Not while it has requests in flight, which come first.
     pub fn take_over_known(&mut self, branch: &mut Branch) {
         let BranchWork::Score(scoring) = &branch.work else { return };
-        if scoring.requested == scoring.logprobs.len() {
+        if scoring.requested == scoring.records.len() {
             self.take_over(branch, branch.tokens.len() - 1);
         }
     }
@@ -40,9 +42,10 @@ impl KvCache {
         let segment = branch.kept();
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let next = scoring.next();
-        if let Some(segment) = segment.filter(|_| next < upto) {
-            let (tops, wanted) = (scoring.tops, positions(next, upto));
-            self.prefix.scores(segment, wanted, tops).for_each(|score| scoring.push(score));
+        if let (Some(segment), Some(tops)) = (segment.filter(|_| next < upto), scoring.shared_tops()) {
+            let tokens = branch.tokens.slice(next..upto);
+            let scores = self.prefix.scores(segment, positions(next, upto), tops);
+            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops));
         }
         self.scores_reused += (scoring.next() - next) as u64;
         scoring.next() == upto
@@ -50,19 +53,29 @@ impl KvCache {
 
     /// Takes over all scores of `branch`, which holds no rows yet, if they are all kept. Otherwise none.
     pub fn take_over_all(&mut self, branch: &mut Branch) -> bool {
+        let BranchWork::Score(scoring) = &branch.work else { return false };
+        let Some(tops) = scoring.shared_tops() else { return false };
         let (path, rest) = self.look_up(branch, branch.tokens.len());
         let known = self.prefix.known_path(path, &rest);
         let len = branch.tokens.len();
         let Some((segment, _)) = known.filter(|&(_, known)| known as usize == len) else { return false };
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
-        let scores: Vec<&TokenScore> =
-            self.prefix.scores(segment, positions(scoring.next(), len), scoring.tops).collect();
-        if scores.len() < len - scoring.next() {
+        let tokens = branch.tokens.slice(scoring.next()..len);
+        let scores: Vec<&TokenScore> = self.prefix.scores(segment, positions(scoring.next(), len), tops).collect();
+        if scores.len() < tokens.len() {
             return false;
         }
-        scores.iter().for_each(|score| scoring.push(score));
+        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops));
         self.scores_reused += scores.len() as u64;
         true
+    }
+}
+
+/// What is kept of a record for others: of ranks and likeliest tokens only those by the model's own distribution.
+pub(super) fn kept(record: TokenRecord<'_>, top_of: Distribution) -> TokenScore {
+    match top_of {
+        Distribution::Model => TokenScore::new(record.logprob, record.rank, record.top),
+        Distribution::Drawn => TokenScore::new(record.logprob, None, &[]),
     }
 }
 

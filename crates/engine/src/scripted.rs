@@ -14,8 +14,9 @@ use crate::handle::{Command, EngineHandle, live};
 use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
-use crate::request::{Continuation, Event, Extend, Finish, FinishReason};
-use offshoot_backend::SampledToken;
+use crate::records::TokenRecords;
+use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
+use offshoot_backend::{Drawn, Records, SampledToken};
 use offshoot_core::error::Error;
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::PageGroups;
@@ -151,9 +152,6 @@ impl EngineHandle {
     }
 }
 
-/// The likeliest tokens in one place.
-type Top = Vec<(TokenId, f32)>;
-
 struct Scripted<F> {
     script: F,
     branches: HashMap<BranchId, Vec<TokenId>>,
@@ -166,8 +164,7 @@ struct Scripted<F> {
 struct ScriptedBranch {
     branch: BranchId,
     reply: ScriptedReply,
-    /// As `SamplingParams::top_logprobs`.
-    tops: Option<usize>,
+    params: SamplingParams,
     next: usize,
     events: EventSender,
 }
@@ -224,13 +221,13 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         let call = ScriptedCall { branch, tokens, continuation: &continuation };
         match &continuation {
             Continuation::Sampled { params, .. } => {
-                let (reply, tops) = ((self.script)(&call), params.top_logprobs);
-                self.growing.push(ScriptedBranch { branch, reply, tops, next: 0, events: events.clone() });
+                let (reply, params) = ((self.script)(&call), params.clone());
+                self.growing.push(ScriptedBranch { branch, reply, params, next: 0, events: events.clone() });
             }
-            Continuation::Given { tokens: given, logprobs } => {
-                let logprobs = if logprobs.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
+            Continuation::Given { tokens: given, scoring } => {
+                let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
                 tokens.extend(given);
-                let finish = finish(given.clone(), logprobs, Vec::new(), FinishReason::Given);
+                let finish = finish(given.clone(), TokenRecords::of_logprobs(logprobs), FinishReason::Given);
                 events.send(Event::Finished { id: branch, finish });
             }
         }
@@ -241,17 +238,14 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         self.metrics.steps += 1;
         for growing in &mut self.growing {
             let Some(&token) = growing.reply.tokens.get(growing.next) else { continue };
-            let logprob = growing.reply.logprobs[growing.next];
+            let sampled = growing.sampled(growing.next);
             growing.next += 1;
             self.metrics.tokens_sampled += 1;
             if let Some(tokens) = self.branches.get_mut(&growing.branch) {
                 tokens.push(token);
             }
             if growing.events.hears_tokens() {
-                let top = top(growing.tops.unwrap_or(0), token, logprob);
-                let rank = growing.tops.map(|_| NonZeroU32::MIN);
-                let (tokens, text) =
-                    (vec![SampledToken { rank, top, ..SampledToken::of(token, logprob) }], text_of(&[token]));
+                let (tokens, text) = (vec![sampled], text_of(&[token]));
                 growing.events.send(Event::Tokens { id: growing.branch, tokens, text });
             }
         }
@@ -281,25 +275,33 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
 }
 
 impl ScriptedBranch {
+    /// Token number `at` with all that its extend asks for. A scripted token is the only one that could be sampled: it
+    /// is alone among the likeliest, its rank is 1, it was drawn with probability 1, and the entropy is 0.
+    fn sampled(&self, at: usize) -> SampledToken {
+        let (token, logprob) = (self.reply.tokens[at], self.reply.logprobs[at]);
+        let tops = self.params.top_logprobs;
+        let Records { kept_ids, entropy, .. } = self.params.recorded();
+        let drawn = Drawn { logprob: 0.0, kept: 1, lowest: 0.0, ids: kept_ids.then(|| vec![token]) };
+        SampledToken {
+            token,
+            logprob,
+            rank: tops.map(|_| NonZeroU32::MIN),
+            top: tops.filter(|&tops| tops > 0).map_or_else(Vec::new, |_| vec![(token, logprob)]),
+            drawn: self.params.recorded().of_drawn().then_some(drawn),
+            entropy: entropy.then_some(0.0),
+        }
+    }
+
     fn finish(&self, reason: FinishReason) {
-        let (tokens, logprobs) = (&self.reply.tokens[..self.next], &self.reply.logprobs[..self.next]);
-        let top = self.tops.map_or_else(Vec::new, |tops| {
-            tokens.iter().zip(logprobs).map(|(&token, &logprob)| top(tops, token, logprob)).collect()
-        });
-        let ranks = self.tops.map_or_else(Vec::new, |_| vec![Some(NonZeroU32::MIN); tokens.len()]);
-        let finish = Finish { ranks, ..finish(tokens.to_vec(), logprobs.to_vec(), top, reason) };
+        let records = (0..self.next).map(|at| self.sampled(at)).collect();
+        let finish = finish(self.reply.tokens[..self.next].to_vec(), records, reason);
         self.events.send(Event::Finished { id: self.branch, finish });
     }
 }
 
-/// A scripted token's top list holds only itself: its rank is 1.
-fn top(most: usize, token: TokenId, logprob: f32) -> Top {
-    if most > 0 { vec![(token, logprob)] } else { Vec::new() }
-}
-
-fn finish(tokens: Vec<TokenId>, logprobs: Vec<f32>, top: Vec<Top>, reason: FinishReason) -> Finish {
-    let logprob = logprobs.iter().copied().map(f64::from).sum();
-    Finish { text: text_of(&tokens), tokens, logprob, logprobs, top, ..Finish::empty(reason) }
+fn finish(tokens: Vec<TokenId>, records: TokenRecords, reason: FinishReason) -> Finish {
+    let logprob = records.logprobs().iter().copied().map(f64::from).sum();
+    Finish { text: text_of(&tokens), tokens, logprob, records, ..Finish::empty(reason) }
 }
 
 #[cfg(test)]

@@ -256,7 +256,7 @@ impl Engine {
         for (row, request) in rows.iter().zip(requests) {
             let branch = self.branches.get(&request.branch)?;
             let BranchWork::Sample(sampling) = &branch.work else { return None };
-            if sampling.params.looks_back() {
+            if sampling.rules.looks_back() {
                 return None; // Each token may ban others.
             }
             let (segment, next) = (row.at.segment, request.position + 1);
@@ -267,10 +267,11 @@ impl Engine {
             if !is_own {
                 return None;
             }
-            let until = if sampler::bans_ends(sampling, next) { sampling.may_end_at() } else { sampling.limit };
+            let rules = &sampling.rules;
+            let until = if rules.bans_ends(next) { rules.may_end_at() } else { sampling.limit };
             steady.steps = steady.steps.min(until.min(sampling.limit).saturating_sub(next + 1));
             steady.steps = steady.steps.min(self.cache.steps_until_freed(segment, row.at.position));
-            if sampling.counts.is_some() {
+            if rules.counts.is_some() {
                 steady.steps = steady.steps.min(MOST_COUNTED);
             }
             steady.uniforms.push(sampling.uniforms);

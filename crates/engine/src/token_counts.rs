@@ -7,7 +7,7 @@ use offshoot_backend::SeenToken;
 use offshoot_core::ids::TokenId;
 
 /// How often tokens occur.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RunCounts(BTreeMap<TokenId, TokenCount>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ impl RunCounts {
 }
 
 /// The tokens of one branch, for its penalties.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct TokenCounts {
     /// Counts of the runs that it shares with others.
     shared: Vec<Arc<RunCounts>>,

@@ -287,7 +287,8 @@ impl Player {
 }
 
 fn tokens_of(finish: Finish) -> impl Iterator<Item = (TokenId, f32)> {
-    finish.tokens.into_iter().zip(finish.logprobs)
+    let logprobs = finish.logprobs().to_vec();
+    finish.tokens.into_iter().zip(logprobs)
 }
 
 fn count(len: usize) -> u32 {

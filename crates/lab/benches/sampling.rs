@@ -1,20 +1,26 @@
 //! `cargo bench -p offshoot-lab --bench sampling`: tokens that one thread samples a second from 151,936 logits on the
-//! CPU, flat, from noise and peaked, without filters and with each; beside the rate without filters.
+//! CPU, flat, from noise and peaked, without filters and with each; beside the rate without filters, and what records
+//! leave of the rate.
 
 use std::time::{Duration, Instant};
 
-use offshoot_backend::{Filters, Pick, SampleRequest};
+use offshoot_backend::{Filters, Pick, Records, SampleRequest};
 use offshoot_core::dice::Dice;
 use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 
 /// Qwen2's vocabulary.
 const VOCABULARY: usize = 151_936;
-const LEAST: Duration = Duration::from_millis(500);
+const LEAST: Duration = Duration::from_secs(1);
 
 fn main() {
     let isa = *Isa::available().last().expect("one path needs nothing of the processor");
-    println!("{isa}, 1 thread\n{:>8} {:>12} {:>10} {:>12}", "logits", "filters", "tokens/s", "of no filter");
+    println!("{isa}, 1 thread; with records: rate over that without");
+    let [drawn, ids, entropy] = ["drawn", "kept ids", "entropy"];
+    println!(
+        "{:>8} {:>12} {:>10} {:>12} {drawn:>8} {ids:>8} {entropy:>8}",
+        "logits", "filters", "tokens/s", "of no filter"
+    );
     let mut dice = Dice::new(1);
     let noise: Vec<f32> = (0..VOCABULARY).map(|_| dice.uniform() as f32).collect();
     let kinds: [(&str, Vec<f32>); 3] = [
@@ -33,24 +39,38 @@ fn main() {
             ("top_k 50", Some(50), 1.0, 0.0),
         ] {
             let of_request = Filters { temperature: 1.0, top_k, top_p, min_p };
-            let rate = rate(isa, &logits, |uniform| Pick::Random { filters: of_request, uniform });
+            let [rate, drawn, ids, entropy] =
+                rates(isa, &logits, |uniform| Pick::Random { filters: of_request, uniform });
             unfiltered = if filters == "none" { rate } else { unfiltered };
-            println!("{kind:>8} {filters:>12} {rate:>10.0} {:>12.2}", rate / unfiltered);
+            let [drawn, ids, entropy] = [drawn, ids, entropy].map(|recorded| recorded / rate);
+            let of_none = rate / unfiltered;
+            println!("{kind:>8} {filters:>12} {rate:>10.0} {of_none:>12.2} {drawn:>8.2} {ids:>8.2} {entropy:>8.2}");
         }
     }
 }
 
-fn rate(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> f64 {
+/// Tokens a second: nothing recorded, the distribution drawn from, its ids too, the entropy. Each in turn, token by
+/// token, so that what else the machine does slows all of them.
+fn rates(isa: Isa, logits: &CpuBuffer, pick: impl Fn(f64) -> Pick) -> [f64; 4] {
+    let none = Records::default();
+    let recorded =
+        [none, Records { drawn: true, ..none }, Records { kept_ids: true, ..none }, Records { entropy: true, ..none }];
     let cores = Cores { isa, team: Team::new(1) };
     let (mut scratch, mut samples) = (SampleScratch::default(), Vec::new());
+    let mut seconds = [0.0; 4];
     let begun = Instant::now();
     let mut sampled = 0;
     while begun.elapsed() < LEAST {
         let uniform = f64::from(sampled % 97) / 97.0;
-        samples.clear();
-        sampling::sample(&cores, &mut scratch, logits, &[SampleRequest::of(pick(uniform))], &mut samples);
-        std::hint::black_box(&samples);
+        for (records, seconds) in recorded.into_iter().zip(&mut seconds) {
+            let request = SampleRequest { records, ..SampleRequest::of(pick(uniform)) };
+            let begun = Instant::now();
+            samples.clear();
+            sampling::sample(&cores, &mut scratch, logits, std::slice::from_ref(&request), &mut samples);
+            std::hint::black_box(&samples);
+            *seconds += begun.elapsed().as_secs_f64();
+        }
         sampled += 1;
     }
-    f64::from(sampled) / begun.elapsed().as_secs_f64()
+    seconds.map(|seconds| f64::from(sampled) / seconds)
 }

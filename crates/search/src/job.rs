@@ -168,7 +168,8 @@ impl SearchJob<'_> {
         Ok(Sample {
             tokens: if finish == FinishReason::Given { 0 } else { thought.tokens.len() },
             logprob: thought.logprob,
-            logprobs: self.params.top_logprobs.map(|_| token_logprobs(thought)),
+            logprobs: self.params.records_tokens().then(|| token_records(thought)),
+            ending: thought.ending.clone().filter(|_| self.params.records_tokens()),
             ..Sample::new(index, tree.path_text(node), finish, assessment)
         })
     }
@@ -196,10 +197,7 @@ fn check_interrupted(interrupted: &AtomicBool) -> Result<()> {
     }
 }
 
-/// Log-probabilities and alternatives of every token of a sampled thought.
-pub(crate) fn token_logprobs(thought: &ThoughtNode) -> Vec<SampledToken> {
-    let drawn = thought.tokens.iter().zip(&thought.logprobs).zip(&thought.top);
-    drawn
-        .map(|((&token, &logprob), top)| SampledToken { top: top.clone(), ..SampledToken::of(token, logprob) })
-        .collect()
+/// What is recorded of every token of a thought that was sampled or scored.
+pub(crate) fn token_records(thought: &ThoughtNode) -> Vec<SampledToken> {
+    thought.records().flatten().map(SampledToken::from).collect()
 }

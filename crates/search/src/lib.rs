@@ -14,6 +14,7 @@ pub mod evaluate;
 mod job;
 pub mod mcts;
 mod outcome;
+pub mod rollout;
 pub mod scorer;
 pub mod select;
 pub mod self_consistency;

@@ -29,9 +29,14 @@ pub struct Sample {
     /// [`Assessment::detail`](crate::Assessment::detail); named `judged` in results, after the judges' verdicts.
     #[serde(rename = "judged", default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Value>,
-    /// One for each token, where `SamplingParams::top_logprobs` asked for them.
+    /// What is recorded of each of its tokens that were sampled or scored, where the parameters ask for a record
+    /// ([`SamplingParams::records_tokens`](offshoot_engine::SamplingParams::records_tokens)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<SampledToken>>,
+    /// What is recorded, beside `logprobs`, of the end-of-text or stop token that ended it and is neither in `text` nor
+    /// counted in `tokens`; its log-probability is part of `logprob`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<SampledToken>,
     /// Why sampling failed. A failed sample is only recorded; it is not part of an outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -41,8 +46,8 @@ impl Sample {
     /// A sample without tokens, of which this is known.
     pub(crate) fn new(index: u64, text: String, finish: FinishReason, assessment: Assessment) -> Self {
         let Assessment { answer, correct, detail, .. } = assessment;
-        let (tokens, logprob, logprobs, error) = (0, 0.0, None, None);
-        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, error }
+        let (tokens, logprob, logprobs, ending, error) = (0, 0.0, None, None, None);
+        Sample { index, text, tokens, finish, logprob, answer, correct, detail, logprobs, ending, error }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::settings::{Aggregate, StepSettings};
-use crate::job::{SearchJob, token_logprobs};
+use crate::job::{SearchJob, token_records};
 use crate::outcome::Sample;
 use crate::scorer::Scorer;
 use crate::tree::SamplingTree;
@@ -212,11 +212,13 @@ impl SearchJob<'_> {
         let path = tree.path(solution.node);
         let assessment = self.assess(&solution.text)?;
         let finish = solution.end.clone().unwrap_or(FinishReason::Length);
-        let logprobs = path.iter().flat_map(|&node| token_logprobs(tree.node(node)));
+        let logprobs = path.iter().flat_map(|&node| token_records(tree.node(node)));
+        let records = self.params.records_tokens();
         let sample = Sample {
             tokens: solution.tokens,
             logprob: path.iter().map(|&node| tree.node(node).logprob).sum(),
-            logprobs: self.params.top_logprobs.map(|_| logprobs.collect()),
+            logprobs: records.then(|| logprobs.collect()),
+            ending: tree.node(solution.node).ending.clone().filter(|_| records),
             ..Sample::new(index, solution.text.clone(), finish, assessment)
         };
         (self.record)(&sample)?;

@@ -123,7 +123,7 @@ async fn whole(
                 Delivery::Tokens { .. } => {}
                 Delivery::Finished { sample: SampleId { prompt, sample }, finish, branch } => {
                     tokens += finish.sampled();
-                    results[prompt].add(sample, finish, branch);
+                    results[prompt].add(sample, *finish, branch);
                 }
                 Delivery::Done(cached) => break 'all cached,
                 Delivery::Refused(refusal) => return Err(refusal),

@@ -127,6 +127,7 @@ pub fn main(options: &ServeOptions, interrupt: &Interrupt) -> Result<ExitCode> {
         keys,
         seed: options.seed,
         reasoning: options.reasoning,
+        logprobs_mode: options.logprobs_mode,
         limits: options.limits.clone(),
         ticks,
         batches: batches.transpose()?,

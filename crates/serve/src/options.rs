@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use offshoot_engine::LogprobsMode;
 use offshoot_launch::EngineOptions;
 use offshoot_openai::protocol::{ProtocolLimits, Reasoning};
 
@@ -27,6 +28,8 @@ pub struct ServeOptions {
     /// Seed of requests without one; `None`: a random one for each.
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
+    /// Whose log-probabilities are returned to requests that do not say.
+    pub logprobs_mode: LogprobsMode,
     /// Whether `/` is a page that shows what runs.
     pub has_page: bool,
     pub engine: EngineOptions,

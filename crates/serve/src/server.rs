@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use offshoot_engine::{EngineHandle, Priority};
+use offshoot_engine::{EngineHandle, LogprobsMode, Priority};
 use offshoot_launch::guarded;
 use offshoot_model::ModelConfig;
 use offshoot_openai::protocol::{Reasoning, Refusal, RefusalKind, RequestReader, ServedModel, parse_body};
@@ -73,6 +73,7 @@ pub struct Server {
     pub keys: ApiKeys,
     pub seed: Option<u64>,
     pub reasoning: Reasoning,
+    pub logprobs_mode: LogprobsMode,
     pub limits: ServeLimits,
     pub ticks: Ticks,
     /// `None`: no files are kept.
@@ -101,6 +102,7 @@ impl Server {
             seed: self.seed.unwrap_or_else(random_seed),
             limits: &self.limits.protocol,
             reasoning: self.reasoning,
+            logprobs_mode: self.logprobs_mode,
             priority: Priority::default(),
         }
     }

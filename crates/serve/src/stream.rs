@@ -81,7 +81,7 @@ impl Stream {
     fn write(&mut self, delivery: Delivery, out: &mut Vec<u8>) {
         match delivery {
             Delivery::Tokens { sample, tokens, text } => self.writer.tokens(sample, tokens, &text, out),
-            Delivery::Finished { sample, finish, branch } => self.writer.finished(sample, finish, branch, out),
+            Delivery::Finished { sample, finish, branch } => self.writer.finished(sample, *finish, branch, out),
             Delivery::Done(cached) => {
                 self.writer.set_cached(cached.iter().sum());
                 self.writer.end(out);

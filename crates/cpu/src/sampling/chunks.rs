@@ -110,6 +110,23 @@ impl<'a> Scores<'a> {
         sums.iter().sum()
     }
 
+    /// The sums at temperature 1 and their total, as `sum_chunks` has them, and the sum over all tokens of the weight
+    /// times its exponent, `score - best`; 0 if the best score is not finite.
+    pub fn sum_chunks_and_products(&self, isa: Isa, sums: &mut Vec<f64>) -> (f64, f64) {
+        sums.resize(self.maxima.len(), 0.0);
+        if !self.best.is_finite() {
+            sums.fill(0.0);
+            return (0.0, 0.0);
+        }
+        let products = sum_chunks_and_products(isa, self.scores, self.best, sums);
+        (sums.iter().sum(), products)
+    }
+
+    /// The sum of products of `sum_chunks_and_products`, of the weights at temperature 1.
+    pub fn products(&self, isa: Isa, weights: &[f32]) -> f64 {
+        if self.best.is_finite() { sum_of_products(isa, self.scores, self.best, weights) } else { 0.0 }
+    }
+
     /// The weights of one chunk, the same as `exponentials` writes; the best score is finite.
     pub fn weigh_chunk(&self, isa: Isa, temperature: f32, chunk: usize, weights: &mut [f32; CHUNK]) {
         let scores = &self.scores[chunk * CHUNK..self.scores.len().min((chunk + 1) * CHUNK)];
@@ -176,6 +193,43 @@ for_each_isa! {
             *sum = weigh(scores, best, temperature, &mut weights[..scores.len()]);
         }
     }
+}
+
+for_each_isa! {
+    fn sum_chunks_and_products(scores: &[f32], best: f32, sums: &mut [f64]) -> f64 {
+        let mut weights = [0.0; CHUNK];
+        let mut products = 0.0;
+        for (scores, sum) in scores.chunks(CHUNK).zip(sums) {
+            let weights = &mut weights[..scores.len()];
+            *sum = weigh(scores, best, 1.0, weights);
+            products += products_of_chunk(scores, best, weights);
+        }
+        products
+    }
+}
+
+for_each_isa! {
+    fn sum_of_products(scores: &[f32], best: f32, weights: &[f32]) -> f64 {
+        let chunks = scores.chunks(CHUNK).zip(weights.chunks(CHUNK));
+        chunks.map(|(scores, weights)| products_of_chunk(scores, best, weights)).sum()
+    }
+}
+
+/// The sum of a chunk's weights times their exponents, in the same order for every instruction set.
+#[inline(always)]
+fn products_of_chunk(scores: &[f32], best: f32, weights: &[f32]) -> f64 {
+    // The exponent of a weight of zero may be -inf.
+    let product = |score: f32, weight: f32| if weight > 0.0 { weight * (score - best) } else { 0.0 };
+    let (whole, rest) = weights.as_chunks::<16>();
+    let (scores, rest_of_scores) = scores.as_chunks::<16>();
+    let mut lanes = [0.0f64; 16];
+    for (weights, scores) in whole.iter().zip(scores) {
+        for ((lane, &weight), &score) in lanes.iter_mut().zip(weights).zip(scores) {
+            *lane += f64::from(product(score, weight));
+        }
+    }
+    let rest = rest.iter().zip(rest_of_scores).map(|(&weight, &score)| f64::from(product(score, weight)));
+    lanes.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
 /// The weights of a chunk, and their sum.

@@ -6,10 +6,14 @@
 //! Equal scores rank by rising token id. A NaN logit counts as -inf, +inf as the largest f32. A token less likely than
 //! the best one by more than a factor of e^87 (at the request's temperature) is never sampled. The best token is never
 //! filtered out. If every score is -inf, no token is sampled; a given token always is.
+//!
+//! Records (`Records`) cost nothing where they are not asked for; where they are, `fast` records the distribution that
+//! it samples from, so that a token and its re-score under the same filters have the same log-probability to the bit.
 
 pub mod chunks;
 mod clear;
 mod fast;
+mod filtered;
 mod nucleus;
 mod scores;
 

@@ -4,6 +4,7 @@
 
 use super::chunks::{CHUNK, Scores, sum_of_weights};
 use crate::Isa;
+use crate::exp::LOWEST;
 use crate::rows::for_each_isa;
 
 /// Bins of score. Tokens below the lowest score of interest go to bin `BINS`.
@@ -75,16 +76,37 @@ impl Cut {
 
     /// Keeps the tokens whose weight, in f64, is at least `min_p` of the best one's; 0 < `min_p` <= 1.
     pub fn of_min_p(scores: &Scores, temperature: f32, min_p: f32) -> Cut {
-        // Weights fall with scores: from the rounded threshold, step to the lowest score that passes.
         let passes = |score: f32| scores.weight_of(score, temperature) >= f64::from(min_p);
-        let mut score = (scores.best + temperature * min_p.ln()).clamp(f32::MIN, scores.best);
-        while score > f32::MIN && passes(score) {
-            score = score.next_down();
+        Cut { score: lowest_that_passes(scores.best, passes), last: usize::MAX }
+    }
+
+    /// Keeps the tokens whose weight, see `Scores::exponentials`, is not zero; the best score is finite.
+    pub fn of_weighed(scores: &Scores, temperature: f32) -> Cut {
+        let passes = |score: f32| (score - scores.best) / temperature >= LOWEST;
+        Cut { score: lowest_that_passes(scores.best, passes), last: usize::MAX }
+    }
+
+    pub fn keeps(self, scores: &Scores, token: usize) -> bool {
+        let score = scores.scores[token];
+        score > self.score || (score == self.score && token <= self.last)
+    }
+
+    /// How many tokens it keeps, and their smallest score.
+    pub fn count(self, isa: Isa, scores: &Scores) -> (usize, f32) {
+        let (mut kept, mut lowest) = (0, f32::INFINITY);
+        for (c, (chunk, &max)) in scores.scores.chunks(CHUNK).zip(scores.maxima).enumerate() {
+            if max >= self.score {
+                let of_chunk = kept_of_chunk(isa, chunk, self.score, self.ties(c));
+                kept += of_chunk.0 as usize;
+                lowest = lowest.min(of_chunk.1);
+            }
         }
-        while !passes(score) {
-            score = score.next_up();
-        }
-        Cut { score, last: usize::MAX }
+        (kept, lowest)
+    }
+
+    /// The tokens that it keeps, by rising id.
+    pub fn tokens<'a>(self, scores: &'a Scores) -> impl Iterator<Item = usize> + 'a {
+        scores.at_least(self.score).filter(move |&token| self.keeps(scores, token))
     }
 
     /// The cut that keeps what both keep.
@@ -97,11 +119,36 @@ impl Cut {
     pub fn apply(self, isa: Isa, scores: &Scores, weights: &mut [f32], sums: &mut [f64]) {
         let chunks = scores.scores.chunks(CHUNK).zip(weights.chunks_mut(CHUNK)).zip(scores.maxima).zip(sums);
         for (c, (((scores, weights), &max), sum)) in chunks.enumerate() {
-            // Ids within the chunk; a chunk behind `last` keeps no token of the cut's score.
-            let ties = self.last.saturating_add(1).saturating_sub(c * CHUNK).min(CHUNK);
-            *sum = if max < self.score { 0.0 } else { keep_chunk(isa, scores, weights, self.score, ties) };
+            *sum = if max < self.score { 0.0 } else { keep_chunk(isa, scores, weights, self.score, self.ties(c)) };
         }
     }
+
+    /// The first so many ids of a chunk keep tokens of the cut's score; in a chunk behind `last`, none does.
+    fn ties(self, chunk: usize) -> usize {
+        self.last.saturating_add(1).saturating_sub(chunk * CHUNK).min(CHUNK)
+    }
+}
+
+/// The lowest finite score that passes. A score passes if a lower one does, and `best` passes.
+fn lowest_that_passes(best: f32, passes: impl Fn(f32) -> bool) -> f32 {
+    // Halves the range of the floats between, which are as many as their numbers say.
+    let (mut fails, mut lowest) = (number_of(f32::NEG_INFINITY), number_of(best));
+    while lowest - fails > 1 {
+        let middle = fails + (lowest - fails) / 2;
+        if passes(score_of(middle)) { lowest = middle } else { fails = middle }
+    }
+    score_of(lowest)
+}
+
+/// The number of a score among all f32 by rising value; 0 and -0 have different ones.
+fn number_of(score: f32) -> i64 {
+    let bits = i64::from(score.to_bits() & 0x7fff_ffff);
+    if score.is_sign_negative() { -1 - bits } else { bits }
+}
+
+/// The score of a number.
+fn score_of(number: i64) -> f32 {
+    if number < 0 { -f32::from_bits((-1 - number) as u32) } else { f32::from_bits(number as u32) }
 }
 
 /// The tokens with scores from `low` to `high`.
@@ -255,5 +302,26 @@ for_each_isa! {
             *weight = if score > lowest { *weight } else { 0.0 };
         }
         sum_of_weights(weights)
+    }
+}
+
+for_each_isa! {
+    /// How many of a chunk's scores are above `lowest`, or equal to it with an index below `ties`; and the smallest of
+    /// them.
+    fn kept_of_chunk(scores: &[f32], lowest: f32, ties: usize) -> (u32, f32) {
+        const LANES: usize = 16;
+        let (mut kept, mut smallest) = ([0u32; LANES], [f32::INFINITY; LANES]);
+        let mut note = |lane: usize, score: f32, is_kept: bool| {
+            kept[lane] += u32::from(is_kept);
+            smallest[lane] = if is_kept & (score < smallest[lane]) { score } else { smallest[lane] };
+        };
+        let (first, rest) = scores.split_at(ties.min(scores.len()));
+        let (whole, odd) = first.as_chunks::<LANES>();
+        for part in whole {
+            part.iter().enumerate().for_each(|(lane, &score)| note(lane, score, score >= lowest));
+        }
+        odd.iter().enumerate().for_each(|(lane, &score)| note(lane, score, score >= lowest));
+        rest.iter().enumerate().for_each(|(i, &score)| note(i % LANES, score, score > lowest));
+        (kept.iter().sum(), smallest.into_iter().fold(f32::INFINITY, f32::min))
     }
 }

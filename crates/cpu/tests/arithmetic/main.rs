@@ -33,6 +33,7 @@ mod isa;
 mod kv;
 mod ops;
 mod quantised_products;
+mod records;
 mod rows;
 mod sampling;
 mod scores;

@@ -10,23 +10,23 @@ use offshoot_cpu::sampling::{self, SampleScratch};
 use offshoot_cpu::{Cores, CpuBuffer, Isa, Team};
 use proptest::prelude::*;
 
-fn request(pick: Pick) -> SampleRequest {
+pub fn request(pick: Pick) -> SampleRequest {
     SampleRequest::of(pick)
 }
 
-fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64) -> SampleRequest {
+pub fn random(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, uniform: f64) -> SampleRequest {
     request(Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform })
 }
 
 /// The sample, if a token is left.
-fn sampled(isa: Isa, logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
+pub fn sampled(isa: Isa, logits: &[f32], request: &SampleRequest) -> Option<SampledToken> {
     let logits = CpuBuffer { rows: 1, width: logits.len(), data: logits.to_vec() };
     let (cores, mut sampled) = (Cores { isa, team: Team::new(1) }, Vec::new());
     sampling::sample(&cores, &mut SampleScratch::default(), &logits, std::slice::from_ref(request), &mut sampled);
     sampled.remove(0)
 }
 
-fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> SampledToken {
+pub fn sample(isa: Isa, logits: &[f32], request: &SampleRequest) -> SampledToken {
     sampled(isa, logits, request).unwrap_or_else(|| panic!("{isa}: a token is left by {request:?}"))
 }
 
@@ -44,11 +44,11 @@ fn is_none_left(logits: &[f32], request: &SampleRequest) -> bool {
     Isa::available().into_iter().chain([Isa::Portable]).all(|isa| sampled(isa, logits, request).is_none())
 }
 
-fn token(ix: usize) -> TokenId {
+pub fn token(ix: usize) -> TokenId {
     TokenId::new(ix)
 }
 
-fn logits() -> impl Strategy<Value = Vec<f32>> {
+pub fn logits() -> impl Strategy<Value = Vec<f32>> {
     // Some on a coarse grid, so that ties are common; some very small; some special values.
     let one = prop_oneof![
         8 => -8.0f32..8.0,
@@ -60,7 +60,7 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
 }
 
 /// Thousands of tokens of about the same weight: noise, a grid with many ties, ties alone, and noise above a floor.
-fn flat_logits() -> impl Strategy<Value = Vec<f32>> {
+pub fn flat_logits() -> impl Strategy<Value = Vec<f32>> {
     let count = 5000usize..12_000;
     prop_oneof![
         prop::collection::vec(-1.5f32..1.5, count.clone()),
@@ -70,17 +70,18 @@ fn flat_logits() -> impl Strategy<Value = Vec<f32>> {
     ]
 }
 
-fn filters() -> impl Strategy<Value = (f32, Option<u32>, f32, f32)> {
-    (
+pub fn filters() -> impl Strategy<Value = Filters> {
+    let each = (
         prop_oneof![Just(1.0f32), 0.05f32..3.0],
         prop_oneof![Just(None), (1u32..80).prop_map(Some), Just(Some(5000))],
         prop_oneof![Just(1.0f32), 0.01f32..0.999],
         prop_oneof![Just(0.0f32), 0.001f32..0.5],
-    )
+    );
+    each.prop_map(|(temperature, top_k, top_p, min_p)| Filters { temperature, top_k, top_p, min_p })
 }
 
 /// Bias, penalties and banned tokens. Token ids must be wrapped by `within`.
-fn changes() -> impl Strategy<Value = SampleRequest> {
+pub fn changes() -> impl Strategy<Value = SampleRequest> {
     let at = || 0usize..1500;
     (
         prop::collection::vec((at(), 0u32..4, any::<bool>()), 0..6),
@@ -103,7 +104,7 @@ fn changes() -> impl Strategy<Value = SampleRequest> {
 }
 
 /// `changes` with token ids modulo the vocabulary.
-fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
+pub fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
     let wrap = |t: TokenId| token(t.ix() % vocab);
     changes.seen.iter_mut().for_each(|seen| seen.token = wrap(seen.token));
     changes.logit_bias.iter_mut().for_each(|(t, _)| *t = wrap(*t));
@@ -118,7 +119,7 @@ fn within(mut changes: SampleRequest, vocab: usize) -> SampleRequest {
 
 /// Bound of the error of cumulative probabilities on the fast path, which sums f32 exponentials. Each is accurate to a
 /// few units in the last place of an argument up to 87: 1e-5 of an unlikely token's weight, 2e-7 of a likely one's.
-const CDF_TOLERANCE: f64 = 1e-6;
+pub const CDF_TOLERANCE: f64 = 1e-6;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
@@ -133,8 +134,10 @@ proptest! {
         uniform in prop_oneof![0.0..1.0f64, Just(1.0f64.next_down())],
     ) {
         let at = |uniform: f64, top_p: f32| {
-            let pick = Pick::Random { filters: Filters { temperature, top_k: None, top_p, min_p }, uniform: uniform.clamp(0.0, 1.0) };
-            SampleRequest { banned: vec![token(3)], ..request(pick) }
+            SampleRequest {
+                banned: vec![token(3)],
+                ..random(temperature, None, top_p, min_p, uniform.clamp(0.0, 1.0))
+            }
         };
         let clear = sample(Isa::Portable, &logits, &at(uniform, top_p)).token;
         for isa in Isa::available() {
@@ -160,9 +163,9 @@ proptest! {
     fn fast_and_clear_sample_the_same(
         logits in logits(), filters in filters(), uniform in 0.0..1.0f64, changes in changes()
     ) {
-        let (temperature, top_k, top_p, min_p) = filters;
+        let top_p = filters.top_p;
         let at = |uniform: f64, top_p: f32| SampleRequest {
-            pick: Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform: uniform.clamp(0.0, 1.0) },
+            pick: Pick::Random { filters: Filters { top_p, ..filters }, uniform: uniform.clamp(0.0, 1.0) },
             ..within(changes.clone(), logits.len())
         };
         let clear = sampled(Isa::Portable, &logits, &at(uniform, top_p));
@@ -201,7 +204,7 @@ proptest! {
         prop_assume!(sampled(Isa::Portable, &logits, &greedy).is_some());
         let best = sample_on_all(&logits, &greedy).token;
         let top_one = SampleRequest {
-            pick: Pick::Random { filters: Filters { temperature: 0.7, top_k: Some(1), top_p: 1.0, min_p: 0.0 }, uniform: 0.99 },
+            pick: random(0.7, Some(1), 1.0, 0.0, 0.99).pick,
             ..greedy
         };
         prop_assert_eq!(sample_on_all(&logits, &top_one).token, best);

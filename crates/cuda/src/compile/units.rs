@@ -75,6 +75,7 @@ pub static HEADERS: &[Source] = &[
     source!("ranks/exchange.cuh"),
     source!("sampling/sample.cuh"),
     source!("sampling/edit.cuh"),
+    source!("sampling/kept.cuh"),
     source!("sampling/row.cuh"),
     source!("sampling/select.cuh"),
     source!("sigmoid.cuh"),

@@ -9,7 +9,7 @@ use super::CHUNK;
 use crate::driver::device::Device;
 use crate::driver::memory::{Memory, Pinned};
 use crate::memory::staged::{STAGING_SLOTS, StagingSlot};
-use offshoot_backend::{AllowedTokens, Pick, SampleRequest};
+use offshoot_backend::{AllowedTokens, SampleRequest};
 use offshoot_core::error::Result;
 
 /// The bytes of a set on the device: one bit for each token of whole chunks of the vocabulary.
@@ -17,9 +17,10 @@ pub fn place_bytes(vocab: usize) -> usize {
     vocab.div_ceil(CHUNK) * CHUNK / 8
 }
 
-/// The set that decides what a request samples; a given token is sampled whatever is allowed.
+/// The set that decides what a request samples; a given token is sampled whatever is allowed, and may be recorded as
+/// one that the set excludes.
 fn set_of(request: &SampleRequest) -> Option<&Arc<AllowedTokens>> {
-    request.allowed.as_ref().filter(|_| !matches!(request.pick, Pick::Given { .. }))
+    request.allowed.as_ref().filter(|_| request.depends_on_scores())
 }
 
 /// Which set lies in which place.
@@ -154,6 +155,7 @@ impl AllowedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_backend::Pick;
     use offshoot_core::ids::TokenId;
 
     fn set(token: u32) -> Arc<AllowedTokens> {

@@ -113,7 +113,7 @@ impl SamplerKernels {
 
         let args = scratch(
             row().memory_at(requests.0, requests.1).memory(allowed),
-            &[at.model_max, at.model_sum, at.draw_max, at.draw_sum],
+            &[at.model_max, at.model_sum, at.model_products, at.draw_max, at.draw_sum, at.draw_min],
         );
         let blocks = padded * chunks.div_ceil(WARPS);
         device.launch(&self.chunks, [narrow(blocks), 1, 1], 32 * narrow(WARPS), 0, &args);
@@ -123,7 +123,7 @@ impl SamplerKernels {
         let (grid, block) = ([narrow(padded), 1, 1], if many { 256 } else { 1024 });
 
         let args = row().memory_at(requests.0, requests.1).memory(sampled);
-        let args = scratch(args, &[at.draw_max, at.draw_sum, at.newest]).memory(counted).memory(allowed);
+        let args = scratch(args, &[at.draw_max, at.draw_sum, at.draw_min, at.newest]).memory(counted).memory(allowed);
         device.launch(&self.edit, grid, block, shared(chunks), &args);
 
         let args = row().memory_at(requests.0, requests.1).memory(allowed);
@@ -135,27 +135,44 @@ impl SamplerKernels {
             &scratch(args, &[at.draw_max, at.draw_sum, at.cuts]),
         );
 
+        let padded_row = || row().u32(narrow(padded)).memory_at(requests.0, requests.1).memory(allowed);
         let args = scratch(
-            row().memory_at(requests.0, requests.1).memory(allowed).memory_at(uniforms.0, uniforms.1),
-            &[at.model_max, at.model_sum, at.draw_max, at.draw_sum, at.newest, at.cuts],
+            padded_row().memory_at(uniforms.0, uniforms.1),
+            &[
+                at.model_max,
+                at.model_sum,
+                at.model_products,
+                at.draw_max,
+                at.draw_sum,
+                at.newest,
+                at.cuts,
+                at.log_totals,
+            ],
         );
         let args = args.memory_at(results.0, results.1).memory(sampled).memory(counted);
         device.launch(&self.token, grid, 32, shared(chunks * 8), &args);
 
-        let args = scratch(row().u32(narrow(padded)).memory_at(requests.0, requests.1), &[at.model_max, at.model_sum]);
-        device.launch(&self.top, grid, block, shared(chunks * 4), &args.memory_at(results.0, results.1));
+        let args = scratch(
+            padded_row(),
+            &[at.model_max, at.model_sum, at.draw_max, at.draw_min, at.newest, at.cuts, at.log_totals],
+        );
+        let args = args.memory_at(results.0, results.1).memory(counted);
+        device.launch(&self.top, grid, block, shared(chunks * 8), &args);
     }
 }
 
-/// Offsets into the scratch memory: four arrays f32 `[padded, chunks]`, then the unseen token of each request with its
-/// logit, and the cut of each request's filters, 8 bytes each.
+/// Offsets into the scratch memory: six arrays f32 `[padded, chunks]`, then the unseen token of each request with its
+/// logit, the cut of each request's filters, and the logarithm of the weights that it keeps, 8 bytes each.
 struct SamplerScratch {
     model_max: usize,
     model_sum: usize,
+    model_products: usize,
     draw_max: usize,
     draw_sum: usize,
+    draw_min: usize,
     newest: usize,
     cuts: usize,
+    log_totals: usize,
     bytes: usize,
 }
 
@@ -165,11 +182,14 @@ impl SamplerScratch {
         Self {
             model_max: 0,
             model_sum: array,
-            draw_max: 2 * array,
-            draw_sum: 3 * array,
-            newest: 4 * array,
-            cuts: 4 * array + padded * 8,
-            bytes: 4 * array + padded * 16,
+            model_products: 2 * array,
+            draw_max: 3 * array,
+            draw_sum: 4 * array,
+            draw_min: 5 * array,
+            newest: 6 * array,
+            cuts: 6 * array + padded * 8,
+            log_totals: 6 * array + padded * 16,
+            bytes: 6 * array + padded * 24,
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of};
 
+use super::results::ids_width;
 use offshoot_backend::{Filters, MOST_TOP, Pick, SampleRequest};
 
 const GREEDY: u32 = 0;
@@ -17,7 +18,9 @@ const NONE: u32 = u32::MAX;
 #[repr(C)]
 struct BlockHeader {
     top_width: u32,
-    padding: [u32; 3],
+    has_records: u32,
+    ids_width: u32,
+    padding: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -43,6 +46,8 @@ struct RequestRecord {
     counted: u32,
     /// The place of its set of allowed tokens.
     allowed: u32,
+    /// [`record_bits`].
+    records: u32,
 }
 
 /// A greedy request that reports no log-probabilities; padded rows have it too.
@@ -64,7 +69,15 @@ const PLAIN: RequestRecord = RequestRecord {
     first: 0,
     counted: 0,
     allowed: NONE,
+    records: 0,
 };
+
+/// What `request` returns beside its token: RECORDS_DRAWN and its neighbours of `kernels/sampling/sample.cuh`.
+pub fn record_bits(request: &SampleRequest) -> u32 {
+    let records = request.records;
+    let bits = [records.of_drawn(), records.kept_ids, records.entropy, request.lists_drawn()];
+    bits.into_iter().zip(0..).map(|(is_set, bit)| u32::from(is_set) << bit).sum()
+}
 
 /// In each entry of a list, the kernels write `was`: the model's logit of the token.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -94,15 +107,20 @@ struct BanEntry {
 /// Bytes of an entry of the tokens seen, also of those that the device counts.
 pub const SEEN_BYTES: usize = size_of::<SeenEntry>();
 
-/// Replaces `block` by the requests, padded to `padded`. `places`: where each one's set of allowed tokens lies. Panics
-/// when a request wants more than [`MOST_TOP`] likeliest tokens.
-pub fn pack(requests: &[SampleRequest], places: &[Option<u32>], padded: usize, block: &mut Vec<u8>) {
+/// Replaces `block` by the requests, padded to `padded`, over `vocab` tokens. `places`: where each one's set of allowed
+/// tokens lies. Panics when a request wants more than [`MOST_TOP`] likeliest tokens.
+pub fn pack(requests: &[SampleRequest], places: &[Option<u32>], padded: usize, vocab: usize, block: &mut Vec<u8>) {
     assert_eq!(requests.len(), places.len(), "a place, or none, for each request");
     assert!(requests.len() <= padded, "{} requests padded to {padded}", requests.len());
     let top_width = requests.iter().map(SampleRequest::top).max().unwrap_or(0);
     assert!(top_width <= MOST_TOP, "{top_width} likeliest tokens; the kernels list {MOST_TOP}");
     block.clear();
-    block.extend_from_slice(bytes_of(&BlockHeader { top_width: word(top_width), padding: [0; 3] }));
+    block.extend_from_slice(bytes_of(&BlockHeader {
+        top_width: word(top_width),
+        has_records: u32::from(requests.iter().any(|request| record_bits(request) != 0)),
+        ids_width: word(ids_width(requests, vocab)),
+        padding: 0,
+    }));
     let records = block.len();
     block.extend((0..padded).flat_map(|_| bytes_of(&PLAIN)));
     for (index, (request, place)) in requests.iter().zip(places).enumerate() {
@@ -115,16 +133,20 @@ pub fn pack(requests: &[SampleRequest], places: &[Option<u32>], padded: usize, b
 
 /// The record of one request, whose lists are appended to `block`.
 fn pack_one(request: &SampleRequest, block: &mut Vec<u8>) -> RequestRecord {
-    let mut record =
-        RequestRecord { top: request.top_logprobs.map_or(NONE, word), first: word(block.len() / 4), ..PLAIN };
-    match request.pick {
-        Pick::Greedy => {}
-        // A given token does not depend on scores, so it needs no lists.
-        Pick::Given { token, .. } => return RequestRecord { pick: GIVEN, given: token.0, ..record },
-        Pick::Random { filters: Filters { temperature, top_k, top_p, min_p }, uniform: _ } => {
-            let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
-            record = RequestRecord { pick: RANDOM, temperature, top_k, top_p, min_p, ..record };
-        }
+    let (pick, given) = match request.pick {
+        Pick::Greedy => (GREEDY, 0),
+        Pick::Random { .. } => (RANDOM, 0),
+        Pick::Given { token, .. } => (GIVEN, token.0),
+    };
+    let top = request.top_logprobs.map_or(NONE, word);
+    let records = record_bits(request);
+    let mut record = RequestRecord { pick, given, top, records, first: word(block.len() / 4), ..PLAIN };
+    if !request.depends_on_scores() {
+        return record;
+    }
+    if let Some(Filters { temperature, top_k, top_p, min_p }) = request.filters() {
+        let top_k = top_k.map_or(u32::MAX, |k| k.max(1));
+        record = RequestRecord { temperature, top_k, top_p, min_p, ..record };
     }
 
     let biases = request.logit_bias.iter().map(|&(token, bias)| BiasEntry { token: token.0, bias, was: 0.0 });
@@ -162,7 +184,7 @@ fn word(count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offshoot_backend::SeenToken;
+    use offshoot_backend::{Distribution, Records, SeenToken};
     use offshoot_core::ids::TokenId;
 
     fn request(pick: Pick) -> SampleRequest {
@@ -170,9 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_hold_as_many_counted_tokens() {
+    fn the_kernels_hold_as_many_tokens() {
         let kernels = include_str!("../../../../kernels/sampling/sample.cuh");
         assert!(kernels.contains(&format!("MOST_COUNTED = {};", offshoot_backend::MOST_COUNTED)));
+        assert!(kernels.contains(&format!("MOST_KEPT = {};", offshoot_backend::MOST_KEPT)));
     }
 
     fn record(block: &[u8], index: usize) -> RequestRecord {
@@ -191,7 +214,7 @@ mod tests {
             ..request(Pick::Greedy)
         };
         let mut block = vec![1];
-        pack(&[request(Pick::given(TokenId(6))), penalised], &[None, Some(3)], 4, &mut block);
+        pack(&[request(Pick::given(TokenId(6))), penalised], &[None, Some(3)], 4, 50, &mut block);
         assert_eq!(block[..4], 4u32.to_le_bytes(), "the widest list of likeliest tokens");
 
         let given = record(&block, 0);
@@ -207,13 +230,44 @@ mod tests {
     }
 
     #[test]
+    fn given_tokens_have_filters_and_lists_where_they_are_recorded() {
+        let filters = Filters { temperature: 0.5, top_k: Some(4), top_p: 0.9, min_p: 0.1 };
+        let of = |under, records, top_of| SampleRequest {
+            records,
+            top_of,
+            top_logprobs: Some(1),
+            ..request(Pick::Given { token: TokenId(7), under })
+        };
+        let drawn = Records { drawn: true, ..Records::default() };
+        let entropy = Records { entropy: true, ..Records::default() };
+        let requests = [
+            of(Some(filters), Records::default(), Distribution::Model),
+            of(Some(filters), entropy, Distribution::Model),
+            of(Some(filters), drawn, Distribution::Model),
+            of(Some(filters), Records { kept_ids: true, ..Records::default() }, Distribution::Drawn),
+            of(None, drawn, Distribution::Model),
+        ];
+        let mut block = Vec::new();
+        pack(&requests, &[None; 5], 6, 50, &mut block);
+        let found = [0, 1, 2, 3, 4, 5].map(|index| {
+            let RequestRecord { pick, given, temperature, bans, records, .. } = record(&block, index);
+            (pick, given, temperature, bans, records)
+        });
+        let plain = |records| (GIVEN, 7, 1.0, 0, records);
+        let under = |records| (GIVEN, 7, 0.5, 2, records);
+        assert_eq!(found, [plain(0), plain(4), under(1), under(1 + 2 + 8), plain(1), (GREEDY, 0, 1.0, 0, 0)]);
+        let words: Vec<u32> = block[..16].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        assert_eq!(words, [1, 1, 4, 0], "likeliest tokens, records, ids of at most top-k tokens");
+    }
+
+    #[test]
     fn neutral_penalties_need_no_lists() {
         let seen = vec![SeenToken { token: TokenId(1), sampled: 1, in_prompt: false }];
         let filters = Filters { temperature: 0.5, top_k: Some(0), top_p: 0.9, min_p: 0.1 };
         let pick = Pick::Random { filters, uniform: 0.25 };
         let neutral = SampleRequest { seen, ..request(pick) };
         let mut block = Vec::new();
-        pack(&[neutral], &[None], 1, &mut block);
+        pack(&[neutral], &[None], 1, 50, &mut block);
         let random = record(&block, 0);
         assert_eq!((random.pick, random.seens, random.unseen, random.bans), (RANDOM, 0, NONE, 2));
         assert_eq!((random.temperature, random.top_k, random.top_p, random.min_p), (0.5, 1, 0.9, 0.1));

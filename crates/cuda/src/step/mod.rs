@@ -262,7 +262,7 @@ impl Step {
             let (places, moves_sets) = self.allowed.fill(device, now, requests)?;
             moves |= moves_sets;
             let mut block = Vec::new();
-            sampling::pack(requests, &places, shape.logit_rows, &mut block);
+            sampling::pack(requests, &places, shape.logit_rows, self.vocab, &mut block);
             moves |= self.requests.fill(device, now, &block)?;
             moves |= self.fill_uniforms(device, requests.iter().map(SampleRequest::uniform), shape.logit_rows)?;
             moves |= self.reserve_draws(device, shape.logit_rows)?;

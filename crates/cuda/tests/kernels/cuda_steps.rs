@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    ActivationDtype, AllowedTokens, Backend, Dtype, HeadLayout, Pick, RowToken, SampleRequest, SampledToken, StepBatch,
+    ActivationDtype, AllowedTokens, Backend, Distribution, Drawn, Dtype, Filters, HeadLayout, Pick, Records, RowToken,
+    SampleRequest, SampledToken, StepBatch,
 };
 use offshoot_core::ids::PageId;
 use offshoot_core::ids::TokenId;
@@ -143,6 +144,54 @@ fn sets_of_allowed_tokens_that_outgrow_their_room_change_no_step_under_way() {
             let own = tokens(step).map(|token| Some(TokenId(token)));
             let others = [Some(TokenId(7)), None, Some(TokenId(0)), Some(TokenId(7))];
             assert_eq!(setup.collect_tokens(), own.chain(others).collect::<Vec<_>>(), "step {step}");
+        }
+    }
+}
+
+#[test]
+fn records_that_come_and_go_are_each_steps_own() {
+    let Some(mut setup) = setup() else { return };
+    let plain = SampleRequest::of(Pick::Greedy);
+    let all = Records { drawn: true, kept_ids: true, entropy: true };
+    // Token 0 is banned, all others are equally likely: the smallest ids are kept.
+    let of = |top_k, records| SampleRequest {
+        banned: vec![TokenId(0)],
+        records,
+        top_logprobs: Some(3),
+        top_of: Distribution::Drawn,
+        ..SampleRequest::of(Pick::Random {
+            filters: Filters { top_k: Some(top_k), ..Filters::default() },
+            uniform: 0.5,
+        })
+    };
+    let entropy = Records { entropy: true, ..Records::default() };
+    let is_near = |a: f32, b: f32| (a - b).abs() < 1e-5;
+    for _ in 0..3 {
+        // More results each time, then fewer.
+        for top_k in [1, 20, 40] {
+            setup.run(batch_of(vec![plain.clone(), of(top_k, all), of(top_k, entropy), plain.clone()]));
+            setup.run(batch_of(vec![plain.clone(); 4]));
+        }
+        for top_k in [1, 20, 40] {
+            let sampled = setup.cuda.collect(&mut setup.step).unwrap();
+            let sampled: Vec<SampledToken> = sampled.into_iter().flatten().collect();
+            let nothing = |sampled: &SampledToken| (sampled.token, sampled.drawn.is_none(), sampled.entropy);
+            assert_eq!([0, 3].map(|at| nothing(&sampled[at])), [(TokenId(0), true, None); 2]);
+            let token = TokenId(top_k / 2 + 1);
+            assert_eq!((sampled[1].token, sampled[2].token), (token, token), "{top_k}");
+            assert_eq!(sampled[1].rank, NonZeroU32::new(token.0));
+            let Drawn { logprob, kept, lowest, ids } = sampled[1].drawn.clone().unwrap();
+            assert!(is_near(logprob, -(top_k as f32).ln()), "{logprob} of {top_k}");
+            assert_eq!((kept, lowest, ids), (top_k, 0.5, Some((1..=top_k).map(TokenId).collect())));
+            let top: Vec<TokenId> = (1..=top_k.min(3)).map(TokenId).collect();
+            for sampled in &sampled[1..3] {
+                assert_eq!(sampled.top.iter().map(|&(token, _)| token).collect::<Vec<_>>(), top);
+                assert!(sampled.top.iter().all(|&(_, listed)| listed == logprob), "{sampled:?}");
+                assert!(is_near(sampled.entropy.unwrap(), (VOCAB as f32).ln()), "{sampled:?}");
+            }
+            assert_eq!(sampled[2].drawn, None);
+            // The logits are those of the model again.
+            assert_eq!(setup.collect_tokens(), [Some(TokenId(0)); 4]);
         }
     }
 }

@@ -8,7 +8,10 @@ use crate::emulator;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot_backend::{MOST_COUNTED, Pick, RowToken, SampleRequest, SampledToken, SeenToken, StepBatch};
+use offshoot_backend::{
+    Distribution, Filters, MOST_COUNTED, MOST_KEPT, Pick, Records, RowToken, SampleRequest, SampledToken, SeenToken,
+    StepBatch,
+};
 use offshoot_cases::allowed_requests;
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
@@ -63,7 +66,7 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn load(kernels: &'a Kernels, requests: &[SampleRequest]) -> Self {
         let mut block = Vec::new();
-        pack(requests, &vec![None; requests.len()], requests.len(), &mut block);
+        pack(requests, &vec![None; requests.len()], requests.len(), VOCAB, &mut block);
         Self {
             kernels,
             requests: block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect(),
@@ -85,11 +88,12 @@ impl<'a> Device<'a> {
     fn edit(&mut self, logits: &[f32]) -> Vec<f32> {
         let asks = self.drawn.len();
         let mut edited = logits.to_vec();
-        let mut sums = vec![[0.0f32; CHUNKS]; 2 * asks];
+        let mut sums = vec![[0.0f32; CHUNKS]; 3 * asks];
         let (max, sum) = sums.split_at_mut(asks);
+        let (sum, min) = sum.split_at_mut(asks);
         let (mut logits, mut vocab, mut chunks) = (edited.as_mut_ptr(), VOCAB as u32, CHUNKS as u32);
         let (mut requests, mut drawn) = (self.requests.as_mut_ptr(), self.drawn.as_ptr());
-        let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+        let (mut max, mut sum, mut min) = (max.as_mut_ptr(), sum.as_mut_ptr(), min.as_mut_ptr());
         let (mut newest, mut counted) = (self.newest.as_mut_ptr(), self.counted.as_mut_ptr());
         let mut sets = std::ptr::null::<u32>(); // All tokens are allowed.
         let args = [
@@ -100,6 +104,7 @@ impl<'a> Device<'a> {
             at(&mut drawn),
             at(&mut max),
             at(&mut sum),
+            at(&mut min),
             at(&mut newest),
             at(&mut counted),
             at(&mut sets),
@@ -226,7 +231,7 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let requests: Vec<SampleRequest> = (0..ASKS).map(|ask| given(&mut dice, ask)).collect();
 
     let mut block = Vec::new();
-    pack(&requests, &[None; ASKS], ASKS, &mut block);
+    pack(&requests, &[None; ASKS], ASKS, VOCAB, &mut block);
     let layout = ResultLayout::new(&requests, ASKS, VOCAB);
     let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
     let mut results = vec![0u32; layout.bytes() / 4];
@@ -238,18 +243,28 @@ fn ranks_and_likeliest_tokens_are_the_definitions() {
     let (mut on_device, mut vocab, mut chunks, mut asks) = (logits.clone(), VOCAB as u32, CHUNKS as u32, ASKS as u32);
     let (mut on_device, mut words, mut results_at) = (on_device.as_mut_ptr(), words.as_mut_ptr(), results.as_mut_ptr());
     let (mut max, mut sum) = (max.as_mut_ptr(), sum.as_mut_ptr());
+    // No request is recorded: the kernel reads nothing of what a token is drawn from.
+    let mut unread = [std::ptr::null::<u32>(); 7];
+    let [sets, sample_max, sample_min, newest, cuts, log_totals, counted] = unread.each_mut().map(at);
     let args = [
         at(&mut on_device),
         at(&mut vocab),
         at(&mut chunks),
         at(&mut asks),
         at(&mut words),
+        sets,
         at(&mut max),
         at(&mut sum),
+        sample_max,
+        sample_min,
+        newest,
+        cuts,
+        log_totals,
         at(&mut results_at),
+        counted,
     ];
     // SAFETY: the arguments of sample_top, in its order, each with memory for what its head says.
-    unsafe { kernel.launch(ASKS as u32, 256, (4 * CHUNKS).next_multiple_of(16), ANY, &args) };
+    unsafe { kernel.launch(ASKS as u32, 256, (8 * CHUNKS).next_multiple_of(16), ANY, &args) };
     let found: Vec<SampledToken> = layout.parse(bytemuck::cast_slice(&results)).into_iter().flatten().collect();
     assert_eq!(found.len(), ASKS, "given tokens are scored");
 
@@ -303,21 +318,20 @@ impl SampleKernels {
             words[..set.words().len()].copy_from_slice(set.words());
         }
         let mut block = Vec::new();
-        pack(requests, &placed.of_requests, asks, &mut block);
+        pack(requests, &placed.of_requests, asks, vocab, &mut block);
         let layout = ResultLayout::new(requests, asks, vocab);
         let mut words: Vec<u32> = block.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
         let mut results = vec![0u32; layout.bytes() / 4];
         let mut on_device = logits.to_vec();
-        let mut sums = vec![0f32; 4 * asks * chunk_count];
+        let mut sums = vec![0f32; 6 * asks * chunk_count];
         let (mut newest_words, mut cut_words) = (vec![[u32::MAX; 2]; asks], vec![[0u32; 2]; asks]);
+        let mut totals = vec![0f64; asks];
         let mut counted_words = vec![0u32; asks * MOST_COUNTED * SEEN_BYTES / 4];
         let mut sampled_words: Vec<u32> = before.iter().map(|token| token.0).collect();
         let uniforms: Vec<f64> = requests.iter().map(SampleRequest::uniform).collect();
 
-        let [mut row, mut model_max, mut model_sum, mut max, mut sum] = {
-            let at = |part: usize, sums: &mut [f32]| sums[part * asks * chunk_count..].as_mut_ptr();
-            [on_device.as_mut_ptr(), at(0, &mut sums), at(1, &mut sums), at(2, &mut sums), at(3, &mut sums)]
-        };
+        let mut row = on_device.as_mut_ptr();
+        let mut parts: [*mut f32; 6] = std::array::from_fn(|part| sums[part * asks * chunk_count..].as_mut_ptr());
         let (mut vocab_word, mut chunks, mut rows) = (vocab as u32, chunk_count as u32, asks as u32);
         let (mut header, mut sets) = (words.as_mut_ptr(), sets.as_ptr());
         let (mut newest, mut cuts) = (newest_words.as_mut_ptr(), cut_words.as_mut_ptr());
@@ -325,16 +339,18 @@ impl SampleKernels {
         let (mut uniforms_at, mut results_at) = (uniforms.as_ptr(), results.as_mut_ptr());
         let (logits_at, vocab_at, chunks_at) = (at(&mut row), at(&mut vocab_word), at(&mut chunks));
         let (header, sets, rows_at) = (at(&mut header), at(&mut sets), at(&mut rows));
-        let (model_max, model_sum, max, sum) = (at(&mut model_max), at(&mut model_sum), at(&mut max), at(&mut sum));
+        let [model_max, model_sum, products, max, sum, min] = parts.each_mut().map(at);
+        let mut totals = totals.as_mut_ptr();
+        let totals = at(&mut totals);
         let (newest, cuts, counted, sampled) = (at(&mut newest), at(&mut cuts), at(&mut counted), at(&mut sampled));
         let (uniforms_at, results_at) = (at(&mut uniforms_at), at(&mut results_at));
         let shared = |bytes: usize| bytes.next_multiple_of(16);
         let grid = asks as u32;
 
-        let args = [logits_at, vocab_at, chunks_at, header, sets, model_max, model_sum, max, sum];
+        let args = [logits_at, vocab_at, chunks_at, header, sets, model_max, model_sum, products, max, sum, min];
         // SAFETY: the arguments of sample_chunks, in its order, each with memory for what its head says.
         unsafe { self.chunks.launch(grid * chunks.div_ceil(8), 256, 0, ANY, &args) };
-        let args = [logits_at, vocab_at, chunks_at, header, sampled, max, sum, newest, counted, sets];
+        let args = [logits_at, vocab_at, chunks_at, header, sampled, max, sum, min, newest, counted, sets];
         // SAFETY: as above, of sample_edit.
         unsafe { self.edit.launch(grid, 256, shared(chunk_count), ANY, &args) };
         let args = [logits_at, vocab_at, chunks_at, header, sets, max, sum, cuts];
@@ -344,24 +360,30 @@ impl SampleKernels {
             logits_at,
             vocab_at,
             chunks_at,
+            rows_at,
             header,
             sets,
             uniforms_at,
             model_max,
             model_sum,
+            products,
             max,
             sum,
             newest,
             cuts,
+            totals,
             results_at,
             sampled,
             counted,
         ];
         // SAFETY: as above, of sample_token.
         unsafe { self.token.launch(grid, 32, shared(8 * chunk_count), ANY, &args) };
-        let args = [logits_at, vocab_at, chunks_at, rows_at, header, model_max, model_sum, results_at];
+        let args = [
+            logits_at, vocab_at, chunks_at, rows_at, header, sets, model_max, model_sum, max, min, newest, cuts,
+            totals, results_at, counted,
+        ];
         // SAFETY: as above, of sample_top.
-        unsafe { self.top.launch(grid, 256, shared(4 * chunk_count), ANY, &args) };
+        unsafe { self.top.launch(grid, 256, shared(8 * chunk_count), ANY, &args) };
 
         let same = logits.iter().zip(&on_device).all(|(before, after)| before.to_bits() == after.to_bits());
         assert!(same, "the model's logits are restored");
@@ -373,12 +395,113 @@ impl SampleKernels {
     }
 }
 
+/// Holds what is recorded of a sample to the definition. Returns how many requests had a record: 1 or none.
+fn hold_record(found: &Option<SampledToken>, expected: &Option<SampledToken>, what: &str) -> usize {
+    let Some((found, expected)) = found.as_ref().zip(expected.as_ref()) else { return 0 };
+    let kept =
+        |sampled: &SampledToken| sampled.drawn.as_ref().map(|drawn| (drawn.kept, drawn.lowest, drawn.ids.clone()));
+    assert_eq!(kept(found), kept(expected), "{what}");
+    let numbers = |sampled: &SampledToken| {
+        let drawn = sampled.drawn.as_ref().map(|drawn| drawn.logprob);
+        let top: Vec<f32> = sampled.top.iter().map(|&(_, logprob)| logprob).collect();
+        [vec![sampled.logprob], top, drawn.into_iter().collect(), sampled.entropy.into_iter().collect()].concat()
+    };
+    let (found, expected) = (numbers(found), numbers(expected));
+    let is_near = |(a, b): (&f32, &f32)| a == b || (a - b).abs() < 1e-4 * (1.0 + b.abs());
+    assert_eq!(found.len(), expected.len(), "{what}");
+    assert!(found.iter().zip(&expected).all(is_near), "{what}: {found:?} for {expected:?}");
+    usize::from(expected.len() > 1)
+}
+
+/// Records over rows of every kind, by requests with and without filters and changes of the scores; each token that was
+/// sampled is then scored under the filters that it was drawn with, and has the same record to the bit.
+#[test]
+fn records_are_the_definitions_and_those_of_a_re_score() {
+    let Some(kernels) = SampleKernels::compile() else { return };
+    let mut dice = Dice::new(14);
+    for vocab in [7, 1100, 2600] {
+        let random = |filters, uniform| Pick::Random { filters, uniform };
+        let of = |temperature, top_k, top_p, min_p| Filters { temperature, top_k, top_p, min_p };
+        let filters = [
+            Filters::default(),
+            of(0.7, None, 1.0, 0.0),
+            of(1.0, Some(20), 1.0, 0.0),
+            of(1.3, Some(1500), 0.95, 0.0),
+            of(1.0, None, 0.9, 0.0),
+            of(0.6, None, 1.0, 0.1),
+            of(0.05, Some(40), 0.95, 0.05),
+            of(1.0, Some(MOST_KEPT as u32 + 1), 1.0, 0.0),
+        ];
+        let mut requests = Vec::new();
+        for ask in 0..5 * 2 * filters.len() {
+            let filters = filters[ask / 5 % filters.len()];
+            let pick = if ask % 7 == 0 { Pick::Greedy } else { random(filters, dice.uniform()) };
+            let edits = if ask < 40 { SampleRequest::of(pick) } else { wrapped(request(&mut dice, ask), vocab) };
+            requests.push(SampleRequest {
+                pick,
+                records: Records { drawn: ask % 2 == 0, kept_ids: ask % 3 > 0, entropy: ask % 4 > 0 },
+                top_logprobs: [None, Some(0), Some(1), Some(30)][ask % 4],
+                top_of: [Distribution::Model, Distribution::Drawn][ask % 3 / 2],
+                ..edits
+            });
+        }
+        let logits = rows_of_all_kinds(&mut dice, requests.len(), vocab);
+        let before = dice.text(requests.len(), vocab);
+        let sample = |requests: &[SampleRequest]| {
+            kernels.sample((&logits, vocab), requests, (&mut Places::default(), &mut Vec::new()), &before)
+        };
+        let found = sample(&requests);
+        let mut batch = StepBatch { requests: requests.clone(), ..StepBatch::default() };
+        batch.count_unseen(&before);
+        let expected = definition(&logits, vocab, &batch.requests);
+        for (ask, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let what = format!("ask {ask} of {vocab} tokens: {:?}", requests[ask]);
+            // No uniform and no filter of this seed lies at a boundary between two tokens.
+            let own = |sampled: &Option<SampledToken>| sampled.as_ref().map(|sampled| (sampled.token, sampled.rank));
+            assert_eq!(own(found), own(expected), "{what}");
+            hold_record(found, expected, &what);
+        }
+        let scoring = requests.iter().zip(&found).map(|(request, found)| match found {
+            Some(SampledToken { token, .. }) => {
+                SampleRequest { pick: Pick::Given { token: *token, under: request.filters() }, ..request.clone() }
+            }
+            None => request.clone(),
+        });
+        assert_eq!(sample(&scoring.collect::<Vec<_>>()), found, "{vocab} tokens, scored under the same filters");
+        // A token that may not be kept.
+        let others: Vec<SampleRequest> = batch
+            .requests
+            .iter()
+            .map(|request| {
+                let token = TokenId(dice.within(0, vocab as u32 - 1));
+                SampleRequest { pick: Pick::Given { token, under: request.filters() }, ..request.clone() }
+            })
+            .collect();
+        for (ask, (found, expected)) in sample(&others).iter().zip(&definition(&logits, vocab, &others)).enumerate() {
+            let what = format!("ask {ask} of {vocab} tokens: {:?}", others[ask]);
+            assert_eq!(found.as_ref().map(|s| s.rank), expected.as_ref().map(|s| s.rank), "{what}");
+            hold_record(found, expected, &what);
+        }
+    }
+}
+
+/// `request` with its tokens modulo the vocabulary.
+fn wrapped(mut request: SampleRequest, vocab: usize) -> SampleRequest {
+    let wrap = |token: &mut TokenId| *token = TokenId(token.0 % vocab as u32);
+    request.seen.iter_mut().for_each(|seen| wrap(&mut seen.token));
+    request.seen.sort_unstable_by_key(|seen| seen.token);
+    request.seen.dedup_by_key(|seen| seen.token);
+    request.logit_bias.iter_mut().for_each(|(token, _)| wrap(token));
+    request.banned.iter_mut().for_each(wrap);
+    request
+}
+
 #[test]
 fn allowed_tokens_are_sampled_as_by_the_definition() {
     let Some(kernels) = SampleKernels::compile() else { return };
     let mut dice = Dice::new(13);
     for vocab in [7, 70, 1100] {
-        let (mut places, mut sets, mut left_none) = (Places::default(), Vec::new(), 0);
+        let (mut places, mut sets, mut left_none, mut records) = (Places::default(), Vec::new(), 0, 0);
         // Each step with other sets: their places are used again.
         for step in 0..3 {
             let requests = allowed_requests(&mut dice, vocab);
@@ -398,10 +521,12 @@ fn allowed_tokens_are_sampled_as_by_the_definition() {
                     sampled.as_ref().map(|sampled| sampled.top.iter().map(|&(token, _)| token).collect::<Vec<_>>())
                 };
                 assert_eq!(top(found), top(expected), "{what}");
+                records += hold_record(found, expected, &what);
                 left_none += usize::from(found.is_none());
             }
         }
         assert!(left_none >= 3 * 8, "requests with no token left: {left_none}");
+        assert!(records >= 3 * 16, "requests with records: {records}");
         assert!(places.count() <= 8, "the places of sets that nobody has are used again");
     }
 }

@@ -44,7 +44,7 @@ impl Router {
         }
         // Tokens that are scored need rows, whether their keys and values are there or not.
         let (given, usable): (&[TokenId], usize) = match &task.extend.continuation {
-            Continuation::Given { tokens, logprobs: None } => (tokens, task.prefix.tokens()),
+            Continuation::Given { tokens, scoring: None } => (tokens, task.prefix.tokens()),
             Continuation::Given { .. } | Continuation::Sampled { .. } => (&[], record.path.len()),
         };
         let facts = self.replicas[at].engine.facts();

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, Select, TryRecvError};
 
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
-    LivePlace, QueueKey, SampledLengths, TokenPath, busy_branch, unknown_branch,
+    LivePlace, QueueKey, SampledLengths, TokenPath, TokenRecords, busy_branch, unknown_branch,
 };
 use offshoot_core::error::Error;
 use offshoot_core::ids::BranchId;
@@ -315,16 +315,12 @@ impl Router {
     /// The end of an extend that is cancelled while no engine has it: what its client has heard of it.
     pub fn finish_cancelled(&mut self, task: &Task) {
         let said = &task.said;
-        let logprobs: Vec<f32> = said.tokens.iter().map(|token| token.logprob).collect();
-        let has_rank = said.tokens.iter().any(|token| token.rank.is_some());
-        let has_top = said.tokens.iter().any(|token| !token.top.is_empty());
+        let records: TokenRecords = said.tokens.iter().cloned().collect();
         let finish = Finish {
             tokens: said.tokens.iter().map(|token| token.token).collect(),
             text: said.text.clone(),
-            logprob: logprobs.iter().copied().map(f64::from).sum(),
-            logprobs,
-            ranks: if has_rank { said.tokens.iter().map(|token| token.rank).collect() } else { Vec::new() },
-            top: if has_top { said.tokens.iter().map(|token| token.top.clone()).collect() } else { Vec::new() },
+            logprob: records.logprobs().iter().copied().map(f64::from).sum(),
+            records,
             ..Finish::empty(FinishReason::Cancelled)
         };
         self.note_finish(task, &finish);

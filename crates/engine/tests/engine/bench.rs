@@ -206,11 +206,11 @@ pub fn unsure(max_tokens: usize) -> Stop {
 }
 
 pub fn score(branch: BranchId, tokens: Vec<TokenId>) -> Extend {
-    Extend { branch, continuation: Continuation::Given { tokens, logprobs: Some(0) } }
+    Extend::given(branch, tokens, Some(0))
 }
 
 pub fn give(branch: BranchId, tokens: Vec<TokenId>) -> Extend {
-    Extend { branch, continuation: Continuation::Given { tokens, logprobs: None } }
+    Extend::given(branch, tokens, None)
 }
 
 /// Runs `extends` to their end: each one's finish or error, in their order. Checks that the events tell the same story.

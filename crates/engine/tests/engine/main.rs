@@ -21,6 +21,7 @@ mod pins;
 mod plain;
 mod priorities;
 mod ranks;
+mod records;
 mod requests;
 mod samples;
 mod scheduling;

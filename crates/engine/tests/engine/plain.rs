@@ -83,7 +83,7 @@ fn greedy_equals_a_plain_loop(mode: Mode) {
             let root = engine.root(prompt(3, len)).unwrap();
             let drawn = finish(&engine, draw(root, key("greedy", 0), SamplingParams::greedy(), length(20)));
             assert_eq!(drawn.tokens, tokens[len..], "{shape:?}, a prompt of {len} in chunks of {chunk}");
-            assert_eq!(drawn.logprobs, logprobs);
+            assert_eq!(drawn.logprobs(), logprobs);
         }
     }
 }
@@ -94,7 +94,7 @@ fn coins_are_those_of_the_tokens_own_position(mode: Mode) {
     let root = engine.root(tokens.clone()).unwrap();
     let sampling = SamplingParams::default();
     let drawn = finish(&engine, draw(root, key("plain", 5), sampling, length(12)));
-    for (&token, &logprob) in drawn.tokens.iter().zip(&drawn.logprobs) {
+    for (&token, &logprob) in drawn.tokens.iter().zip(drawn.logprobs()) {
         let uniform = key("plain", 5).uniform(u32::try_from(tokens.len()).unwrap());
         let pick = Pick::Random { filters: Filters::default(), uniform };
         let expected = forward(Shape::Full, &tokens, &[pick]).remove(0);
@@ -115,7 +115,7 @@ fn scores_equal_those_of(mode: Mode, shape: Shape) {
     let whole = [prompt(5, 40), given.clone()].concat();
     let picks: Vec<Pick> = given.iter().map(|&token| Pick::given(token)).collect();
     let expected: Vec<f32> = forward(shape, &whole[..whole.len() - 1], &picks).iter().map(|s| s.logprob).collect();
-    assert_eq!(scored.logprobs, expected);
+    assert_eq!(scored.logprobs(), expected);
     assert_eq!(scored.tokens, given);
     let sum: f64 = expected.iter().copied().map(f64::from).sum();
     assert_eq!(scored.logprob, sum);

@@ -54,7 +54,7 @@ fn four_model(shape: Shape) -> ModelConfig {
 /// Tokens, and whether log-probabilities are those of sums in another order.
 fn are_alike(found: &[Finish], expected: &[Finish]) -> bool {
     let close = |(a, b): (&Finish, &Finish)| {
-        let (a, b) = (&a.logprobs, &b.logprobs);
+        let (a, b) = (a.logprobs(), b.logprobs());
         // f32 rounds scores below 16 by 2^-21 at most; two layers of sums of 48 products and fewer.
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
     };

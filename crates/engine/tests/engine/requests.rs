@@ -104,7 +104,7 @@ fn given_tokens_must_fit(mode: Mode) {
         assert!(matches!(error, Error::ContextTooLong { tokens: 161, context: 160, .. }), "{error}");
     }
     assert!(outcomes(&engine, vec![give(root, vec![TokenId(VOCAB)])]).remove(0).is_err());
-    assert_eq!(finish(&engine, score(root, prompt(2, 10))).logprobs.len(), 10);
+    assert_eq!(finish(&engine, score(root, prompt(2, 10))).logprobs().len(), 10);
 }
 
 fn a_shorter_context_than_the_models_bounds_every_sequence(mode: Mode) {
@@ -131,12 +131,12 @@ fn a_cancelled_score_keeps_what_was_scored(mode: Mode) {
     let mut extension = extension;
     extension.cancel_all();
     let Some(Event::Finished { finish: cancelled, .. }) = extension.next() else { panic!("it ends") };
-    assert_eq!(cancelled.tokens.len(), cancelled.logprobs.len());
+    assert_eq!(cancelled.tokens.len(), cancelled.logprobs().len());
     assert_eq!(cancelled.tokens, prompt(2, 100)[..cancelled.tokens.len()]);
     let rest = prompt(2, 100)[cancelled.tokens.len()..].to_vec();
     let rest = finish(&engine, score(root, rest));
     let whole = finish(&engine, score(engine.root(prompt(1, 20)).unwrap(), prompt(2, 100)));
-    assert_eq!([cancelled.logprobs, rest.logprobs].concat(), whole.logprobs);
+    assert_eq!([cancelled.logprobs(), rest.logprobs()].concat(), whole.logprobs());
 }
 
 fn the_engine_is_gone_with_its_last_handle(mode: Mode) {

@@ -150,7 +150,10 @@ fn scores_equal_the_log_probabilities_of_the_draw(mode: Mode) {
     let extends = judges.iter().zip(&drawn).map(|(&judge, drawn)| score(judge, drawn.tokens.clone()));
     for (drawn, scored) in drawn.iter().zip(finishes(&engine, extends.collect())) {
         assert_eq!(scored.reason, FinishReason::Given);
-        assert_eq!((&scored.tokens, &scored.logprobs, scored.logprob), (&drawn.tokens, &drawn.logprobs, drawn.logprob));
+        assert_eq!(
+            (&scored.tokens, scored.logprobs(), scored.logprob),
+            (&drawn.tokens, drawn.logprobs(), drawn.logprob)
+        );
     }
     // A scored branch goes on like the one that was drawn.
     let on = |branch| draw(branch, key("on", 0), params(), length(5));
@@ -162,7 +165,7 @@ fn given_tokens_are_part_of_the_branch(mode: Mode) {
     let root = engine.root(prompt(3, 18)).unwrap();
     let children = engine.fork(root, 3).unwrap();
     let given = finishes(&engine, children.iter().map(|&child| give(child, prompt(4, 25))).collect());
-    assert!(given.iter().all(|finish| finish.reason == FinishReason::Given && finish.logprobs.is_empty()));
+    assert!(given.iter().all(|finish| finish.reason == FinishReason::Given && finish.logprobs().is_empty()));
     let on = |(i, &child)| draw(child, key("item", i), params(), length(8));
     let drawn = finishes(&engine, (0..).zip(&children).map(on).collect());
     assert_eq!(drawn, sample(&engine, "item", [prompt(3, 18), prompt(4, 25)].concat(), 3, length(8)));
@@ -224,26 +227,26 @@ fn ranks_are_places_among_the_likeliest(mode: Mode) {
     let all = VOCAB as usize;
     let hot = |top| SamplingParams { temperature: 3.0, top_logprobs: top, ..SamplingParams::default() };
     let whole = finish(&engine, draw(root, key("item", 0), hot(Some(all)), length(30)));
-    assert_eq!(whole.ranks.len(), 30);
-    for record in whole.records() {
+    assert_eq!(whole.records.ranks().len(), 30);
+    for record in whole.sampled_records() {
         let place = record.top.iter().position(|&(token, _)| token == record.token).map(|place| place as u32 + 1);
         assert_eq!(record.rank.map(NonZeroU32::get), place);
     }
-    assert!(whole.ranks.iter().any(|rank| rank.is_some_and(|rank| rank.get() > 20)), "far from greedy");
+    assert!(whole.records.ranks().iter().any(|rank| rank.is_some_and(|rank| rank.get() > 20)), "far from greedy");
     let again = engine.root(prompt(3, 18)).unwrap();
     let alone = finish(&engine, draw(again, key("item", 0), hot(Some(0)), length(30)));
-    assert_eq!((&alone.tokens, &alone.ranks), (&whole.tokens, &whole.ranks), "no list is needed");
+    assert_eq!((&alone.tokens, alone.records.ranks()), (&whole.tokens, whole.records.ranks()), "no list is needed");
     let again = engine.root(prompt(3, 18)).unwrap();
     let given = finish(&engine, Extend::given(again, whole.tokens.clone(), Some(1)));
-    assert_eq!(given.ranks, whole.ranks);
+    assert_eq!(given.records.ranks(), whole.records.ranks());
     let unasked = finish(&engine, draw(root, key("item", 0), hot(None), length(3)));
-    assert!(unasked.ranks.is_empty());
+    assert!(unasked.records.ranks().is_empty());
     let ending = SamplingParams { logit_bias: vec![(EOS, 1e4)], ..hot(Some(all)) };
     let ended = finish(&engine, draw(again, key("item", 1), ending, Stop::max_tokens(9)));
     let stop = ended.stop_token.as_ref().expect("the end of text");
     let place = stop.top.iter().position(|&(token, _)| token == EOS).map(|place| place as u32 + 1);
     assert_eq!(stop.rank.map(NonZeroU32::get), place, "by the model's own logits");
-    assert_eq!((ended.sampled(), ended.records().count(), ended.sampled_ids().as_ref()), (1, 1, &[EOS][..]));
+    assert_eq!((ended.sampled(), ended.sampled_records().count(), ended.sampled_ids().as_ref()), (1, 1, &[EOS][..]));
 }
 
 fn only_allowed_tokens_are_sampled(mode: Mode) {
@@ -364,12 +367,12 @@ fn the_likeliest_are_reported(mode: Mode) {
                     seen.push(top);
                 }
             }
-            Event::Finished { finish, .. } => assert_eq!(finish.top, seen),
+            Event::Finished { finish, .. } => assert_eq!(finish.records.tops(), seen),
             Event::Failed { error, .. } => panic!("{error}"),
         }
     }
     assert_eq!(seen.len(), 5);
-    assert!(finish(&engine, draw(root, key("item", 0), params(), length(5))).top.is_empty(), "nobody asked");
+    assert!(finish(&engine, draw(root, key("item", 0), params(), length(5))).records.tops().is_empty(), "nobody asked");
 }
 
 in_modes! {

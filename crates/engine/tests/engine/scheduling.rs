@@ -202,9 +202,7 @@ fn a_branch_that_rested_is_let_in_with_all_its_pages(mode: Mode) {
         let first = handle.root(given(0, p + 4)).unwrap();
         let own = match is_drawn {
             true => drawn(first, 5),
-            false => {
-                Extend { branch: first, continuation: Continuation::Given { tokens: given(1, 30), logprobs: None } }
-            }
+            false => Extend::given(first, given(1, 30), None),
         };
         let mut extension = handle.start(vec![own]).unwrap();
         let mut tokens = Vec::new();

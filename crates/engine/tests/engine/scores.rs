@@ -164,9 +164,9 @@ fn assert_scores(shape: Shape, texts: &[Text], scored: &[Finish]) {
         let from = text.context - 1;
         let upto = from + scored.tokens.len();
         assert_eq!(scored.tokens, given[..scored.tokens.len()]);
-        assert_eq!(bits(&scored.logprobs), bits(&expected.logprobs[from..upto]), "{text:?}");
-        let tops = expected.top[from..upto].iter().map(|top| top[..text.tops].to_vec());
-        assert_eq!(scored.top, if text.tops == 0 { Vec::new() } else { tops.collect() }, "{text:?}");
+        assert_eq!(bits(scored.logprobs()), bits(&expected.logprobs()[from..upto]), "{text:?}");
+        let tops = expected.records.tops()[from..upto].iter().map(|top| top[..text.tops].to_vec());
+        assert_eq!(scored.records.tops(), if text.tops == 0 { Vec::new() } else { tops.collect() }, "{text:?}");
     }
 }
 
@@ -293,19 +293,21 @@ fn a_text_that_was_sampled_is_scored_by_one_row(mode: Mode) {
     let (sampled, before) = ended(draw(branch, key("item", 0), tops, length(30)));
     let again = handle.root(prompt(1, 20)).unwrap();
     let (scored, after) = ended(Extend::given(again, sampled.tokens.clone(), Some(2)));
-    assert_eq!(bits(&scored.logprobs), bits(&sampled.logprobs));
-    assert!(scored.top.iter().zip(&sampled.top).all(|(scored, sampled)| scored[..] == sampled[..2]));
+    assert_eq!(bits(scored.logprobs()), bits(sampled.logprobs()));
+    assert!(
+        scored.records.tops().iter().zip(sampled.records.tops()).all(|(scored, sampled)| scored[..] == sampled[..2])
+    );
     assert_eq!(after, before + 1, "only the last token's score needs a row: nothing was sampled after it");
     // With the last token but one as the end, no row is needed.
     let (twice, last) = (handle.root(prompt(1, 20)).unwrap(), Extend::given(again, Vec::new(), None));
     let (short, rows) = ended(Extend::given(twice, sampled.tokens[..29].to_vec(), Some(0)));
-    assert_eq!((bits(&short.logprobs), rows), (bits(&sampled.logprobs[..29]), after));
+    assert_eq!((bits(short.logprobs()), rows), (bits(&sampled.logprobs()[..29]), after));
     assert_eq!(ended(last).1, after);
     // More of the likeliest tokens than were kept.
     let wider = handle.root(prompt(1, 20)).unwrap();
     let (wider, rows) = ended(Extend::given(wider, sampled.tokens.clone(), Some(5)));
-    assert_eq!((bits(&wider.logprobs), rows), (bits(&sampled.logprobs), after + 30));
-    assert_eq!(wider.top[7][..3], sampled.top[7]);
+    assert_eq!((bits(wider.logprobs()), rows), (bits(sampled.logprobs()), after + 30));
+    assert_eq!(wider.records.tops()[7][..3], sampled.records.tops()[7]);
 }
 
 /// A branch whose scores another one is to compute scores for itself when that one is cancelled.
@@ -325,7 +327,7 @@ fn more_tops_than_the_vocabulary_has_tokens_are_all_of_them(mode: Mode) {
     let engine = mode.engine(roomy());
     let root = engine.root(prompt(1, 3)).unwrap();
     let all = finish(&engine, Extend::given(root, prompt(2, 4), Some(2 * VOCAB as usize)));
-    assert!(all.top.iter().all(|top| top.len() == VOCAB as usize));
+    assert!(all.records.tops().iter().all(|top| top.len() == VOCAB as usize));
 }
 
 in_modes! {

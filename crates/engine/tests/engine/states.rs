@@ -50,7 +50,7 @@ fn forks(engine: &EngineHandle, dice: &mut Dice, text: &[TokenId]) -> HashMap<us
         let then = resumed.iter().map(|&(at, branch)| score(branch, own(at)[AT_FIRST..].to_vec()));
         let extends: Vec<Extend> = first.chain(then).collect();
         for (finish, (at, _)) in finishes(engine, extends).into_iter().zip(fresh.iter().chain(&resumed)) {
-            found.entry(*at).or_default().extend(finish.logprobs);
+            found.entry(*at).or_default().extend(finish.logprobs());
         }
         let (kept, gone) = resumed.split_at(dice.within(0, resumed.len() as u32) as usize);
         let ids = |of: &[(usize, BranchId)]| of.iter().map(|&(_, branch)| branch).collect::<Vec<_>>();

@@ -28,7 +28,7 @@ fn a_stop_string_ends_the_text_wherever_token_borders_lie(mode: Mode) {
         assert_eq!(cut.reason, FinishReason::StopString(word.clone()));
         assert_eq!(cut.text, whole.text[..first]);
         assert_eq!(cut.tokens, whole.tokens[..first + len], "the tokens that spell the stop are kept");
-        assert_eq!(cut.logprobs, whole.logprobs[..first + len]);
+        assert_eq!(cut.logprobs(), &whole.logprobs()[..first + len]);
         let kept = run(&engine, letters(), Stop { include_stop: true, ..stop });
         assert_eq!(kept.text, whole.text[..first + len]);
     }
@@ -67,8 +67,8 @@ fn a_stop_token_is_not_kept(mode: Mode) {
     let cut = run(&engine, letters(), stop.clone());
     assert_eq!(cut.reason, FinishReason::StopToken(token));
     assert_eq!(cut.tokens, whole.tokens[..first]);
-    assert_eq!(cut.logprobs, whole.logprobs[..first]);
-    let sum: f64 = whole.logprobs[..=first].iter().copied().map(f64::from).sum();
+    assert_eq!(cut.logprobs(), &whole.logprobs()[..first]);
+    let sum: f64 = whole.logprobs()[..=first].iter().copied().map(f64::from).sum();
     assert_eq!(cut.logprob, sum, "its probability is part of the text's");
     let kept = run(&engine, letters(), Stop { include_stop: true, ..stop });
     assert_eq!(kept.tokens, whole.tokens[..=first]);

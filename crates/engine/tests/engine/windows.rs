@@ -47,7 +47,7 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode)
     let picks: Vec<Pick> = (given.len()..whole.len()).map(pick).collect();
     let expected = forward(Shape::LongWindowed, &whole[..whole.len() - 1], &picks);
     assert_eq!(drawn.tokens, expected.iter().map(|sampled| sampled.token).collect::<Vec<_>>());
-    assert_eq!(drawn.logprobs, expected.iter().map(|sampled| sampled.logprob).collect::<Vec<_>>());
+    assert_eq!(drawn.logprobs(), expected.iter().map(|sampled| sampled.logprob).collect::<Vec<_>>());
 
     // What goes on from its end, and a second sample of the prompt, find what they need.
     let more = finish(&engine, draw(child, key("more", 0), Default::default(), length(40)));
@@ -56,10 +56,10 @@ fn a_branch_far_behind_its_window_holds_few_pages_and_draws_the_same(mode: Mode)
     let roomy = mode.engine_of(Shape::LongWindowed, roomy());
     let root = roomy.root(whole.clone()).unwrap();
     let expected = finish(&roomy, draw(root, key("more", 0), Default::default(), length(40)));
-    assert_eq!((more.tokens.clone(), more.logprobs), (expected.tokens, expected.logprobs));
+    assert_eq!((&more.tokens, more.logprobs()), (&expected.tokens, expected.logprobs()));
     let root = roomy.root([whole, more.tokens].concat()).unwrap();
     let expected = finish(&roomy, draw(root, key("fork", 0), params(), length(40)));
-    assert_eq!((forked.tokens, forked.logprobs), (expected.tokens, expected.logprobs));
+    assert_eq!((&forked.tokens, forked.logprobs()), (&expected.tokens, expected.logprobs()));
 }
 
 /// Four samples of 300 tokens of one prompt, of which nobody knows how long they become.

@@ -47,7 +47,7 @@ impl RecordKind {
     /// The columns. Votes, alternatives and judgements are structs; `scores` has a list for each sample, its steps' or
     /// of its only value; what is a text or a number, as `stop` is, is a text.
     pub fn fields(self) -> Fields {
-        use Kind::{Bool, F32, F64, I64, Struct, Text, U32};
+        use Kind::{Bool, F64, I64, Struct, Text};
         match self {
             RecordKind::Sample => vec![
                 ("id", Text),
@@ -71,14 +71,8 @@ impl RecordKind {
                         ("peak_bytes", I64),
                     ]),
                 ),
-                (
-                    "logprobs",
-                    list(Struct(vec![
-                        ("token", U32),
-                        ("logprob", F32),
-                        ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
-                    ])),
-                ),
+                ("logprobs", list(Struct(token_record()))),
+                ("ending", Struct(token_record())),
                 ("error", Text),
             ],
             RecordKind::Item => vec![
@@ -125,6 +119,20 @@ impl RecordKind {
             }
         }
     }
+}
+
+/// What is recorded of a token.
+fn token_record() -> Fields {
+    use Kind::{F32, Struct, U32};
+    let drawn = vec![("logprob", F32), ("kept", U32), ("lowest", F32), ("ids", list(U32))];
+    vec![
+        ("token", U32),
+        ("logprob", F32),
+        ("rank", U32),
+        ("top", list(Struct(vec![("token", U32), ("logprob", F32)]))),
+        ("drawn", Struct(drawn)),
+        ("entropy", F32),
+    ]
 }
 
 fn list(of: Kind) -> Kind {
@@ -409,11 +417,21 @@ mod tests {
             "cpu_seconds": 0.25, "peak_bytes": 1_u64 << 40});
         let scored = json!({"id": "b", "index": 1, "text": "", "tokens": 0, "finish": "length", "logprob": 0.0,
             "judged": judged, "error": "why",
-            "logprobs": [{"token": 7, "logprob": -0.5, "top": [[7, -0.5], [8, -1.5]]},
-                {"token": 8, "logprob": -1.0, "top": []}]});
+            "logprobs": [{"token": 7, "logprob": -0.5, "rank": 1, "top": [[7, -0.5], [8, -1.5]],
+                    "drawn": {"logprob": -0.25, "kept": 2, "lowest": 1.5, "ids": [7, 8]}, "entropy": 0.75},
+                {"token": 8, "logprob": -1.0, "top": [],
+                    "drawn": {"logprob": -0.125, "kept": 2000, "lowest": -0.5}}],
+            "ending": {"token": 1, "logprob": -2.0, "top": []}});
         let mut expected = [plain.clone(), scored.clone()];
         expected[0]["stop"] = json!("13");
         expected[1]["logprobs"][0]["top"] = json!([{"token": 7, "logprob": -0.5}, {"token": 8, "logprob": -1.5}]);
+        // Where nothing is recorded there is null.
+        expected[1]["logprobs"][1]["rank"] = Value::Null;
+        expected[1]["logprobs"][1]["entropy"] = Value::Null;
+        expected[1]["logprobs"][1]["drawn"]["ids"] = Value::Null;
+        let none = Value::Null;
+        expected[1]["ending"] = json!({"token": 1, "logprob": -2.0, "rank": none, "top": [], "drawn": none,
+            "entropy": none});
         assert_eq!(again(RecordKind::Sample, &[plain, scored]), expected);
     }
 

@@ -321,6 +321,8 @@ fn how_to_sample(sampling: &Sampling, tokenizer: &Tokenizer) -> Result<(Sampling
         allowed: sampling.allowed_token_ids.as_ref().map(|ids| ids.iter().map(|&id| TokenId(id)).collect()),
         bad_words: bad_words.concat(),
         top_logprobs: sampling.logprobs.map(|most| most as usize),
+        logprobs_mode: sampling.logprobs_mode(),
+        records: sampling.records(),
     };
     let stop = Stop {
         max_tokens: sampling.max_tokens as usize,

@@ -273,6 +273,7 @@ mod tests {
             finish: FinishReason::EndOfText,
             logprob: -1.0,
             logprobs: None,
+            ending: None,
             answer: Some(right.to_string()),
             correct: Some(right),
             detail: None,

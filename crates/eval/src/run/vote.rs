@@ -203,6 +203,7 @@ fn sample(task: &Task, item: &Item, ix: usize, text: String) -> Sample {
         correct: graded.correct,
         detail: None,
         logprobs: None,
+        ending: None,
         error: None,
     }
 }

@@ -181,6 +181,9 @@ fn wrong_types_and_ranges_are_named() {
         sampling("logit_bias", bias, &["an object of 32-bit numbers by token id"]);
     }
     sampling("logprobs", json!(21), &["at most 20"]);
+    sampling("logprobs_mode", json!("raw_logits"), &["raw_logprobs", "processed_logprobs"]);
+    sampling("return_kept", json!("mask"), &["count", "ids"]);
+    sampling("return_entropy", json!("yes"), &["true or false"]);
     sampling("ignore_eos", json!("yes"), &["true or false"]);
     sampling("seed", json!(-1), &["whole number"]);
     refused(&with("method", json!({"sample": {"samples": 0}})), &["`method.sample.samples`", "at least 1", "found 0"]);

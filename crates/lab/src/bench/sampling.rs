@@ -4,6 +4,8 @@ use clap::Args;
 use serde::Serialize;
 
 use offshoot_args::whole;
+use offshoot_args::words::{Word, one_of};
+use offshoot_backend::Records;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::SamplingParams;
@@ -29,11 +31,52 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "N", value_parser = whole::<usize>(0..))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<usize>,
+    /// Records of each token. Every workload runs with one choice after the other, which may come again: with
+    /// none,all,none each can be compared with its neighbours
+    #[arg(long, value_name = "WHAT", value_parser = one_of(RECORDED), value_delimiter = ',', default_value = "none")]
+    #[serde(skip)]
+    pub records: Vec<Recorded>,
+}
+
+/// What a benchmark records of each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recorded {
+    None,
+    Drawn,
+    Ids,
+    Entropy,
+    All,
+}
+
+const RECORDED: &[Word<Recorded>] = &[
+    ("none", Recorded::None, "Its log-probability alone"),
+    ("drawn", Recorded::Drawn, "The distribution it is drawn from: its log-probability, the number of tokens kept"),
+    ("ids", Recorded::Ids, "That, and the ids of the tokens kept"),
+    ("entropy", Recorded::Entropy, "The model's entropy"),
+    ("all", Recorded::All, "All of these"),
+];
+
+impl Recorded {
+    pub fn is_none(&self) -> bool {
+        *self == Recorded::None
+    }
+
+    fn records(self) -> Records {
+        let none = Records::default();
+        match self {
+            Recorded::None => none,
+            Recorded::Drawn => Records { drawn: true, ..none },
+            Recorded::Ids => Records { drawn: true, kept_ids: true, ..none },
+            Recorded::Entropy => Records { entropy: true, ..none },
+            Recorded::All => Records { drawn: true, kept_ids: true, entropy: true },
+        }
+    }
 }
 
 impl SamplingOptions {
-    /// The parameters, for a vocabulary of `vocab` tokens.
-    pub fn params(&self, vocab: usize) -> Result<SamplingParams> {
+    /// The parameters with which `recorded` is recorded, for a vocabulary of `vocab` tokens.
+    pub fn params(&self, vocab: usize, recorded: Recorded) -> Result<SamplingParams> {
         if let Some(allowed) = self.allowed.filter(|allowed| *allowed > vocab) {
             return Err(Error::value(
                 "--allowed",
@@ -47,6 +90,7 @@ impl SamplingOptions {
             top_p: self.top_p.unwrap_or(1.0),
             allowed: self.allowed.map(|allowed| (0..allowed).map(TokenId::new).collect()),
             top_logprobs: self.top_logprobs,
+            records: recorded.records(),
             ..SamplingParams::default()
         })
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::sampling::SamplingOptions;
+use super::sampling::{Recorded, SamplingOptions};
 use super::tables::{print_json, rounded};
 use super::workload_file::{Workload, read_jobs};
 use offshoot_args::words::{DTYPES, KV_DTYPES, PLANNERS, one_of};
@@ -95,6 +95,8 @@ struct MeasuredWorkload<'a> {
     deterministic: bool,
     #[serde(flatten)]
     sampling: &'a SamplingOptions,
+    #[serde(skip_serializing_if = "Recorded::is_none")]
+    records: Recorded,
     prompts: usize,
     samples: usize,
     generate: usize,
@@ -189,12 +191,12 @@ fn measure_replicas(choices: &[DeviceChoice], options: &WorkloadOptions) -> Resu
             }
             _ => launch.start()?.engine,
         };
-        for (at, job) in jobs.iter().enumerate() {
-            let measured = measure(&engine, job, at as u64, options);
+        for (at, job, recorded) in runs(&jobs, options) {
+            let measured = measure(&engine, job, (at, recorded), options);
             let mut measured = measured.map_err(|error| in_bytes(error, engine.facts()))?;
             match devices {
                 [_] => alone.push(OneDevice { seconds: measured.seconds, tokens: measured.prompt_tokens_computed }),
-                _ => measured.compare(&alone[at], devices.len()),
+                _ => measured.compare(&alone[at as usize], devices.len()),
             }
             print_json(&measured)?;
         }
@@ -244,10 +246,19 @@ impl OnDevice for &WorkloadOptions {
     }
 }
 
+/// The jobs, each as often as it is measured: number, job, what is recorded.
+fn runs<'a>(
+    jobs: &'a [Workload],
+    options: &'a WorkloadOptions,
+) -> impl Iterator<Item = (u64, &'a Workload, Recorded)> + 'a {
+    let each = jobs.iter().flat_map(|job| options.sampling.records.iter().map(move |&recorded| (job, recorded)));
+    (0..).zip(each).map(|(number, (job, recorded))| (number, job, recorded))
+}
+
 /// Measures the jobs one after the other.
 fn measure_jobs(engine: &EngineHandle, jobs: &[Workload], options: &WorkloadOptions) -> Result<()> {
-    for (number, job) in (0u64..).zip(jobs) {
-        let measured = measure(engine, job, number, options);
+    for (number, job, recorded) in runs(jobs, options) {
+        let measured = measure(engine, job, (number, recorded), options);
         print_json(&measured.map_err(|error| in_bytes(error, engine.facts()))?)?;
     }
     Ok(())
@@ -288,11 +299,11 @@ fn launch<'a>(
 fn measure<'a>(
     engine: &EngineHandle,
     job: &'a Workload,
-    number: u64,
+    (number, records): (u64, Recorded),
     options: &'a WorkloadOptions,
 ) -> Result<MeasuredWorkload<'a>> {
     let salt = 4 * number;
-    let params = options.sampling.params(engine.facts().vocab)?;
+    let params = options.sampling.params(engine.facts().vocab, records)?;
     let run = |generate, salt| run(engine, job, &params, generate, salt);
     run(job.generate.min(WARM_UP), salt)?;
     // The smaller of two, because the decode time is a difference: a delay of a tenth here would change the decode time
@@ -320,6 +331,7 @@ fn measure<'a>(
         plan: options.planner,
         deterministic: options.deterministic,
         sampling: &options.sampling,
+        records,
         prompts: job.prompts(),
         samples: job.samples,
         generate: job.generate,

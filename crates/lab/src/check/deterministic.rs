@@ -291,8 +291,12 @@ fn compare(differences: &mut Differences, how: String, expected: &Finish, from: 
     let likeliest = |top: &[Vec<(TokenId, f32)>]| top.concat().iter().map(|(_, logprob)| *logprob).collect::<Vec<_>>();
     differences.see(
         format_args!("{how}, log-probabilities from token {from} on"),
-        &expected.logprobs[from..],
-        &found.logprobs,
+        &expected.logprobs()[from..],
+        found.logprobs(),
     );
-    differences.see(format_args!("{how}, the likeliest"), &likeliest(&expected.top[from..]), &likeliest(&found.top));
+    differences.see(
+        format_args!("{how}, the likeliest"),
+        &likeliest(&expected.records.tops()[from..]),
+        &likeliest(found.records.tops()),
+    );
 }

@@ -132,7 +132,7 @@ pub fn runs<B: Backend>(mut backend: B, effort: CheckEffort, report: &mut CheckR
 /// The margin by which `expected` preferred its own token where the two texts differ first; 0 if they do not differ.
 fn margin(found: &Finish, expected: &Finish) -> f64 {
     let parted = found.tokens.iter().zip(&expected.tokens).position(|(found, expected)| found != expected);
-    match parted.map(|at| expected.top[at].as_slice()) {
+    match parted.map(|at| expected.records.top(at)) {
         None if found.tokens.len() == expected.tokens.len() => 0.0,
         Some([(_, first), (_, second), ..]) => f64::from(first - second),
         _ => f64::INFINITY,
@@ -181,5 +181,5 @@ fn run(model: Box<dyn StepRunner>, effort: CheckEffort) -> Result<TreeRun> {
     let stop = Stop { ignore_eos: true, ..Stop::max_tokens(greedy) };
     let draws = second.iter().map(|&branch| Extend::sampled(branch, &params, &stop, UniformKey::root(0, "check")));
     let greedy = engine.finish(draws.collect())?;
-    Ok(TreeRun { given: given.into_iter().map(|finish| finish.logprobs).collect(), greedy })
+    Ok(TreeRun { given: given.iter().map(|finish| finish.logprobs().to_vec()).collect(), greedy })
 }

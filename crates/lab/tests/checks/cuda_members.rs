@@ -221,14 +221,14 @@ fn branches_of_members_go_on_as_on_one_gpu() {
                 let mut worst = 0.0f32;
                 for (text, finish) in &drawn {
                     let branch = judge.root(text.clone()).unwrap();
-                    let continuation = Continuation::Given { tokens: finish.tokens.clone(), logprobs: Some(0) };
-                    let judged = outcomes(&judge, vec![Extend { branch, continuation }]).remove(0);
+                    let judged =
+                        outcomes(&judge, vec![Extend::given(branch, finish.tokens.clone(), Some(0))]).remove(0);
                     judge.prune(&[branch]);
-                    assert_eq!(judged.logprobs.len(), finish.tokens.len());
-                    let differ = finish.logprobs.iter().zip(&judged.logprobs).map(|(a, b)| (a - b).abs());
+                    assert_eq!(judged.logprobs().len(), finish.tokens.len());
+                    let differ = finish.logprobs().iter().zip(judged.logprobs()).map(|(a, b)| (a - b).abs());
                     worst = differ.fold(worst, f32::max);
                 }
-                let largest = drawn.iter().flat_map(|(_, finish)| &finish.logprobs).fold(0.0, |a: f32, x| a.max(-x));
+                let largest = drawn.iter().flat_map(|(_, finish)| finish.logprobs()).fold(0.0, |a: f32, x| a.max(-x));
                 let what = format!("{} in {}, {count} GPUs, {pages:?} pages", case.others, case.dtype);
                 eprintln!("{what}: {worst:.2e} of {largest:.2e}, {} preemptions", metrics.preemptions);
                 assert!(worst <= case.may_differ() * largest, "{what}: {worst} of {largest}");

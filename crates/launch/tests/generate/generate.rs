@@ -90,7 +90,7 @@ fn who_hears_tokens_gets_all_of_them_before_the_end(mode: Mode) {
             }
             event => {
                 let (sample, finish) = finished(Some(event));
-                assert_eq!(heard[&sample], (finish.tokens, finish.logprobs));
+                assert_eq!(heard[&sample], (finish.tokens.clone(), finish.logprobs().to_vec()));
             }
         }
     }

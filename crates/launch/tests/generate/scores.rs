@@ -46,7 +46,7 @@ fn samples_of_a_scored_prompt_compute_it_once(mode: Mode) {
         let finishes = finishes(&mut generator);
         for (number, tokens) in prompts.iter().enumerate() {
             let scored = &finishes[&(number, 1 + number % 3)];
-            assert_eq!(bits(&scored.logprobs), bits(&alone(tokens).logprobs));
+            assert_eq!(bits(scored.logprobs()), bits(alone(tokens).logprobs()));
         }
         let metrics = engine.metrics().unwrap();
         assert_eq!((metrics.prompt_tokens_computed, metrics.rows), (600, 600), "steps of {step_rows} rows");
@@ -74,9 +74,11 @@ fn choices_of_one_request_cost_what_single_requests_cost(mode: Mode) {
     for (at, text) in texts.iter().enumerate() {
         let (found, expected) = (&finishes[&(at / 4, at % 4)], alone(text));
         assert_eq!(found.tokens, choices[at % 4]);
-        assert_eq!(bits(&found.logprobs), bits(&expected.logprobs[109..]));
-        assert_eq!(found.top.len(), 3);
-        assert!(found.top.iter().zip(&expected.top[109..]).all(|(found, expected)| found == expected));
+        assert_eq!(bits(found.logprobs()), bits(&expected.logprobs()[109..]));
+        assert_eq!(found.records.tops().len(), 3);
+        assert!(
+            found.records.tops().iter().zip(&expected.records.tops()[109..]).all(|(found, expected)| found == expected)
+        );
     }
     // Nobody reads what the last token of a scored text computes.
     let needed: Vec<&[TokenId]> = texts.iter().map(|text| &text[..text.len() - 1]).collect();

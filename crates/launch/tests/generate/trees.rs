@@ -21,7 +21,10 @@ fn samples_are_those_of_a_sampling_tree(mode: Mode) {
         assert_eq!(finishes.len(), *n);
         for (node, finish) in nodes.into_iter().zip(finishes) {
             let node = tree.node(node);
-            assert_eq!((&node.tokens, &node.text, &node.logprobs), (&finish.tokens, &finish.text, &finish.logprobs));
+            assert_eq!(
+                (&node.tokens, &node.text, &node.runs[0].records),
+                (&finish.tokens, &finish.text, &finish.records)
+            );
             assert_eq!(node.finish.as_ref(), Some(&finish.reason));
         }
     }

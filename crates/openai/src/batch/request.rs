@@ -3,15 +3,24 @@
 
 use super::input::Call;
 use crate::protocol::{ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
-use offshoot_engine::Priority;
+use offshoot_engine::{LogprobsMode, Priority};
 use offshoot_launch::{OutputTokens, TextKey};
 use offshoot_model::ModelConfig;
 use offshoot_text::Tokenizer;
 
 /// Reads the requests of a file; `seed`: that of requests without one.
 pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a str, seed: u64) -> RequestReader<'a> {
-    let (limits, reasoning) = (&ProtocolLimits::BATCH, Reasoning::Keep);
-    RequestReader { tokenizer, config, model, served: None, seed, limits, reasoning, priority: Priority::default() }
+    RequestReader {
+        tokenizer,
+        config,
+        model,
+        served: None,
+        seed,
+        limits: &ProtocolLimits::BATCH,
+        reasoning: Reasoning::Keep,
+        logprobs_mode: LogprobsMode::default(),
+        priority: Priority::default(),
+    }
 }
 
 /// What is known of a request before its prompts are encoded.

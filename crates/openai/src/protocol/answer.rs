@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
 use super::endpoint::Endpoint;
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
 use super::shown::TokenPlacer;
-use offshoot_engine::{Finish, FinishReason};
+use offshoot_engine::{Finish, FinishReason, TokenRecord};
 use offshoot_text::Tokenizer;
 use offshoot_text::reasoning::ReasoningSplitter;
 
@@ -201,6 +202,7 @@ fn sampled_choices<'a>(
         let (finish_reason, stop_reason) = (Some(finish_word(sample.reason)), StopReason::of(sample.reason));
         let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
         let token_ids = request.return_token_ids.then(ids);
+        let records = RecordFields::new(request, drawn.into_iter().flat_map(Finish::sampled_records));
         let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if request.echo { &*prompt.text } else { "" };
@@ -220,9 +222,18 @@ fn sampled_choices<'a>(
                 (ChoiceText::Chat { message }, PromptFields::default())
             }
         };
-        let score = None;
-        let choice = Choice { index, text, logprobs, finish_reason, stop_reason, score, prompt, token_ids, branch };
-        choices.push(choice);
+        choices.push(Choice {
+            index,
+            text,
+            logprobs,
+            finish_reason,
+            stop_reason,
+            score: None,
+            prompt,
+            token_ids,
+            records,
+            branch,
+        });
     }
 }
 
@@ -263,7 +274,9 @@ impl<'a> ShownSample<'a> {
         if request.logprobs {
             let begin = if request.echo { prompt.text.chars().count() } else { 0 };
             let mut placer = TokenPlacer::new(&prompt.tokens, request.skips_special, begin, tokenizer);
-            tokens.extend(drawn.records().map(|record| ShownToken::sampled(record, placer.place(record.token))));
+            let mode = request.params.logprobs_mode;
+            let shown = |record: TokenRecord<'a>| ShownToken::sampled(record, placer.place(record.token), mode);
+            tokens.extend(drawn.sampled_records().map(shown));
         }
         ShownSample { text: &drawn.text, tokens, reason: &drawn.reason }
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, PromptLogprobs};
 use super::request::{EncodedPrompt, ProtocolRequest};
 use offshoot_core::ids::TokenId;
@@ -56,6 +57,8 @@ pub struct Choice<'a> {
     pub prompt: PromptFields<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Cow<'a, [TokenId]>>,
+    #[serde(flatten)]
+    pub records: RecordFields,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::answer::{AnswerHead, ResponseHead, Usage};
 use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
 use super::endpoint::Endpoint;
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
@@ -48,16 +49,11 @@ struct SampleStream {
 #[derive(Default)]
 struct UnsentPart {
     text: String,
-    /// Those whose log-probabilities are reported.
-    tokens: Vec<PlacedToken>,
-    token_ids: Vec<TokenId>,
+    /// Empty where the request shows none.
+    tokens: Vec<SampledToken>,
+    /// The number of characters before each of them; empty where no log-probabilities are shown.
+    offsets: Vec<usize>,
     end: Option<SampleEnd>,
-}
-
-struct PlacedToken {
-    sampled: SampledToken,
-    /// Characters before it.
-    offset: usize,
 }
 
 struct SampleEnd {
@@ -102,7 +98,7 @@ impl ChunkWriter {
     pub fn tokens(&mut self, sample: SampleId, tokens: Vec<SampledToken>, text: &str, out: &mut Vec<u8>) {
         self.count(tokens.len());
         let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
-        stream.take(tokens, text, self.request.return_token_ids);
+        stream.take(tokens, text, self.request.shows_tokens());
         self.write_if_ready(sample, out);
     }
 
@@ -116,9 +112,9 @@ impl ChunkWriter {
         }
         let stream = &mut self.samples[sample.prompt * self.request.n + sample.sample];
         // With the token that ended the sample, of which no event tells.
-        let rest: Vec<SampledToken> = finish.records().skip(stream.tokens).map(SampledToken::from).collect();
+        let rest: Vec<SampledToken> = finish.sampled_records().skip(stream.tokens).map(SampledToken::from).collect();
         let late = rest.len();
-        stream.take(rest, &finish.text[stream.bytes..], self.request.return_token_ids);
+        stream.take(rest, &finish.text[stream.bytes..], self.request.shows_tokens());
         stream.has_ended = true;
         stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch });
         self.count(late);
@@ -183,8 +179,11 @@ impl ChunkWriter {
         let (prompt, scored) = (&request.prompts[prompt], self.scored[prompt].as_ref());
         let stream = &mut self.samples[index];
         let is_first = !std::mem::replace(&mut stream.has_begun, true);
-        let UnsentPart { text, tokens, token_ids, end } = &mut stream.unsent;
-        let (scored, shown) = (scored.filter(|_| is_first), tokens.iter().map(PlacedToken::shown));
+        let UnsentPart { text, tokens, offsets, end } = &mut stream.unsent;
+        let records = tokens.iter().map(TokenRecord::of);
+        let mode = request.params.logprobs_mode;
+        let shown = records.clone().zip(&*offsets).map(|(record, &at)| ShownToken::sampled(record, at, mode));
+        let scored = scored.filter(|_| is_first);
         let logprobs = request.logprobs.then(|| ChoiceLogprobs::new(request, prompt, scored, shown, tokenizer));
         let (shown_text, fields) = match request.endpoint {
             Endpoint::Completions => {
@@ -215,6 +214,8 @@ impl ChunkWriter {
                 (ChoiceText::ChatChunk { delta }, None)
             }
         };
+        let ids = || tokens.iter().map(|sampled| sampled.token).collect();
+        let token_ids = request.return_token_ids.then(ids);
         let choice = Choice {
             index,
             text: shown_text,
@@ -223,41 +224,35 @@ impl ChunkWriter {
             stop_reason: end.as_ref().and_then(|end| StopReason::of(&end.reason)),
             score: None,
             prompt: fields.unwrap_or_default(),
-            token_ids: (!token_ids.is_empty()).then_some(token_ids[..].into()),
+            token_ids: token_ids.filter(|ids: &Vec<TokenId>| !ids.is_empty()).map(Cow::Owned),
+            records: if tokens.is_empty() { RecordFields::default() } else { RecordFields::new(request, records) },
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
         sse::write_json(&choice, out);
         text.clear();
         tokens.clear();
-        token_ids.clear();
+        offsets.clear();
         *end = None;
     }
 }
 
 impl SampleStream {
     /// Takes tokens and text that have come.
-    fn take(&mut self, tokens: Vec<SampledToken>, text: &str, keeps_ids: bool) {
+    fn take(&mut self, tokens: Vec<SampledToken>, text: &str, shows_tokens: bool) {
         self.tokens += tokens.len();
         self.bytes += text.len();
         self.unsent.text.push_str(text);
-        if keeps_ids {
-            self.unsent.token_ids.extend(tokens.iter().map(|sampled| sampled.token));
-        }
         if let Some(placer) = &mut self.placer {
-            let placed = tokens.into_iter().map(|sampled| PlacedToken { offset: placer.place(sampled.token), sampled });
-            self.unsent.tokens.extend(placed);
+            self.unsent.offsets.extend(tokens.iter().map(|sampled| placer.place(sampled.token)));
+        }
+        if shows_tokens {
+            self.unsent.tokens.extend(tokens);
         }
     }
 
     fn has_news(&self) -> bool {
-        let UnsentPart { text, tokens, token_ids, end } = &self.unsent;
-        !text.is_empty() || !tokens.is_empty() || !token_ids.is_empty() || end.is_some()
-    }
-}
-
-impl PlacedToken {
-    fn shown(&self) -> ShownToken<'_> {
-        ShownToken::sampled(TokenRecord::of(&self.sampled), self.offset)
+        let UnsentPart { text, tokens, offsets: _, end } = &self.unsent;
+        !text.is_empty() || !tokens.is_empty() || end.is_some()
     }
 }
 

@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::request::{EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, TokenRecord};
+use offshoot_engine::{Finish, LogprobsMode, TokenRecord};
 use offshoot_text::Tokenizer;
 
 /// A token of a returned text.
@@ -26,10 +26,9 @@ pub struct ShownToken<'a> {
 }
 
 impl<'a> ShownToken<'a> {
-    /// A sampled token with so many characters before it.
-    pub fn sampled(record: TokenRecord<'a>, offset: usize) -> Self {
-        let TokenRecord { token, logprob, top, .. } = record;
-        ShownToken { token, logprob: Some(logprob), top, offset }
+    /// A sampled token with so many characters before it; `mode`: whose log-probability is shown.
+    pub fn sampled(record: TokenRecord<'a>, offset: usize, mode: LogprobsMode) -> Self {
+        ShownToken { token: record.token, logprob: Some(record.logprob_by(mode)), top: record.top, offset }
     }
 }
 
@@ -43,8 +42,8 @@ fn echoed_tokens<'a>(
 ) -> Vec<ShownToken<'a>> {
     let all = prompt.text.chars().count();
     let mut placer = TokenPlacer::new(&[], true, 0, tokenizer);
-    let logprobs = [None].into_iter().chain(scored.logprobs.iter().copied().map(Some));
-    let tops = [&[][..]].into_iter().chain(scored.top.iter().map(Vec::as_slice)).chain(std::iter::repeat(&[][..]));
+    let logprobs = [None].into_iter().chain(scored.logprobs().iter().copied().map(Some));
+    let tops = [&[][..]].into_iter().chain((0..).map(|at| scored.records.top(at)));
     let mut shown = Vec::with_capacity(prompt.tokens.len());
     for ((&token, logprob), top) in prompt.tokens.iter().zip(logprobs).zip(tops) {
         let offset = all.min(placer.place(token));
@@ -192,17 +191,18 @@ impl Serialize for PromptLogprobs<'_> {
             decoded_token: String::from_utf8_lossy(self.tokenizer.token_bytes(token)),
         };
         let entry = |at: usize| {
-            let (own, logprob) = (self.prompt.tokens[at + 1], self.scored.logprobs[at]);
-            let top = self.scored.top.get(at).map_or(&[][..], Vec::as_slice);
+            let own = self.prompt.tokens[at + 1];
+            let record = self.scored.records.get(at, own).expect("every token of the prompt but the first is scored");
+            let TokenRecord { logprob, top, .. } = record;
             Map(move || {
-                let rank = self.scored.ranks.get(at).copied().flatten().map(|rank| rank.get() as usize);
+                let rank = record.rank.map(|rank| rank.get() as usize);
                 let rivals = top.iter().take(self.top).enumerate().filter(move |(_, (token, _))| *token != own);
                 let rivals =
                     rivals.map(move |(rank, &(token, logprob))| (token.0, ranked(token, logprob, Some(rank + 1))));
                 [(own.0, ranked(own, logprob, rank))].into_iter().chain(rivals)
             })
         };
-        let entries = || [None].into_iter().chain((0..self.scored.logprobs.len()).map(|at| Some(entry(at))));
+        let entries = || [None].into_iter().chain((0..self.scored.records.len()).map(|at| Some(entry(at))));
         Sequence(entries).serialize(serializer)
     }
 }

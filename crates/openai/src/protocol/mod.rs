@@ -9,6 +9,7 @@ mod encode;
 mod endpoint;
 mod fields;
 pub mod files;
+mod kept;
 mod limits;
 mod logprobs;
 mod messages;

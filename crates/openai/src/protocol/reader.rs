@@ -16,7 +16,7 @@ use super::request::{
 };
 use super::user_texts::{SPECIAL_TEXTS, UserTexts};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Priority, SamplingParams, Stop};
+use offshoot_engine::{KeptForm, LogprobsMode, Priority, Records, SamplingParams, Stop};
 use offshoot_kv::CacheSalt;
 use offshoot_model::ModelConfig;
 use offshoot_text::reasoning::TextStart;
@@ -39,6 +39,8 @@ pub struct RequestReader<'a> {
     pub limits: &'a ProtocolLimits,
     /// What happens to the reasoning in chats that do not say.
     pub reasoning: Reasoning,
+    /// Whose log-probabilities are returned to requests that do not say.
+    pub logprobs_mode: LogprobsMode,
     /// Priority of requests that do not say.
     pub priority: Priority,
 }
@@ -79,7 +81,13 @@ impl RequestReader<'_> {
         let echo = echoes && endpoint == Endpoint::Completions;
         let (top_logprobs, prompt_logprobs) = self.logprobs(endpoint, &mut fields)?;
         let bad_words = self.bad_words(&mut fields)?;
-        let params = SamplingParams { top_logprobs, bad_words, ..params(&mut fields)? };
+        let kept = fields.word("return_kept", &KeptForm::WORDS)?;
+        let records = Records {
+            entropy: fields.flag("return_entropy")?,
+            ..kept.map_or_else(Records::default, KeptForm::records)
+        };
+        let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
+        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..params(&mut fields)? };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
@@ -116,6 +124,7 @@ impl RequestReader<'_> {
             },
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
+            kept,
             ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
@@ -146,6 +155,12 @@ impl RequestReader<'_> {
             (scores && request.echo, "echo", "beside `choices`"),
             (scores && request.prompt_logprobs.is_some(), "prompt_logprobs", "beside `choices`"),
             (scores && request.stream.is_some(), "stream", "beside `choices`"),
+            (scores && request.kept.is_some(), "return_kept", "beside `choices`, which are scored, not sampled"),
+            (
+                scores && request.params.records.entropy,
+                "return_entropy",
+                "beside `choices`, which are scored, not sampled",
+            ),
             (
                 request.stream.is_some() && request.best_of > request.n,
                 "best_of",
@@ -467,5 +482,7 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         allowed: fields.token_ids("allowed_token_ids")?,
         bad_words: Vec::new(),
         top_logprobs: None,
+        logprobs_mode: LogprobsMode::default(),
+        records: Records::default(),
     })
 }

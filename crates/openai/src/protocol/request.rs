@@ -8,7 +8,7 @@ use super::endpoint::Endpoint;
 use super::refusal::Refusal;
 use offshoot_core::error::Error;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{EngineFacts, Priority, SamplingParams, Stop, UniformKey};
+use offshoot_engine::{EngineFacts, KeptForm, Priority, SamplingParams, Stop, UniformKey};
 use offshoot_kv::CacheSalt;
 use offshoot_launch::{MoreTokens, OutputTokens, PromptRequest, check_path};
 use offshoot_text::reasoning::TextStart;
@@ -40,6 +40,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Whether texts leave special tokens out.
     pub skips_special: bool,
     pub return_token_ids: bool,
+    /// In which form each choice has the sets that its tokens were drawn from; `None`: it has none.
+    pub kept: Option<KeptForm>,
     /// Whether log-probabilities name each token by its id (`token_id:7`), which no two share, instead of its text.
     pub ids_as_tokens: bool,
     pub reasoning: Reasoning,
@@ -231,6 +233,11 @@ impl ChoiceContent {
 const SPECIAL_TOKENS: usize = 8;
 
 impl<P> ProtocolRequest<P> {
+    /// Whether an answer shows more of its samples' tokens than their text.
+    pub fn shows_tokens(&self) -> bool {
+        self.logprobs || self.return_token_ids || self.kept.is_some() || self.params.records.entropy
+    }
+
     /// The prompts are scored, with so many of the likeliest tokens in each one's place, for `echo` with `logprobs`,
     /// for `prompt_logprobs`, or because nothing else would compute them; `None`: they are not. At least one where a
     /// score is shown: one that is kept with it has its rank, too.
@@ -277,6 +284,7 @@ impl<P> ProtocolRequest<P> {
             stream: self.stream,
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
+            kept: self.kept,
             ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,
             priority: self.priority,

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, Score};
 use super::endpoint::Endpoint;
+use super::kept::RecordFields;
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedChoice, EncodedPrompt, ProtocolRequest};
 use super::shown::TokenPlacer;
-use offshoot_core::ids::TokenId;
-use offshoot_engine::Finish;
+use offshoot_engine::{Finish, TokenRecord};
 use offshoot_text::Tokenizer;
 
 /// A scored continuation: a choice with `score`, whose text or message is the continuation. `scored`: its last tokens
@@ -23,10 +23,9 @@ pub fn scored_choice<'a>(
     tokenizer: &'a Tokenizer,
 ) -> Choice<'a> {
     let count = choice.tokens.len();
-    let logprobs = &scored.logprobs[scored.logprobs.len() - count..];
-    let tops = &scored.top[scored.top.len() - count..];
-    let is_greedy = choice.tokens.iter().zip(tops).all(|(token, top)| top.first().is_some_and(|top| top.0 == *token));
-    let logprob: f64 = logprobs.iter().map(|&logprob| f64::from(logprob)).sum();
+    let own = || scored.records.of_tokens(scored.records.len() - count, choice.tokens.iter().copied());
+    let is_greedy = own().all(|record| record.top.first().is_some_and(|top| top.0 == record.token));
+    let logprob: f64 = own().map(|record| f64::from(record.logprob)).sum();
     let score = Score {
         logprob,
         logprob_per_token: logprob / count as f64,
@@ -38,11 +37,11 @@ pub fn scored_choice<'a>(
     };
     let most = request.params.top_logprobs.unwrap_or(0);
     let mut placer = TokenPlacer::new(&prompt.tokens, true, 0, tokenizer);
-    let shown = |((&token, &logprob), top): ((&TokenId, &f32), &'a Vec<(TokenId, f32)>)| {
+    let shown = |TokenRecord { token, logprob, top, .. }: TokenRecord<'a>| {
         let (top, offset) = (&top[..top.len().min(most)], placer.place(token));
         ShownToken { token, logprob: Some(logprob), top, offset }
     };
-    let shown = choice.tokens.iter().zip(logprobs).zip(tops).map(shown);
+    let shown = own().map(shown);
     let own: Cow<str> = choice.text.as_str().into();
     let (text, prompt_fields) = match request.endpoint {
         Endpoint::Completions => {
@@ -64,6 +63,7 @@ pub fn scored_choice<'a>(
         score: Some(score),
         prompt: prompt_fields,
         token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
+        records: RecordFields::default(),
         branch: None,
     }
 }

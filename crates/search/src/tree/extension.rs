@@ -12,7 +12,7 @@ use super::nodes::ThoughtNode;
 use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
-use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Stop};
+use offshoot_engine::{Continuation, Event, EventReceiver, Extend, First, SamplingParams, Scoring, Stop};
 
 /// An event of one of the nodes being extended; tokens only after `SamplingTree::hear(Hear::Tokens)`.
 /// `SamplingTree::node` returns the thought of a node that finished, `SamplingTree::failure` the error of one that
@@ -239,8 +239,8 @@ impl SamplingTree {
     /// Starts to append given tokens to each node, scored if `logprobs`; see [`SamplingTree::growth`].
     pub fn growth_given(&self, given: &[(NodeId, Vec<TokenId>)], logprobs: bool) -> Result<Growth> {
         let nodes: Vec<NodeId> = given.iter().map(|&(node, _)| node).collect();
-        let logprobs = logprobs.then_some(0);
-        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), logprobs })
+        let scoring = logprobs.then_some(Scoring::Model { top: 0 });
+        self.growth_with(&nodes, |ix, _| Continuation::Given { tokens: given[ix].1.clone(), scoring: scoring.clone() })
     }
 
     fn growth_with(

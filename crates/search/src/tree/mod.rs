@@ -11,7 +11,7 @@ mod sampling_tree;
 mod trace;
 
 pub use extension::{Extension, Growth, TreeEvent, UnappliedEvent};
-pub use nodes::{NodeState, ThoughtNode};
+pub use nodes::{NodeState, ThoughtNode, TokenRun};
 pub use probe::{After, LogProb, Probe};
 pub use questions::TreeCost;
 pub use sampling_tree::{Prompt, SamplingTree};

@@ -7,8 +7,10 @@ use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use serde::{Deserialize, Serialize};
 
-use offshoot_core::ids::{BranchId, NodeId, TokenId};
-use offshoot_engine::{FinishReason, ForkKind, UniformKey};
+use crate::rollout::DrawnToken;
+use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::{BranchId, NodeId, TokenId, WeightVersion};
+use offshoot_engine::{FinishReason, ForkKind, LogprobsMode, SampledToken, TokenRecord, TokenRecords, UniformKey};
 
 /// A node of the sampling tree: one thought (the text between two forks) and how it came about.
 #[derive(Clone, Debug)]
@@ -22,11 +24,10 @@ pub struct ThoughtNode {
     /// The thought's tokens; for the root, the prompt's. Forks and later extends continue on them. Those that spelt a
     /// stop string are among them; an end-of-text or stop token is only with `Stop::included`.
     pub tokens: Vec<TokenId>,
-    /// Natural-log probability of each of `tokens` if it was requested (sampled tokens: always).
-    pub logprobs: Vec<f32>,
-    /// For each of `tokens`, the most likely tokens in its place, most likely first; empty for given tokens, and an
-    /// empty list if alternatives were not requested.
-    pub top: Vec<Vec<(TokenId, f32)>>,
+    /// The extends that appended `tokens`, in their order, with what they recorded of them.
+    pub runs: Vec<TokenRun>,
+    /// The end-of-text or stop token that ended the last extend and is not among `tokens`.
+    pub ending: Option<SampledToken>,
     /// Natural-log probability of the thought: the sum over those of `tokens` that were sampled or scored, and over the
     /// end-of-text or stop token that ended it, also where `tokens` does not have it.
     pub logprob: f64,
@@ -40,6 +41,17 @@ pub struct ThoughtNode {
     pub asks: bool,
     pub(super) lease: Lease,
     pub(super) uniforms: UniformKey,
+}
+
+/// The tokens that one extend appended to a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenRun {
+    /// How many.
+    pub tokens: usize,
+    /// What is recorded of each of them; nothing of given tokens that were not scored.
+    pub records: TokenRecords,
+    /// Why the extend ended; [`FinishReason::Given`]: the tokens were given.
+    pub finish: FinishReason,
 }
 
 /// Whether a node can grow.
@@ -69,8 +81,8 @@ impl ThoughtNode {
             ordinal,
             text: String::new(),
             tokens: Vec::new(),
-            logprobs: Vec::new(),
-            top: Vec::new(),
+            runs: Vec::new(),
+            ending: None,
             logprob: 0.0,
             finish: None,
             score: None,
@@ -94,6 +106,63 @@ impl ThoughtNode {
     /// among `tokens` is in the sum, and not counted.
     pub fn mean_logprob(&self) -> f64 {
         self.logprob / self.tokens.len().max(1) as f64
+    }
+
+    /// Whether sampling was cancelled and went on later, as of a straggler that was kept.
+    pub fn is_continued(&self) -> bool {
+        let mut sampled = self.runs.iter().filter(|run| run.finish != FinishReason::Given);
+        sampled.any(|run| run.finish == FinishReason::Cancelled) && sampled.next().is_some()
+    }
+
+    /// How many of `tokens` no extend appended: the prompt of the root or of a question.
+    pub(crate) fn given_at_start(&self) -> usize {
+        self.tokens.len() - self.runs.iter().map(|run| run.tokens).sum::<usize>()
+    }
+
+    /// What is recorded of each of `tokens`, in their order; `None` of those that were neither sampled nor scored.
+    pub fn records(&self) -> impl Iterator<Item = Option<TokenRecord<'_>>> {
+        self.each().map(|(_, record)| record)
+    }
+
+    /// Natural-log probability of each of `tokens` that was sampled or scored, under the distribution that `mode` names
+    /// ([`TokenRecord::logprob_by`]).
+    pub fn logprobs(&self, mode: LogprobsMode) -> impl Iterator<Item = f32> {
+        self.records().flatten().map(move |record| record.logprob_by(mode))
+    }
+
+    /// Whether each of `tokens` was sampled, and what is recorded of it.
+    fn each(&self) -> impl Iterator<Item = (bool, Option<TokenRecord<'_>>)> {
+        let first = self.given_at_start();
+        let mut begin = first;
+        let runs = self.runs.iter().flat_map(move |run| {
+            let tokens = &self.tokens[begin..begin + run.tokens];
+            begin += run.tokens;
+            let sampled = run.finish != FinishReason::Given;
+            (0..).zip(tokens).map(move |(at, &token)| (sampled, run.records.get(at, token)))
+        });
+        std::iter::repeat_n((false, None), first).chain(runs)
+    }
+
+    /// The node's tokens for a trainer: how each was sampled, or `None` if it was given.
+    pub(crate) fn drawn_tokens(&self) -> Result<Vec<(TokenId, Option<DrawnToken>)>> {
+        let mut tokens = Vec::with_capacity(self.tokens.len());
+        for (at, (&token, (sampled, record))) in self.tokens.iter().zip(self.each()).enumerate() {
+            let drawn = match (sampled, record) {
+                (false, _) => None,
+                (true, Some(record)) => Some(DrawnToken { logprob: record.logprob, weights: self.weights_of(at) }),
+                (true, None) => {
+                    return Err(Error::Internal(format!("sampled token {at} of a node has no log-probability")));
+                }
+            };
+            tokens.push((token, drawn));
+        }
+        Ok(tokens)
+    }
+
+    /// The weights that token `at` of the node was sampled under, the ending one's with `at` equal to their number.
+    pub(crate) fn weights_of(&self, _at: usize) -> WeightVersion {
+        // Engines do not record versions yet: their weights are those that were loaded.
+        WeightVersion(0)
     }
 
     /// The engine's branch, as long as the node can grow.

@@ -71,6 +71,9 @@ impl SamplingTree {
         let given =
             |(&branch, probe): (&BranchId, &Probe<'_>)| Extend::given(branch, probe.continuation.to_vec(), Some(0));
         let finishes = self.engine.finish(branches.iter().zip(probes).map(given).collect())?;
-        Ok(finishes.into_iter().map(|finish| LogProb { sum: finish.logprob, tokens: finish.logprobs }).collect())
+        Ok(finishes
+            .into_iter()
+            .map(|finish| LogProb { sum: finish.logprob, tokens: finish.logprobs().to_vec() })
+            .collect())
     }
 }

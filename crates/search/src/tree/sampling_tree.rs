@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::nodes::{Lease, Nodes, ThoughtNode};
+use super::nodes::{Lease, Nodes, ThoughtNode, TokenRun};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, NodeId, TokenId};
 use offshoot_engine::{EngineHandle, Finish, FinishReason, ForkKind, Hear, RootOptions, UniformKey};
@@ -312,14 +312,11 @@ impl SamplingTree {
 
     pub(super) fn grow(&mut self, at: NodeId, finish: Finish) {
         let node = &mut self.nodes[at];
-        if !(node.top.is_empty() && finish.top.is_empty()) {
-            node.top.resize(node.tokens.len(), Vec::new());
-            node.top.extend(finish.top);
-            node.top.resize(node.tokens.len() + finish.tokens.len(), Vec::new());
-        }
+        let (tokens, records) = (finish.tokens.len(), finish.records);
+        node.runs.push(TokenRun { tokens, records, finish: finish.reason.clone() });
         node.text.push_str(&finish.text);
         node.tokens.extend(finish.tokens);
-        node.logprobs.extend(finish.logprobs);
+        node.ending = finish.stop_token;
         node.logprob += finish.logprob;
         node.finish = Some(finish.reason);
     }

@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/job.rs"]
 mod job;
 
+mod rollouts;
 mod sampling_tree;
 mod search;
 mod search_drivers;

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use offshoot_core::ids::NodeId;
 use offshoot_engine::scripted::tokens_of;
 use offshoot_engine::{
-    Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, UniformKey,
+    Continuation, EngineHandle, FinishReason, ForkKind, Hear, SamplingParams, ScriptedReply, Stop, TokenRecord,
+    UniformKey,
 };
 use offshoot_search::tree::{Extension, NodeState, SamplingTree, Trace, TreeEvent};
 
@@ -227,11 +228,13 @@ fn the_likeliest_tokens_are_kept_where_they_were_asked_for() {
     tree.extend_given(&children, &tokens_of("x")).expect("given");
     tree.extend(&children[..1], &asking, &Stop::default()).expect("the script answers");
     extend(&mut tree, &children);
-    let top: Vec<Vec<(u32, f32)>> =
-        tree.node(children[0]).top.iter().map(|top| top.iter().map(|&(token, p)| (token.0, p)).collect()).collect();
+    let top_of = |record: Option<TokenRecord<'_>>| -> Vec<(u32, f32)> {
+        record.map_or(&[][..], |record| record.top).iter().map(|&(token, p)| (token.0, p)).collect()
+    };
+    let top: Vec<Vec<(u32, f32)>> = tree.node(children[0]).records().map(top_of).collect();
     let (a, b) = (u32::from(b'a'), u32::from(b'b'));
     assert_eq!(top, [vec![], vec![(a, -0.5)], vec![(b, -0.5)], vec![], vec![]], "one for each of xabab");
-    assert!(tree.node(children[1]).top.is_empty());
+    assert!(tree.node(children[1]).runs.iter().all(|run| run.records.tops().is_empty()));
     let json = serde_json::to_value(tree.trace()).expect("a trace is JSON");
     assert_eq!(json["nodes"][1]["top"][1], serde_json::json!([[a, -0.5]]));
     assert!(json["nodes"][2].get("top").is_none());

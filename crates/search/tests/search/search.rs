@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use offshoot_core::{Error, Result};
-use offshoot_engine::{Continuation, EngineHandle, FinishReason, SamplingParams, ScriptedReply};
+use offshoot_engine::{Continuation, EngineHandle, FinishReason, Records, SamplingParams, ScriptedReply};
 use offshoot_search::settings::{BestBy, BestOfN};
 use offshoot_search::tree::{NodeState, SamplingTree};
 use offshoot_search::vote::Decided;
@@ -199,20 +199,28 @@ fn sampling_chooses_none_and_gives_every_branch_back() {
 
 #[test]
 fn log_probabilities_are_in_the_result_where_they_were_asked_for() {
-    let json = |top_logprobs| {
+    let json = |params: SamplingParams| {
         let mut tree = saying(vec![ScriptedReply::text("7").logprob(-0.5)]);
         let root = tree.root();
-        let params = SamplingParams { top_logprobs, ..SamplingParams::default() };
         let order = Order { params, ..Order::default() };
         let mut record = |_: &Sample| Ok(());
         let outcome = sample(&mut tree, root, 1, &mut order.job(Assessor::new(assess), &mut record));
         serde_json::to_value(&outcome.expect("nothing fails").samples[0]).expect("it is JSON")
     };
     let token = u32::from(b'7');
-    let with = |top| serde_json::json!([{ "token": token, "logprob": -0.5, "top": top }]);
-    assert_eq!(json(Some(2))["logprobs"], with(serde_json::json!([[token, -0.5]])));
-    assert_eq!(json(Some(0))["logprobs"], with(serde_json::json!([])));
-    assert!(json(None).get("logprobs").is_none());
+    let asking = SamplingParams::default;
+    let with = |top| serde_json::json!([{ "token": token, "logprob": -0.5, "rank": 1, "top": top }]);
+    assert_eq!(json(asking().top_logprobs(2))["logprobs"], with(serde_json::json!([[token, -0.5]])));
+    assert_eq!(json(asking().top_logprobs(0))["logprobs"], with(serde_json::json!([])));
+    assert!(json(asking()).get("logprobs").is_none());
+    let records = Records { kept_ids: true, entropy: true, ..Records::default() };
+    let recorded = json(asking().records(records));
+    let drawn = serde_json::json!({ "logprob": 0.0, "kept": 1, "lowest": 0.0, "ids": [token] });
+    let expected = serde_json::json!([
+        { "token": token, "logprob": -0.5, "top": [], "drawn": drawn, "entropy": 0.0 }
+    ]);
+    assert_eq!(recorded["logprobs"], expected);
+    assert!(recorded.get("ending").is_none(), "nothing else was sampled");
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub enum Delivery {
     /// Tokens were sampled, and this text became final with them.
     Tokens { sample: SampleId, tokens: Vec<SampledToken>, text: String },
     /// The sample has ended; `branch`: under which id it is kept.
-    Finished { sample: SampleId, finish: Finish, branch: Option<String> },
+    Finished { sample: SampleId, finish: Box<Finish>, branch: Option<String> },
     /// Every sample has ended. Nothing follows. For each prompt: the length in tokens of the beginning that it shares
     /// with earlier prompts in the cache.
     Done(Vec<usize>),

@@ -195,6 +195,7 @@ pub mod tests {
             stream: None,
             skips_special: true,
             return_token_ids: false,
+            kept: None,
             ids_as_tokens: false,
             reasoning: Reasoning::Keep,
             priority: Priority(priority),

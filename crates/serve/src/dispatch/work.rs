@@ -186,7 +186,7 @@ impl DispatchLoop {
             let lease = self.leases.keep(job.client, branch, kept, time_to_live);
             open.promised -= 1;
             let (sample, finish) = (SampleId { prompt, sample: 0 }, Finish::empty(FinishReason::Length));
-            job.outbox.put(Delivery::Finished { sample, finish, branch: Some(lease) });
+            job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: Some(lease) });
         }
     }
 
@@ -305,7 +305,7 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
-        job.outbox.put(Delivery::Finished { sample, finish, branch: kept });
+        job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
         if open.left == 0 {
             self.end(id);
         }
@@ -388,7 +388,7 @@ impl DispatchLoop {
                 let (sample, finish) =
                     (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
                 open.left -= 1;
-                open.job.outbox.put(Delivery::Finished { sample, finish, branch: None });
+                open.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
             }
         }
         if open.left == 0 {

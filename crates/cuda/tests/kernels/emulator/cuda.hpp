@@ -128,6 +128,12 @@ inline unsigned atomicAdd(unsigned* to, unsigned value) {
     return before;
 }
 
+inline unsigned atomicMin(unsigned* to, unsigned value) {
+    const unsigned before = *to;
+    *to = value < before ? value : before;
+    return before;
+}
+
 inline size_t __cvta_generic_to_shared(const void* pointer) {
     return emulated::address_of(pointer);
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::source::Place;
 use crate::source::values::{Pairs, Texts};
 use offshoot_core::error::Result;
+use offshoot_engine::{KeptForm, LogprobsMode, Records};
 
 /// How tokens are sampled and when a sample ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,8 +67,44 @@ pub struct Sampling {
     /// sampled one.
     #[schemars(range(max = 20))]
     pub logprobs: Option<u32>,
+    /// Whose most probable tokens `logprobs` lists: the model's own at temperature 1, or those of the distribution that
+    /// each token was drawn from, which is then recorded in `drawn` beside each token.
+    #[serde(skip_serializing_if = "is_default")]
+    pub logprobs_mode: ListedLogprobs,
+    /// Records in `drawn` the set of tokens that each one was drawn from: their number and smallest score, or also
+    /// their ids, at most 1,024.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_kept: Option<ReturnedKept>,
+    /// Records the entropy of the model's distribution in each token's place, in nats.
+    #[serde(skip_serializing_if = "is_default")]
+    pub return_entropy: bool,
     /// Of all random numbers: the same seed draws the same samples.
     pub seed: u64,
+}
+
+/// Whose most probable tokens are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ListedLogprobs {
+    /// The model's own.
+    #[default]
+    RawLogprobs,
+    /// Those of the distribution that each token was drawn from.
+    ProcessedLogprobs,
+}
+
+/// What is recorded of the set of tokens that a token was drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReturnedKept {
+    /// Their number and smallest score.
+    Count,
+    /// Their ids, too.
+    Ids,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for Sampling {
@@ -90,6 +127,9 @@ impl Default for Sampling {
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            logprobs_mode: ListedLogprobs::default(),
+            return_kept: None,
+            return_entropy: false,
             seed: 0,
         }
     }
@@ -112,6 +152,23 @@ fn biases_by_token<S: Serializer>(biases: &[(u32, f32)], serializer: S) -> Resul
 }
 
 impl Sampling {
+    /// Whose log-probabilities are listed, in the engine's terms.
+    pub(crate) fn logprobs_mode(&self) -> LogprobsMode {
+        match self.logprobs_mode {
+            ListedLogprobs::RawLogprobs => LogprobsMode::RawLogprobs,
+            ListedLogprobs::ProcessedLogprobs => LogprobsMode::ProcessedLogprobs,
+        }
+    }
+
+    /// What is recorded of each token, in the engine's terms.
+    pub(crate) fn records(&self) -> Records {
+        let kept = self.return_kept.map(|kept| match kept {
+            ReturnedKept::Count => KeptForm::Count,
+            ReturnedKept::Ids => KeptForm::Ids,
+        });
+        Records { entropy: self.return_entropy, ..kept.map_or_else(Records::default, KeptForm::records) }
+    }
+
     /// Checks what depends on several keys.
     pub(crate) fn check(&self, place: &Place<'_>) -> Result<()> {
         if self.stop.iter().any(String::is_empty) {

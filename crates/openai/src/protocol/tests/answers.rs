@@ -1,9 +1,12 @@
 //! Whole answers: the shapes that OpenAI and vLLM document, field by field.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::super::{AnswerHead, PromptCandidates, PromptResults, response};
 use super::*;
+use offshoot_engine::TokenRecords;
 use offshoot_text::reasoning::{ReasoningSplitter, TextStart};
 
 fn answer(request: &ProtocolRequest, candidates: &[PromptCandidates]) -> Value {
@@ -112,6 +115,78 @@ fn ids_logprobs_and_usage_count_the_same_tokens() {
     }
 }
 
+/// The record of each token stands beside its id, the ending token's too: a client finds all lists equally long.
+#[test]
+fn records_are_lists_beside_the_ids() {
+    let ids = [encode(" a b"), vec![END_OF_TEXT]].concat();
+    let of = |fields: Value| {
+        let mut body = object(json!({"prompt": "q", "return_token_ids": true}));
+        body.extend(object(fields));
+        let request = request(Endpoint::Completions, Value::Object(body));
+        let answer = answer(&request, &[drawn(&request, &[" a b"], FinishReason::EndOfText)]);
+        assert_eq!(answer["choices"][0]["token_ids"], json!(ids));
+        answer["choices"][0].clone()
+    };
+    let all = recorded_by(&json!({"return_kept": "ids", "return_entropy": true}));
+    let records: Vec<SampledToken> = ids.iter().map(|&id| recorded(id, &all)).collect();
+    let of_drawn = |of: &dyn Fn(&Drawn) -> Value| -> Value {
+        records.iter().map(|record| of(record.drawn.as_ref().expect("it is asked for"))).collect()
+    };
+    let counts = of_drawn(&|drawn| json!(drawn.kept));
+    let lowest = of_drawn(&|drawn| json!(f64::from(drawn.lowest)));
+    assert!(of(json!({})).as_object().is_some_and(|choice| !choice.contains_key("kept")));
+    assert_eq!(of(json!({"return_kept": "count"}))["kept"], json!({"counts": counts, "lowest": lowest}));
+    let listed = of(json!({"return_kept": "ids"}));
+    assert_eq!(listed["kept"]["ids"], of_drawn(&|drawn| json!(drawn.ids)));
+    assert!(listed["kept"].as_object().is_some_and(|kept| kept.len() == 3) && listed["logprobs"].is_null());
+    let masked = of(json!({"return_kept": "mask", "return_entropy": true}));
+    let bits = |mask: &Value| -> Option<Vec<u32>> {
+        let bytes = STANDARD.decode(mask.as_str()?).expect("base64");
+        Some((0..8 * bytes.len() as u32).filter(|&id| bytes[id as usize / 8] >> (id % 8) & 1 == 1).collect())
+    };
+    let masks: Value =
+        masked["kept"]["masks"].as_array().expect("a list").iter().map(|mask| json!(bits(mask))).collect();
+    assert_eq!(masks, listed["kept"]["ids"], "a mask has the bits of the ids, and is null where they are");
+    let entropies: Value = records.iter().map(|record| json!(record.entropy.map(f64::from))).collect();
+    assert_eq!(masked["entropies"], entropies);
+}
+
+fn recorded_by(fields: &Value) -> SamplingParams {
+    let mut body = json!({"prompt": "q"});
+    body.as_object_mut().expect("an object").extend(object(fields.clone()));
+    request(Endpoint::Completions, body).params
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_mode() {
+    for endpoint in [Endpoint::Completions, Endpoint::Chat] {
+        let shown = |mode: Option<&str>| {
+            let mut body = match endpoint {
+                Endpoint::Completions => json!({"prompt": "q", "logprobs": 0, "logprobs_mode": mode}),
+                Endpoint::Chat => json!({"messages": messages("q"), "logprobs": true, "logprobs_mode": mode}),
+            };
+            body["return_tokens_as_token_ids"] = json!(true);
+            let request = request(endpoint, body);
+            let answer = answer(&request, &[drawn(&request, &[" a b"], FinishReason::EndOfText)]);
+            let logprobs = &answer["choices"][0]["logprobs"];
+            match endpoint {
+                Endpoint::Completions => logprobs["token_logprobs"].clone(),
+                Endpoint::Chat => logprobs["content"]
+                    .as_array()
+                    .expect("a list")
+                    .iter()
+                    .map(|token| token["logprob"].clone())
+                    .collect(),
+            }
+        };
+        let ids = [encode(" a b"), vec![END_OF_TEXT]].concat();
+        let own: Value = ids.iter().map(|&id| json!(f64::from(sampled(id, None).logprob))).collect();
+        let drawn: Value = ids.iter().map(|&id| json!(f64::from(sampled(id, None).logprob / 2.0))).collect();
+        assert_eq!((shown(None), shown(Some("raw_logprobs"))), (own.clone(), own));
+        assert_eq!(shown(Some("processed_logprobs")), drawn);
+    }
+}
+
 #[test]
 fn the_best_candidates_are_returned() {
     let request = request(Endpoint::Completions, json!({"prompt": "a", "best_of": 3, "n": 2}));
@@ -150,10 +225,12 @@ fn scored_continuations_have_their_sums() {
         finish(tokens.collect::<Vec<_>>().iter(), FinishReason::Given, String::new())
     };
     // The second continuation is nowhere the likeliest. Its scores come with a token of the prompt before them.
-    let mut longer = scored(1, 1);
-    longer.logprobs.insert(0, -9.0);
-    longer.top.insert(0, vec![(TokenId(3), -0.5)]);
-    let sum: f64 = longer.logprobs[1..].iter().map(|&logprob| f64::from(logprob)).sum();
+    let before = SampledToken { top: vec![(TokenId(3), -0.5)], ..SampledToken::of(TokenId(3), -9.0) };
+    let mut records: TokenRecords = [before].into_iter().collect();
+    let behind = scored(1, 1);
+    records.append(behind.records.clone());
+    let longer = Finish { records, ..behind };
+    let sum: f64 = longer.logprobs()[1..].iter().map(|&logprob| f64::from(logprob)).sum();
     let count = prompt.choices[1].tokens.len();
     let candidates = PromptCandidates { choices: vec![scored(0, 0), longer], cached: 1, ..PromptCandidates::default() };
     let answer = answer(&request, &[candidates]);
@@ -288,6 +365,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
             seed: 5,
             limits: &ProtocolLimits::default(),
             reasoning: Reasoning::Keep,
+            logprobs_mode: LogprobsMode::default(),
             priority: offshoot_engine::Priority::default(),
         };
         let asked = |fields: Value| {

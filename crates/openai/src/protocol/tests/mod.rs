@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Endpoint, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, FinishReason, SampledToken, Stop};
+use offshoot_engine::{Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop};
 use offshoot_model::{ModelConfig, ModelFolder};
 use offshoot_text::{AddSpecial, StopMatcher, Tokenizer};
 
@@ -48,6 +48,7 @@ fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) 
         seed: 5,
         limits,
         reasoning: Reasoning::Keep,
+        logprobs_mode: LogprobsMode::default(),
         priority: offshoot_engine::Priority::default(),
     })
 }
@@ -81,6 +82,18 @@ fn sampled(token: TokenId, top: Option<usize>) -> SampledToken {
     SampledToken { rank, top: rivals.collect(), ..SampledToken::of(token, logprob(0)) }
 }
 
+/// A made-up record of a token, as far as `params` ask for one. Every fifth token's set is too large to be listed.
+fn recorded(token: TokenId, params: &SamplingParams) -> SampledToken {
+    let Records { kept_ids, entropy, .. } = params.records;
+    let is_drawn = params.records.of_drawn() || params.logprobs_mode == LogprobsMode::ProcessedLogprobs;
+    let plain = sampled(token, params.top_logprobs);
+    let (logprob, lowest) = (plain.logprob / 2.0, -1.0 - token.0 as f32 / 32.0);
+    let few = (!token.0.is_multiple_of(5)).then(|| vec![token, TokenId(token.0 + 9)]);
+    let drawn = Drawn { logprob, kept: few.as_ref().map_or(2000, |_| 2), lowest, ids: few.filter(|_| kept_ids) };
+    let entropy = entropy.then_some(token.0 as f32 / 64.0);
+    SampledToken { drawn: is_drawn.then_some(drawn), entropy, ..plain }
+}
+
 /// The events of a sample of these tokens, one for each token, and its end, as the engine makes them of the request's
 /// prompt: cut at a stop string.
 fn events(
@@ -107,7 +120,7 @@ fn events(
             false => (piece.to_owned(), None),
         };
         shown += &text;
-        events.push((sampled(token, request.params.top_logprobs), text));
+        events.push((recorded(token, &request.params), text));
         if let Some(by) = by {
             reason = FinishReason::StopString(strings[by].clone());
             break;
@@ -123,19 +136,17 @@ fn events(
         _ => None,
     };
     let mut finish = finish(events.iter().map(|(sampled, _)| sampled), reason, shown);
-    finish.stop_token = ending.map(|token| sampled(token, request.params.top_logprobs));
+    finish.stop_token = ending.map(|token| recorded(token, &request.params));
     finish.logprob += finish.stop_token.iter().map(|stop| f64::from(stop.logprob)).sum::<f64>();
     (events, finish)
 }
 
 fn finish<'a>(tokens: impl Iterator<Item = &'a SampledToken>, reason: FinishReason, text: String) -> Finish {
     let mut finish = Finish { text, ..Finish::empty(reason) };
-    for SampledToken { token, logprob, rank, top, .. } in tokens {
-        finish.tokens.push(*token);
-        finish.logprobs.push(*logprob);
-        finish.ranks.push(*rank);
-        finish.top.push(top.clone());
-        finish.logprob += f64::from(*logprob);
+    for sampled in tokens {
+        finish.tokens.push(sampled.token);
+        finish.logprob += f64::from(sampled.logprob);
+        finish.records.push(sampled.clone());
     }
     finish
 }

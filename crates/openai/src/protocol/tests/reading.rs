@@ -52,6 +52,41 @@ fn fields_of_a_server_are_read() {
 }
 
 #[test]
+fn records_are_asked_for_by_name() {
+    let params = |fields: Value| completion(fields).params;
+    let usual = params(json!({"return_kept": null, "return_entropy": false, "logprobs_mode": null}));
+    assert_eq!((usual.records, usual.logprobs_mode), (Records::default(), LogprobsMode::RawLogprobs));
+    let count = params(json!({"return_kept": "count"})).records;
+    assert_eq!(count, Records { drawn: true, ..Records::default() });
+    for form in ["ids", "mask"] {
+        let records = params(json!({"return_kept": form, "return_entropy": true})).records;
+        assert_eq!(records, Records { drawn: true, kept_ids: true, entropy: true });
+    }
+    let processed = params(json!({"logprobs_mode": "processed_logprobs", "logprobs": 1}));
+    assert_eq!(processed.logprobs_mode, LogprobsMode::ProcessedLogprobs);
+    // What a server says holds for requests that do not.
+    with_reader(&ProtocolLimits::default(), |reader| {
+        let reader = RequestReader { logprobs_mode: LogprobsMode::ProcessedLogprobs, ..*reader };
+        let mode = |fields: Value| {
+            let read = reader.read(Endpoint::Completions, &object(with(fields)));
+            read.unwrap_or_else(|refusal| panic!("{}", refusal.message)).params.logprobs_mode
+        };
+        assert_eq!(mode(json!({})), LogprobsMode::ProcessedLogprobs);
+        assert_eq!(mode(json!({"logprobs_mode": "raw_logprobs"})), LogprobsMode::RawLogprobs);
+    });
+    let refused = [
+        (json!({"logprobs_mode": "raw_logits"}), "logprobs_mode"),
+        (json!({"return_kept": true}), "return_kept"),
+        (json!({"return_entropy": 1}), "return_entropy"),
+        (json!({"return_kept": "ids", "choices": ["a"]}), "return_kept"),
+        (json!({"return_entropy": true, "choices": ["a"]}), "return_entropy"),
+    ];
+    for (fields, field) in refused {
+        assert_eq!(refusal(Endpoint::Completions, with(fields)).param.as_deref(), Some(field));
+    }
+}
+
+#[test]
 fn words_and_tokens_that_are_left_out_are_read_as_tokens() {
     let params = completion(json!({"bad_words": [" pens"], "allowed_token_ids": [9, 7]})).params;
     assert_eq!(params.allowed.as_deref(), Some(&[TokenId(9), TokenId(7)][..]));

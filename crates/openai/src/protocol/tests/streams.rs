@@ -52,13 +52,13 @@ fn joined(chunks: &[Value]) -> (Vec<Value>, Value) {
             }
             for (key, value) in part.as_object().expect("an object") {
                 match (key.as_str(), value) {
-                    ("logprobs", Value::Object(_)) => extend_lists(&mut choice["logprobs"], value),
+                    ("logprobs" | "kept", Value::Object(_)) => extend_lists(&mut choice[key], value),
                     ("delta", Value::Object(delta)) => {
                         for (key, text) in delta {
                             append(&mut choice["message"][key], text);
                         }
                     }
-                    ("text" | "token_ids", value) => append(&mut choice[key], value),
+                    ("text" | "token_ids" | "entropies", value) => append(&mut choice[key], value),
                     ("index", _) | (_, Value::Null) => {}
                     (_, value) => choice[key] = value.clone(),
                 }
@@ -82,8 +82,12 @@ fn plain(answer: &Value) -> Vec<Value> {
     for choice in &mut choices {
         let fields = choice.as_object_mut().expect("an object");
         fields.retain(|key, value| key == "logprobs" || !value.is_null());
-        if fields.get("token_ids").is_some_and(|ids| ids == &json!([])) {
-            fields.remove("token_ids");
+        for lists in ["token_ids", "entropies", "kept"] {
+            let is_empty =
+                |value: &Value| *value == json!([]) || value.get("counts").is_some_and(|list| *list == json!([]));
+            if fields.get(lists).is_some_and(is_empty) {
+                fields.remove(lists);
+            }
         }
         let says_nothing = |logprobs: &Value| {
             logprobs.as_object().is_some_and(|lists| lists.values().all(|list| list.is_null() || *list == json!([])))
@@ -142,12 +146,17 @@ fn script() -> impl Strategy<Value = Script> {
 fn body() -> impl Strategy<Value = (Endpoint, Value)> {
     let stop = prop_oneof![Just(json!(null)), Just(json!(["END"])), Just(json!(["END", "</", "€ "]))];
     let flags = proptest::array::uniform7(any::<bool>());
-    (any::<bool>(), stop, flags, 0..3_usize).prop_map(|(is_chat, stop, flags, min_tokens)| {
+    let kept = prop::sample::select(vec![Value::Null, json!("count"), json!("ids"), json!("mask")]);
+    let mode = prop::sample::select(vec![Value::Null, json!("raw_logprobs"), json!("processed_logprobs")]);
+    let records = (kept, any::<bool>(), mode);
+    let parts = (any::<bool>(), stop, flags, 0..3_usize, records);
+    parts.prop_map(|(is_chat, stop, flags, min_tokens, (kept, entropy, mode))| {
         let [logprobs, echo, ids, special, include, split, thinks] = flags;
         let mut body = json!({
             "n": 2, "stop": stop, "stream": true, "max_tokens": 100, "min_tokens": min_tokens,
             "stream_options": { "include_usage": true }, "return_token_ids": ids, "skip_special_tokens": !special,
-            "include_stop_str_in_output": include,
+            "include_stop_str_in_output": include, "return_kept": kept, "return_entropy": entropy,
+            "logprobs_mode": mode,
         });
         match is_chat {
             true => {

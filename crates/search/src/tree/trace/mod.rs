@@ -13,7 +13,7 @@ use super::sampling_tree::SamplingTree;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_core::input;
-use offshoot_engine::{FinishReason, ForkKind, finish_fields};
+use offshoot_engine::{FinishReason, ForkKind, TokenRecord, finish_fields};
 
 /// A sampling tree as a file: `{"item", "kv_bytes_per_token", "level_ends", "nodes": [...]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,7 +75,10 @@ impl SamplingTree {
         let facts = self.engine.facts();
         let node = |at| {
             let node = self.node(at);
-            let given = node.finish.is_none() || (node.finish == Some(FinishReason::Given) && node.logprobs.is_empty());
+            let is_recorded = node.records().any(|record| record.is_some());
+            let given = node.finish.is_none() || (node.finish == Some(FinishReason::Given) && !is_recorded);
+            let has_top = node.runs.iter().any(|run| !run.records.tops().is_empty());
+            let top = |record: Option<TokenRecord<'_>>| record.map_or_else(Vec::new, |record| record.top.to_vec());
             TraceNode {
                 id: at.ix(),
                 parent: self.parent(at).map(|parent| parent.ix()),
@@ -90,7 +93,7 @@ impl SamplingTree {
                 logprob: Some(node.logprob).filter(|logprob| !given && logprob.is_finite()),
                 text: node.text.clone(),
                 token_ids: Some(node.tokens.clone()),
-                top: node.top.clone(),
+                top: if has_top { node.records().map(top).collect() } else { Vec::new() },
             }
         };
         Trace {
