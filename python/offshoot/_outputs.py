@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offshoot._facts import FinishReason
 
@@ -63,6 +63,8 @@ class CompletionOutput:
     lora_request: None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
+    #: Whether it was a straggler that was finished later (``LLM.finish``).
+    continued: bool = False
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -91,6 +93,8 @@ class RequestOutput:
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
+    #: The generation that keeps the samples which ``min_finished`` of ``LLM.generate`` cut short, and its prompt there.
+    _kept: tuple[Any, int] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(slots=True)

@@ -68,7 +68,7 @@ pub use shapes::{HeadKind, HeadLayout, HeadSteps, KvShape, MOST_HEAD_DIM, MOST_R
 pub use split::{Segment, Share, Split};
 pub use step::{RowToken, StepBatch, StepShape, advance_slots};
 pub use timed::{Rates, Timed};
-pub use weights::{ActivationDtype, Dtype, RandomWeight, Uniform, WeightView};
+pub use weights::{ActivationDtype, Dtype, Elements, RandomWeight, Uniform, WeightView};
 
 /// Cosines and sines by position, `[positions, rotary / 2]` each, already multiplied by the rope type's attention
 /// factor. The first `rotary` elements of a head are rotated by halves, with h = `rotary / 2`: `(x[i], x[i + h]) ->
@@ -109,6 +109,14 @@ pub struct SwapRates {
     pub flops: f64,
 }
 
+/// What a device can give the memory back of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryPart {
+    Weights,
+    /// Keys, values and states.
+    Kv,
+}
+
 /// The ops. `R`: rows of the step; `H`: hidden width; widths are in elements. Ops panic on shapes that do not fit: the
 /// decoder checks shapes when it loads a model, so a mismatch is a bug.
 pub trait Backend: Send + 'static {
@@ -139,6 +147,11 @@ pub trait Backend: Send + 'static {
 
     /// Whether weights of one dtype can multiply activations stored for another one ([`ActivationDtype::Operands`]).
     const MIXES_DTYPES: bool;
+
+    /// Whether weights that replace others are written to the memory of these, which steps name that were captured
+    /// (`replace_matrix`): then an error of the device in between leaves weights of both. If not, the old ones stay as
+    /// they are until they are dropped.
+    const REPLACES_IN_PLACE: bool = false;
 
     /// Whether activations are put into the order of a quantised matrix's inputs that has one of its own
     /// (`QuantView::order`), and parts of different formats are stacked.
@@ -218,6 +231,51 @@ pub trait Backend: Send + 'static {
         biases: Vec<Self::Vector>,
         kind: ExpertKind,
     ) -> Result<Self::Experts>;
+    /// Loads what takes the place of `old`, as [`Backend::split_matrix`] does: a matrix of the same shape and formats,
+    /// divided alike. The bits are those of a matrix that is loaded anew. No step may be running.
+    fn replace_matrix(&mut self, old: &Self::Matrix, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
+        let _ = old;
+        self.split_matrix(parts, split)
+    }
+    /// Loads what takes the place of `old`, as [`Backend::split_vector`] does.
+    fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
+        let _ = old;
+        self.split_vector(parts, split)
+    }
+    /// Where weights are replaced in place: puts a matrix, which was loaded for it, in the place of that of expert
+    /// `expert`, of the same shape and format. Elsewhere experts are loaded anew, and this is not called.
+    fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()>;
+    /// As [`Backend::replace_expert`], for the expert's bias.
+    fn replace_expert_bias(&mut self, experts: &Self::Experts, expert: usize, bias: Self::Vector) -> Result<()>;
+    /// Gives the memory of all weights, or of keys, values and states, back to the device, whose other users have it
+    /// until [`Backend::wake`]; addresses stay reserved, so that captured steps stay valid. `keeps`: the contents wait
+    /// in host memory, else they are lost. Returns false where memory is the host's: nothing is done, and what is not
+    /// kept is to be dropped.
+    fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
+        let _ = (part, keeps);
+        Ok(false)
+    }
+    /// Takes the memory again that `sleep` has given back.
+    fn wake(&mut self, part: MemoryPart) -> Result<()> {
+        let _ = part;
+        Ok(())
+    }
+    /// Numbers that ops are called with have changed: steps that were captured with the old ones are forgotten.
+    fn forget_steps(&mut self) {}
+    /// The elements of a matrix, as it was loaded; `None` if it is not dense. Of several devices that compute together,
+    /// each gives a whole matrix that has its own elements, and zeros elsewhere.
+    fn read_matrix(&mut self, matrix: &Self::Matrix, split: &Split) -> Result<Option<Elements>>;
+    /// The elements of a vector, as [`Backend::read_matrix`] gives those of a matrix.
+    fn read_vector(&mut self, vector: &Self::Vector, split: &Split) -> Result<Elements>;
+    /// The elements of the matrix of expert `expert`, and of its bias (f32; none: empty), as [`Backend::read_matrix`]
+    /// gives those of a matrix.
+    fn read_expert(
+        &mut self,
+        experts: &Self::Experts,
+        expert: usize,
+        split: &Split,
+    ) -> Result<Option<(Elements, Vec<f32>)>>;
+
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
     /// A table of empty slots for a layer of this shape, which `split` divides as it does the layer's matrix.
     fn lora(&mut self, shape: &LoraShape, split: &Split) -> Result<Self::Lora>;

@@ -1,6 +1,8 @@
 //! The dtypes of numbers and activations, dense weights as stored in a file (dtype, shape, borrowed bytes), and random
 //! weights where there is no file. `matrix` makes matrices of them.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +109,46 @@ impl WeightView<'_> {
             Dtype::F16 => half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
             Dtype::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
         }
+    }
+}
+
+/// `rows x cols` elements that were read from a device, row-major, little-endian. A vector has one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elements {
+    pub dtype: Dtype,
+    pub rows: usize,
+    pub cols: usize,
+    pub bytes: Vec<u8>,
+}
+
+impl Elements {
+    /// A vector of these numbers.
+    pub fn of(values: &[f32]) -> Self {
+        Self { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: Dtype::F32.encode(values) }
+    }
+
+    pub fn zeros(dtype: Dtype, rows: usize, cols: usize) -> Self {
+        Self { dtype, rows, cols, bytes: vec![0; rows * cols * dtype.bytes()] }
+    }
+
+    pub fn view(&self) -> WeightView<'_> {
+        WeightView { dtype: self.dtype, rows: self.rows, cols: self.cols, bytes: &self.bytes }
+    }
+
+    /// These rows of it, as bytes.
+    pub fn row_bytes(&self, rows: Range<usize>) -> &[u8] {
+        let row = self.cols * self.dtype.bytes();
+        &self.bytes[rows.start * row..rows.end * row]
+    }
+
+    /// Puts `other`, as wide as `columns`, into these columns of the rows from `row` on.
+    pub fn put(&mut self, row: usize, columns: Range<usize>, other: WeightView<'_>) {
+        assert_eq!((other.dtype, other.cols), (self.dtype, columns.len()), "elements of one dtype and width");
+        let size = self.dtype.bytes();
+        let (width, own) = (self.cols * size, columns.start * size..columns.end * size);
+        let to = self.bytes[row * width..].chunks_exact_mut(width.max(1));
+        let from = other.bytes.chunks_exact((columns.len() * size).max(1));
+        to.zip(from).take(other.rows).for_each(|(to, from)| to[own.clone()].copy_from_slice(from));
     }
 }
 

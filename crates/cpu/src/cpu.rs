@@ -13,9 +13,9 @@ use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, Dtype, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
-    Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
+    HeadLayout, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampledToken,
+    SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -94,6 +94,8 @@ impl Cpu {
         self.cores.isa
     }
 }
+
+const NOT_IN_PLACE: &str = "the CPU loads experts anew, as `REPLACES_IN_PLACE` is false";
 
 /// The error of a device that lacks memory for `rows` and has some for `most`.
 fn shortage_of(rows: usize, most: usize) -> Error {
@@ -188,6 +190,27 @@ impl Backend for Cpu {
 
     fn experts(&mut self, matrices: Vec<CpuWeights>, biases: Vec<Vec<f32>>, _: ExpertKind) -> Result<CpuExperts> {
         Ok(CpuExperts { matrices, biases })
+    }
+
+    fn replace_expert(&mut self, _: &CpuExperts, _: usize, _: CpuWeights) -> Result<()> {
+        unreachable!("{NOT_IN_PLACE}")
+    }
+
+    fn replace_expert_bias(&mut self, _: &CpuExperts, _: usize, _: Vec<f32>) -> Result<()> {
+        unreachable!("{NOT_IN_PLACE}")
+    }
+
+    fn read_matrix(&mut self, matrix: &CpuWeights, _: &Split) -> Result<Option<Elements>> {
+        Ok(matrix.elements())
+    }
+
+    fn read_vector(&mut self, vector: &Vec<f32>, _: &Split) -> Result<Elements> {
+        Ok(Elements::of(vector))
+    }
+
+    fn read_expert(&mut self, experts: &CpuExperts, expert: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
+        let bias = experts.bias(expert).unwrap_or_default().to_vec();
+        Ok(experts.matrices[expert].elements().map(|elements| (elements, bias)))
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<CpuRoutes> {

@@ -71,6 +71,7 @@ use self::gemm::linear_fp8::LinearFp8;
 use self::gemm::shared::Sharing;
 use self::lora::LoraKernels;
 use self::memory::kv;
+use self::memory::sleep::Asleep;
 use self::memory::weights::WeightLoader;
 use self::ops::{HeadWords, Ops};
 use self::ranks::fabric::CudaFabric;
@@ -78,10 +79,11 @@ use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput,
-    ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, KvDtype, KvShape, LevelRow, LoraShape, LoraWeights, MatrixPart,
-    OutputMode, QuantView, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StackShape, StateDtype,
-    StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, all_quantised, prepare_heads_in_turn,
+    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements,
+    ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, LoraShape,
+    LoraWeights, MatrixPart, MemoryPart, OutputMode, QuantView, RopeTable, Router, SampledToken, SavedPages, Scoring,
+    Split, StackShape, StateDtype, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, all_quantised,
+    prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -117,6 +119,7 @@ pub struct Cuda {
     /// Number of changes that invalidate captured graphs: memory addresses, or whether attention runs.
     moves: u64,
     skips_attention: bool,
+    asleep: Asleep,
     /// Whether ops of the last step that was run may have been enqueued on the device.
     has_begun: bool,
     deterministic: bool,
@@ -158,6 +161,7 @@ impl Cuda {
             place: None,
             moves: 0,
             skips_attention: false,
+            asleep: Asleep::default(),
             has_begun: false,
             deterministic: false,
             kv: KvDtype::Model,
@@ -294,7 +298,28 @@ impl Cuda {
         Ok(self.fp8.as_mut().expect("opened above"))
     }
 
-    fn fp8_matrix(&mut self, views: &[QuantView<'_>]) -> Result<Matrix> {
+    /// Stacks `parts` into a matrix, in the memory of `old` if that is given and as large.
+    fn matrix_over(&mut self, parts: &[MatrixPart<'_>], old: Option<&Matrix>) -> Result<Matrix> {
+        if let Some(views) = all_quantised(parts) {
+            return match FourBit::of(views[0].format) {
+                Some(format) => {
+                    self.four_bit.load(format)?;
+                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views, old)
+                }
+                None => self.fp8_matrix(&views, old),
+            };
+        }
+        let element =
+            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
+        self.load_kernels(element)?;
+        let matrix = self.loader.matrix(parts, old)?;
+        if old.is_none_or(|old| !matrix.is_over(old)) {
+            self.gemm(matrix.format).products.remember(&matrix);
+        }
+        Ok(matrix)
+    }
+
+    fn fp8_matrix(&mut self, views: &[QuantView<'_>], old: Option<&Matrix>) -> Result<Matrix> {
         let format = WeightFormat::Quantised(views.first().expect("a matrix has at least one part").format);
         let scaling = Fp8Scaling::of(format, self.device.facts().major).expect("a format that `multiplies` takes");
         let fp8 = self.opened_fp8()?;
@@ -303,9 +328,11 @@ impl Cuda {
             fp8.linear.load(scaling)?;
             fp8.loaded.push(scaling);
         }
-        let matrix = self.loader.fp8_matrix(views, scaling)?;
+        let matrix = self.loader.fp8_matrix(views, scaling, old)?;
         let fp8 = self.opened_fp8()?;
-        fp8.linear.products.remember(&matrix);
+        if old.is_none_or(|old| !matrix.is_over(old)) {
+            fp8.linear.products.remember(&matrix);
+        }
         fp8.inner = fp8.inner.max(matrix.inner);
         self.reserve_rounded()?;
         Ok(matrix)
@@ -407,6 +434,8 @@ impl Backend for Cuda {
 
     const ORDERS_INPUTS: bool = false;
 
+    const REPLACES_IN_PLACE: bool = true;
+
     const IS_ASYNC: bool = true;
 
     fn describe(&self) -> String {
@@ -478,25 +507,23 @@ impl Backend for Cuda {
     }
 
     fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
-        if let Some(views) = all_quantised(parts) {
-            return match FourBit::of(views[0].format) {
-                Some(format) => {
-                    self.four_bit.load(format)?;
-                    memory::four_bit::matrix(&self.device, self.loader.staging(), &views)
-                }
-                None => self.fp8_matrix(&views),
-            };
-        }
-        let element =
-            StackShape::of(parts).dense.expect("dense parts of one dtype, by `multiplies` and `MIXES_DTYPES`");
-        self.load_kernels(element)?;
-        let matrix = self.loader.matrix(parts)?;
-        self.gemm(matrix.format).products.remember(&matrix);
+        self.matrix_over(parts, None)
+    }
+
+    fn replace_matrix(&mut self, old: &Matrix, parts: &[HeldPart<'_>], _: &Split) -> Result<Matrix> {
+        let matrix = with_dense(parts, |parts| self.matrix_over(parts, Some(old)))?;
+        self.moves += u64::from(!matrix.is_over(old));
         Ok(matrix)
     }
 
     fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
-        self.loader.vector(parts)
+        self.loader.vector(parts, None)
+    }
+
+    fn replace_vector(&mut self, old: &Vector, parts: &[WeightView<'_>], _: &Split) -> Result<Vector> {
+        let vector = self.loader.vector(parts, Some(old))?;
+        self.moves += u64::from(!vector.is_over(old));
+        Ok(vector)
     }
 
     fn experts(&mut self, matrices: Vec<Matrix>, biases: Vec<Vector>, kind: ExpertKind) -> Result<Experts> {
@@ -512,6 +539,55 @@ impl Backend for Cuda {
             self.experts.insert(dtype, ExpertKernels::load(&self.device, dtype)?);
         }
         DenseExperts::load(&self.device, self.expert_kernels(dtype), matrices, biases, kind).map(Experts::Dense)
+    }
+
+    fn replace_expert(&mut self, experts: &Experts, expert: usize, matrix: Matrix) -> Result<()> {
+        match experts {
+            Experts::Dense(experts) => {
+                experts.put(&self.device, self.expert_kernels(experts.element()), expert, &matrix)?;
+            }
+            Experts::Fp8(experts) => experts.put(&self.device, expert, &matrix)?,
+            Experts::FourBit(experts) => experts.put(&self.device, expert, &matrix)?,
+        }
+        self.device.check()
+    }
+
+    fn replace_expert_bias(&mut self, experts: &Experts, expert: usize, bias: Vector) -> Result<()> {
+        let all = experts.biases().expect("experts keep the biases that they were loaded with");
+        let bytes = bias.len * size_of::<f32>();
+        self.device.copy(all, expert * bytes, &bias.memory, 0..bytes)
+    }
+
+    fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
+        self.asleep.sleep(&self.device, self.loader.staging(), part, keeps)?;
+        Ok(true)
+    }
+
+    fn wake(&mut self, part: MemoryPart) -> Result<()> {
+        self.asleep.wake(self.loader.staging(), part)
+    }
+
+    fn read_matrix(&mut self, matrix: &Matrix, _: &Split) -> Result<Option<Elements>> {
+        let Some(dtype) = matrix.format.dense() else { return Ok(None) };
+        let Matrix { outputs: rows, inner: cols, .. } = *matrix;
+        let bytes = self.device.download(&matrix.memory, 0..rows * cols * dtype.bytes())?;
+        Ok(Some(Elements { dtype, rows, cols, bytes }))
+    }
+
+    fn read_vector(&mut self, vector: &Vector, _: &Split) -> Result<Elements> {
+        let bytes = self.device.download(&vector.memory, 0..vector.len * size_of::<f32>())?;
+        Ok(Elements { dtype: Dtype::F32, rows: 1, cols: vector.len, bytes })
+    }
+
+    fn read_expert(&mut self, experts: &Experts, expert: usize, _: &Split) -> Result<Option<(Elements, Vec<f32>)>> {
+        match experts {
+            Experts::Dense(experts) => experts.read(&self.device, expert).map(Some),
+            Experts::Fp8(_) | Experts::FourBit(_) => Ok(None),
+        }
+    }
+
+    fn forget_steps(&mut self) {
+        self.moves += 1;
     }
 
     fn routes(&mut self, experts: usize, router: Router) -> Result<Routes> {

@@ -1,7 +1,8 @@
 //! Starts engines: [`Launch`] turns a device, or several, their budgets and a model into an
 //! [`EngineHandle`](offshoot_engine::EngineHandle). Also defines `generate`, which samples with an engine, and
 //! [`PromptOrder`], the order in which the prompts of a job start, [`work_ahead`], which computes results, such as
-//! encoded prompts, in advance, and [`ModelOnDevice`], a model without an engine. Searches, tasks and protocols are
+//! encoded prompts, in advance, [`ModelOnDevice`], a model without an engine, and [`UpdateFolder`], new weights for one
+//! that is loaded. Searches, tasks and protocols are
 //! left to the callers.
 //!
 //! Internal to Offshoot, and changes with every version: programs use the package `offshoot`.
@@ -19,6 +20,7 @@ mod order;
 mod ranks;
 mod several;
 mod source;
+mod update;
 mod work;
 
 pub use ahead::{LOOK_AHEAD, guarded, work_ahead};
@@ -35,4 +37,5 @@ pub use model_on_device::{AttentionAlong, ModelOnDevice};
 pub use options::{EngineOptions, PrefixFolder};
 pub use order::{OutputTokens, PromptOrder, TextKey};
 pub use source::ModelSource;
+pub use update::UpdateFolder;
 pub use work::{DeviceBackend, DeviceKind, OnBackend, OnDevice};

@@ -3,6 +3,7 @@
 //! to.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use offshoot_backend::{
     AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch,
@@ -18,27 +19,30 @@ use super::activations::{Activations, BufferIndices, made_of};
 use super::config::{AttentionKind, ModelConfig, ModelFolder, Quantisation};
 use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
-use super::lora::{AdaptedLayer, Adapter, StagedAdapter, StepAdapters};
+use super::layout::Layout;
+use super::loader::{HeldWeights, Loader};
+use super::lora::{AdaptedIx, AdaptedLayer, Adapter, StagedAdapter, StepAdapters};
 use super::model_weights::ModelWeights;
 use super::operands::{LoadedRope, StepOperands, load_ropes};
 use super::parts::NormLayer;
+use super::update::{CheckedUpdate, WeightForm, no_weights};
 
 /// A loaded model with its activation buffers.
 pub struct Decoder<B: Backend> {
     config: ModelConfig,
     /// The compute dtype.
     dtype: Dtype,
-    embed: B::Matrix,
     /// Factor of the embeddings.
     embed_scale: Option<f32>,
-    inputs: Option<InputTable<B>>,
-    layers: Vec<Layer<B>>,
-    final_norm: NormLayer<B>,
-    /// The output layer; `None` if it is tied to the embedding table.
-    head: Option<B::Matrix>,
-    head_bias: Option<B::Vector>,
-    /// What adapters add to the output layer, tied or not.
-    head_lora: AdaptedLayer<B>,
+    /// `None` while they are dropped: nothing is enqueued then.
+    weights: Option<Weights<B>>,
+    /// Whether the memory of `weights` holds them.
+    has_weights: bool,
+    /// Weights of an update that has not ended.
+    pending: Option<Weights<B>>,
+    form: Arc<WeightForm>,
+    /// The layers that adapters may change, and what the loaded ones add to each. Updates of the weights leave it.
+    adapted: Vec<AdaptedLayer<B>>,
     /// The adapters that are loaded.
     adapters: BTreeSet<AdapterSlot>,
     /// One for each distinct rope of the layers.
@@ -57,6 +61,57 @@ pub struct Decoder<B: Backend> {
     activations: Activations<B>,
 }
 
+const LOADED: &str = "no step is submitted while weights are dropped";
+
+/// What a decoder has of its model's tensors.
+struct Weights<B: Backend> {
+    embed: Arc<B::Matrix>,
+    inputs: Option<InputTable<B>>,
+    layers: Vec<Layer<B>>,
+    final_norm: NormLayer<B>,
+    /// The output layer; `None` if it is tied to the embedding table.
+    head: Option<Arc<B::Matrix>>,
+    head_bias: Option<Arc<B::Vector>>,
+    /// The place of the output layer, tied or not, among those that adapters may change.
+    head_adapted: AdaptedIx,
+    /// All of these, in the order in which they were loaded.
+    held: HeldWeights<B>,
+}
+
+impl<B: Backend> Weights<B> {
+    /// Loads all weights, or those again that have changed. Returns the layers that adapters may change, too, in whose
+    /// tables there is nothing.
+    fn load(
+        mut loader: Loader<'_, B>,
+        layout: &Layout,
+        config: &ModelConfig,
+        dtype: Dtype,
+    ) -> Result<(Self, Vec<AdaptedLayer<B>>)> {
+        let (one, kinds) = (std::slice::from_ref, Kinds::of(config));
+        let tensors = layout.layers.iter().zip(BufferIndices::of(config)).enumerate();
+        let stage = loader.is_noted().then(|| Stage::new("layers of the model", layout.layers.len()));
+        let layers = made_of(tensors, |(ix, (tensors, buffers))| {
+            let layer = Layer::load(&mut loader, tensors, config, ix, &kinds, buffers)?;
+            stage.iter().for_each(Stage::step);
+            Ok(layer)
+        })?;
+        let of_vocab = Split::outputs([config.vocab]);
+        let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
+        let inputs = inputs.map(|(tensors, inputs)| InputTable::load(&mut loader, tensors, config, inputs, dtype));
+        let embed = loader.matrix(one(&layout.embed), None, &Split::Whole)?;
+        let inputs = inputs.transpose()?;
+        let final_norm = NormLayer::load(&mut loader, &layout.final_norm, config.final_norm)?;
+        let (head, bias) = (layout.head.as_ref(), layout.head_bias.as_ref());
+        let head = head.map(|tensor| loader.matrix(one(tensor), None, &of_vocab)).transpose()?;
+        let head_bias = bias.map(|tensor| loader.vector(one(tensor), None, &of_vocab)).transpose()?;
+        // The embedding table is whole on every rank.
+        let head_split = if head.is_some() { of_vocab } else { Split::Whole };
+        let head_adapted = loader.adapts(AdaptedLayer::of_head(&layout.embed, dtype, head_split));
+        let (held, adapted) = loader.loaded();
+        Ok((Self { embed, inputs, layers, final_norm, head, head_bias, head_adapted, held }, adapted))
+    }
+}
+
 impl<B: Backend> Decoder<B> {
     /// Loads a folder's model.
     pub fn load(backend: &mut B, folder: &ModelFolder) -> Result<Self> {
@@ -70,7 +125,7 @@ impl<B: Backend> Decoder<B> {
 
     /// Loads what a backend has of these weights.
     pub fn of(backend: &mut B, weights: &ModelWeights) -> Result<Self> {
-        let ModelWeights { config, dtype, layout, source } = weights;
+        let ModelWeights { config, dtype, layout, source, .. } = weights;
         let (config, dtype) = (config.clone(), *dtype);
         if backend.is_first() {
             note_made_dense(backend, &config, dtype);
@@ -78,29 +133,15 @@ impl<B: Backend> Decoder<B> {
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
         let activations = Activations::new(backend, &config, dtype)?;
-        let tensors = layout.layers.iter().zip(BufferIndices::of(&config)).enumerate();
-        let stage = backend.is_first().then(|| Stage::new("layers of the model", layout.layers.len()));
-        let layers = made_of(tensors, |(ix, (tensors, buffers))| {
-            let layer = Layer::load(backend, source, tensors, &config, ix, &kinds, buffers)?;
-            stage.iter().for_each(Stage::step);
-            Ok(layer)
-        })?;
-        let one = std::slice::from_ref;
-        let (of_vocab, head_bias) = (Split::outputs([config.vocab]), layout.head_bias.as_ref());
-        // The embedding table is whole on every rank.
-        let head_split = if layout.head.is_some() { of_vocab.clone() } else { Split::Whole };
-        let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
-        let inputs = inputs.map(|(tensors, inputs)| InputTable::load(backend, source, tensors, &config, inputs, dtype));
+        let (loaded, adapted) = Weights::load(Loader::new(backend, source), layout, &config, dtype)?;
         Ok(Self {
-            embed: source.matrix(backend, one(&layout.embed), &Split::Whole)?,
             embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
-            inputs: inputs.transpose()?,
-            layers,
-            final_norm: NormLayer::load(backend, source, &layout.final_norm, config.final_norm)?,
-            head: layout.head.as_ref().map(|tensor| source.matrix(backend, one(tensor), &of_vocab)).transpose()?,
-            head_lora: AdaptedLayer::of_head(&layout.embed, dtype, head_split),
+            weights: Some(loaded),
+            has_weights: true,
+            pending: None,
+            form: weights.form()?,
+            adapted,
             adapters: BTreeSet::new(),
-            head_bias: head_bias.map(|tensor| source.split_vector(backend, one(tensor), &of_vocab)).transpose()?,
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             longest: config.context,
             last_position: 0,
@@ -116,6 +157,59 @@ impl<B: Backend> Decoder<B> {
 
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// What updates of the weights are checked by.
+    pub fn weight_form(&self) -> Arc<WeightForm> {
+        self.form.clone()
+    }
+
+    /// Whether weights are loaded.
+    pub fn has_weights(&self) -> bool {
+        self.has_weights
+    }
+
+    /// Drops the weights; `keeps_memory`: their memory stays, for an update.
+    pub fn drop_weights(&mut self, keeps_memory: bool) {
+        self.has_weights = false;
+        if !keeps_memory {
+            self.weights = None;
+        }
+    }
+
+    /// Puts the tensors of an update in the place of those that are loaded. Errors: see
+    /// [`StepRunner::apply_update`](super::StepRunner::apply_update).
+    pub fn update(&mut self, backend: &mut B, update: &CheckedUpdate<'_>) -> Result<()> {
+        let loaded = self.load_update(backend, update);
+        self.end_update(loaded.is_ok());
+        loaded
+    }
+
+    /// The first half of [`Decoder::update`]: loads the tensors of an update. Where weights are replaced in place, the
+    /// old ones are gone from here on.
+    pub(super) fn load_update(&mut self, backend: &mut B, update: &CheckedUpdate<'_>) -> Result<()> {
+        let CheckedUpdate { source, layout, changes, .. } = update;
+        if !self.has_weights && !update.is_whole() {
+            return Err(no_weights());
+        }
+        self.has_weights &= !B::REPLACES_IN_PLACE;
+        let loader = match &self.weights {
+            Some(weights) => Loader::again(backend, source, &weights.held, changes),
+            None => Loader::new(backend, source),
+        };
+        // The layers that adapters may change are those of the model: they keep what is loaded in them.
+        let (weights, _) = Weights::load(loader, layout, &self.config, self.dtype)?;
+        self.pending = Some(weights);
+        Ok(())
+    }
+
+    /// The second half of [`Decoder::update`]: the new weights are in force if all devices have loaded them, else the
+    /// old ones if they are still there.
+    pub(super) fn end_update(&mut self, is_loaded: bool) {
+        let pending = self.pending.take();
+        if is_loaded && pending.is_some() {
+            (self.weights, self.has_weights) = (pending, true);
+        }
     }
 
     /// The compute dtype; also that of keys and values unless they are fp8.
@@ -289,26 +383,19 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// The layers that adapters may change, always in the same order.
-    fn adapted(&mut self) -> Vec<&mut AdaptedLayer<B>> {
-        let inputs = self.inputs.iter_mut().map(InputTable::adapted);
-        let layers = self.layers.iter_mut().flat_map(Layer::adapted);
-        inputs.chain(layers).chain([&mut self.head_lora]).collect()
-    }
-
     /// Loads an adapter's weights beside those in use: no step sees them before [`Decoder::put_adapter`].
     ///
     /// # Errors
     ///
     /// The adapter is not one for this model, or memory is short; nothing has changed.
-    pub fn stage_adapter(&mut self, backend: &mut B, adapter: &Adapter) -> Result<StagedAdapter<B>> {
+    pub fn stage_adapter(&self, backend: &mut B, adapter: &Adapter) -> Result<StagedAdapter<B>> {
         adapter.check(&self.config)?;
-        StagedAdapter::load(backend, self.adapted(), adapter)
+        StagedAdapter::load(backend, &self.adapted, adapter)
     }
 
     /// Puts a staged adapter in a slot, in place of what is there; steps that were enqueued before still see that.
     pub fn put_adapter(&mut self, backend: &mut B, slot: AdapterSlot, staged: StagedAdapter<B>) {
-        staged.put(backend, self.adapted(), slot);
+        staged.put(backend, &mut self.adapted, slot);
         self.adapters.insert(slot);
     }
 
@@ -316,7 +403,7 @@ impl<B: Backend> Decoder<B> {
     pub fn remove_adapter(&mut self, backend: &mut B, slot: AdapterSlot) -> bool {
         let was_loaded = self.adapters.remove(&slot);
         if was_loaded {
-            self.adapted().into_iter().for_each(|layer| layer.set(backend, slot, None));
+            self.adapted.iter_mut().for_each(|layer| layer.set(backend, slot, None));
         }
         was_loaded
     }
@@ -329,18 +416,19 @@ impl<B: Backend> Decoder<B> {
         shape: StepShape,
         mut observe: impl FnMut(&mut B, Attended<'_, B>),
     ) {
-        let a = &mut self.activations;
-        backend.embed(&mut a.all.residual, &self.embed, loaded);
+        let (a, weights) = (&mut self.activations, self.weights.as_ref().expect(LOADED));
+        let adapted = shape.adapters.then_some(&*self.adapted);
+        backend.embed(&mut a.all.residual, &weights.embed, loaded);
         if let Some(scale) = self.embed_scale {
             backend.scale(&mut a.all.residual, scale);
         }
-        if let Some(inputs) = &self.inputs {
-            let adapters = StepAdapters::of(shape.adapters, StepRows::All, loaded);
+        if let Some(inputs) = &weights.inputs {
+            let adapters = StepAdapters::of(adapted, StepRows::All, loaded);
             inputs.fill(backend, &mut a.all, loaded, adapters);
         }
-        let mut step = StepOperands { ropes: &self.ropes, kv, loaded, has_adapters: shape.adapters };
-        let last = self.layers.len() - 1;
-        for (ix, layer) in self.layers.iter().enumerate() {
+        let mut step = StepOperands { ropes: &self.ropes, kv, loaded, adapted };
+        let last = weights.layers.len() - 1;
+        for (ix, layer) in weights.layers.iter().enumerate() {
             layer.attend(backend, a, &mut step, &mut observe);
             if ix < last {
                 layer.transform(backend, &mut a.all, step.adapters(StepRows::All));
@@ -350,14 +438,14 @@ impl<B: Backend> Decoder<B> {
             return;
         }
         // After the last attention rows are independent: continue only with those whose logits are computed.
-        let reads_normed = self.layers[last].reads_normed_again();
-        a.select_logit_rows(backend, self.layers[last].buffers.heads, reads_normed, step.loaded);
+        let reads_normed = weights.layers[last].reads_normed_again();
+        a.select_logit_rows(backend, weights.layers[last].buffers.heads, reads_normed, step.loaded);
         let adapters = step.adapters(StepRows::Logits);
-        self.layers[last].transform(backend, &mut a.logit_rows, adapters);
-        self.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
-        let head = self.head.as_ref().unwrap_or(&self.embed);
-        let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, self.head_bias.as_ref());
-        self.head_lora.linear(backend, out, x, head, bias, OutputMode::Replace, adapters);
+        weights.layers[last].transform(backend, &mut a.logit_rows, adapters);
+        weights.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
+        let head = weights.head.as_ref().unwrap_or(&weights.embed);
+        let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, weights.head_bias.as_deref());
+        adapters.linear(weights.head_adapted, backend, out, x, head, bias, OutputMode::Replace);
         if let Some(cap) = self.config.final_softcap {
             backend.softcap(&mut a.logits, cap);
         }

@@ -3,23 +3,23 @@
 use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
+use std::sync::Arc;
 
 use super::activations::DeltaRuleBuffers;
 use super::config::DeltaRuleSpec;
 use super::layout::{DeltaRuleTensors, LayerTensors};
-use super::lora::AdaptedLayer;
+use super::loader::Loader;
 use super::operands::StepOperands;
 use super::parts::Linear;
-use super::weights::{WeightSource, split_vector_of};
 
 /// The layer without its gate and output, which all rows of attention have too.
 pub struct DeltaRule<B: Backend> {
     qkv: Linear<B>,
     ba: Linear<B>,
-    conv: B::Vector,
-    rate: B::Vector,
-    dt: B::Vector,
-    pub norm: B::Vector,
+    conv: Arc<B::Vector>,
+    rate: Arc<B::Vector>,
+    dt: Arc<B::Vector>,
+    pub norm: Arc<B::Vector>,
     pub eps: f32,
     /// Its place among the delta-rule layers.
     layer: LayerIx,
@@ -28,8 +28,7 @@ pub struct DeltaRule<B: Backend> {
 impl<B: Backend> DeltaRule<B> {
     /// `layer`: its place among the delta-rule layers.
     pub fn load(
-        backend: &mut B,
-        source: &WeightSource,
+        loader: &mut Loader<'_, B>,
         tensors: &LayerTensors,
         own: &DeltaRuleTensors,
         spec: &DeltaRuleSpec,
@@ -38,22 +37,16 @@ impl<B: Backend> DeltaRule<B> {
         let one = std::slice::from_ref;
         let by_head = Split::outputs([spec.heads.value_heads]);
         let of_channels = Split::outputs(spec.heads.conv_segments().map(|width| CONV_TOKENS * width));
-        let rate: Vec<f32> = source.values(&own.a_log)?.into_iter().map(|a_log| -a_log.exp()).collect();
         Ok(Self {
-            qkv: Linear::load(backend, source, &tensors.qkv)?,
-            ba: Linear::load(backend, source, &own.ba)?,
-            conv: source.split_vector(backend, one(&own.conv), &of_channels)?,
-            rate: split_vector_of(backend, &rate, &by_head)?,
-            dt: source.split_vector(backend, one(&own.dt_bias), &by_head)?,
-            norm: source.vector(backend, one(&own.norm))?,
+            qkv: Linear::load(loader, &tensors.qkv)?,
+            ba: Linear::load(loader, &own.ba)?,
+            conv: loader.vector(one(&own.conv), None, &of_channels)?,
+            rate: loader.made_vector(&own.a_log, &by_head, |a_log| -a_log.exp())?,
+            dt: loader.vector(one(&own.dt_bias), None, &by_head)?,
+            norm: loader.vector(one(&own.norm), None, &Split::Whole)?,
             eps: spec.eps,
             layer,
         })
-    }
-
-    /// Its layers that adapters may change.
-    pub fn adapted(&mut self) -> [&mut AdaptedLayer<B>; 2] {
-        [&mut self.qkv.lora, &mut self.ba.lora]
     }
 
     /// `out = delta_rule(conv(qkv(x)), ba(x))`; states are read and written as the step's runs say.
@@ -71,7 +64,7 @@ impl<B: Backend> DeltaRule<B> {
         self.qkv.apply(backend, qkv, x, adapters);
         self.ba.apply(backend, ba, x, adapters);
         backend.causal_conv(conv, qkv, &self.conv, step.kv, self.layer, step.loaded);
-        let gates = DeltaGates { rate: &self.rate, dt: &self.dt };
+        let gates = DeltaGates { rate: &*self.rate, dt: &*self.dt };
         backend.delta_rule(out, conv, ba, gates, step.kv, self.layer, step.loaded);
     }
 }

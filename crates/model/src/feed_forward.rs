@@ -1,15 +1,18 @@
 //! The feed-forward block of a layer: a dense one, a mixture of experts, or both side by side. `activations` holds its
 //! buffers; the layer adds what it computes to the residual stream.
 
+use std::sync::Arc;
+
 use offshoot_backend::{Backend, ExpertInput, ExpertKind, OutputMode, Split};
 use offshoot_core::error::{Error, Result};
 
 use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffers, StreamBuffers};
 use super::config::{Activation, DenseSpec, ExpertsSpec, FeedForward, Norm};
-use super::layout::{DenseTensors, ExpertMatrices, ExpertTensors, LayerTensors};
-use super::lora::{AdaptedLayer, StepAdapters};
+use super::layout::{DenseTensors, ExpertTensors, LayerTensors};
+use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::parts::{Linear, NormLayer};
-use super::weights::{WeightSource, vector_of};
+use super::weights::ExpertStack;
 
 /// The feed-forward block of a layer.
 pub enum FeedForwardLayer<B: Backend> {
@@ -41,36 +44,36 @@ pub struct Mixture<B: Backend> {
     spec: ExpertsSpec,
     router: Linear<B>,
     /// The norm of the router's input, and a factor for each expert.
-    scales: Option<(NormLayer<B>, B::Vector)>,
-    up: B::Experts,
-    down: B::Experts,
+    scales: Option<(NormLayer<B>, Arc<B::Vector>)>,
+    up: Arc<B::Experts>,
+    down: Arc<B::Experts>,
 }
 
 impl<B: Backend> FeedForwardLayer<B> {
-    pub fn load(backend: &mut B, source: &WeightSource, tensors: &LayerTensors, spec: &FeedForward) -> Result<Self> {
+    pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerTensors, spec: &FeedForward) -> Result<Self> {
         const LISTED: &str = "the layout lists the tensors of every block";
         let mut dense = |spec: &DenseSpec| {
             let DenseTensors { up, down } = tensors.dense.as_ref().expect(LISTED);
-            let (up, down) = (Linear::load(backend, source, up)?, Linear::load(backend, source, down)?);
+            let (up, down) = (Linear::load(loader, up)?, Linear::load(loader, down)?);
             Ok::<_, Error>(Dense { activation: spec.activation, up, down })
         };
         Ok(match spec {
             FeedForward::Dense(spec) => Self::Dense(dense(spec)?),
             FeedForward::Experts(spec) => {
-                Self::Experts(Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), spec)?)
+                Self::Experts(Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), spec)?)
             }
             FeedForward::SharedExpert { shared, experts } => Self::Shared {
                 shared: dense(shared)?,
-                gate: Linear::load(backend, source, tensors.shared_gate.as_ref().expect(LISTED))?,
-                experts: Mixture::load(backend, source, tensors.experts.as_ref().expect(LISTED), experts)?,
+                gate: Linear::load(loader, tensors.shared_gate.as_ref().expect(LISTED))?,
+                experts: Mixture::load(loader, tensors.experts.as_ref().expect(LISTED), experts)?,
             },
             FeedForward::DenseAndExperts { dense: block, experts, norm } => {
                 let block = dense(block)?;
                 let listed = tensors.experts.as_ref().expect(LISTED);
                 let [first, second, third] = listed.norms.as_ref().expect(LISTED);
-                let mut load = |tensors| NormLayer::load(backend, source, tensors, *norm);
+                let mut load = |tensors| NormLayer::load(loader, tensors, *norm);
                 let norms = [load(first)?, load(second)?, load(third)?];
-                Self::Both { dense: block, experts: Mixture::load(backend, source, listed, experts)?, norms }
+                Self::Both { dense: block, experts: Mixture::load(loader, listed, experts)?, norms }
             }
         })
     }
@@ -80,23 +83,6 @@ impl<B: Backend> FeedForwardLayer<B> {
         match self {
             Self::Dense(dense) => Some(&dense.up),
             Self::Experts(_) | Self::Both { .. } | Self::Shared { .. } => None,
-        }
-    }
-
-    /// Its layers that adapters may change: all but those of experts.
-    pub fn adapted(&mut self) -> Vec<&mut AdaptedLayer<B>> {
-        fn of_dense<B: Backend>(dense: &mut Dense<B>) -> [&mut AdaptedLayer<B>; 2] {
-            [&mut dense.up.lora, &mut dense.down.lora]
-        }
-        match self {
-            Self::Dense(dense) => of_dense(dense).into(),
-            Self::Experts(experts) => vec![&mut experts.router.lora],
-            Self::Both { dense, experts, .. } => {
-                of_dense(dense).into_iter().chain([&mut experts.router.lora]).collect()
-            }
-            Self::Shared { shared, gate, experts } => {
-                of_dense(shared).into_iter().chain([&mut gate.lora, &mut experts.router.lora]).collect()
-            }
         }
     }
 
@@ -214,30 +200,25 @@ impl<B: Backend> Dense<B> {
 }
 
 impl<B: Backend> Mixture<B> {
-    fn load(backend: &mut B, source: &WeightSource, tensors: &ExpertTensors, spec: &ExpertsSpec) -> Result<Self> {
+    fn load(loader: &mut Loader<'_, B>, tensors: &ExpertTensors, spec: &ExpertsSpec) -> Result<Self> {
         let scales = match (&tensors.router_scales, spec.router_norm) {
             (Some([norm, factors]), Some(kind)) => {
                 // The router's input is also divided by the root of its width.
                 let root = (norm.elements() as f32).sqrt();
-                let weight: Vec<f32> = source.values(norm)?.into_iter().map(|weight| weight / root).collect();
-                let norm = NormLayer::Rms { weight: vector_of(backend, &weight)?, eps: Norm::eps(kind) };
-                Some((norm, source.vector(backend, std::slice::from_ref(factors))?))
+                let weight = loader.made_vector(norm, &Split::Whole, |weight| weight / root)?;
+                let norm = NormLayer::Rms { weight, eps: Norm::eps(kind) };
+                Some((norm, loader.vector(std::slice::from_ref(factors), None, &Split::Whole)?))
             }
             _ => None,
         };
         let biases = tensors.biases.as_ref();
-        let mut experts = |matrices: &ExpertMatrices, bias: Option<&_>, alternating, kind, split: &Split| {
-            let matrices = source.expert_matrices(backend, matrices, alternating, spec.width, split)?;
-            let biases = match bias {
-                Some(bias) => source.expert_biases(backend, bias, alternating, split)?,
-                None => Vec::new(),
-            };
-            backend.experts(matrices, biases, kind)
-        };
-        let halves = Split::outputs([spec.width; 2]);
-        let up = experts(&tensors.up, biases.map(|[up, _]| up), tensors.alternating, ExpertKind::Gated, &halves)?;
-        let down = experts(&tensors.down, biases.map(|[_, down]| down), false, ExpertKind::Linear, &Split::Inputs)?;
-        Ok(Self { spec: *spec, router: Linear::load(backend, source, &tensors.router)?, scales, up, down })
+        let (halves, inputs) = (Split::outputs([spec.width; 2]), Split::Inputs);
+        let (matrices, bias) = (&tensors.up, biases.map(|[up, _]| up));
+        let up = ExpertStack { matrices, bias, alternating: tensors.alternating, width: spec.width, split: &halves };
+        let (matrices, bias) = (&tensors.down, biases.map(|[_, down]| down));
+        let down = ExpertStack { matrices, bias, alternating: false, width: spec.width, split: &inputs };
+        let (up, down) = (loader.experts(&up, ExpertKind::Gated)?, loader.experts(&down, ExpertKind::Linear)?);
+        Ok(Self { spec: *spec, router: Linear::load(loader, &tensors.router)?, scales, up, down })
     }
 
     /// Chooses the experts of each row: by `normed`, or by the router's own norm of `residual`, which overwrites it.
@@ -253,7 +234,7 @@ impl<B: Backend> Mixture<B> {
             norm.apply(backend, normed, residual);
         }
         self.router.apply(backend, &mut buffers.scores, normed, adapters);
-        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| factors));
+        backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| &**factors));
     }
 
     /// `out = sum of the chosen experts' outputs, weighed`

@@ -6,10 +6,13 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use offshoot_core::error::{Error, Result};
 use offshoot_gguf as gguf;
+
+use super::weights::TensorSource;
 
 /// Hashes files, by their paths from the folder `beside` where they are in it.
 pub fn hashes(paths: impl IntoIterator<Item = PathBuf>, beside: &Path) -> Result<BTreeMap<String, String>> {
@@ -84,6 +87,26 @@ pub fn hash_of_folder(folder: &Path) -> Result<String> {
         }
     }
     Ok(hash.finalize().to_hex().to_string())
+}
+
+/// BLAKE3 of all tensors: names, types, shapes and every byte.
+pub fn hash_of_tensors(source: &dyn TensorSource) -> String {
+    let mut names = source.names();
+    names.sort_unstable();
+    let of_tensor = |name: &&str| {
+        let mut hash = blake3::Hasher::new();
+        if let Some(tensor) = source.tensor(name) {
+            hash.update(format!("{name}\0{:?}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
+            hash.update(tensor.bytes);
+        }
+        hash.finalize()
+    };
+    let each: Vec<blake3::Hash> = names.par_iter().map(of_tensor).collect();
+    let mut hash = blake3::Hasher::new();
+    for tensor in &each {
+        hash.update(tensor.as_bytes());
+    }
+    format!("tensors {}", hash.finalize().to_hex())
 }
 
 /// The ranges of a file that are read: (start, length) in bytes. `bytes` is the length of the file.

@@ -1,25 +1,27 @@
 //! Inputs that each layer gets besides the residual stream (Gemma 4's smaller models): a second embedding of the token,
 //! mixed with a projection of the first. Made once a step for all layers; each layer reads its part at its end.
 
+use std::sync::Arc;
+
 use offshoot_backend::{Backend, Dtype, HeadKind, HeadLayout, Split};
 use offshoot_core::error::Result;
 
 use super::activations::{BlockBuffers, StreamBuffers};
 use super::config::{ModelConfig, Norm, PerLayerInputs};
 use super::layout::{InputTensors, LayerInputTensors};
-use super::lora::{AdaptedLayer, StepAdapters};
+use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::parts::{Linear, NormLayer, norm_weight};
-use super::weights::WeightSource;
 
 /// Makes the inputs of all layers.
 pub struct InputTable<B: Backend> {
-    embed: B::Matrix,
+    embed: Arc<B::Matrix>,
     embed_scale: f32,
     projection: Linear<B>,
     projection_scale: f32,
     /// A head for each layer.
     parts: HeadLayout,
-    norm: B::Vector,
+    norm: Arc<B::Vector>,
     eps: f32,
 }
 
@@ -34,27 +36,21 @@ pub struct LayerInput<B: Backend> {
 
 impl<B: Backend> InputTable<B> {
     pub fn load(
-        backend: &mut B,
-        source: &WeightSource,
+        loader: &mut Loader<'_, B>,
         tensors: &InputTensors,
         config: &ModelConfig,
         inputs: PerLayerInputs,
         dtype: Dtype,
     ) -> Result<Self> {
         Ok(Self {
-            embed: source.matrix(backend, std::slice::from_ref(&tensors.embed), &Split::Whole)?,
+            embed: loader.matrix(std::slice::from_ref(&tensors.embed), None, &Split::Whole)?,
             embed_scale: dtype.round((inputs.width as f32).sqrt()),
-            projection: Linear::load(backend, source, &tensors.projection)?,
+            projection: Linear::load(loader, &tensors.projection)?,
             projection_scale: 1.0 / (config.hidden as f32).sqrt(),
             parts: HeadLayout { q_heads: config.layers.len(), kv_heads: 0, head_dim: inputs.width },
-            norm: norm_weight(backend, source, &tensors.norm, config.final_norm)?,
+            norm: norm_weight(loader, &tensors.norm, config.final_norm)?,
             eps: config.final_norm.eps(),
         })
-    }
-
-    /// The layer that adapters may change.
-    pub fn adapted(&mut self) -> &mut AdaptedLayer<B> {
-        &mut self.projection.lora
     }
 
     /// Fills `inputs` from the tokens of the step and their embeddings in `residual`.
@@ -73,24 +69,13 @@ impl<B: Backend> InputTable<B> {
 
 impl<B: Backend> LayerInput<B> {
     /// `first`: the layer's first element in the inputs of all layers.
-    pub fn load(
-        backend: &mut B,
-        source: &WeightSource,
-        tensors: &LayerInputTensors,
-        norm: Norm,
-        first: usize,
-    ) -> Result<Self> {
+    pub fn load(loader: &mut Loader<'_, B>, tensors: &LayerInputTensors, norm: Norm, first: usize) -> Result<Self> {
         Ok(Self {
-            gate: Linear::load(backend, source, &tensors.gate)?,
-            projection: Linear::load(backend, source, &tensors.projection)?,
-            norm: NormLayer::load(backend, source, &tensors.norm, norm)?,
+            gate: Linear::load(loader, &tensors.gate)?,
+            projection: Linear::load(loader, &tensors.projection)?,
+            norm: NormLayer::load(loader, &tensors.norm, norm)?,
             first,
         })
-    }
-
-    /// Its layers that adapters may change.
-    pub fn adapted(&mut self) -> [&mut AdaptedLayer<B>; 2] {
-        [&mut self.gate.lora, &mut self.projection.lora]
     }
 
     /// `residual += norm(projection(gelu(gate residual) * input))`

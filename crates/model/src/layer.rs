@@ -4,6 +4,7 @@
 use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
+use std::sync::Arc;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
 use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
@@ -11,11 +12,11 @@ use super::delta_rule::DeltaRule;
 use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
 use super::layout::LayerTensors;
-use super::lora::{AdaptedLayer, StepAdapters};
+use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::operands::StepOperands;
 use super::parts::{Linear, NormLayer, norm_weight};
 use super::rope::Turning;
-use super::weights::{WeightSource, vector_of};
 
 /// A layer with its weights.
 pub struct Layer<B: Backend> {
@@ -59,10 +60,10 @@ struct Attention<B: Backend> {
     projected: HeadLayout,
     scale: f32,
     softcap: Option<f32>,
-    sinks: Option<B::Vector>,
+    sinks: Option<Arc<B::Vector>>,
     qkv: Linear<B>,
     /// For each of `HeadKind::ALL`.
-    head_norms: [Option<B::Vector>; 3],
+    head_norms: [Option<Arc<B::Vector>>; 3],
     norm_eps: f32,
     /// Index of its plan in the step.
     plan: usize,
@@ -96,8 +97,7 @@ impl Kinds {
 impl<B: Backend> Layer<B> {
     /// Layer `ix`.
     pub fn load(
-        backend: &mut B,
-        source: &WeightSource,
+        loader: &mut Loader<'_, B>,
         tensors: &LayerTensors,
         config: &ModelConfig,
         ix: usize,
@@ -109,16 +109,16 @@ impl<B: Backend> Layer<B> {
         let mixer = match (&spec.mixer, &tensors.delta_rule) {
             (Mixer::Attention(attention), _) => {
                 let layer = before(|layer| layer.attention().is_some());
-                MixerLayer::Attention(Attention::load(backend, source, tensors, attention, kinds, (ix, layer))?)
+                MixerLayer::Attention(Attention::load(loader, tensors, attention, kinds, (ix, layer))?)
             }
             (Mixer::DeltaRule(spec), Some(own)) => {
                 let layer = before(|layer| layer.delta_rule().is_some());
-                MixerLayer::DeltaRule(DeltaRule::load(backend, source, tensors, own, spec, layer)?)
+                MixerLayer::DeltaRule(DeltaRule::load(loader, tensors, own, spec, layer)?)
             }
             (Mixer::DeltaRule(_), None) => unreachable!("the layout lists the tensors of every layer"),
         };
         let mut norm = |tensors: &Option<_>, norm| match (tensors, norm) {
-            (Some(tensors), Some(norm)) => NormLayer::load(backend, source, tensors, norm).map(Some),
+            (Some(tensors), Some(norm)) => NormLayer::load(loader, tensors, norm).map(Some),
             _ => Ok(None),
         };
         let (of_attention, of_feed_forward) = (&tensors.attention_norms, &tensors.feed_forward_norms);
@@ -137,21 +137,22 @@ impl<B: Backend> Layer<B> {
             }
         };
         let (before_attention, after_attention, before_feed_forward, after_feed_forward) = norms;
-        let input =
-            tensors.input.as_ref().zip(config.per_layer_inputs).map(|(tensors, inputs)| {
-                LayerInput::load(backend, source, tensors, config.final_norm, ix * inputs.width)
-            });
-        let output_scale = tensors.output_scale.as_ref().map(|tensor| source.values(tensor)).transpose()?;
+        let input = tensors
+            .input
+            .as_ref()
+            .zip(config.per_layer_inputs)
+            .map(|(tensors, inputs)| LayerInput::load(loader, tensors, config.final_norm, ix * inputs.width));
+        let output_scale = tensors.output_scale.as_ref().map(|tensor| loader.values(tensor)).transpose()?;
         Ok(Self {
             mixer,
-            gate: tensors.gate.as_ref().map(|gate| Linear::load(backend, source, gate)).transpose()?,
-            out: Linear::load(backend, source, &tensors.out)?,
+            gate: tensors.gate.as_ref().map(|gate| Linear::load(loader, gate)).transpose()?,
+            out: Linear::load(loader, &tensors.out)?,
             before_attention,
             after_attention,
             before_feed_forward,
             after_feed_forward,
             input: input.transpose()?,
-            feed_forward: FeedForwardLayer::load(backend, source, tensors, &spec.feed_forward)?,
+            feed_forward: FeedForwardLayer::load(loader, tensors, &spec.feed_forward)?,
             output_scale: output_scale.map(|scale| scale[0]),
             buffers,
         })
@@ -170,19 +171,6 @@ impl<B: Backend> Layer<B> {
     /// Whether `transform` reads the input of attention, too.
     pub fn reads_normed_again(&self) -> bool {
         self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsAttention)
-    }
-
-    /// Its layers that adapters may change.
-    pub fn adapted(&mut self) -> Vec<&mut AdaptedLayer<B>> {
-        let mut layers = match &mut self.mixer {
-            MixerLayer::Attention(attention) => vec![&mut attention.qkv.lora],
-            MixerLayer::DeltaRule(delta_rule) => delta_rule.adapted().into(),
-        };
-        layers.extend(self.gate.as_mut().map(|gate| &mut gate.lora));
-        layers.push(&mut self.out.lora);
-        layers.extend(self.feed_forward.adapted());
-        layers.extend(self.input.iter_mut().flat_map(LayerInput::adapted));
-        layers
     }
 
     /// `attended = attention(qkv(norm(residual)))`, or the delta rule of the same. Stores the new keys and values or
@@ -214,7 +202,7 @@ impl<B: Backend> Layer<B> {
         let stored = attention.stored;
         let steps = HeadSteps {
             heads: attention.projected,
-            norms: attention.head_norms.each_ref().map(Option::as_ref),
+            norms: attention.head_norms.each_ref().map(Option::as_deref),
             eps: attention.norm_eps,
             ropes: attention.ropes.map(|rope| rope.map(|rope| &step.ropes[rope].table)),
             layer: stored,
@@ -222,7 +210,7 @@ impl<B: Backend> Layer<B> {
         };
         backend.prepare_heads(qkv, &steps, step.kv, step.loaded);
         let Attention { scale, softcap, ref sinks, plan, .. } = *attention;
-        let scoring = Scoring { scale, softcap, sinks: sinks.as_ref() };
+        let scoring = Scoring { scale, softcap, sinks: sinks.as_deref() };
         backend.tree_attention(attended, qkv, step.kv, stored, step.loaded, plan, scoring);
         observe(backend, Attended { layer: attention.layer, stored, qkv, kv: step.kv, plan, scoring });
     }
@@ -272,8 +260,7 @@ impl<B: Backend> Layer<B> {
 impl<B: Backend> Attention<B> {
     /// Loads layer `ix`, which is `layer` among those with attention.
     fn load(
-        backend: &mut B,
-        source: &WeightSource,
+        loader: &mut Loader<'_, B>,
         tensors: &LayerTensors,
         spec: &AttentionSpec,
         kinds: &Kinds,
@@ -282,17 +269,17 @@ impl<B: Backend> Attention<B> {
         let mut head_norms = [None, None, None];
         if let (Some(tensors), Some(norm)) = (&tensors.head_norms, spec.head_norm) {
             let [of_queries, of_keys, of_values] = &mut head_norms;
-            *of_queries = Some(norm_weight(backend, source, &tensors.query, norm.norm)?);
+            *of_queries = Some(norm_weight(loader, &tensors.query, norm.norm)?);
             if let Some(key) = &tensors.key {
-                *of_keys = Some(norm_weight(backend, source, key, norm.norm)?);
+                *of_keys = Some(norm_weight(loader, key, norm.norm)?);
             }
             if norm.values && spec.stores_keys() {
-                *of_values = Some(vector_of(backend, &vec![1.0; spec.heads.head_dim])?);
+                *of_values = Some(loader.constant(&vec![1.0; spec.heads.head_dim])?);
             }
         }
         let by_head = Split::Outputs(vec![Segment::of_queries(spec.heads, 1)]);
         let sinks = tensors.sinks.as_ref().map(std::slice::from_ref);
-        let sinks = sinks.map(|tensor| source.split_vector(backend, tensor, &by_head));
+        let sinks = sinks.map(|tensor| loader.vector(tensor, None, &by_head));
         let kind = kinds.by_layer[ix].as_ref().expect("a layer with attention has a kind");
         Ok(Self {
             layer,
@@ -300,7 +287,7 @@ impl<B: Backend> Attention<B> {
             scale: spec.scale,
             softcap: spec.softcap,
             sinks: sinks.transpose()?,
-            qkv: Linear::load(backend, source, &tensors.qkv)?,
+            qkv: Linear::load(loader, &tensors.qkv)?,
             head_norms,
             norm_eps: spec.head_norm.map_or(0.0, |norm| norm.norm.eps()),
             plan: kind_index(&kinds.attention, kind),

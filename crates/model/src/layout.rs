@@ -228,6 +228,14 @@ impl Layout {
         self.inputs.iter().map(|inputs| &inputs.projection).chain(self.layers.iter().flat_map(LayerTensors::linears))
     }
 
+    /// Tensors that become matrices; one may be listed twice.
+    pub fn matrices(&self) -> impl Iterator<Item = &TensorSpec> {
+        let inputs =
+            self.inputs.iter().flat_map(|inputs| std::iter::once(&inputs.embed).chain(&inputs.projection.weights));
+        let layers = self.layers.iter().flat_map(LayerTensors::stacks).flatten();
+        inputs.chain(layers).chain(&self.head).chain(std::iter::once(&self.embed))
+    }
+
     /// Every tensor once.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         let inputs = self.inputs.iter().flat_map(|inputs| {

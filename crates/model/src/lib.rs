@@ -19,6 +19,7 @@ mod layer;
 mod layout;
 mod loaded;
 mod loaded_ranks;
+mod loader;
 mod lora;
 mod model_weights;
 mod operands;
@@ -27,11 +28,14 @@ mod rope;
 mod runner;
 mod sequence;
 mod sizes;
+mod sleep;
+mod update;
 pub mod weights;
 
 pub use attribution::Attribution;
 pub use config::{
-    ActivationChoice, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice, WhyCopied,
+    ActivationChoice, Difference, MadeFormat, ModelConfig, ModelFolder, Quantisation, SharedKeys, WeightChoice,
+    WhyCopied,
 };
 pub use decoder::Decoder;
 pub use loaded::Loaded;
@@ -40,3 +44,6 @@ pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;
+pub use sleep::{Sleep, SleepParts, WeightSleep};
+pub use update::{CheckedUpdate, UpdateScope, WeightForm};
+pub use weights::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};

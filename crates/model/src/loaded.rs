@@ -2,14 +2,17 @@
 //! place where the type of a backend ends.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::lora::{Adapter, StagedAdapter};
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
-use offshoot_backend::{AdapterSlot, Backend, SampledToken, SavedPages, StepBatch, StepShape};
-use offshoot_core::error::Result;
+use super::sleep::{Sleep, SleepParts, WeightSleep};
+use super::update::{CheckedUpdate, WeightForm, no_weights};
+use offshoot_backend::{AdapterSlot, Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
+use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
 
@@ -19,10 +22,14 @@ pub struct Loaded<B: Backend> {
     step: Option<B::Step>,
     backend: B,
     decoder: Decoder<B>,
-    /// Made by `allocate`.
+    /// Made by `allocate`; none while keys and values sleep on a device that drops them.
     kv: Option<B::Kv>,
     /// An adapter that is loaded and in no slot yet.
     staged: Option<StagedAdapter<B>>,
+    /// Pages and states that `allocate` was called with.
+    room: Option<(usize, usize)>,
+    /// What sleeps.
+    asleep: SleepParts,
 }
 
 const PREPARED: &str = "an engine prepares its model before the first step";
@@ -38,7 +45,8 @@ impl<B: Backend> Decoder<B> {
 impl<B: Backend> Loaded<B> {
     /// `decoder` was loaded on this backend.
     pub(super) fn new(backend: B, decoder: Decoder<B>) -> Self {
-        Loaded { step: None, backend, decoder, kv: None, staged: None }
+        let asleep = SleepParts::NONE;
+        Loaded { step: None, backend, decoder, kv: None, room: None, asleep, staged: None }
     }
 
     pub(super) fn backend(&self) -> &B {
@@ -62,6 +70,28 @@ impl<B: Backend> Loaded<B> {
     /// Forgets what was staged.
     pub(super) fn drop_staged(&mut self) {
         self.staged = None;
+    }
+
+    /// Refuses a step while a part sleeps, or without weights.
+    fn check_awake(&self) -> Result<(), StepFailure> {
+        match (self.asleep.any(), self.decoder.has_weights()) {
+            (true, _) => Err(StepFailure::before(asleep(self.asleep))),
+            (false, false) => Err(StepFailure::before(no_weights())),
+            (false, true) => Ok(()),
+        }
+    }
+
+    /// Loads the tensors of an update, which `end_update` puts in force.
+    pub(super) fn load_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
+        if self.asleep.weights {
+            return Err(asleep(self.asleep));
+        }
+        self.decoder.load_update(&mut self.backend, update)
+    }
+
+    /// See `Decoder::end_update`.
+    pub(super) fn end_update(&mut self, is_loaded: bool) {
+        self.decoder.end_update(is_loaded);
     }
 
     /// Enqueues the loaded step.
@@ -125,21 +155,73 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn allocate(&mut self, pages: usize, states: usize) -> Result<()> {
         self.kv = Some(self.backend.kv(&self.decoder.kv_shape(pages).with_states(states))?);
+        self.room = Some((pages, states));
         Ok(())
     }
 
     fn clear(&mut self) {
         self.step = None;
         self.kv = None;
+        self.room = None;
+        self.asleep.kv = false;
+    }
+
+    fn weight_form(&self) -> Arc<WeightForm> {
+        self.decoder.weight_form()
+    }
+
+    fn apply_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
+        let loaded = self.load_update(update);
+        self.end_update(loaded.is_ok());
+        loaded
+    }
+
+    fn has_weights(&self) -> bool {
+        self.decoder.has_weights()
+    }
+
+    fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        if sleep.kv && !self.asleep.kv && self.kv.is_some() {
+            if !self.backend.sleep(MemoryPart::Kv, false)? {
+                self.kv = None;
+            }
+            self.asleep.kv = true;
+        }
+        if let (Some(weights), false) = (sleep.weights, self.asleep.weights) {
+            let keeps = weights == WeightSleep::InHostMemory;
+            let keeps_memory = self.backend.sleep(MemoryPart::Weights, keeps)?;
+            if !keeps {
+                self.decoder.drop_weights(keeps_memory);
+            }
+            self.asleep.weights = true;
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, parts: SleepParts) -> Result<()> {
+        if parts.weights && self.asleep.weights {
+            self.backend.wake(MemoryPart::Weights)?;
+            self.asleep.weights = false;
+        }
+        if parts.kv && self.asleep.kv {
+            self.backend.wake(MemoryPart::Kv)?;
+            if let (None, Some((pages, states))) = (&self.kv, self.room) {
+                self.allocate(pages, states)?;
+            }
+            self.asleep.kv = false;
+        }
+        Ok(())
     }
 
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {
+        self.check_awake()?;
         let step = self.step.as_mut().expect(PREPARED);
         let shape = self.decoder.load_batch(&mut self.backend, step, batch).map_err(StepFailure::before)?;
         self.enqueue(shape)
     }
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {
+        self.check_awake()?;
         let step = self.step.as_mut().expect(PREPARED);
         let loaded = self.decoder.load_advanced(&mut self.backend, step, uniforms, new_pages);
         self.enqueue(loaded.map_err(StepFailure::before)?)
@@ -185,4 +267,14 @@ impl<B: Backend> StepRunner for Loaded<B> {
             false => Err(no_adapter(slot)),
         }
     }
+}
+
+/// The error of what a model is asked for while parts of it sleep.
+fn asleep(parts: SleepParts) -> Error {
+    let found = match parts {
+        SleepParts { weights: true, kv: true } => "weights, keys and values asleep",
+        SleepParts { weights: true, kv: false } => "weights asleep",
+        SleepParts { .. } => "keys and values asleep",
+    };
+    Error::value("the model", "one that was woken, before it is used", found)
 }

@@ -2,6 +2,7 @@
 //! [`StepRunner`] is one for each of them, on its own thread. The calls are compiled once, whatever the devices are.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ModelConfig;
@@ -9,6 +10,8 @@ use super::decoder::Decoder;
 use super::loaded::Loaded;
 use super::lora::Adapter;
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+use super::sleep::{Sleep, SleepParts};
+use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
 use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch};
@@ -27,6 +30,10 @@ trait RankRunner: StepRunner {
     /// The rank's number.
     fn number(&self) -> usize;
 
+    /// The halves of an update: each rank loads it, then all put it in force or none does.
+    fn load_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()>;
+    fn end_update(&mut self, is_loaded: bool);
+
     /// The slots that the rank has in its own page, of `slots` of a page of all ranks.
     fn own_slots(&self, slots: Range<u32>) -> Range<u32>;
 
@@ -39,6 +46,14 @@ trait RankRunner: StepRunner {
 impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
     fn number(&self) -> usize {
         self.backend().number()
+    }
+
+    fn load_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
+        self.load_update(update)
+    }
+
+    fn end_update(&mut self, is_loaded: bool) {
+        self.end_update(is_loaded);
     }
 
     fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
@@ -127,6 +142,29 @@ impl StepRunner for LoadedRanks {
 
     fn clear(&mut self) {
         self.members.each(|loaded| loaded.clear());
+    }
+
+    fn weight_form(&self) -> Arc<WeightForm> {
+        self.members.of(0).weight_form()
+    }
+
+    fn apply_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
+        let loaded = self.members.each(|loaded| loaded.load_update(update));
+        let loaded = loaded.into_iter().collect::<Result<Vec<()>>>();
+        self.members.each(|rank| rank.end_update(loaded.is_ok()));
+        loaded.map(drop)
+    }
+
+    fn has_weights(&self) -> bool {
+        (0..self.members.count()).all(|rank| self.members.of(rank).has_weights())
+    }
+
+    fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        self.members.each(|loaded| loaded.sleep(sleep)).into_iter().collect()
+    }
+
+    fn wake(&mut self, parts: SleepParts) -> Result<()> {
+        self.members.each(|loaded| loaded.wake(parts)).into_iter().collect()
     }
 
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure> {

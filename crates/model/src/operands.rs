@@ -4,7 +4,7 @@
 use offshoot_backend::{Backend, StepRows};
 use offshoot_core::error::Result;
 
-use super::lora::StepAdapters;
+use super::lora::{AdaptedLayer, StepAdapters};
 use super::rope::{Rotary, Turning};
 
 /// A rope table that covers all positions in use, on the host and in the backend's memory.
@@ -20,14 +20,14 @@ pub struct StepOperands<'a, B: Backend> {
     pub ropes: &'a [LoadedRope<B>],
     pub kv: &'a mut B::Kv,
     pub loaded: &'a mut B::Step,
-    /// Whether some row has an adapter.
-    pub has_adapters: bool,
+    /// The layers that adapters may change; `None`: no row has an adapter.
+    pub adapted: Option<&'a [AdaptedLayer<B>]>,
 }
 
 impl<B: Backend> StepOperands<'_, B> {
     /// The adapters of such rows.
     pub fn adapters(&self, rows: StepRows) -> StepAdapters<'_, B> {
-        StepAdapters::of(self.has_adapters, rows, self.loaded)
+        StepAdapters::of(self.adapted, rows, self.loaded)
     }
 }
 

@@ -1,50 +1,46 @@
-//! The building blocks of layers: linear layers and norms. Each is loaded from a weight source and applied through the
+//! The building blocks of layers: linear layers and norms. Each is loaded by a `Loader` and applied through the
 //! backend.
 
-use offshoot_backend::{Backend, Gate, OutputMode};
+use std::sync::Arc;
+
+use offshoot_backend::{Backend, Gate, OutputMode, Split};
 use offshoot_core::error::Result;
 
 use super::config::Norm;
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
-use super::lora::{AdaptedLayer, StepAdapters};
-use super::weights::{WeightSource, split_vector_of, vector_of};
+use super::loader::Loader;
+use super::lora::{AdaptedIx, AdaptedLayer, StepAdapters};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
-    matrix: B::Matrix,
-    bias: Option<B::Vector>,
-    /// What adapters add.
-    pub lora: AdaptedLayer<B>,
+    matrix: Arc<B::Matrix>,
+    bias: Option<Arc<B::Vector>>,
+    /// Its place among the layers that adapters may change.
+    adapted: AdaptedIx,
 }
 
 /// A norm with its weights.
 pub enum NormLayer<B: Backend> {
-    Rms { weight: B::Vector, eps: f32 },
-    Layer { weight: B::Vector, bias: B::Vector, eps: f32 },
+    Rms { weight: Arc<B::Vector>, eps: f32 },
+    Layer { weight: Arc<B::Vector>, bias: Arc<B::Vector>, eps: f32 },
 }
 
 impl<B: Backend> Linear<B> {
-    pub fn load(backend: &mut B, source: &WeightSource, spec: &LinearTensors) -> Result<Self> {
+    pub fn load(loader: &mut Loader<'_, B>, spec: &LinearTensors) -> Result<Self> {
         let LinearTensors { weights, biases, rows, split } = spec;
-        let matrix = match rows {
-            None => source.matrix(backend, weights, split)?,
-            Some(rows) => source.matrix_rows(backend, weights, rows, split)?,
+        let matrix = loader.matrix(weights, rows.as_deref(), split)?;
+        let bias = match biases.as_slice() {
+            [] => None,
+            biases => Some(loader.vector(biases, rows.as_deref(), split)?),
         };
-        let bias = match (biases.as_slice(), rows) {
-            ([], _) => None,
-            (biases, None) => Some(source.split_vector(backend, biases, split)?),
-            (biases, Some(rows)) => {
-                let stacked = biases.iter().map(|bias| source.values(bias)).collect::<Result<Vec<_>>>()?.concat();
-                let chosen: Vec<f32> = rows.iter().flat_map(|rows| &stacked[rows.clone()]).copied().collect();
-                Some(split_vector_of(backend, &chosen, split)?)
-            }
-        };
-        Ok(Self { matrix, bias, lora: AdaptedLayer::of(spec, source.compute_dtype()) })
+        let adapted = AdaptedLayer::of(spec, loader.compute_dtype());
+        Ok(Self { matrix, bias, adapted: loader.adapts(adapted) })
     }
 
     /// `out = w x (+ bias)`, and what the rows' adapters add.
     pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
-        self.lora.linear(backend, out, x, &self.matrix, self.bias.as_ref(), OutputMode::Replace, adapters);
+        let (matrix, bias) = (&*self.matrix, self.bias.as_deref());
+        adapters.linear(self.adapted, backend, out, x, matrix, bias, OutputMode::Replace);
     }
 
     /// `out = gate(x)`, which this layer alone reads.
@@ -61,23 +57,26 @@ impl<B: Backend> Linear<B> {
 
     /// `residual += w x (+ bias)`, and what the rows' adapters add.
     pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
-        self.lora.linear(backend, residual, x, &self.matrix, self.bias.as_ref(), OutputMode::Add, adapters);
+        let (matrix, bias) = (&*self.matrix, self.bias.as_deref());
+        adapters.linear(self.adapted, backend, residual, x, matrix, bias, OutputMode::Add);
     }
 
     /// The matrix, if no adapter reads the layer's input, too.
     fn reads_alone(&self, adapters: StepAdapters<'_, B>) -> Option<&B::Matrix> {
-        (!self.lora.adds(adapters)).then_some(&self.matrix)
+        (!adapters.add_to(self.adapted)).then_some(&*self.matrix)
     }
 }
 
 impl<B: Backend> NormLayer<B> {
     /// Loads a layer norm if the tensors have a bias, else an RMS norm.
-    pub fn load(backend: &mut B, source: &WeightSource, tensors: &NormTensors, norm: Norm) -> Result<Self> {
-        let weight = norm_weight(backend, source, &tensors.weight, norm)?;
+    pub fn load(loader: &mut Loader<'_, B>, tensors: &NormTensors, norm: Norm) -> Result<Self> {
+        let weight = norm_weight(loader, &tensors.weight, norm)?;
         let eps = norm.eps();
         Ok(match &tensors.bias {
             None => Self::Rms { weight, eps },
-            Some(bias) => Self::Layer { weight, bias: source.vector(backend, std::slice::from_ref(bias))?, eps },
+            Some(bias) => {
+                Self::Layer { weight, bias: loader.vector(std::slice::from_ref(bias), None, &Split::Whole)?, eps }
+            }
         })
     }
 
@@ -114,17 +113,9 @@ impl<B: Backend> NormLayer<B> {
 }
 
 /// The weights of a norm as they multiply.
-pub fn norm_weight<B: Backend>(
-    backend: &mut B,
-    source: &WeightSource,
-    tensor: &TensorSpec,
-    norm: Norm,
-) -> Result<B::Vector> {
+pub fn norm_weight<B: Backend>(loader: &mut Loader<'_, B>, tensor: &TensorSpec, norm: Norm) -> Result<Arc<B::Vector>> {
     match norm {
-        Norm::Rms { .. } | Norm::Layer { .. } => source.vector(backend, std::slice::from_ref(tensor)),
-        Norm::RmsPlusOne { .. } => {
-            let weights: Vec<f32> = source.values(tensor)?.into_iter().map(|weight| 1.0 + weight).collect();
-            vector_of(backend, &weights)
-        }
+        Norm::Rms { .. } | Norm::Layer { .. } => loader.vector(std::slice::from_ref(tensor), None, &Split::Whole),
+        Norm::RmsPlusOne { .. } => loader.made_vector(tensor, &Split::Whole, |weight| 1.0 + weight),
     }
 }

@@ -3,10 +3,14 @@
 //! ([`super::Loaded`]). Which rows a step has, which pages they use and what becomes of samples is left to the engine.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ModelConfig;
 use super::lora::Adapter;
+use super::sleep::{Sleep, SleepParts};
+use super::update::{CheckedUpdate, UpdateScope, WeightForm};
+use super::weights::TensorSource;
 use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
@@ -48,13 +52,57 @@ pub trait StepRunner: Send {
     /// Frees what `prepare` and `allocate` allocated, with all keys and values, for another engine.
     fn clear(&mut self);
 
+    /// What updates of the weights are checked by, on any thread.
+    fn weight_form(&self) -> Arc<WeightForm>;
+
+    /// Puts the tensors of an update in the place of those that are loaded; the others stay. No step may be submitted
+    /// and not collected. What was computed with the old weights (keys, values, states) is not to be read again.
+    ///
+    /// # Errors
+    ///
+    /// The device fails or lacks memory, or weights were dropped and the update has not all. The old weights are in
+    /// force, unless [`has_weights`](StepRunner::has_weights) says that none are: only where a device that replaces
+    /// weights in place has failed midway.
+    fn apply_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()>;
+
+    /// Checks an update and applies it.
+    ///
+    /// # Errors
+    ///
+    /// As [`WeightForm::check`], before which nothing changes, and [`StepRunner::apply_update`].
+    fn update_weights(&mut self, source: &dyn TensorSource, scope: UpdateScope) -> Result<()> {
+        let form = self.weight_form();
+        let update = form.check(source, scope)?;
+        self.apply_update(&update)
+    }
+
+    /// Whether weights are loaded: not after they were dropped ([`WeightSleep::Dropped`](super::WeightSleep::Dropped)),
+    /// until an update of all has succeeded.
+    fn has_weights(&self) -> bool;
+
+    /// Gives memory back to the device, so that others have it. No step may be submitted and not collected. Until
+    /// [`wake`](StepRunner::wake) steps are refused. Parts that sleep already stay asleep.
+    ///
+    /// # Errors
+    ///
+    /// The host lacks memory for the weights, or the device fails.
+    fn sleep(&mut self, sleep: Sleep) -> Result<()>;
+
+    /// Takes the memory of these parts again, at the addresses that it had. Pages and states are as many as before, and
+    /// hold nothing. Parts that are awake stay so.
+    ///
+    /// # Errors
+    ///
+    /// The device lacks memory: the parts that could not wake sleep on.
+    fn wake(&mut self, parts: SleepParts) -> Result<()>;
+
     /// Submits a step: loads its integers and enqueues its ops. A device that computes asynchronously may not have
     /// begun when this returns; any other has ended.
     ///
     /// # Errors
     ///
     /// A token or position out of range, or a shortage of memory ([`Error::is_shortage`]), after which a step with
-    /// fewer rows can still be submitted.
+    /// fewer rows can still be submitted; or a part of the model sleeps or has no weights.
     fn submit(&mut self, batch: StepBatch) -> Result<(), StepFailure>;
 
     /// Submits the last step again, each row one token further ([`StepBatch::advance`]): only if

@@ -31,10 +31,10 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use offshoot_backend::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode, RopeTable,
-    Router, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch, StepRows, StepShape,
-    SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode,
+    RopeTable, Router, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch, StepRows,
+    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -195,6 +195,7 @@ impl Backend for Sim {
 
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
+    const REPLACES_IN_PLACE: bool = true;
 
     fn describe(&self) -> String {
         format!("{}, simulated", self.profile.name)
@@ -274,6 +275,45 @@ impl Backend for Sim {
 
     fn experts(&mut self, matrices: Vec<SimMatrix>, _: Vec<()>, _: ExpertKind) -> Result<SimExperts> {
         Ok(SimExperts(matrices))
+    }
+
+    /// Its memory is that of `old`.
+    fn replace_matrix(&mut self, old: &SimMatrix, _: &[HeldPart<'_>], _: &Split) -> Result<SimMatrix> {
+        Ok(*old)
+    }
+
+    fn replace_vector(&mut self, (): &(), _: &[WeightView<'_>], _: &Split) -> Result<()> {
+        Ok(())
+    }
+
+    /// The new matrix, which was counted, takes the place of the old one.
+    fn replace_expert(&mut self, _: &SimExperts, _: usize, matrix: SimMatrix) -> Result<()> {
+        self.used -= matrix.bytes();
+        Ok(())
+    }
+
+    fn replace_expert_bias(&mut self, _: &SimExperts, _: usize, (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    /// It has no elements.
+    fn read_matrix(&mut self, matrix: &SimMatrix, _: &Split) -> Result<Option<Elements>> {
+        let StackShape { rows, cols, dense, .. } = matrix.shape;
+        Ok(dense.map(|dtype| Elements::zeros(dtype, rows, cols)))
+    }
+
+    /// Vectors are not kept, and their lengths neither.
+    fn read_vector(&mut self, (): &(), _: &Split) -> Result<Elements> {
+        Err(Error::value("an update of weights", "all vectors of a layer, on a simulated device", "some alone"))
+    }
+
+    fn read_expert(
+        &mut self,
+        experts: &SimExperts,
+        expert: usize,
+        split: &Split,
+    ) -> Result<Option<(Elements, Vec<f32>)>> {
+        Ok(self.read_matrix(&experts.0[expert], split)?.map(|elements| (elements, Vec::new())))
     }
 
     fn routes(&mut self, _: usize, router: Router) -> Result<SimRoutes> {

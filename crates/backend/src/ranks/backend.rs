@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::cut::{self, ColumnsOf, divides_experts};
 use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable,
-    Router, SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows, StepShape, SwapRates,
-    WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, MemoryPart,
+    OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows,
+    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -41,6 +41,108 @@ impl<B: Ranked> Rank<B> {
     /// The heads in its `qkv`: its share of them, or all where every rank has all columns.
     fn heads_of(&self, qkv: &RankBuffer<B>, heads: HeadLayout) -> HeadLayout {
         if matches!(qkv.share, Share::Columns | Share::Heads(_)) { self.heads(heads) } else { heads }
+    }
+
+    /// Loads its share of a matrix, in place of `old` if that is given.
+    fn matrix_over(
+        &mut self,
+        old: Option<&RankShare<B::Matrix>>,
+        parts: &[HeldPart<'_>],
+        split: &Split,
+    ) -> Result<RankShare<B::Matrix>> {
+        let Place { number, count, sharing, .. } = *self.place();
+        let (portion, of_sum) = (self.portion(split), self.parts());
+        let device = &mut self.0;
+        let each = match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                let outputs = parts.iter().map(|held| held.part.rows()).sum();
+                let own = cut::rows(parts, cut::shares(segments, number, count, sharing));
+                let old = old.map(|old| &old.each[0]);
+                vec![with_dense(&own, |own| match old {
+                    None => device.matrix_of_outputs(own, outputs),
+                    Some(old) => device.replace_matrix_of_outputs(old, own, outputs),
+                })?]
+            }
+            (Portion::Inputs, _) => {
+                let width = parts[0].part.cols() / count;
+                let own = cut::columns_of(parts, number * width, width)?;
+                let own: Vec<_> = own.iter().map(ColumnsOf::part).collect();
+                let mut matrix = |number: usize, own: &[HeldPart<'_>]| match old {
+                    None => with_dense(own, |own| device.matrix(own)),
+                    Some(old) => device.replace_matrix(&old.each[number], own, &Split::Whole),
+                };
+                let mut matrices = match of_sum {
+                    1 => vec![matrix(0, &own)?],
+                    of_sum => {
+                        let width = width / of_sum;
+                        let part = |part: usize| {
+                            let columns = cut::columns_of(&own, part * width, width)?;
+                            matrix(part, &columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
+                        };
+                        (0..of_sum).map(part).collect::<Result<_>>()?
+                    }
+                };
+                if old.is_none() {
+                    device.join_parts(&mut matrices)?;
+                }
+                matrices
+            }
+            _ => vec![match old {
+                None => with_dense(parts, |parts| device.matrix(parts))?,
+                Some(old) => device.replace_matrix(&old.each[0], parts, &Split::Whole)?,
+            }],
+        };
+        Ok(RankShare { each, portion })
+    }
+
+    /// Calls `load` with what it has of concatenated vectors.
+    fn with_own_elements<T>(
+        &mut self,
+        parts: &[WeightView<'_>],
+        split: &Split,
+        load: impl FnOnce(&mut B, &[WeightView<'_>]) -> Result<T>,
+    ) -> Result<T> {
+        let Place { number, count, sharing, .. } = *self.place();
+        match (self.portion(split), split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                load(&mut self.0, &cut::elements(parts, cut::shares(segments, number, count, sharing)))
+            }
+            _ => load(&mut self.0, parts),
+        }
+    }
+
+    /// Whether it adds the biases of experts: of divided inputs a bias is added once, by the first part.
+    fn has_bias(&self, portion: Portion) -> bool {
+        portion != Portion::Inputs || self.place().number == 0
+    }
+
+    /// A whole matrix that has the elements of its share, `each` as `matrix_over` loads them, and zeros elsewhere.
+    fn whole(&self, each: &[Elements], portion: Portion, split: &Split) -> Elements {
+        let Place { number, count, sharing, .. } = *self.place();
+        let Elements { dtype, rows, cols, .. } = each[0];
+        match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                let outputs = segments.iter().map(|segment| segment.width).sum();
+                let mut whole = Elements::zeros(dtype, outputs, cols);
+                let mut first = 0;
+                for own in cut::shares(segments, number, count, sharing) {
+                    let bytes = each[0].row_bytes(first..first + own.len());
+                    whole.put(own.start, 0..cols, WeightView { dtype, rows: own.len(), cols, bytes });
+                    first += own.len();
+                }
+                whole
+            }
+            (Portion::Inputs, _) => {
+                let width = each.len() * cols;
+                let mut whole = Elements::zeros(dtype, rows, count * width);
+                for (part, own) in each.iter().enumerate() {
+                    let first = number * width + part * cols;
+                    whole.put(0, first..first + cols, own.view());
+                }
+                whole
+            }
+            _ => each[0].clone(),
+        }
     }
 }
 
@@ -88,10 +190,13 @@ impl<B: Ranked> Backend for Rank<B> {
     /// Shares of inputs are neighbours.
     const ORDERS_INPUTS: bool = false;
     const MIXES_DTYPES: bool = B::MIXES_DTYPES;
+    const REPLACES_IN_PLACE: bool = B::REPLACES_IN_PLACE;
 
     passed_on! {
         fn set_batch_invariant() -> ();
         fn set_kv_dtype(kv: KvDtype) -> ();
+        fn sleep(part: MemoryPart, keeps: bool) -> Result<bool>;
+        fn wake(part: MemoryPart) -> Result<()>;
         fn vector(parts: &[WeightView<'_>]) -> Result<B::Vector>;
         fn rope_table(table: &RopeTable) -> Result<B::Rope>;
         fn routes(experts: usize, router: Router) -> Result<B::Routes>;
@@ -218,47 +323,19 @@ impl<B: Ranked> Backend for Rank<B> {
     }
 
     fn split_matrix(&mut self, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
-        let Place { number, count, sharing, .. } = *self.place();
-        let (portion, of_sum) = (self.portion(split), self.parts());
-        let device = &mut self.0;
-        let each = match (portion, split) {
-            (Portion::Outputs, Split::Outputs(segments)) => {
-                let outputs = parts.iter().map(|held| held.part.rows()).sum();
-                let own = cut::rows(parts, cut::shares(segments, number, count, sharing));
-                vec![with_dense(&own, |own| device.matrix_of_outputs(own, outputs))?]
-            }
-            (Portion::Inputs, _) => {
-                let width = parts[0].part.cols() / count;
-                let own = cut::columns_of(parts, number * width, width)?;
-                let own: Vec<_> = own.iter().map(ColumnsOf::part).collect();
-                let mut matrix = |own: &[HeldPart<'_>]| with_dense(own, |own| device.matrix(own));
-                let mut matrices = match of_sum {
-                    1 => vec![matrix(&own)?],
-                    of_sum => {
-                        let width = width / of_sum;
-                        let part = |part: usize| {
-                            let columns = cut::columns_of(&own, part * width, width)?;
-                            matrix(&columns.iter().map(ColumnsOf::part).collect::<Vec<_>>())
-                        };
-                        (0..of_sum).map(part).collect::<Result<_>>()?
-                    }
-                };
-                device.join_parts(&mut matrices)?;
-                matrices
-            }
-            _ => vec![with_dense(parts, |parts| device.matrix(parts))?],
-        };
-        Ok(RankShare { each, portion })
+        self.matrix_over(None, parts, split)
+    }
+
+    fn replace_matrix(&mut self, old: &Self::Matrix, parts: &[HeldPart<'_>], split: &Split) -> Result<Self::Matrix> {
+        self.matrix_over(Some(old), parts, split)
     }
 
     fn split_vector(&mut self, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
-        let Place { number, count, sharing, .. } = *self.place();
-        match (self.portion(split), split) {
-            (Portion::Outputs, Split::Outputs(segments)) => {
-                self.0.vector(&cut::elements(parts, cut::shares(segments, number, count, sharing)))
-            }
-            _ => self.0.vector(parts),
-        }
+        self.with_own_elements(parts, split, |device, own| device.vector(own))
+    }
+
+    fn replace_vector(&mut self, old: &Self::Vector, parts: &[WeightView<'_>], split: &Split) -> Result<Self::Vector> {
+        self.with_own_elements(parts, split, |device, own| device.replace_vector(old, own, &Split::Whole))
     }
 
     fn experts(
@@ -273,9 +350,7 @@ impl<B: Ranked> Backend for Rank<B> {
             of_parts.resize_with(matrix.each.len(), Vec::new);
             of_parts.iter_mut().zip(matrix.each).for_each(|(experts, matrix)| experts.push(matrix));
         }
-        // Of divided inputs a bias is added once, by the first part.
-        let is_biased = portion != Portion::Inputs || self.place().number == 0;
-        let mut biases = if is_biased { biases } else { Vec::new() };
+        let mut biases = if self.has_bias(portion) { biases } else { Vec::new() };
         let experts = |matrices| self.0.experts(matrices, std::mem::take(&mut biases), kind);
         Ok(RankShare { each: of_parts.into_iter().map(experts).collect::<Result<_>>()?, portion })
     }
@@ -322,6 +397,59 @@ impl<B: Ranked> Backend for Rank<B> {
         for table in &mut lora.each {
             self.0.set_lora(table, slot, terms.as_mut().and_then(Iterator::next));
         }
+    }
+
+    fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()> {
+        let mut parts = experts.each.iter().zip(matrix.each);
+        parts.try_for_each(|(own, matrix)| self.0.replace_expert(own, expert, matrix))
+    }
+
+    fn replace_expert_bias(&mut self, experts: &Self::Experts, expert: usize, bias: Self::Vector) -> Result<()> {
+        match self.has_bias(experts.portion) {
+            true => self.0.replace_expert_bias(&experts.each[0], expert, bias),
+            false => Ok(()),
+        }
+    }
+
+    fn forget_steps(&mut self) {
+        self.0.forget_steps();
+    }
+
+    fn read_matrix(&mut self, matrix: &Self::Matrix, split: &Split) -> Result<Option<Elements>> {
+        let each = matrix.each.iter().map(|own| self.0.read_matrix(own, &Split::Whole)).collect::<Result<Vec<_>>>()?;
+        Ok(each.into_iter().collect::<Option<Vec<_>>>().map(|each| self.whole(&each, matrix.portion, split)))
+    }
+
+    fn read_vector(&mut self, vector: &Self::Vector, split: &Split) -> Result<Elements> {
+        let own = self.0.read_vector(vector, &Split::Whole)?;
+        let as_column = Elements { rows: own.cols, cols: 1, ..own };
+        let portion = self.portion(split);
+        let portion = if portion == Portion::Outputs { portion } else { Portion::Whole };
+        let whole = self.whole(&[as_column], portion, split);
+        Ok(Elements { rows: 1, cols: whole.rows, ..whole })
+    }
+
+    fn read_expert(
+        &mut self,
+        experts: &Self::Experts,
+        expert: usize,
+        split: &Split,
+    ) -> Result<Option<(Elements, Vec<f32>)>> {
+        let read = |own| self.0.read_expert(own, expert, &Split::Whole);
+        let each = experts.each.iter().map(read).collect::<Result<Option<Vec<_>>>>()?;
+        let Some(each) = each else { return Ok(None) };
+        let (matrices, mut biases): (Vec<_>, Vec<_>) = each.into_iter().unzip();
+        let matrix = self.whole(&matrices, experts.portion, split);
+        let bias = biases.swap_remove(0);
+        let bias = match experts.portion {
+            Portion::Outputs if !bias.is_empty() => {
+                let column = Elements { rows: bias.len(), cols: 1, ..Elements::of(&bias) };
+                let whole = self.whole(&[column], Portion::Outputs, split);
+                (0..whole.rows).map(|i| whole.view().get(i)).collect()
+            }
+            _ => bias,
+        };
+        Ok(Some((matrix, bias)))
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer> {

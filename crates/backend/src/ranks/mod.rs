@@ -26,7 +26,7 @@ pub use cut::divides_experts;
 pub use fabric::{Fabric, FailedExchange};
 pub use meeting::Aborted;
 
-use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, MatrixPart, Share, Split, StepRows};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, HeldPart, MatrixPart, Share, Split, StepRows};
 use members::Members;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -83,6 +83,17 @@ pub trait Ranked: Backend + Sized {
     fn matrix_of_outputs(&mut self, parts: &[MatrixPart<'_>], outputs: usize) -> Result<Self::Matrix> {
         let _ = outputs;
         self.matrix(parts)
+    }
+    /// As `replace_matrix`, for what `matrix_of_outputs` has loaded.
+    fn replace_matrix_of_outputs(
+        &mut self,
+        old: &Self::Matrix,
+        parts: &[MatrixPart<'_>],
+        outputs: usize,
+    ) -> Result<Self::Matrix> {
+        let _ = outputs;
+        let parts: Vec<_> = parts.iter().map(|&part| HeldPart { part, becomes: None }).collect();
+        self.replace_matrix(old, &parts, &Split::Whole)
     }
     /// How often what `run` repeats of `step` was forgotten, as addresses have changed. Ranks may differ in it, but all
     /// repeat a step, or none.

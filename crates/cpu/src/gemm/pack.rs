@@ -6,7 +6,7 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use crate::memory::CacheLine;
-use offshoot_backend::{Dtype, WeightView};
+use offshoot_backend::{Dtype, Elements, WeightView};
 use offshoot_core::memory::MemoryFault;
 
 /// Outputs per panel: f32 lanes of the widest register.
@@ -62,6 +62,33 @@ impl CpuMatrix {
 
     pub(super) fn panel(&self, p: usize) -> &[CacheLine] {
         &self.lines()[p * self.panel_lines()..][..self.panel_lines()]
+    }
+
+    /// All elements, as they were packed.
+    pub fn elements(&self) -> Elements {
+        let mut elements = Elements::zeros(self.dtype, self.rows, self.cols);
+        let width = self.cols * self.dtype.bytes();
+        elements.bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, bytes)| {
+            let (panel, lane) = (self.panel(row / PANEL), row % PANEL);
+            match self.dtype {
+                Dtype::F32 => {
+                    let inputs: &[[f32; PANEL]] = bytemuck::cast_slice(panel);
+                    let to = bytes.as_chunks_mut().0.iter_mut();
+                    to.zip(inputs).for_each(|(to, lanes)| *to = lanes[lane].to_le_bytes());
+                }
+                Dtype::F16 => {
+                    let inputs: &[[u16; PANEL]] = bytemuck::cast_slice(panel);
+                    let to = bytes.as_chunks_mut().0.iter_mut();
+                    to.zip(inputs).for_each(|(to, lanes)| *to = lanes[lane].to_le_bytes());
+                }
+                Dtype::Bf16 => {
+                    let elements: &[u16] = bytemuck::cast_slice(panel);
+                    let to = bytes.as_chunks_mut().0.iter_mut().enumerate();
+                    to.for_each(|(k, to)| *to = elements[bf16_index(k, lane)].to_le_bytes());
+                }
+            }
+        });
+        elements
     }
 
     /// Row `row`, widened to f32.

@@ -9,7 +9,7 @@ use super::quantised::{self, QuantPanels, QuantScratch};
 use crate::rows::for_rows;
 use crate::team::Team;
 use crate::{Cores, CpuBuffer};
-use offshoot_backend::{BlockView, MatrixPart, OutputMode, all_quantised, with_bytes};
+use offshoot_backend::{BlockView, Elements, MatrixPart, OutputMode, all_quantised, with_bytes};
 use offshoot_core::ids::TokenId;
 
 /// Memory reused between linear layers.
@@ -66,6 +66,14 @@ impl CpuWeights {
     /// The pieces from the first output on.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// All elements, as they were packed; `None` if they are codes, or of several dtypes.
+    pub fn elements(&self) -> Option<Elements> {
+        match &self.pieces[..] {
+            [Piece::Dense(matrix)] => Some(matrix.elements()),
+            _ => None,
+        }
     }
 
     /// Row `row` as f32 numbers.

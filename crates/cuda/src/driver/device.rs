@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult, CUstream};
 
+use super::mapped::MappedList;
 use super::modules::Modules;
 use crate::compile::Compiler;
 use crate::discovery::libraries;
@@ -24,6 +25,7 @@ struct DeviceInner {
     context: CUcontext,
     stream: CUstream,
     modules: Modules,
+    mapped: MappedList,
     compiler: Compiler,
     /// The first error of a call that returns none.
     pending_error: Mutex<Option<Error>>,
@@ -57,8 +59,8 @@ impl Device {
             log_failure("release the context", released);
             refused(error)
         })?;
-        let (modules, pending_error) = (Modules::default(), Mutex::new(None));
-        Ok(Device(Arc::new(DeviceInner { facts, handle, context, stream, modules, compiler, pending_error })))
+        let (modules, mapped, pending_error) = (Modules::default(), MappedList::default(), Mutex::new(None));
+        Ok(Device(Arc::new(DeviceInner { facts, handle, context, stream, modules, mapped, compiler, pending_error })))
     }
 
     pub fn facts(&self) -> &DeviceFacts {
@@ -150,6 +152,15 @@ impl Device {
 
     pub(super) fn context(&self) -> CUcontext {
         self.0.context
+    }
+
+    /// The GPU as the driver counts it.
+    pub(super) fn number(&self) -> CUdevice {
+        self.0.handle
+    }
+
+    pub(super) fn mapped(&self) -> &MappedList {
+        &self.0.mapped
     }
 
     pub(super) fn modules(&self) -> &Modules {

@@ -11,18 +11,32 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 
 use super::device::Device;
+use super::mapped::Mapped;
+use offshoot_backend::MemoryPart;
 use offshoot_core::error::{Error, Result};
 
 /// Bytes to which device memory is aligned.
 pub const ALIGNED: usize = 256;
 
-/// Device memory, aligned to [`ALIGNED`] bytes; freed on drop, which waits for the work that uses it.
+/// Device memory, aligned to [`ALIGNED`] bytes; freed with its last part, which waits for the work that uses it.
 pub struct Memory {
     device: Device,
     address: CUdeviceptr,
     bytes: usize,
-    /// The memory of which it is a part: freed with the last of its parts.
-    whole: Option<Arc<Memory>>,
+    /// What it is a part of, which is freed with the last of its parts.
+    whole: Arc<dyn Whole>,
+}
+
+/// Device memory that is freed at once, on drop.
+trait Whole: Send + Sync {}
+
+impl Whole for Allocated {}
+
+impl Whole for Mapped {}
+
+struct Allocated {
+    device: Device,
+    address: CUdeviceptr,
 }
 
 impl Memory {
@@ -34,17 +48,21 @@ impl Memory {
         self.address
     }
 
+    pub(super) fn of_mapped(device: &Device, mapped: &Arc<Mapped>, address: CUdeviceptr, bytes: usize) -> Self {
+        Self { device: device.clone(), address, bytes, whole: mapped.clone() }
+    }
+
+    /// The same memory once more, for what takes the place of what it holds.
+    pub fn again(&self) -> Memory {
+        Memory { device: self.device.clone(), whole: self.whole.clone(), ..*self }
+    }
+
     /// It as `parts` neighbours of equal size, a multiple of [`ALIGNED`] bytes.
     pub fn divided(self, parts: usize) -> Vec<Memory> {
         let share = self.bytes / parts;
         assert!(share.is_multiple_of(ALIGNED), "{parts} parts of {} bytes of device memory", self.bytes);
-        let whole = Arc::new(self);
-        let part = |number: usize| Memory {
-            device: whole.device.clone(),
-            address: whole.address + (number * share) as u64,
-            bytes: share,
-            whole: Some(whole.clone()),
-        };
+        let part =
+            |number: usize| Memory { address: self.address + (number * share) as u64, bytes: share, ..self.again() };
         (0..parts).map(part).collect()
     }
 
@@ -67,11 +85,8 @@ pub struct RowsAt<'a> {
     pub apart: usize,
 }
 
-impl Drop for Memory {
+impl Drop for Allocated {
     fn drop(&mut self) {
-        if self.whole.is_some() {
-            return;
-        }
         // SAFETY: allocated in `alloc`, freed once, as nothing is a part of it any more; the driver waits for work that
         // uses it.
         self.device.call_logged("free memory", || unsafe { result::free_sync(self.address) });
@@ -123,16 +138,17 @@ impl Device {
         self.check()?;
         // SAFETY: the memory's owner frees it; nobody reads it as anything but bytes. The driver refuses 0 bytes.
         let address = self.bind().and_then(|()| unsafe { result::malloc_sync(bytes.max(1)) });
-        let address = address.map_err(|error| match error.0 {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::DeviceMemory {
-                device: self.name(),
-                asked: Some(bytes),
-                free: self.free_bytes().unwrap_or(0),
-                total: self.facts().total_bytes,
-            },
-            _ => self.error(&format!("allocate {bytes} bytes"), error),
-        })?;
-        Ok(Memory { device: self.clone(), address, bytes, whole: None })
+        let address = address.map_err(|error| self.shortage(bytes, error))?;
+        let whole = Arc::new(Allocated { device: self.clone(), address });
+        Ok(Memory { device: self.clone(), address, bytes, whole })
+    }
+
+    /// The memory of `old` where that has as many bytes, else new memory of `part`.
+    pub fn alloc_over(&self, part: MemoryPart, old: Option<&Memory>, bytes: usize) -> Result<Memory> {
+        match old.filter(|old| old.bytes == bytes) {
+            Some(old) => Ok(old.again()),
+            None => self.alloc_of(part, bytes),
+        }
     }
 
     /// Allocates page-locked host memory, all zero.

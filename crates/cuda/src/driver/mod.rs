@@ -8,6 +8,7 @@ pub mod function;
 pub mod graph;
 pub mod grid;
 mod launch;
+pub mod mapped;
 pub mod memory;
 mod modules;
 pub mod tensor_map;

@@ -1,7 +1,7 @@
 //! Experts of dense weights: their matrices in one piece of memory, as rows or as panels, and the launchers of their
 //! grouped products.
 
-use super::biases::stacked;
+use super::biases::{read_bias, stacked};
 use super::kernels::ExpertKernels;
 use super::routes::{Routes, check_count};
 use crate::driver::args::Args;
@@ -10,7 +10,7 @@ use crate::driver::grid::small;
 use crate::driver::memory::Memory;
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
-use offshoot_backend::{Dtype, ExpertInput, ExpertKind, Gate};
+use offshoot_backend::{Dtype, Elements, ExpertInput, ExpertKind, Gate, MemoryPart};
 use offshoot_core::error::Result;
 
 /// Outputs and inputs of a panel, as in kernels/experts/panels.cuh.
@@ -71,26 +71,54 @@ impl DenseExperts {
         let (outputs, inner, element) = (matrices[0].outputs, matrices[0].inner, matrices[0].element());
         let layout = ExpertLayout::of(element, outputs, inner, kind);
         let bytes = layout.bytes(element, outputs, inner);
-        let weights = device.alloc(count * bytes)?;
+        let weights = device.alloc_of(MemoryPart::Weights, count * bytes)?;
+        let biases = stacked(device, &biases, count, outputs)?;
+        let experts = Self { weights, biases, count, outputs, inner, element, kind, layout };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            match layout {
-                ExpertLayout::Rows => device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?,
-                ExpertLayout::Panels => {
-                    let args = Args::new().memory_at(&weights, expert * bytes).memory(&matrix.memory);
-                    let args = args.u32(small(outputs)).u32(small(inner)).u32(u32::from(kind == ExpertKind::Gated));
-                    let grid = [small(inner.div_ceil(PANEL)), small(outputs.div_ceil(PANEL)), 1];
-                    device.launch(kernels.panels(), grid, 256, 0, &args);
-                }
-            }
+            experts.put(device, kernels, expert, &matrix)?;
         }
         device.check()?;
-        let biases = stacked(device, &biases, count, outputs)?;
-        Ok(Self { weights, biases, count, outputs, inner, element, kind, layout })
+        Ok(experts)
     }
 
     pub fn element(&self) -> Dtype {
         self.element
+    }
+
+    /// Puts a matrix where that of expert `expert` lies.
+    pub fn put(&self, device: &Device, kernels: &ExpertKernels, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref weights, outputs, inner, element, kind, layout, .. } = self;
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        assert_eq!(matrix.element(), element, "experts: equal dtypes");
+        let bytes = layout.bytes(element, outputs, inner);
+        match layout {
+            ExpertLayout::Rows => device.copy(weights, expert * bytes, &matrix.memory, 0..bytes)?,
+            ExpertLayout::Panels => {
+                let args = Args::new().memory_at(weights, expert * bytes).memory(&matrix.memory);
+                let args = args.u32(small(outputs)).u32(small(inner)).u32(u32::from(kind == ExpertKind::Gated));
+                let grid = [small(inner.div_ceil(PANEL)), small(outputs.div_ceil(PANEL)), 1];
+                device.launch(kernels.panels(), grid, 256, 0, &args);
+            }
+        }
+        Ok(())
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
+    }
+
+    /// The elements of an expert, and its bias.
+    pub fn read(&self, device: &Device, expert: usize) -> Result<(Elements, Vec<f32>)> {
+        let &Self { outputs, inner, element: dtype, kind, layout, .. } = self;
+        let bytes = layout.bytes(dtype, outputs, inner);
+        let stored = device.download(&self.weights, expert * bytes..(expert + 1) * bytes)?;
+        let bytes = match layout {
+            ExpertLayout::Rows => stored,
+            ExpertLayout::Panels => rows_of_panels(&stored, outputs, inner, kind),
+        };
+        let bias = read_bias(device, self.biases.as_ref(), expert, outputs)?;
+        Ok((Elements { dtype, rows: outputs, cols: inner, bytes }, bias))
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. Not where `gates`.
@@ -143,11 +171,70 @@ impl DenseExperts {
     }
 }
 
+/// The 16-bit rows `[outputs, inner]` of an expert's panels, as kernels/experts/expert_panels.cu fills these.
+fn rows_of_panels(panels: &[u8], outputs: usize, inner: usize, kind: ExpertKind) -> Vec<u8> {
+    const SIZE: usize = 2;
+    const CHUNK: usize = 8;
+    let across = inner.div_ceil(PANEL);
+    let mut rows = vec![0; outputs * inner * SIZE];
+    for row in 0..outputs {
+        let output = match kind {
+            ExpertKind::Gated => row / 16 * 8 + row % 8 + row / 8 % 2 * (outputs / 2),
+            ExpertKind::Linear => row,
+        };
+        let to = &mut rows[output * inner * SIZE..][..inner * SIZE];
+        // Inputs are whole chunks.
+        for (number, to) in to.chunks_exact_mut(CHUNK * SIZE).enumerate() {
+            let (panel, chunk) = (row / PANEL * across + number / CHUNK, number % CHUNK);
+            let at = (panel * PANEL + row % PANEL) * PANEL + (chunk ^ (row % 8)) * CHUNK;
+            to.copy_from_slice(&panels[at * SIZE..][..CHUNK * SIZE]);
+        }
+    }
+    rows
+}
+
 /// As in kernels/experts/store.cuh.
 fn gate_number(gate: Option<Gate>) -> u32 {
     match gate {
         None | Some(Gate::Silu) => 0,
         Some(Gate::Gelu) => 1,
         Some(Gate::Clamped) => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Panels as the kernel fills them, element by element.
+    fn panels_of(rows: &[u16], outputs: usize, inner: usize, kind: ExpertKind) -> Vec<u8> {
+        let (down, across) = (outputs.div_ceil(PANEL), inner.div_ceil(PANEL));
+        let mut panels = vec![0u16; down * across * PANEL * PANEL];
+        for (place, element) in panels.iter_mut().enumerate() {
+            let (panel, row, at) = (place / (PANEL * PANEL), place / PANEL % PANEL, place % PANEL);
+            let output = panel / across * PANEL + row;
+            let input = panel % across * PANEL + ((at / 8) ^ (row % 8)) * 8 + at % 8;
+            let half = if kind == ExpertKind::Gated { output / 8 % 2 } else { 0 };
+            let matrix_row = match kind {
+                ExpertKind::Gated => output / 16 * 8 + output % 8 + half * (outputs / 2),
+                ExpertKind::Linear => output,
+            };
+            if output < outputs && input < inner {
+                *element = rows[matrix_row * inner + input];
+            }
+        }
+        panels.iter().flat_map(|element| element.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn rows_are_read_from_panels_as_they_were_put_there() {
+        for (outputs, inner) in [(16, 8), (96, 72), (64, 64), (160, 136)] {
+            for kind in [ExpertKind::Gated, ExpertKind::Linear] {
+                let rows: Vec<u16> = (0..outputs * inner).map(|i| (i * 7 + 1) as u16).collect();
+                let bytes: Vec<u8> = rows.iter().flat_map(|element| element.to_le_bytes()).collect();
+                let panels = panels_of(&rows, outputs, inner, kind);
+                assert!(rows_of_panels(&panels, outputs, inner, kind) == bytes, "{outputs} x {inner}, {kind:?}");
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::driver::memory::Memory;
 use crate::four_bit::{ExpertPlaces, FourBitKernels, FourBitMatrices};
 use crate::memory::buffer::Buffer;
 use crate::memory::weights::{Matrix, Vector};
-use offshoot_backend::ExpertInput;
+use offshoot_backend::{ExpertInput, MemoryPart};
 use offshoot_core::error::Result;
 
 /// The matrices of a mixture's experts, and their biases.
@@ -29,14 +29,27 @@ impl FourBitExperts {
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);
         let bytes = format.bytes(outputs, inner);
-        let weights = device.alloc(count * bytes)?;
+        let weights = device.alloc_of(MemoryPart::Weights, count * bytes)?;
+        let biases = stacked(device, biases, count, outputs)?;
+        let experts = Self { weights, biases, count, outputs, inner, format };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            device.copy(&weights, expert * bytes, &matrix.memory, 0..bytes)?;
+            experts.put(device, expert, &matrix)?;
         }
         device.check()?;
-        let biases = stacked(device, biases, count, outputs)?;
-        Ok(Self { weights, biases, count, outputs, inner, format })
+        Ok(experts)
+    }
+
+    /// Puts a matrix where that of expert `expert` lies.
+    pub fn put(&self, device: &Device, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref weights, outputs, inner, format, .. } = self;
+        let bytes = format.bytes(outputs, inner);
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        device.copy(weights, expert * bytes, &matrix.memory, 0..bytes)
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`.

@@ -17,7 +17,7 @@ use crate::memory::fp8::stride;
 use crate::memory::weights::{Fp8Part, Fp8Scales, Matrix, Vector};
 use crate::rounding::{self, RowRounder};
 use offshoot_backend::quantised::ActivationScale;
-use offshoot_backend::{Dtype, ExpertInput};
+use offshoot_backend::{Dtype, ExpertInput, MemoryPart};
 use offshoot_core::error::{Error, Result};
 
 /// The kernels by dtype of their results.
@@ -71,19 +71,34 @@ impl Fp8Experts {
         let (scaling, parts) = (*scaling, parts.clone());
         let (code_bytes, scale_bytes) = (outputs * stride(inner), memory.bytes());
         let [Fp8Part { activations, .. }] = parts[..] else { return Err(rounded_apart()) };
-        let (codes, scales) = (device.alloc(count * code_bytes)?, device.alloc(count * scale_bytes)?);
+        let codes = device.alloc_of(MemoryPart::Weights, count * code_bytes)?;
+        let scales = device.alloc_of(MemoryPart::Weights, count * scale_bytes)?;
+        let biases = stacked(device, biases, count, outputs)?;
+        let experts = Self { codes, scales, scaling, activations, biases, count, outputs, inner };
         for (expert, matrix) in matrices.into_iter().enumerate() {
-            assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
-            let own = scales_of(&matrix)?;
-            if own.scaling != scaling || own.parts != parts {
-                return Err(rounded_apart());
-            }
-            device.copy(&codes, expert * code_bytes, &matrix.memory, 0..code_bytes)?;
-            device.copy(&scales, expert * scale_bytes, &own.memory, 0..scale_bytes)?;
+            experts.put(device, expert, &matrix)?;
         }
         device.check()?;
-        let biases = stacked(device, biases, count, outputs)?;
-        Ok(Self { codes, scales, scaling, activations, biases, count, outputs, inner })
+        Ok(experts)
+    }
+
+    /// Puts a matrix where that of expert `expert` lies. An error if its activations are not rounded as theirs.
+    pub fn put(&self, device: &Device, expert: usize, matrix: &Matrix) -> Result<()> {
+        let &Self { ref codes, ref scales, scaling, activations, outputs, inner, .. } = self;
+        assert_eq!((matrix.outputs, matrix.inner), (outputs, inner), "experts: equal shapes");
+        let own = scales_of(matrix)?;
+        let is_alike = own.scaling == scaling && own.parts.iter().all(|part| part.activations == activations);
+        if !is_alike {
+            return Err(rounded_apart());
+        }
+        let (code_bytes, scale_bytes) = (outputs * stride(inner), own.memory.bytes());
+        device.copy(codes, expert * code_bytes, &matrix.memory, 0..code_bytes)?;
+        device.copy(scales, expert * scale_bytes, &own.memory, 0..scale_bytes)
+    }
+
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        self.biases.as_ref()
     }
 
     /// `out[place] = w[expert] x[i] (+ bias[expert])`; see `Backend::expert_linear`. An error is kept for the device's

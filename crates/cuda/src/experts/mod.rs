@@ -14,9 +14,22 @@ pub use self::kernels::ExpertKernels;
 use self::dense::DenseExperts;
 use self::four_bit::FourBitExperts;
 use self::fp8::Fp8Experts;
+use crate::driver::memory::Memory;
+
 /// The matrices of a mixture's experts and their biases.
 pub enum Experts {
     Dense(DenseExperts),
     Fp8(Fp8Experts),
     FourBit(FourBitExperts),
+}
+
+impl Experts {
+    /// f32 `[experts, outputs]`
+    pub fn biases(&self) -> Option<&Memory> {
+        match self {
+            Experts::Dense(experts) => experts.biases(),
+            Experts::Fp8(experts) => experts.biases(),
+            Experts::FourBit(experts) => experts.biases(),
+        }
+    }
 }

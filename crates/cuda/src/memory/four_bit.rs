@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 
 use super::staging::Staging;
-use super::weights::Matrix;
+use super::weights::{Matrix, over};
 use crate::compile::four_bit::{FourBit, FourBitCodes};
 use crate::driver::device::Device;
 use offshoot_backend::{QuantRow, QuantView, WeightFormat};
@@ -24,7 +24,8 @@ const MOST_FP4_SCALE: f32 = 2.0;
 const SYMMETRIC_ZERO: u8 = 8;
 
 /// Stacks matrices of one 4-bit format, none of which has an order of inputs of its own, into panels.
-pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -> Result<Matrix> {
+/// `old`: the matrix in whose memory it is put.
+pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>], old: Option<&Matrix>) -> Result<Matrix> {
     let QuantView { format, cols, .. } = *views.first().expect("a matrix has at least one part");
     let layout = FourBit::of(format).expect("a format that the device multiplies, by `multiplies`");
     assert!(views.iter().all(|view| view.order.is_none()), "an order of inputs, which `ORDERS_INPUTS` denies");
@@ -32,7 +33,7 @@ pub fn matrix(device: &Device, staging: &mut Staging, views: &[QuantView<'_>]) -
         views.iter().flat_map(|view| (0..view.rows).map(move |row| (view, row))).collect();
     let outputs = rows.len();
     let (groups, group_bytes) = (outputs.div_ceil(FourBit::OUTPUTS), layout.group_bytes(cols));
-    let memory = device.alloc(groups * group_bytes)?;
+    let memory = over(device, old, groups * group_bytes)?;
     let together = (MOST_PACKED / group_bytes.max(1)).max(1);
     // Bits of the largest scale without its sign: they rise with the number, and those of NaN are the largest.
     let largest = AtomicU32::new(0);

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::weights::{Fp8Part, Fp8Scales, Matrix, WeightLoader};
+use super::weights::{Fp8Part, Fp8Scales, Matrix, WeightLoader, over};
 use crate::compile::elements::{Fp8Scaling, Fp8Tiles};
+use crate::driver::memory::Memory;
 use offshoot_backend::quantised::row_of_stack;
-use offshoot_backend::{CodeFormat, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat};
+use offshoot_backend::{
+    CodeFormat, MemoryPart, QuantFormat, QuantRow, QuantView, Rounding, RoundingKind, WeightFormat,
+};
 use offshoot_core::error::Result;
 
 impl Fp8Scaling {
@@ -47,12 +50,12 @@ pub fn stride(inner: usize) -> usize {
 const MOST_READ: usize = 32 << 20;
 
 impl WeightLoader {
-    /// Stacks matrices of one format, of which `scaling` is.
-    pub fn fp8_matrix(&mut self, views: &[QuantView<'_>], scaling: Fp8Scaling) -> Result<Matrix> {
+    /// Stacks matrices of one format, of which `scaling` is. `old`: the matrix in whose memory it is put.
+    pub fn fp8_matrix(&mut self, views: &[QuantView<'_>], scaling: Fp8Scaling, old: Option<&Matrix>) -> Result<Matrix> {
         let QuantView { format, cols: inner, .. } = *views.first().expect("a matrix has at least one part");
         let outputs: usize = views.iter().map(|view| view.rows).sum();
         let (stride, groups) = (stride(inner), format.groups(inner));
-        let memory = self.device.alloc(outputs * stride)?;
+        let memory = over(&self.device, old, outputs * stride)?;
         let together = (MOST_READ / stride.max(1)).clamp(1, outputs.max(1));
         let mut read = vec![0u8; together * stride];
         let mut by_output = vec![0.0f32; outputs * groups];
@@ -73,8 +76,16 @@ impl WeightLoader {
             .map(|at| by_output[at])
             .collect();
         let compact = (scaling == Fp8Scaling::Blocks).then(|| compact(&by_output, groups)).flatten();
-        let compact = compact.map(|scales| self.device.uploaded(&scales)).transpose()?;
-        let fp8 = Fp8Scales { scaling, memory: self.device.uploaded(&scales)?, compact, parts: parts(views) };
+        let before = old.and_then(|old| old.fp8.as_ref());
+        let upload = |old: Option<&Memory>, scales: &[f32]| {
+            let memory = self.device.alloc_over(MemoryPart::Weights, old, size_of_val(scales))?;
+            self.device.upload(&memory, 0, bytemuck::cast_slice(scales))?;
+            Ok(memory)
+        };
+        let old_compact = before.and_then(|fp8| fp8.compact.as_ref());
+        let compact = compact.map(|scales| upload(old_compact, &scales)).transpose()?;
+        let memory_of_scales = upload(before.map(|fp8| &fp8.memory), &scales)?;
+        let fp8 = Fp8Scales { scaling, memory: memory_of_scales, compact, parts: parts(views) };
         self.device.check()?;
         let format = WeightFormat::Quantised(format);
         Ok(Matrix { memory: Arc::new(memory), outputs, inner, format, fp8: Some(fp8) })

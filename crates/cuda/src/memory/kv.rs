@@ -18,7 +18,7 @@ use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
 use crate::driver::memory::Memory;
-use offshoot_backend::{Dtype, HeadLayout, KvShape};
+use offshoot_backend::{Dtype, HeadLayout, KvShape, MemoryPart};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -128,7 +128,7 @@ impl Kv {
         let page_bytes = parts.iter().map(|part| part.page_bytes).sum();
         let pages = packed_pages(page_bytes, shape.pages);
         Ok(Self {
-            memory: device.alloc(shape.pages * page_bytes)?,
+            memory: device.alloc_of(MemoryPart::Kv, shape.pages * page_bytes)?,
             states: States::new(device, &shape.states)?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::driver::device::Device;
 use crate::driver::memory::Memory;
-use offshoot_backend::{DeltaHeads, StateDtype, StateShape};
+use offshoot_backend::{DeltaHeads, MemoryPart, StateDtype, StateShape};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, StateId};
 
@@ -43,7 +43,7 @@ impl States {
     /// States of unspecified contents: one is written before it is read.
     pub fn new(device: &Device, shape: &StateShape) -> Result<Self> {
         let (layers, bytes) = places(shape);
-        Ok(Self { memory: device.alloc(bytes)?, layers })
+        Ok(Self { memory: device.alloc_of(MemoryPart::Kv, bytes)?, layers })
     }
 
     pub fn memory(&self) -> &Memory {

@@ -11,7 +11,7 @@ use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::memory::Memory;
 use offshoot_backend::quantised::ActivationScale;
-use offshoot_backend::{Dtype, MatrixPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
+use offshoot_backend::{Dtype, MatrixPart, MemoryPart, RandomWeight, StackShape, Uniform, WeightFormat, WeightView};
 use offshoot_core::error::Result;
 
 /// `[outputs, inner]` elements, row-major.
@@ -68,6 +68,15 @@ pub struct WeightLoader {
 }
 
 impl Matrix {
+    /// Whether both have the same memory and rounding of activations, so that what was captured with one reads the
+    /// other.
+    pub fn is_over(&self, old: &Self) -> bool {
+        let of = |fp8: &Fp8Scales| (fp8.memory.address(), fp8.compact.as_ref().map(Memory::address), fp8.parts.clone());
+        self.memory.address() == old.memory.address()
+            && self.format == old.format
+            && self.fp8.as_ref().map(of) == old.fp8.as_ref().map(of)
+    }
+
     /// The dtype of its elements.
     pub fn element(&self) -> Dtype {
         self.format.dense().expect("the device multiplies dense matrices")
@@ -75,6 +84,12 @@ impl Matrix {
 }
 
 impl Vector {
+    /// Whether both have the same memory, so that what was captured with one reads the other.
+    pub fn is_over(&self, old: &Self) -> bool {
+        let given = |vector: &Self| vector.as_given.as_ref().map(|(dtype, memory)| (*dtype, memory.address()));
+        self.memory.address() == old.memory.address() && given(self) == given(old)
+    }
+
     /// The elements in `dtype`, if they are stored in it.
     pub fn as_dtype(&self, dtype: Dtype) -> Option<&Memory> {
         match &self.as_given {
@@ -83,6 +98,11 @@ impl Vector {
             _ => None,
         }
     }
+}
+
+/// The memory of a matrix: that of `old`, where it is as large.
+pub fn over(device: &Device, old: Option<&Matrix>, bytes: usize) -> Result<Memory> {
+    device.alloc_over(MemoryPart::Weights, old.map(|old| &*old.memory), bytes)
 }
 
 impl WeightLoader {
@@ -96,11 +116,11 @@ impl WeightLoader {
     }
 
     /// Stacks `parts` (each `[out_i, in]`, equal `in` and dtype) into one matrix. Random parts are generated on the
-    /// device, each from its own numbers.
-    pub fn matrix(&mut self, parts: &[MatrixPart<'_>]) -> Result<Matrix> {
+    /// device, each from its own numbers. `old`: the matrix in whose memory it is put, where it is as large.
+    pub fn matrix(&mut self, parts: &[MatrixPart<'_>], old: Option<&Matrix>) -> Result<Matrix> {
         let StackShape { rows, cols, bytes, dense } = StackShape::of(parts);
         let format = WeightFormat::Dense(dense.expect("the device multiplies dense parts of one dtype"));
-        let memory = self.device.alloc(bytes)?;
+        let memory = over(&self.device, old, bytes)?;
         let mut at = 0;
         for part in parts {
             match part {
@@ -114,18 +134,29 @@ impl WeightLoader {
         Ok(Matrix { memory: Arc::new(memory), outputs: rows, inner: cols, format, fp8: None })
     }
 
-    /// Concatenates `parts`.
-    pub fn vector(&mut self, parts: &[WeightView<'_>]) -> Result<Vector> {
+    /// Concatenates `parts`. `old`: the vector in whose memory it is put, and in whose dtypes.
+    pub fn vector(&mut self, parts: &[WeightView<'_>], old: Option<&Vector>) -> Result<Vector> {
         let elements: Vec<f32> =
             parts.iter().flat_map(|part| (0..part.rows * part.cols).map(|i| part.get(i))).collect();
-        let memory = self.device.uploaded(&elements)?;
-        let dtype = parts[0].dtype;
-        let as_given = if dtype != Dtype::F32 && parts.iter().all(|part| part.dtype == dtype) {
-            let given = self.device.alloc(elements.len() * dtype.bytes())?;
-            self.stack(&given, parts)?;
-            Some((dtype, given))
-        } else {
-            None
+        let bytes = elements.len() * size_of::<f32>();
+        let memory = self.device.alloc_over(MemoryPart::Weights, old.map(|old| &old.memory), bytes)?;
+        self.device.upload(&memory, 0, bytemuck::cast_slice(&elements))?;
+        let dtype = match old {
+            Some(old) => old.as_given.as_ref().map(|(dtype, _)| *dtype),
+            None => Some(parts[0].dtype).filter(|dtype| parts.iter().all(|part| part.dtype == *dtype)),
+        };
+        let as_given = match dtype.filter(|dtype| *dtype != Dtype::F32) {
+            None => None,
+            Some(dtype) => {
+                let given = old.and_then(|old| old.as_given.as_ref()).map(|(_, memory)| memory);
+                let given = self.device.alloc_over(MemoryPart::Weights, given, elements.len() * dtype.bytes())?;
+                if parts.iter().all(|part| part.dtype == dtype) {
+                    self.stack(&given, parts)?;
+                } else {
+                    self.staging.upload(&given, 0, &dtype.encode(&elements))?;
+                }
+                Some((dtype, given))
+            }
         };
         Ok(Vector { memory, len: elements.len(), as_given })
     }

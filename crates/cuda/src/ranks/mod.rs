@@ -30,7 +30,7 @@ use super::{Cuda, four_bit_of};
 use fabric::{CudaFabric, Exchanges};
 use offshoot_backend::ranks::meeting::Meeting;
 use offshoot_backend::ranks::{PARTS, Place, Ranked, Reduced};
-use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, Scoring};
+use offshoot_backend::{ActivationDtype, Backend, Dtype, MatrixPart, MemoryPart, Scoring};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::LayerIx;
 use ways::{ChunkedPiece, MergedStates, SumBuffers};
@@ -153,7 +153,7 @@ impl Ranked for Cuda {
         if parts.len() < 2 || !is_joined || !bytes.is_multiple_of(ALIGNED) {
             return Ok(());
         }
-        let joined = match self.device().alloc(bytes * parts.len()) {
+        let joined = match self.device().alloc_of(MemoryPart::Weights, bytes * parts.len()) {
             // It serves speed alone.
             Err(Error::DeviceMemory { .. }) => return Ok(()),
             joined => joined?.divided(parts.len()),

@@ -82,9 +82,9 @@ fn assert_product(device: &Device, gemm: &mut Gemm, product: &Product) {
     let before = bytes_of(numbers(3), out, rows * outputs);
     let bias_bytes = bias.map(|dtype| (dtype, bytes_of(numbers(4), dtype, outputs)));
     let mut loader = WeightLoader::new(device).unwrap();
-    let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))]).unwrap();
+    let matrix = loader.matrix(&[MatrixPart::Dense(view(element, outputs, inner, &w))], None).unwrap();
     let vector: Option<Vector> =
-        bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)]).unwrap());
+        bias_bytes.as_ref().map(|(dtype, bytes)| loader.vector(&[view(*dtype, 1, outputs, bytes)], None).unwrap());
     let x_buffer = buffer(device, rows, inner, element, &x);
     let out_buffer = buffer(device, rows, outputs, out, &before);
     gemm.linear(&out_buffer, &x_buffer, &matrix, vector.as_ref(), accumulate);
@@ -154,7 +154,7 @@ fn a_product_is_the_same_from_run_to_run() {
         let mut gemm = Gemm::load(&device, WeightFormat::Dense(Dtype::Bf16)).unwrap();
         let mut loader = WeightLoader::new(&device).unwrap();
         let w = RandomWeight { dtype: Dtype::Bf16, rows: 1024, cols: 4096, numbers: numbers(5) };
-        let w = loader.matrix(&[MatrixPart::Random(w)]).unwrap();
+        let w = loader.matrix(&[MatrixPart::Random(w)], None).unwrap();
         let x = buffer(&device, 32, 4096, Dtype::Bf16, &bytes_of(numbers(6), Dtype::Bf16, 32 * 4096));
         let out = buffer(&device, 32, 1024, Dtype::F32, &bytes_of(numbers(7), Dtype::F32, 32 * 1024));
         gemm.linear(&out, &x, &w, None, true);
@@ -171,7 +171,7 @@ fn matrices_are_stacked_byte_by_byte() {
     let small = bytes_of(numbers(9), Dtype::Bf16, 3 * 4096);
     let views = [view(Dtype::Bf16, 5121, 4096, &large), view(Dtype::Bf16, 3, 4096, &small)];
     let parts = views.map(MatrixPart::Dense);
-    let Matrix { memory, outputs, inner, .. } = WeightLoader::new(&device).unwrap().matrix(&parts).unwrap();
+    let Matrix { memory, outputs, inner, .. } = WeightLoader::new(&device).unwrap().matrix(&parts, None).unwrap();
     assert_eq!((outputs, inner), (5124, 4096));
     assert!(device.download(&memory, 0..memory.bytes()).unwrap() == [large, small].concat());
 }
@@ -183,7 +183,7 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
     let parts = [(300, around(u64::MAX - 5, 0.0, 0.03)), (7, around(12_345, 1.0, 0.1))];
     for dtype in DTYPES {
         let random = |(rows, numbers)| MatrixPart::Random(RandomWeight { dtype, rows, cols: 129, numbers });
-        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random)).unwrap();
+        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random), None).unwrap();
         let expected: Vec<u8> =
             parts.iter().flat_map(|&(rows, numbers)| bytes_of(numbers, dtype, rows * 129)).collect();
         assert!(device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap() == expected, "{dtype:?}");

@@ -11,7 +11,10 @@ use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId, TokenId};
 use offshoot_engine::Engine;
 use offshoot_kv::plan::NewPage;
-use offshoot_model::{Adapter, ModelConfig, RunnerFacts, StepFailure, StepLimits, StepRunner};
+use offshoot_model::{
+    Adapter, CheckedUpdate, ModelConfig, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits, StepRunner,
+    WeightForm,
+};
 
 /// The sets of allowed tokens of all requests that were submitted.
 type Sets = Arc<Mutex<Vec<Arc<AllowedTokens>>>>;
@@ -55,6 +58,26 @@ impl StepRunner for Watched {
 
     fn clear(&mut self) {
         self.model.clear();
+    }
+
+    fn weight_form(&self) -> Arc<WeightForm> {
+        self.model.weight_form()
+    }
+
+    fn apply_update(&mut self, update: &CheckedUpdate<'_>) -> Result<()> {
+        self.model.apply_update(update)
+    }
+
+    fn has_weights(&self) -> bool {
+        self.model.has_weights()
+    }
+
+    fn sleep(&mut self, sleep: Sleep) -> Result<()> {
+        self.model.sleep(sleep)
+    }
+
+    fn wake(&mut self, parts: SleepParts) -> Result<()> {
+        self.model.wake(parts)
     }
 
     fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {

@@ -1,7 +1,9 @@
 //! The configuration of a model (`model`), read by `folder` from config.json and generation_config.json. `families`
 //! holds what each architecture implies, `layer` describes a layer, `groups` its pages, `rope` parses rotary
-//! embeddings, `fields` reads JSON fields and reports errors. `weights` reads the tensors.
+//! embeddings, `fields` reads JSON fields and reports errors, `agreement` compares two configurations. `weights` reads
+//! the tensors.
 
+mod agreement;
 mod families;
 mod fields;
 mod folder;
@@ -14,6 +16,7 @@ mod quantisation;
 mod ranks;
 mod rope;
 
+pub use agreement::Difference;
 pub use families::Family;
 pub use folder::{ModelFolder, read_json};
 pub use gguf::{PairedHeads, paired_heads};

@@ -14,7 +14,7 @@ use offshoot_core::error::{Error, Result};
 use super::peft::PeftConfig;
 use crate::config::{ModelConfig, module_of, read_json};
 use crate::layout::{HEAD, Layout};
-use crate::weights::{SafetensorsFile, dense_dtype};
+use crate::weights::{SafetensorsFile, TensorSource, TensorView, dense_dtype};
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
@@ -48,6 +48,13 @@ struct AdapterModule {
 }
 
 impl AdapterTensor {
+    /// A copy of a tensor that is in `path`.
+    fn of(path: &Path, tensor: &TensorView<'_>) -> Result<Self> {
+        let wrong = || Error::tensor(path, tensor.name, "F32, F16 or BF16", format!("{:?}", tensor.dtype));
+        let dtype = dense_dtype(tensor.dtype).ok_or_else(wrong)?;
+        Ok(Self { dtype, shape: tensor.shape.to_vec(), bytes: tensor.bytes.to_vec() })
+    }
+
     fn view(&self) -> WeightView<'_> {
         WeightView { dtype: self.dtype, rows: self.shape[0], cols: self.shape[1], bytes: &self.bytes }
     }
@@ -83,13 +90,29 @@ impl Adapter {
         let file = SafetensorsFile::open(path.clone())?;
         let tensor = |name: String| {
             let info = file.info(&name).expect("the file lists it");
-            let wrong = || Error::tensor(&path, &name, "F32, F16 or BF16", format!("{:?}", info.dtype));
-            let dtype = dense_dtype(info.dtype).ok_or_else(wrong)?;
-            let tensor = AdapterTensor { dtype, shape: info.shape.clone(), bytes: file.bytes(info).to_vec() };
+            let view = TensorView { name: &name, dtype: info.dtype, shape: &info.shape, bytes: file.bytes(info) };
+            let tensor = AdapterTensor::of(&path, &view)?;
             Ok((name, tensor))
         };
         let tensors = file.names().into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
         Self::of(&path, &config, tensors)
+    }
+
+    /// An adapter of the tensors of a source, by the names that PEFT gives them. `config`: the fields of
+    /// adapter_config.json.
+    ///
+    /// # Errors
+    ///
+    /// The configuration or a tensor is not one that is supported.
+    pub fn from_source(config: &Value, source: &dyn TensorSource) -> Result<Self> {
+        let mut names = source.names();
+        names.sort_unstable();
+        let tensor = |name: &str| {
+            let view = source.tensor(name).expect("the source lists it");
+            Ok((name.to_owned(), AdapterTensor::of(source.place(Some(name)), &view)?))
+        };
+        let tensors = names.into_iter().map(tensor).collect::<Result<Vec<_>>>()?;
+        Self::of(source.place(None), &PeftConfig::of(Path::new(CONFIG), config)?, tensors)
     }
 
     /// An adapter of tensors in memory. `name`: what errors call it. `config`: the fields of adapter_config.json.

@@ -24,8 +24,19 @@ pub struct AdaptedLayer<B: Backend> {
     table: Option<B::Lora>,
 }
 
-/// The adapters of the rows that a layer computes; none, if no row of the step has one.
-pub struct StepAdapters<'a, B: Backend>(Option<(StepRows, &'a B::Step)>);
+/// The place of a layer among those that adapters may change.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptedIx(usize);
+
+impl AdaptedIx {
+    pub fn new(ix: usize) -> Self {
+        Self(ix)
+    }
+}
+
+/// The adapters of the rows that a layer computes, with the layers that adapters may change; none, if no row of the
+/// step has one.
+pub struct StepAdapters<'a, B: Backend>(Option<(&'a [AdaptedLayer<B>], StepRows, &'a B::Step)>);
 
 impl<B: Backend> Clone for StepAdapters<'_, B> {
     fn clone(&self) -> Self {
@@ -36,9 +47,37 @@ impl<B: Backend> Clone for StepAdapters<'_, B> {
 impl<B: Backend> Copy for StepAdapters<'_, B> {}
 
 impl<'a, B: Backend> StepAdapters<'a, B> {
-    /// `has_adapters`: as `StepShape::adapters`.
-    pub fn of(has_adapters: bool, rows: StepRows, step: &'a B::Step) -> Self {
-        Self(has_adapters.then_some((rows, step)))
+    /// `layers`: all that adapters may change; `None`: the step's rows have no adapters.
+    pub fn of(layers: Option<&'a [AdaptedLayer<B>]>, rows: StepRows, step: &'a B::Step) -> Self {
+        Self(layers.map(|layers| (layers, rows, step)))
+    }
+
+    /// Whether they may add something to this layer.
+    pub fn add_to(&self, layer: AdaptedIx) -> bool {
+        self.table(layer).is_some()
+    }
+
+    fn table(&self, layer: AdaptedIx) -> Option<(&'a B::Lora, StepRows, &'a B::Step)> {
+        let (layers, rows, step) = self.0?;
+        Some((layers[layer.0].table.as_ref()?, rows, step))
+    }
+
+    /// `Backend::linear` of this layer, with what adapters add.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    pub fn linear(
+        &self,
+        layer: AdaptedIx,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        w: &B::Matrix,
+        bias: Option<&B::Vector>,
+        mode: OutputMode,
+    ) {
+        match self.table(layer) {
+            Some((table, rows, step)) => backend.linear_with_lora(out, x, w, bias, mode, table, rows, step),
+            None => backend.linear(out, x, w, bias, mode),
+        }
     }
 }
 
@@ -70,31 +109,6 @@ impl<B: Backend> AdaptedLayer<B> {
         Self { modules: vec![HEAD.to_owned()], shape, split, table: None }
     }
 
-    /// Whether adapters of such rows may add something.
-    pub fn adds(&self, adapters: StepAdapters<'_, B>) -> bool {
-        self.table.is_some() && adapters.0.is_some()
-    }
-
-    /// `Backend::linear`, with what adapters add.
-    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
-    pub fn linear(
-        &self,
-        backend: &mut B,
-        out: &mut B::Buffer,
-        x: &B::Buffer,
-        w: &B::Matrix,
-        bias: Option<&B::Vector>,
-        mode: OutputMode,
-        adapters: StepAdapters<'_, B>,
-    ) {
-        match (&self.table, adapters.0) {
-            (Some(table), Some((rows, step))) => {
-                backend.linear_with_lora(out, x, w, bias, mode, table, rows, step);
-            }
-            _ => backend.linear(out, x, w, bias, mode),
-        }
-    }
-
     /// Puts `term` in a slot, or empties it.
     pub fn set(&mut self, backend: &mut B, slot: AdapterSlot, term: Option<B::LoraTerm>) {
         if let Some(table) = &mut self.table {
@@ -114,7 +128,7 @@ struct StagedTerm<B: Backend> {
 
 impl<B: Backend> StagedAdapter<B> {
     /// `layers`: those of the model, in their order. The adapter was checked against the model.
-    pub fn load(backend: &mut B, layers: Vec<&mut AdaptedLayer<B>>, adapter: &Adapter) -> Result<Self> {
+    pub fn load(backend: &mut B, layers: &[AdaptedLayer<B>], adapter: &Adapter) -> Result<Self> {
         let mut staged = Vec::new();
         for layer in layers {
             let parts: Vec<Option<LoraWeights<'_>>> =
@@ -127,8 +141,8 @@ impl<B: Backend> StagedAdapter<B> {
         Ok(Self(staged))
     }
 
-    pub fn put(self, backend: &mut B, layers: Vec<&mut AdaptedLayer<B>>, slot: AdapterSlot) {
-        for (layer, staged) in layers.into_iter().zip(self.0) {
+    pub fn put(self, backend: &mut B, layers: &mut [AdaptedLayer<B>], slot: AdapterSlot) {
+        for (layer, staged) in layers.iter_mut().zip(self.0) {
             let term = staged.map(|StagedTerm { table, term }| {
                 if table.is_some() {
                     layer.table = table;

@@ -4,35 +4,29 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rayon::prelude::*;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightView};
+use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightFormat, WeightView};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::figures::shortened;
 
 use super::super::config::{ModelConfig, ModelFolder, Quantisation, module_of, read_json};
 use super::super::layout::{LayerTensors, Layout, TensorSpec};
 use super::files::{FileFacts, ModelFiles};
 use super::naming::{Naming, stored_modules};
-use super::safetensors_file::SafetensorsFile;
-use super::stored::{Check, StoredMatrix, Tensor, is_companion};
+use super::not_finite;
+use super::stored::{Check, StoredMatrix, Tensor, companion_module, is_companion};
+use super::tensor_source::{INDEX, TensorFolder, TensorSource, weight_map};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 const HEAD: &str = "lm_head.weight";
 const EMBED: &str = "model.embed_tokens.weight";
 
-/// The mapped files of a checkpoint.
-pub struct Checkpoint {
-    files: Vec<SafetensorsFile>,
-    /// For each tensor, by its name in the file, the index into `files`.
-    file_of: FileOfTensor,
-    /// The file that errors about the whole checkpoint name: the only one, or the index.
-    path: PathBuf,
+/// The tensors of a checkpoint.
+pub struct Checkpoint<'a> {
+    tensors: Box<dyn TensorSource + 'a>,
+    /// The names of all tensors.
+    names: Vec<String>,
     naming: Naming,
     /// How matrices are quantised, published or to be made.
     pub(super) quantisation: Option<Quantisation>,
@@ -40,57 +34,52 @@ pub struct Checkpoint {
     tied: bool,
 }
 
-impl Checkpoint {
+impl Checkpoint<'static> {
     pub fn open(folder: &ModelFolder) -> Result<Self> {
-        let mut checkpoint = Self::map(&folder.path)?;
+        let tensors = TensorFolder::of_model(&folder.path)?;
+        let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
+        let naming = Naming::of(names.iter());
+        let tensors = Box::new(tensors);
+        let mut checkpoint = Self { tensors, names, naming, quantisation: None, tied: false };
         let config = checkpoint.complete(&folder.config);
         checkpoint.quantisation = config.quantisation;
         checkpoint.tied = config.tied_embeddings;
         Ok(checkpoint)
     }
+}
 
-    fn map(folder: &Path) -> Result<Self> {
-        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
-        let (path, files, file_of) = if single.is_file() {
-            let file = SafetensorsFile::open(single.clone())?;
-            let file_of = file.names().into_iter().map(|name| (name, 0)).collect();
-            (single, vec![file], file_of)
-        } else if index.is_file() {
-            let (files, file_of) = open_indexed(folder, &index)?;
-            (index, files, file_of)
-        } else {
-            return Err(no_weights(folder));
-        };
-        let naming = Naming::of(file_of.keys());
-        Ok(Self { files, file_of, path, naming, quantisation: None, tied: false })
+impl<'a> Checkpoint<'a> {
+    /// Some or all of the tensors of a model that is loaded: of `config`, named by `naming`.
+    pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, naming: Naming) -> Self {
+        let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
+        let tensors = Box::new(tensors);
+        Self { tensors, names, naming, quantisation: config.quantisation.clone(), tied: config.tied_embeddings }
     }
 
     fn has_own_head(&self) -> bool {
         let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
         let (Some(head), Some(embed)) = (head, embed) else { return false };
-        let kind = |tensor: Tensor<'_>| (tensor.info.dtype, tensor.info.shape.clone());
-        kind(head) == kind(embed) && head.bytes() != embed.bytes()
+        (head.info.dtype, head.info.shape) == (embed.info.dtype, embed.info.shape) && head.bytes() != embed.bytes()
     }
 
     /// The file that errors about the whole checkpoint name.
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.tensors.place(None)
     }
 
     /// A tensor by its name in the file.
     pub(super) fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
-        let file = &self.files[*self.file_of.get(name)?];
-        Some(Tensor { file, info: file.info(name)? })
+        Some(Tensor { source: &*self.tensors, info: self.tensors.tensor(name)? })
     }
 
     /// The dense tensor of `spec`, and its elements.
-    pub(super) fn find(&self, spec: &TensorSpec) -> Result<(Tensor<'_>, WeightView<'_>)> {
+    pub fn find(&self, spec: &TensorSpec) -> Result<(Tensor<'_>, WeightView<'_>)> {
         let name = &*self.name_in_file(&spec.name);
         let Some(tensor) = self.tensor(name) else {
             let tied = if name == "lm_head.weight" { ", as `tie_word_embeddings` is not true" } else { "" };
-            return Err(Error::tensor(&self.path, name, format!("{}{tied}", spec.describe_shape()), "nothing"));
+            return Err(Error::tensor(self.path(), name, format!("{}{tied}", spec.describe_shape()), "nothing"));
         };
-        let (path, info) = (tensor.file.path(), tensor.info);
+        let (path, info) = (tensor.path(), tensor.info);
         if !info.shape.iter().copied().eq(spec.shape.iter().map(|dim| dim.size)) {
             return Err(Error::tensor(path, name, spec.describe_shape(), format!("{:?}", info.shape)));
         }
@@ -99,17 +88,93 @@ impl Checkpoint {
         Ok((tensor, WeightView { dtype, rows: spec.rows(), cols: spec.cols(), bytes: tensor.bytes() }))
     }
 
-    pub(super) fn name_in_file<'a>(&self, name: &'a str) -> Cow<'a, str> {
+    pub(super) fn name_in_file<'n>(&self, name: &'n str) -> Cow<'n, str> {
         self.naming.in_file(name)
     }
 
     /// Refuses tensors that the layout does not read though they belong to what it computes.
     fn refuse_unread(&self, layout: &Layout) -> Result<()> {
-        let unread = UnreadNames::of(self.file_of.keys(), layout, &self.naming, self.quantisation.as_ref());
+        let unread = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
         let Some(name) = unread.refused.into_iter().find(|name| !self.is_zeros(name)) else { return Ok(()) };
-        let file = &self.files[self.file_of[name]];
-        let shape = file.info(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
-        Err(Error::tensor(file.path(), name, nothing_of_this_name(layout), format!("a tensor{shape}")))
+        let shape = self.tensors.tensor(name).map_or_else(String::new, |info| format!(" of shape {:?}", info.shape));
+        Err(Error::tensor(
+            self.tensors.place(Some(name)),
+            name,
+            nothing_of_this_name(layout),
+            format!("a tensor{shape}"),
+        ))
+    }
+
+    /// Of an update: refuses tensors that are none of the model, but for those that are computed, and those of other
+    /// parts of a wrapper. `names`: all, in order.
+    pub fn refuse_unknown(&self, layout: &Layout, names: &[&str]) -> Result<()> {
+        self.refuse_unread(layout)?;
+        let unread = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref());
+        if let (Some(name), false) = (unread.left_out.first(), self.naming.is_wrapped()) {
+            let expected = "the name of a tensor of the loaded model";
+            return Err(Error::tensor(self.tensors.place(Some(name)), *name, expected, "another"));
+        }
+        let head = self.name_in_file(HEAD);
+        if layout.head.is_some() || !names.contains(&&*head) {
+            return Ok(());
+        }
+        let [head, embed] = [HEAD, EMBED].map(|name| self.tensor(&self.name_in_file(name)));
+        let is_same = |head: Tensor<'_>, embed: Tensor<'_>| {
+            (head.info.dtype, head.info.shape, head.bytes()) == (embed.info.dtype, embed.info.shape, embed.bytes())
+        };
+        match (head, embed) {
+            (Some(head), Some(embed)) if !is_same(head, embed) => {
+                let expected = format!("the numbers of {}, to which it is tied", embed.info.name);
+                Err(Error::tensor(head.path(), head.info.name, expected, "others"))
+            }
+            (Some(head), None) => {
+                let expected = format!("{} beside it, to which it is tied", self.name_in_file(EMBED));
+                Err(Error::tensor(head.path(), head.info.name, expected, "nothing"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The modules of which there are codes, or what lies beside them, by their names in the file.
+    pub fn coded_modules(&self) -> HashSet<&str> {
+        self.names.iter().filter_map(|name| companion_module(name)).collect()
+    }
+
+    /// Whether there is a tensor of the layout's name, or one of its codes. `coded`: [`Checkpoint::coded_modules`].
+    pub fn has_some_of(&self, name: &str, coded: &HashSet<&str>) -> bool {
+        self.tensor(&self.name_in_file(name)).is_some() || coded.contains(&*self.name_in_file(module_of(name)))
+    }
+
+    /// The error of a tensor that is not as expected.
+    pub fn wrong(&self, spec: &TensorSpec, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        let name = self.name_in_file(&spec.name);
+        Error::tensor(self.tensors.place(Some(&name)), &*name, expected, found)
+    }
+
+    /// `place`: that of an element that is not finite, or not in the dtype that it gets.
+    pub fn refuse_not_finite(&self, spec: &TensorSpec, place: Option<usize>, becomes: Dtype) -> Result<()> {
+        let Some(place) = place else { return Ok(()) };
+        let value = self.find(spec)?.1.get(place);
+        let expected = match value.is_finite() {
+            true => format!("numbers that are finite as {becomes}"),
+            false => "finite numbers".to_owned(),
+        };
+        Err(self.wrong(spec, expected, format!("{value} at place {place}")))
+    }
+
+    /// Checks that what is stacked has one dtype.
+    pub fn verify_stack(&self, stacked: &[TensorSpec]) -> Result<()> {
+        let Some((first, others)) = stacked.split_first() else { return Ok(()) };
+        let Some(dtype) = self.matrix(first, Check::Shapes)?.dense() else { return Ok(()) };
+        for spec in others {
+            let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
+            if other != dtype {
+                let expected = format!("{dtype:?} as {}, with which it is stacked", first.name);
+                let path = self.find(spec)?.0.path();
+                return Err(Error::tensor(path, &spec.name, expected, format!("{other:?}")));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a tensor is zeros that tools write for what a module has not: a bias, zero points of its activations.
@@ -121,16 +186,15 @@ impl Checkpoint {
     }
 }
 
-impl ModelFiles for Checkpoint {
+impl ModelFiles for Checkpoint<'_> {
     fn quantisation(&self) -> Option<&Quantisation> {
         self.quantisation.as_ref()
     }
 
     fn refuse_nan(&self, view: &WeightView<'_>, spec: &TensorSpec) -> Result<()> {
-        let rows = (0..view.rows).into_par_iter();
-        let bad = rows.find_first(|row| (0..view.cols).any(|k| !view.get(row * view.cols + k).is_finite()));
-        let Some(row) = bad else { return Ok(()) };
-        let (path, name) = (self.find(spec)?.0.file.path(), self.name_in_file(&spec.name));
+        let Some(place) = not_finite(view, view.dtype) else { return Ok(()) };
+        let row = place / view.cols.max(1);
+        let (path, name) = (self.find(spec)?.0.path(), self.name_in_file(&spec.name));
         Err(Error::tensor(path, name, "finite numbers, to be made into codes", format!("another in row {row}")))
     }
 
@@ -146,15 +210,17 @@ impl ModelFiles for Checkpoint {
     }
 
     fn facts(&self) -> FileFacts {
-        let dtypes = self.file_of.keys().filter_map(|name| Some(format!("{:?}", self.tensor(name)?.info.dtype)));
-        FileFacts::of(self.files.len(), self.files.iter().map(SafetensorsFile::data_len).sum(), dtypes)
+        let dtypes = self.names.iter().filter_map(|name| Some(format!("{:?}", self.tensor(name)?.info.dtype)));
+        let tensors = || self.names.iter().filter_map(|name| self.tensors.tensor(name));
+        let files: HashSet<&Path> = self.names.iter().map(|name| self.tensors.place(Some(name))).collect();
+        FileFacts::of(files.len(), tensors().map(|tensor| tensor.bytes.len()).sum(), dtypes)
     }
 
     /// `config` with what only the tensors tell: how experts are stored, and whether an output layer that config.json
     /// calls tied is stored all the same and differs from the embedding table. Then it is used, as in transformers.
     fn complete(&self, config: &ModelConfig) -> ModelConfig {
         let mut config = config.clone();
-        config.modules = stored_modules(config.modules, self.file_of.keys());
+        config.modules = stored_modules(config.modules, self.names.iter().map(String::as_str));
         config.tied_embeddings = config.tied_embeddings && !self.has_own_head();
         config
     }
@@ -174,18 +240,13 @@ impl ModelFiles for Checkpoint {
         for spec in layout.layers.iter().flat_map(LayerTensors::mxfp4) {
             self.mxfp4(spec, Check::Shapes)?;
         }
-        for stacked in stacks {
-            let Some(first) = self.matrix(&stacked[0], Check::Shapes)?.dense() else { continue };
-            for spec in &stacked[1..] {
-                let Some(other) = self.matrix(spec, Check::Shapes)?.dense() else { continue };
-                if other != first {
-                    let expected = format!("{first:?} as {}, with which it is stacked", stacked[0].name);
-                    let path = self.find(spec)?.0.file.path();
-                    return Err(Error::tensor(path, &spec.name, expected, format!("{other:?}")));
-                }
-            }
-        }
+        stacks.into_iter().try_for_each(|stacked| self.verify_stack(stacked))?;
         self.refuse_unread(layout)
+    }
+
+    fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
+        let format = |spec: &TensorSpec| Ok((spec.name.clone(), self.matrix(spec, Check::Shapes)?.part().format()));
+        layout.matrices().map(format).collect()
     }
 
     /// The compute dtype: that of the layers' matrices or, if those are quantised, of the embedding table.
@@ -222,8 +283,8 @@ impl ModelFiles for Checkpoint {
     }
 
     fn note_left_out(&self, layout: &Layout) {
-        let left_out = UnreadNames::of(self.file_of.keys(), layout, &self.naming, self.quantisation.as_ref()).left_out;
-        let path = self.path.display();
+        let left_out = UnreadNames::of(self.names.iter(), layout, &self.naming, self.quantisation.as_ref()).left_out;
+        let path = self.path().display();
         let what = if self.naming.is_wrapped() { "beside the text model (of pictures or sound)" } else { "unknown" };
         match &left_out[..] {
             [] => {}
@@ -299,7 +360,10 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     let json = read_json(&index)?;
     let map = weight_map(&index, &json)?;
     let naming = Naming::of(map.keys());
-    let layout = Layout::of(&ModelConfig { modules: stored_modules(config.modules, map.keys()), ..config.clone() });
+    let layout = Layout::of(&ModelConfig {
+        modules: stored_modules(config.modules, map.keys().map(String::as_str)),
+        ..config.clone()
+    });
     let published = matches!(config.quantisation, Some(Quantisation::Published(_)));
     let is_listed = |spec: &TensorSpec| {
         let module = naming.in_file(module_of(&spec.name));
@@ -321,77 +385,4 @@ pub fn compare_index(folder: &Path, config: &ModelConfig) -> Result<Option<Index
     }
     let bytes = json.pointer("/metadata/total_size").and_then(Value::as_u64);
     Ok(Some(IndexFacts { tensors: map.len(), left_out: unread.left_out.len(), bytes }))
-}
-
-/// Whether the folder has its weights: the only file of them, or all that its index lists.
-pub(super) fn are_there(folder: &Path) -> Result<bool> {
-    let index = folder.join(INDEX);
-    if folder.join(SINGLE).is_file() || !index.is_file() {
-        return Ok(folder.join(SINGLE).is_file());
-    }
-    let json = read_json(&index)?;
-    let files: HashSet<&str> = weight_map(&index, &json)?.values().filter_map(Value::as_str).collect();
-    Ok(files.into_iter().all(|file| folder.join(file).is_file()))
-}
-
-fn weight_map<'a>(index: &Path, json: &'a Value) -> Result<&'a Map<String, Value>> {
-    json.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
-        Error::field(index, "weight_map", "an object from tensor names to file names", "nothing of the kind")
-    })
-}
-
-/// Index of the file of each tensor, by the tensor's name in the file.
-type FileOfTensor = HashMap<String, usize>;
-
-/// Opens the files listed in an index and checks that each has the tensors listed for it.
-fn open_indexed(folder: &Path, index: &Path) -> Result<(Vec<SafetensorsFile>, FileOfTensor)> {
-    let json = read_json(index)?;
-    let map = weight_map(index, &json)?;
-    let (mut files, mut file_of, mut numbers) = (Vec::new(), FileOfTensor::new(), HashMap::new());
-    for (tensor, file) in map {
-        let Some(file) = file.as_str() else {
-            return Err(Error::field(index, format!("weight_map.{tensor}"), "a file name", file.to_string()));
-        };
-        let number = match numbers.get(file) {
-            Some(&number) => number,
-            None => {
-                let path = folder.join(file);
-                let wrong = |expected, found| Error::field(index, format!("weight_map.{tensor}"), expected, found);
-                if !is_shard(file) {
-                    return Err(wrong(
-                        "the name of a .safetensors file, without a folder",
-                        shortened(file.to_string(), 200),
-                    ));
-                }
-                if !path.is_file() {
-                    return Err(wrong("a file in the same folder", format!("{file}, which is not there")));
-                }
-                files.push(SafetensorsFile::open(path)?);
-                numbers.insert(file, files.len() - 1);
-                files.len() - 1
-            }
-        };
-        if files[number].info(tensor).is_none() {
-            let expected = format!("the tensor that {INDEX} says is here");
-            return Err(Error::tensor(files[number].path(), tensor, expected, "nothing"));
-        }
-        file_of.insert(tensor.clone(), number);
-    }
-    Ok((files, file_of))
-}
-
-/// Whether the manifest's hash of the folder covers a file of this name.
-fn is_shard(name: &str) -> bool {
-    let path = Path::new(name);
-    path.file_name() == Some(path.as_os_str()) && path.extension().is_some_and(|kind| kind == "safetensors")
-}
-
-/// The error for a folder without weights; names a file that looks like weights in another format.
-fn no_weights(folder: &Path) -> Error {
-    let others = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let other = others
-        .filter_map(|name| name.into_string().ok())
-        .find(|name| [".bin", ".pth", ".pt", ".ckpt"].iter().any(|end| name.ends_with(end)));
-    let found = other.map_or_else(|| "neither".to_owned(), |name| format!("{name}, a format that is not read"));
-    Error::format(folder, format!("expected {SINGLE} or {INDEX}, found {found}"))
 }

@@ -2,33 +2,134 @@
 
 use rayon::prelude::*;
 
-use offshoot_backend::{Backend, Split, WeightView};
+use offshoot_backend::{Backend, Elements, ExpertKind, HeldPart, MatrixPart, Split, WeightView};
 use offshoot_core::error::Result;
 
 use super::super::config::StackedForm;
 use super::super::layout::{ExpertMatrices, TensorSpec};
+use super::super::loader::{Changes, codes_in_part};
 use super::matrix_loader::{Matrices, MatrixLoader};
 use super::stored::Check;
-use super::{WeightSource, dense_part, split_vector_of};
+use super::{Kept, WeightSource, dense_part, split_vector_of};
 
-impl WeightSource {
-    /// A matrix `[out, in]` for each expert of this width; gate is above up. `alternating`: they are stored in turn.
-    pub fn expert_matrices<B: Backend>(
+/// The matrices of a mixture's experts, and their biases, as they are stored and as they are divided.
+#[derive(Clone, Copy)]
+pub struct ExpertStack<'a> {
+    pub matrices: &'a ExpertMatrices,
+    /// `[experts, out]`
+    pub bias: Option<&'a TensorSpec>,
+    /// Whether gate and up are stored in turn.
+    pub alternating: bool,
+    /// The inner width of an expert.
+    pub width: usize,
+    pub split: &'a Split,
+}
+
+impl WeightSource<'_> {
+    /// A matrix `[out, in]` for each expert, of which gate is above up, and its bias.
+    pub fn experts<B: Backend>(
         &self,
         backend: &mut B,
-        stored: &ExpertMatrices,
-        alternating: bool,
-        width: usize,
-        split: &Split,
-    ) -> Result<Vec<B::Matrix>> {
-        let mut loading = Matrices::of_experts(backend, split, width);
-        match stored {
+        stack: &ExpertStack<'_>,
+        kind: ExpertKind,
+    ) -> Result<B::Experts> {
+        let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+        self.expert_matrices(&mut loading, stack)?;
+        let matrices = loading.loaded;
+        let biases = stack.bias.map(|bias| self.expert_biases(backend, bias, stack)).transpose()?;
+        backend.experts(matrices, biases.unwrap_or_default(), kind)
+    }
+
+    /// Puts what changes of experts into the place of `old`, one after another.
+    pub fn experts_in_place<B: Backend>(
+        &self,
+        backend: &mut B,
+        stack: &ExpertStack<'_>,
+        old: &B::Experts,
+        changes: &Changes,
+    ) -> Result<()> {
+        match stack.matrices {
             ExpertMatrices::Separate(experts) => {
-                experts.iter().try_for_each(|specs| self.stack(&mut loading, specs))?
+                for (expert, specs) in experts.iter().enumerate() {
+                    let changed = specs.iter().filter(|spec| changes.has(spec)).count();
+                    if changed > 0 {
+                        let kept = match changed == specs.len() {
+                            true => None,
+                            false => Some(read(backend, stack, old, expert, changes)?.0),
+                        };
+                        let kept = kept.as_ref().map(|elements| Kept { elements, changes });
+                        let loading = Matrices::into_experts(backend, stack.split, stack.width, old);
+                        self.stack(&mut loading.at(expert), specs, kept.as_ref())?;
+                    }
+                }
             }
-            ExpertMatrices::Together { tensor, form } => self.load_experts(&mut loading, tensor, *form, alternating)?,
+            ExpertMatrices::Together { tensor, .. } if changes.has(tensor) => {
+                let mut loading = Matrices::into_experts(backend, stack.split, stack.width, old);
+                self.expert_matrices(&mut loading, stack)?;
+            }
+            ExpertMatrices::Together { .. } => {}
         }
-        Ok(loading.loaded)
+        let Some(bias) = stack.bias.filter(|bias| changes.has(bias)) else { return Ok(()) };
+        let biases = self.expert_biases(backend, bias, stack)?;
+        let mut biases = biases.into_iter().enumerate();
+        biases.try_for_each(|(expert, bias)| backend.replace_expert_bias(old, expert, bias))
+    }
+
+    /// Experts that take the place of `old`, with what stays of these.
+    pub fn experts_beside<B: Backend>(
+        &self,
+        backend: &mut B,
+        stack: &ExpertStack<'_>,
+        kind: ExpertKind,
+        old: &B::Experts,
+        changes: &Changes,
+    ) -> Result<B::Experts> {
+        let mut matrices = Vec::new();
+        match stack.matrices {
+            ExpertMatrices::Separate(experts) => {
+                for (expert, specs) in experts.iter().enumerate() {
+                    let kept = match specs.iter().all(|spec| changes.has(spec)) {
+                        true => None,
+                        false => Some(read(backend, stack, old, expert, changes)?.0),
+                    };
+                    let kept = kept.as_ref().map(|elements| Kept { elements, changes });
+                    let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+                    self.stack(&mut loading, specs, kept.as_ref())?;
+                    matrices.push(loading.only());
+                }
+            }
+            ExpertMatrices::Together { tensor, .. } if changes.has(tensor) => {
+                let mut loading = Matrices::of_experts(backend, stack.split, stack.width);
+                self.expert_matrices(&mut loading, stack)?;
+                matrices = loading.loaded;
+            }
+            ExpertMatrices::Together { tensor, .. } => {
+                for expert in 0..tensor.shape[0].size {
+                    let (elements, _) = read(backend, stack, old, expert, changes)?;
+                    let part = MatrixPart::Dense(elements.view());
+                    matrices.push(backend.split_matrix(&[HeldPart { part, becomes: None }], stack.split)?);
+                }
+            }
+        }
+        let biases = match stack.bias {
+            None => Vec::new(),
+            Some(bias) if changes.has(bias) => self.expert_biases(backend, bias, stack)?,
+            Some(bias) => {
+                let mut load = |expert| {
+                    let (_, values) = read(backend, stack, old, expert, changes)?;
+                    split_vector_of(backend, &values, stack.split, None)
+                };
+                (0..bias.shape[0].size).map(&mut load).collect::<Result<_>>()?
+            }
+        };
+        backend.experts(matrices, biases, kind)
+    }
+
+    fn expert_matrices(&self, loader: &mut dyn MatrixLoader, stack: &ExpertStack<'_>) -> Result<()> {
+        match stack.matrices {
+            ExpertMatrices::Separate(experts) => experts.iter().try_for_each(|specs| self.stack(loader, specs, None)),
+            ExpertMatrices::Together { tensor, form } => self.load_experts(loader, tensor, *form, stack.alternating),
+        }
     }
 
     fn load_experts(
@@ -43,7 +144,7 @@ impl WeightSource {
         match self {
             // Blocks of 32 inputs with a scale each.
             WeightSource::Checkpoint { checkpoint, .. } if form == StackedForm::Mxfp4 => {
-                let stored = checkpoint.mxfp4(tensor, Check::by(loader.is_first()))?;
+                let stored = checkpoint.mxfp4(tensor, self.check(loader))?;
                 let specs = [tensor.clone(), tensor.clone()];
                 let loaded = (0..count)
                     .try_for_each(|expert| self.load(loader, &specs, &stored.expert(expert, count, alternating)));
@@ -54,7 +155,7 @@ impl WeightSource {
                 let specs = std::slice::from_ref(tensor);
                 let made = checkpoint.made_format(tensor);
                 checkpoint.packed(specs, &mut |views| {
-                    if made.is_some() && loader.is_first() {
+                    if made.is_some() && self.check(loader) == Check::Values {
                         checkpoint.refuse_nan(&views[0], tensor)?;
                     }
                     (0..count).try_for_each(|expert| {
@@ -81,24 +182,37 @@ impl WeightSource {
         }
     }
 
-    /// A vector for each expert from `[experts, out]`; `alternating`: gate and up in turn, to be set apart.
-    pub fn expert_biases<B: Backend>(
+    /// A vector for each expert from `[experts, out]`; gate and up in turn are set apart.
+    fn expert_biases<B: Backend>(
         &self,
         backend: &mut B,
         tensor: &TensorSpec,
-        alternating: bool,
-        split: &Split,
+        stack: &ExpertStack<'_>,
     ) -> Result<Vec<B::Vector>> {
         let values = self.values(tensor)?;
-        let order = order(tensor.cols(), alternating);
+        let order = order(tensor.cols(), stack.alternating);
         let experts = values.chunks_exact(tensor.cols());
         experts
             .map(|expert| {
                 let ordered: Vec<f32> = order.iter().map(|&i| expert[i]).collect();
-                split_vector_of(backend, &ordered, split)
+                split_vector_of(backend, &ordered, stack.split, None)
             })
             .collect()
     }
+}
+
+/// What a device has of an expert, and of its bias.
+fn read<B: Backend>(
+    backend: &mut B,
+    stack: &ExpertStack<'_>,
+    old: &B::Experts,
+    expert: usize,
+    changes: &Changes,
+) -> Result<(Elements, Vec<f32>)> {
+    backend.read_expert(old, expert, stack.split)?.ok_or_else(|| {
+        let specs: Vec<TensorSpec> = stack.matrices.tensors().chain(stack.bias).cloned().collect();
+        codes_in_part(&specs, changes)
+    })
 }
 
 /// One expert of a tensor of three sizes.

@@ -1,9 +1,9 @@
 //! The tensors of a model, whichever kind of files stores them: `checkpoint` reads folders as Hugging Face has them,
 //! `gguf` the files of llama.cpp.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightView};
+use offshoot_backend::{Dtype, MatrixPart, QuantFormat, WeightFormat, WeightView};
 use offshoot_core::error::Result;
 
 use super::super::config::{ModelConfig, Quantisation};
@@ -65,6 +65,9 @@ pub trait ModelFiles: Send + Sync {
     /// Checks that every tensor of `layout` exists with its shape and a supported type, and that no tensor outside the
     /// layout would change the result.
     fn verify(&self, layout: &Layout) -> Result<()>;
+
+    /// How each matrix of `layout` is stored, or is to be made, by the layout's names.
+    fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>>;
 
     /// Says which tensors are left out, in one line, where `verify` has not.
     fn note_left_out(&self, _: &Layout) {}

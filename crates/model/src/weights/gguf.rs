@@ -267,6 +267,10 @@ impl GgufModel {
 }
 
 impl ModelFiles for GgufModel {
+    fn formats(&self, layout: &Layout) -> Result<HashMap<String, WeightFormat>> {
+        self.formats(layout)
+    }
+
     fn facts(&self) -> FileFacts {
         let bytes = self.gguf.tensors().map(|tensor| tensor.place.len()).sum();
         FileFacts::of(self.gguf.files().len(), bytes, self.gguf.tensors().map(|tensor| tensor.kind.to_string()))

@@ -31,17 +31,38 @@ pub struct Matrices<'a, B: Backend> {
     split: &'a Split,
     /// The inner width of the experts whose matrices they are; `None`: they are no experts'.
     expert_width: Option<usize>,
+    /// The matrix whose place the one that is loaded takes.
+    old: Option<&'a B::Matrix>,
+    /// Experts into whose place the matrices are put one by one.
+    experts: Option<&'a B::Experts>,
+    /// Matrices that were loaded so far.
+    count: usize,
     pub loaded: Vec<B::Matrix>,
 }
 
 impl<'a, B: Backend> Matrices<'a, B> {
     pub fn new(backend: &'a mut B, split: &'a Split) -> Self {
-        Self { backend, split, expert_width: None, loaded: Vec::new() }
+        Self { backend, split, expert_width: None, old: None, experts: None, count: 0, loaded: Vec::new() }
+    }
+
+    /// A matrix that takes the place of `old`, if there is one.
+    pub fn in_place_of(backend: &'a mut B, split: &'a Split, old: Option<&'a B::Matrix>) -> Self {
+        Self { old, ..Self::new(backend, split) }
     }
 
     /// The matrices of experts of this inner width.
     pub fn of_experts(backend: &'a mut B, split: &'a Split, width: usize) -> Self {
         Self { expert_width: Some(width), ..Self::new(backend, split) }
+    }
+
+    /// The matrices of experts of this inner width, each of which is put into the place of that of `experts`.
+    pub fn into_experts(backend: &'a mut B, split: &'a Split, width: usize, experts: &'a B::Experts) -> Self {
+        Self { experts: Some(experts), ..Self::of_experts(backend, split, width) }
+    }
+
+    /// Goes on at expert `expert`.
+    pub fn at(self, expert: usize) -> Self {
+        Self { count: expert, ..self }
     }
 
     /// The one matrix that was loaded.
@@ -75,7 +96,15 @@ impl<B: Backend> MatrixLoader for Matrices<'_, B> {
     }
 
     fn load(&mut self, parts: &[HeldPart<'_>]) -> Result<()> {
-        self.loaded.push(self.backend.split_matrix(parts, self.split)?);
+        let matrix = match self.old {
+            None => self.backend.split_matrix(parts, self.split)?,
+            Some(old) => self.backend.replace_matrix(old, parts, self.split)?,
+        };
+        match self.experts {
+            None => self.loaded.push(matrix),
+            Some(experts) => self.backend.replace_expert(experts, self.count, matrix)?,
+        }
+        self.count += 1;
         Ok(())
     }
 }

@@ -11,12 +11,17 @@ mod quantised;
 mod random;
 mod safetensors_file;
 mod stored;
+mod tensor_source;
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
 
 use offshoot_backend::{
-    Backend, Dtype, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape, WeightFormat,
-    WeightView, with_bytes,
+    Backend, Dtype, Elements, HeldPart, MatrixPart, QuantFormat, QuantSource, QuantView, Split, StackShape,
+    WeightFormat, WeightView, with_bytes,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
@@ -24,25 +29,42 @@ use offshoot_gguf::Gguf;
 
 use super::config::{ModelConfig, ModelFolder, Quantisation};
 use super::layout::{Layout, TensorSpec};
-use checkpoint::Checkpoint;
+use super::loader::Changes;
+pub use checkpoint::Checkpoint;
 pub use checkpoint::{IndexFacts, compare_index};
+pub use experts::ExpertStack;
 pub use files::{FileFacts, ModelFiles};
 pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
+pub use naming::{Naming, stored_modules};
 pub use random::RandomWeights;
 pub use safetensors_file::SafetensorsFile;
 pub use stored::{Check, dense_dtype};
+pub use tensor_source::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
 
 /// Where weights come from.
-pub enum WeightSource {
+pub enum WeightSource<'a> {
     Checkpoint {
-        checkpoint: Box<dyn ModelFiles>,
+        checkpoint: Box<dyn ModelFiles + 'a>,
         /// The compute dtype of the layers.
         dtype: Dtype,
         /// Whether dense matrices of other dtypes become it, also where the backend mixes dtypes.
         converts: bool,
+        /// Those of an update, whose values have been checked: how the matrices were stored whose place they take.
+        /// `None`: they are loaded for the first time.
+        update: Option<Formats>,
     },
     Random(Box<RandomWeights>),
+}
+
+/// How matrices are stored, by their names in the layout; `None`: not known, as those were random.
+pub type Formats = Option<Arc<HashMap<String, WeightFormat>>>;
+
+/// The elements of a stack of which some tensors do not change.
+pub struct Kept<'a> {
+    /// Those of all tensors, row after row; what changes is not read.
+    pub elements: &'a Elements,
+    pub changes: &'a Changes,
 }
 
 /// Maps the files of a model.
@@ -66,43 +88,57 @@ pub fn open_verified(model: &ModelFolder) -> Result<(Box<dyn ModelFiles>, ModelC
 
 /// Whether all files of a model's weights are there.
 pub fn are_there(model: &ModelFolder) -> Result<bool> {
-    Ok(offshoot_gguf::files(&model.path)?.is_some() || checkpoint::are_there(&model.path)?)
+    Ok(offshoot_gguf::files(&model.path)?.is_some() || tensor_source::are_there(&model.path)?)
 }
 
-impl WeightSource {
-    /// The matrices of `specs`, stacked into one.
-    pub fn matrix<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Matrix> {
-        let mut loading = Matrices::new(backend, split);
-        self.stack(&mut loading, specs)?;
-        Ok(loading.only())
-    }
-
-    /// These rows of the matrices of `specs`, in this order, stacked into one. What is stored in codes becomes dense.
-    pub fn matrix_rows<B: Backend>(
+impl WeightSource<'_> {
+    /// The matrices of `specs`, stacked into one: all rows, or these in this order. What is stored in codes becomes
+    /// dense where rows are chosen. `old`: the matrix whose place it takes; `kept`: what stays of that.
+    pub fn matrix<B: Backend>(
         &self,
         backend: &mut B,
         specs: &[TensorSpec],
-        rows: &[Range<usize>],
+        rows: Option<&[Range<usize>]>,
         split: &Split,
+        old: Option<&B::Matrix>,
+        kept: Option<&Kept<'_>>,
     ) -> Result<B::Matrix> {
-        let mut loading = Matrices::new(backend, split);
-        self.stack_rows(&mut loading, specs, rows)?;
+        let mut loading = Matrices::in_place_of(backend, split, old);
+        match rows {
+            None => self.stack(&mut loading, specs, kept)?,
+            Some(rows) => self.stack_rows(&mut loading, specs, rows, kept)?,
+        }
         Ok(loading.only())
     }
 
+    /// How closely a device that loads matrices checks them.
+    fn check(&self, loader: &dyn MatrixLoader) -> Check {
+        match self {
+            WeightSource::Checkpoint { update: Some(_), .. } => Check::Groups,
+            _ => Check::by(loader.is_first()),
+        }
+    }
+
     /// Loads the matrices of `specs` stacked into one.
-    fn stack(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec]) -> Result<()> {
+    fn stack(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec], kept: Option<&Kept<'_>>) -> Result<()> {
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => {
-                let check = Check::by(loader.is_first());
-                checkpoint.parts(specs, *dtype, check, &mut |parts| self.load(loader, specs, parts))
+                let check = self.check(loader);
+                let mut load = |parts: &[MatrixPart<'_>]| self.load(loader, specs, parts);
+                with_parts(&**checkpoint, specs, *dtype, check, kept, &mut load)
             }
             WeightSource::Random(random) => self.load(loader, specs, &random.parts(specs)),
         }
     }
 
-    fn stack_rows(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec], rows: &[Range<usize>]) -> Result<()> {
-        let check = Check::by(loader.is_first());
+    fn stack_rows(
+        &self,
+        loader: &mut dyn MatrixLoader,
+        specs: &[TensorSpec],
+        rows: &[Range<usize>],
+        kept: Option<&Kept<'_>>,
+    ) -> Result<()> {
+        let check = self.check(loader);
         let mut select = |parts: &[MatrixPart<'_>], made: Option<QuantFormat>| {
             let dense = StackShape::of(parts).dense;
             if dense.is_none() && made.is_none() && loader.is_first() {
@@ -118,7 +154,7 @@ impl WeightSource {
         };
         match self {
             WeightSource::Checkpoint { checkpoint, dtype, .. } => match checkpoint.made_format(&specs[0]) {
-                None => checkpoint.parts(specs, *dtype, check, &mut |parts| select(parts, None)),
+                None => with_parts(&**checkpoint, specs, *dtype, check, kept, &mut |parts| select(parts, None)),
                 made => checkpoint.packed(specs, &mut |views| {
                     if check == Check::Values {
                         views.iter().zip(specs).try_for_each(|(view, spec)| checkpoint.refuse_nan(view, spec))?;
@@ -137,18 +173,40 @@ impl WeightSource {
         }
     }
 
-    /// The vectors of `specs`, concatenated.
-    pub fn vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec]) -> Result<B::Vector> {
-        self.split_vector(backend, specs, &Split::Whole)
-    }
-
-    /// The vectors of `specs`, concatenated and divided as the matrix beside them.
-    pub fn split_vector<B: Backend>(&self, backend: &mut B, specs: &[TensorSpec], split: &Split) -> Result<B::Vector> {
+    /// The vectors of `specs`, concatenated and divided as the matrix beside them: all elements, or these in this
+    /// order. `old` and `kept`: see [`WeightSource::matrix`]; what is kept is a column.
+    pub fn split_vector<B: Backend>(
+        &self,
+        backend: &mut B,
+        specs: &[TensorSpec],
+        elements: Option<&[Range<usize>]>,
+        split: &Split,
+        old: Option<&B::Vector>,
+        kept: Option<&Kept<'_>>,
+    ) -> Result<B::Vector> {
         let mut vector = None;
-        self.with_views(specs, &mut |views| {
-            vector = Some(backend.split_vector(views, split)?);
+        let mut load = |views: &[WeightView<'_>]| {
+            let loaded = match elements {
+                None => vector_over(backend, views, split, old)?,
+                Some(elements) => {
+                    let stack: Vec<f32> = views.iter().flat_map(numbers).collect();
+                    let chosen: Vec<f32> = elements.iter().flat_map(|own| &stack[own.clone()]).copied().collect();
+                    split_vector_of(backend, &chosen, split, old)?
+                }
+            };
+            vector = Some(loaded);
             Ok(())
-        })?;
+        };
+        match kept {
+            None => self.with_views(specs, &mut load)?,
+            Some(kept) => {
+                let fresh: Vec<TensorSpec> = specs.iter().filter(|spec| kept.changes.has(spec)).cloned().collect();
+                self.with_views(&fresh, &mut |views| {
+                    let all = kept.filled(specs, views, |view, spec| WeightView { rows: 1, cols: spec.cols(), ..view });
+                    load(&all)
+                })?;
+            }
+        }
         Ok(vector.expect("it is loaded when its views are there"))
     }
 
@@ -156,7 +214,7 @@ impl WeightSource {
     pub fn values(&self, spec: &TensorSpec) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         self.with_views(std::slice::from_ref(spec), &mut |views| {
-            values = views.iter().flat_map(|view| (0..view.rows * view.cols).map(|i| view.get(i))).collect();
+            values = views.iter().flat_map(numbers).collect();
             Ok(())
         })?;
         Ok(values)
@@ -182,6 +240,13 @@ impl WeightSource {
         }
     }
 
+    /// Of an update: the dtype of the matrix whose place this one takes; `Some(None)` if that is not known by this
+    /// name. `None`: it is loaded as it is stored.
+    fn stored_before(&self, spec: Option<&TensorSpec>) -> Option<Option<Dtype>> {
+        let WeightSource::Checkpoint { update: Some(Some(formats)), .. } = self else { return None };
+        Some(spec.and_then(|spec| formats.get(&spec.name)).and_then(|format| format.dense()))
+    }
+
     /// Loads the matrices of `parts` stacked into one. Parts become dense and of the compute dtype where the device
     /// does not multiply them as they are.
     fn load(&self, loader: &mut dyn MatrixLoader, specs: &[TensorSpec], parts: &[MatrixPart<'_>]) -> Result<()> {
@@ -189,11 +254,19 @@ impl WeightSource {
         let is_ordered = |part: &MatrixPart<'_>| matches!(part, MatrixPart::Quantised(view) if view.order.is_some());
         let is_plain =
             loader.orders_inputs() || parts.iter().all(|part| part.format() == parts[0].format() && !is_ordered(part));
-        let is_kept = |part: &MatrixPart<'_>| match part.format() {
-            WeightFormat::Dense(other) => (loader.mixes_dtypes() && !converts) || other == dtype,
-            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => is_plain && loader.multiplies(format),
+        // The dtype that a dense part has on the device.
+        let dense_dtype = |spec: Option<&TensorSpec>, other| match self.stored_before(spec) {
+            _ if !loader.mixes_dtypes() || converts => dtype,
+            None => other,
+            Some(before) => before.unwrap_or(dtype),
         };
-        let held = parts.iter().map(|&part| HeldPart { part, becomes: (!is_kept(&part)).then_some(dtype) });
+        let becomes = |(i, part): (usize, &MatrixPart<'_>)| match part.format() {
+            WeightFormat::Dense(other) => Some(dense_dtype(specs.get(i), other)).filter(|&dtype| dtype != other),
+            format @ (WeightFormat::Quantised(_) | WeightFormat::Blocks(_)) => {
+                (!(is_plain && loader.multiplies(format))).then_some(dtype)
+            }
+        };
+        let held = parts.iter().enumerate().map(|(i, part)| HeldPart { part: *part, becomes: becomes((i, part)) });
         let held: Vec<_> = held.collect();
         if held.iter().all(|held| held.becomes.is_none()) {
             return loader.load(&held);
@@ -212,7 +285,8 @@ impl WeightSource {
         }
         // Of quantised matrices `Decoder` says it once for all.
         let dense = |held: &HeldPart<'_>| held.part.format().dense().filter(|_| held.becomes.is_some());
-        let changed = specs.iter().zip(&held).filter(|_| loader.is_first());
+        let is_update = matches!(self, WeightSource::Checkpoint { update: Some(_), .. });
+        let changed = specs.iter().zip(&held).filter(|_| loader.is_first() && !is_update);
         for (spec, other) in changed.filter_map(|(spec, held)| Some((spec, dense(held)?))) {
             log::warn!("tensor `{}` is {other}; on this device it becomes {dtype}, as the layers are", spec.name);
         }
@@ -228,13 +302,96 @@ fn dense_part(view: WeightView<'_>, made: Option<QuantFormat>) -> MatrixPart<'_>
     }
 }
 
-/// A vector of these numbers.
-pub fn vector_of<B: Backend>(backend: &mut B, values: &[f32]) -> Result<B::Vector> {
-    split_vector_of(backend, values, &Split::Whole)
+/// Calls `load` with the parts of a stack, of which those that do not change are what is kept.
+fn with_parts(
+    checkpoint: &dyn ModelFiles,
+    specs: &[TensorSpec],
+    dtype: Dtype,
+    check: Check,
+    kept: Option<&Kept<'_>>,
+    load: &mut dyn FnMut(&[MatrixPart<'_>]) -> Result<()>,
+) -> Result<()> {
+    let Some(kept) = kept else { return checkpoint.parts(specs, dtype, check, load) };
+    let fresh: Vec<TensorSpec> = specs.iter().filter(|spec| kept.changes.has(spec)).cloned().collect();
+    checkpoint
+        .parts(&fresh, dtype, check, &mut |parts| load(&kept.filled(specs, parts, |view, _| MatrixPart::Dense(view))))
 }
 
-/// A vector of these numbers, divided as the matrix beside it.
-pub fn split_vector_of<B: Backend>(backend: &mut B, values: &[f32], split: &Split) -> Result<B::Vector> {
+impl Kept<'_> {
+    /// A stack of `fresh`, which changes, and of what is kept in between: `keep` makes an entry of a tensor's rows.
+    fn filled<'v, T: Copy>(
+        &'v self,
+        specs: &[TensorSpec],
+        fresh: &[T],
+        keep: impl Fn(WeightView<'v>, &TensorSpec) -> T,
+    ) -> Vec<T> {
+        let (mut fresh, mut first) = (fresh.iter(), 0);
+        let entry = |spec: &TensorSpec| {
+            let rows = if spec.shape.len() == 1 { spec.cols() } else { spec.rows() };
+            let own = first..first + rows;
+            first = own.end;
+            match self.changes.has(spec) {
+                true => *fresh.next().expect("what changes is there, in the order of the stack"),
+                false => keep(WeightView { rows, bytes: self.elements.row_bytes(own), ..self.elements.view() }, spec),
+            }
+        };
+        specs.iter().map(entry).collect()
+    }
+}
+
+/// The place of the first element that is not finite, or not when it becomes `becomes`.
+pub fn not_finite(view: &WeightView<'_>, becomes: Dtype) -> Option<usize> {
+    /// Elements that one thread reads.
+    const CHUNK: usize = 1 << 16;
+    // Bits without the sign rise with the size. From this number on it is infinite, or rounded to infinity, or NaN.
+    let too_large: u32 = match (view.dtype, becomes) {
+        (Dtype::F32, Dtype::F32) => 0x7f80_0000,
+        (Dtype::F32, Dtype::Bf16) => 0x7f7f_8000,
+        (Dtype::F32, Dtype::F16) => 65520f32.to_bits(),
+        (Dtype::Bf16, Dtype::F16) => 65536f32.to_bits() >> 16,
+        (Dtype::Bf16, Dtype::F32 | Dtype::Bf16) => 0x7f80,
+        (Dtype::F16, _) => 0x7c00,
+    };
+    let short = |bytes: &[u8; 2]| u32::from(u16::from_le_bytes(*bytes)) & 0x7fff >= too_large;
+    let long = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & 0x7fff_ffff >= too_large;
+    let chunks = view.bytes.par_chunks(CHUNK * view.dtype.bytes()).enumerate();
+    // All of a chunk, without a branch for each.
+    let bad = match view.dtype.bytes() {
+        2 => chunks.find_first(|(_, chunk)| chunk.as_chunks().0.iter().fold(false, |bad, bits| bad | short(bits))),
+        _ => chunks.find_first(|(_, chunk)| chunk.as_chunks().0.iter().fold(false, |bad, bits| bad | long(bits))),
+    };
+    let (chunk, bytes) = bad?;
+    let place = match view.dtype.bytes() {
+        2 => bytes.as_chunks().0.iter().position(short),
+        _ => bytes.as_chunks().0.iter().position(long),
+    };
+    place.map(|place| chunk * CHUNK + place)
+}
+
+fn numbers(view: &WeightView<'_>) -> impl Iterator<Item = f32> {
+    (0..view.rows * view.cols).map(|i| view.get(i))
+}
+
+/// A vector of these numbers, divided as the matrix beside it. `old`: the vector whose place it takes.
+pub fn split_vector_of<B: Backend>(
+    backend: &mut B,
+    values: &[f32],
+    split: &Split,
+    old: Option<&B::Vector>,
+) -> Result<B::Vector> {
     let bytes = Dtype::F32.encode(values);
-    backend.split_vector(&[WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes }], split)
+    let view = WeightView { dtype: Dtype::F32, rows: 1, cols: values.len(), bytes: &bytes };
+    vector_over(backend, &[view], split, old)
+}
+
+fn vector_over<B: Backend>(
+    backend: &mut B,
+    views: &[WeightView<'_>],
+    split: &Split,
+    old: Option<&B::Vector>,
+) -> Result<B::Vector> {
+    match old {
+        None => backend.split_vector(views, split),
+        Some(old) => backend.replace_vector(old, views, split),
+    }
 }

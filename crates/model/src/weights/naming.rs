@@ -1,11 +1,13 @@
 //! How the names of a checkpoint differ from the layout's: by what stands before them, and by how experts are stored.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::super::config::{
     ExpertForm::{self, Stacked},
-    ExpertModules, Modules, STACKED_EXPERTS, StackedForm,
+    ExpertModules, Modules, STACKED_EXPERTS, StackedForm, module_of,
 };
+use super::super::layout::Layout;
 
 /// How the layout's names begin, but for those of the output layer.
 pub const PREFIX: &str = "model.";
@@ -16,7 +18,7 @@ const EMBED: &str = "embed_tokens.weight";
 const PREFIXES: [&str; 4] = [PREFIX, "model.language_model.", "language_model.model.", ""];
 
 /// The modules of a checkpoint with these names, of a family that publishes `modules`.
-pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a String>) -> Modules {
+pub fn stored_modules<'a>(modules: Modules, mut names: impl Iterator<Item = &'a str>) -> Modules {
     let (has, form) = match modules.experts.form {
         ExpertForm::Separate { .. } => (".mlp.experts.gate_up_proj", None),
         Stacked(StackedForm::Transposed) => (".mlp.experts.gate_up_proj_blocks", Some(StackedForm::Mxfp4)),
@@ -45,7 +47,23 @@ impl Naming {
         let has = |name: String| names.clone().any(|other| *other == name);
         let found = PREFIXES.into_iter().find(|prefix| has(format!("{prefix}{EMBED}")));
         let any = || if names.clone().any(|name| name.starts_with(PREFIX)) { PREFIX } else { "" };
-        let prefix = found.unwrap_or_else(any);
+        Self::with_prefix(found.unwrap_or_else(any))
+    }
+
+    /// The naming by which most of these names, which may be few, are those of tensors of `layout`, and how many are.
+    pub fn matching(names: &[&str], layout: &Layout) -> (Self, usize) {
+        let known = |prefix: &'static str| {
+            let naming = Self::with_prefix(prefix);
+            let read: Vec<_> = layout.tensors().map(|spec| naming.in_file(module_of(&spec.name))).collect();
+            let modules: HashSet<&str> = read.iter().map(|module| &**module).collect();
+            let is_known = |name: &&&str| module_names(name).any(|module| modules.contains(module));
+            (naming, names.iter().filter(is_known).count())
+        };
+        // Of equals the first: the last that `max_by_key` comes to.
+        PREFIXES.into_iter().rev().map(known).max_by_key(|(_, count)| *count).expect("there are prefixes")
+    }
+
+    fn with_prefix(prefix: &'static str) -> Self {
         let head_prefix = if prefix.starts_with("language_model.") { "language_model." } else { "" };
         Self { prefix, head_prefix }
     }
@@ -65,4 +83,11 @@ impl Naming {
     pub fn is_wrapped(&self) -> bool {
         self.prefix.contains("language_model")
     }
+}
+
+/// What the module of a tensor of this name may be called: the name without what is said of the tensor.
+fn module_names(name: &str) -> impl Iterator<Item = &str> {
+    let dotted = name.rsplit_once('.').map(|(module, _)| module);
+    let ends = ["_blocks", "_scales"].into_iter().filter_map(|end| name.strip_suffix(end));
+    std::iter::once(name).chain(dotted).chain(ends)
 }

@@ -19,7 +19,7 @@ use offshoot_core::error::{Error, Result};
 /// those.
 const SCALE_NAMES: [&str; 2] = ["weight_scale_inv", "weight_scale"];
 const INPUT_SCALE_NAMES: [&str; 2] = ["input_scale", "activation_scale"];
-impl Checkpoint {
+impl Checkpoint<'_> {
     /// The matrix of `spec`, as it is stored, or to be made as the user asks.
     pub fn matrix(&self, spec: &TensorSpec, check: Check) -> Result<StoredMatrix<'_>> {
         let module = self.name_in_file(module_of(&spec.name)).into_owned();
@@ -33,7 +33,7 @@ impl Checkpoint {
                 (Some(tensor), Some(scales)) => {
                     let expected = format!("codes (F8_E4M3 or I8), as {scales} lies beside them");
                     let found = format!("{:?}", tensor.info.dtype);
-                    Err(Error::tensor(tensor.file.path(), format!("{module}.weight"), expected, found))
+                    Err(Error::tensor(tensor.path(), format!("{module}.weight"), expected, found))
                 }
                 _ => self.dense_matrix(spec, check),
             };
@@ -87,7 +87,7 @@ impl Checkpoint {
 
 /// Finds the tensors of one module.
 struct Finder<'a, 'b> {
-    checkpoint: &'a Checkpoint,
+    checkpoint: &'a Checkpoint<'a>,
     module: &'b str,
     spec: &'b TensorSpec,
     scheme: Scheme,
@@ -104,7 +104,7 @@ impl<'a> Finder<'a, '_> {
     }
 
     fn error(&self, tensor: Option<Tensor<'_>>, suffix: &str, expected: String, found: String) -> Error {
-        let path = tensor.map_or(self.checkpoint.path(), |tensor| tensor.file.path());
+        let path = tensor.map_or(self.checkpoint.path(), |tensor| tensor.path());
         Error::tensor(path, format!("{}{suffix}", self.module), expected, found)
     }
 
@@ -115,7 +115,7 @@ impl<'a> Finder<'a, '_> {
         let Some(tensor) = self.checkpoint.tensor(&format!("{}{suffix}", self.module)) else {
             return Err(self.error(None, suffix, expected(), "nothing".to_owned()));
         };
-        if types.contains(&tensor.info.dtype) && shapes.contains(&tensor.info.shape.as_slice()) {
+        if types.contains(&tensor.info.dtype) && shapes.contains(&tensor.info.shape) {
             return Ok(tensor);
         }
         let found = format!("{:?} of shape {:?}", tensor.info.dtype, tensor.info.shape);

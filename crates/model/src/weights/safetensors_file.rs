@@ -42,11 +42,6 @@ impl SafetensorsFile {
         &self.map.bytes()[self.range(info)]
     }
 
-    /// Bytes of all tensors.
-    pub fn data_len(&self) -> usize {
-        self.header.data_len()
-    }
-
     fn range(&self, info: &TensorInfo) -> Range<usize> {
         let (start, end) = info.data_offsets;
         self.data + start..self.data + end

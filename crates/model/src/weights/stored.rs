@@ -2,10 +2,9 @@
 //! its tensors.
 
 use std::collections::HashSet;
+use std::path::Path;
 
-use safetensors::tensor::TensorInfo;
-
-use super::safetensors_file::SafetensorsFile;
+use super::tensor_source::{TensorSource, TensorView};
 use offshoot_backend::{Dtype, MatrixPart, QuantView, WeightView};
 
 /// What may lie beside the codes of a module, to be read or passed over: scales, zero points, groups, shapes, the
@@ -43,16 +42,21 @@ pub enum StoredPart<'a> {
     Quantised(QuantView<'a>),
 }
 
-/// A tensor in its file.
+/// A tensor in its file, or wherever its source has it.
 #[derive(Clone, Copy)]
 pub struct Tensor<'a> {
-    pub file: &'a SafetensorsFile,
-    pub info: &'a TensorInfo,
+    pub source: &'a dyn TensorSource,
+    pub info: TensorView<'a>,
 }
 
 impl<'a> Tensor<'a> {
     pub fn bytes(self) -> &'a [u8] {
-        self.file.bytes(self.info)
+        self.info.bytes
+    }
+
+    /// What errors call its place.
+    pub fn path(self) -> &'a Path {
+        self.source.place(Some(self.info.name))
     }
 
     /// That of a dense tensor.
@@ -62,7 +66,7 @@ impl<'a> Tensor<'a> {
 
     /// Releases its mapped pages.
     pub fn release(self) {
-        self.file.release(self.info);
+        self.source.release(self.info.name);
     }
 }
 
@@ -122,6 +126,12 @@ pub fn dense_dtype(stored: safetensors::Dtype) -> Option<Dtype> {
         safetensors::Dtype::BF16 => Some(Dtype::Bf16),
         _ => None,
     }
+}
+
+/// The module beside whose codes a tensor of this name would lie.
+pub fn companion_module(name: &str) -> Option<&str> {
+    let dotted = name.rsplit_once('.').filter(|(_, end)| COMPANIONS.contains(end)).map(|(module, _)| module);
+    dotted.or_else(|| ["_blocks", "_scales"].into_iter().find_map(|end| name.strip_suffix(end)))
 }
 
 /// How closely a matrix is checked.

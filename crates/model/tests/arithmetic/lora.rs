@@ -9,7 +9,10 @@ use offshoot_backend::{AdapterSlot, Backend, Dtype};
 use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
-use offshoot_model::{Adapter, AdapterTensor, Decoder, LoadedRanks, ModelConfig, ModelFolder, ModelWeights, Sequence};
+use offshoot_model::{
+    Adapter, AdapterTensor, Decoder, LoadedRanks, ModelConfig, ModelFolder, ModelWeights, Sequence, TensorDtype,
+    TensorFolder, TensorSource, TensorsInMemory, UpdateScope,
+};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -364,4 +367,94 @@ fn runners_replace_and_remove_adapters_on_one_device_and_on_ranks() {
         assert!(refused.contains("adapter slot") && refused.ends_with("found 1"), "{refused}");
         runner.load_adapter(slot(1), &first).unwrap();
     }
+}
+
+/// A golden model's folder, its weights and an adapter of all its linear layers.
+fn with_adapter(name: &str) -> (TempDir, ModelWeights, Adapter) {
+    let folder = in_style(&data("goldens").join(name), "rope_parameters");
+    let weights = ModelWeights::open(&ModelFolder::open(folder.path()).unwrap()).unwrap();
+    let adapter = Adapter::random(weights.config(), 5, 1);
+    (folder, weights, adapter)
+}
+
+#[test]
+fn an_update_of_weights_leaves_adapters_loaded() {
+    for name in ["llama3-gqa-ropescaled", "qwen2-tied", "qwen3-moe"] {
+        let (folder, weights, adapter) = with_adapter(name);
+        let (source, tokens) = (TensorFolder::open(folder.path()).unwrap(), text(20, weights.config().vocab));
+        let mut cpu = Cpu::open().unwrap();
+        let mut fresh = Decoder::of(&mut cpu, &weights).unwrap();
+        let plain = logits(&mut cpu, &mut fresh, &tokens, None);
+        load(&mut cpu, &mut fresh, 4, &adapter);
+        let expected = logits(&mut cpu, &mut fresh, &tokens, Some(slot(4)));
+        assert!(!is_same(&plain, &expected), "{name}");
+        let holds = |cpu: &mut Cpu, model: &mut Decoder<Cpu>, after: &str| {
+            let found = logits(cpu, model, &tokens, Some(slot(4)));
+            assert!(is_same(&found, &expected), "{name}, after {after}");
+            assert!(is_same(&logits(cpu, model, &tokens, None), &plain), "{name}, after {after}");
+        };
+        let mut model = Decoder::random(&mut cpu, weights.config().clone(), weights.dtype(), 7).unwrap();
+        load(&mut cpu, &mut model, 4, &adapter);
+        let form = model.weight_form();
+        let whole = form.check(&source, UpdateScope::Whole).unwrap();
+        model.update(&mut cpu, &whole).unwrap();
+        holds(&mut cpu, &mut model, "an update of all");
+        let mut some = TensorsInMemory::default();
+        for part in ["model.layers.0.self_attn.k_proj.weight", "model.norm.weight"] {
+            let tensor = source.tensor(part).unwrap();
+            some.add(part, tensor.dtype, tensor.shape.to_vec(), tensor.bytes).unwrap();
+        }
+        model.update(&mut cpu, &form.check(&some, UpdateScope::Changed).unwrap()).unwrap();
+        holds(&mut cpu, &mut model, "an update of some");
+        // While there are no weights an adapter may come and go, too.
+        model.drop_weights(false);
+        load(&mut cpu, &mut model, 6, &adapter);
+        assert!(model.remove_adapter(&mut cpu, slot(6)));
+        model.update(&mut cpu, &whole).unwrap();
+        holds(&mut cpu, &mut model, "weights were dropped");
+    }
+}
+
+#[test]
+fn an_update_of_ranks_leaves_adapters_loaded() {
+    let (folder, weights, adapter) = with_adapter("llama3-gqa-ropescaled");
+    let (source, tokens) = (TensorFolder::open(folder.path()).unwrap(), text(20, weights.config().vocab));
+    let find = |is_fresh: bool| {
+        same_on(ranks(Isa::Portable, 2, true), |rank| {
+            let mut model = match is_fresh {
+                true => Decoder::of(rank, &weights).unwrap(),
+                false => Decoder::random(rank, weights.config().clone(), weights.dtype(), 7).unwrap(),
+            };
+            load(rank, &mut model, 4, &adapter);
+            if !is_fresh {
+                let form = model.weight_form();
+                model.update(rank, &form.check(&source, UpdateScope::Whole).unwrap()).unwrap();
+            }
+            logits(rank, &mut model, &tokens, Some(slot(4))).into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        })
+    };
+    assert!(find(false) == find(true));
+}
+
+#[test]
+fn a_source_of_tensors_gives_the_adapter_that_its_file_gives() {
+    let folder = data("lora/qwen2-tied");
+    let source = TensorFolder::open(&folder).unwrap();
+    let config: Value = serde_json::from_slice(&std::fs::read(folder.join("adapter_config.json")).unwrap()).unwrap();
+    let model = in_style(&data("goldens/qwen2-tied"), "rope_parameters");
+    let mut cpu = Cpu::open().unwrap();
+    let mut model = Decoder::load(&mut cpu, &ModelFolder::open(model.path()).unwrap()).unwrap();
+    load(&mut cpu, &mut model, 0, &Adapter::open(&folder).unwrap());
+    load(&mut cpu, &mut model, 1, &Adapter::from_source(&config, &source).unwrap());
+    let tokens = text(12, model.config().vocab);
+    let [file, tensors] = [0, 1].map(|number| logits(&mut cpu, &mut model, &tokens, Some(slot(number))));
+    assert!(is_same(&file, &tensors));
+    let mut integers = TensorsInMemory::default();
+    let name = source.names().into_iter().min().unwrap();
+    let tensor = source.tensor(name).unwrap();
+    integers
+        .add(name, TensorDtype::I32, tensor.shape.to_vec(), vec![0; 4 * tensor.shape.iter().product::<usize>()])
+        .unwrap();
+    let refused = Adapter::from_source(&config, &integers).unwrap_err().to_string();
+    assert!([name, "F32, F16 or BF16", "I32"].iter().all(|part| refused.contains(part)), "{refused}");
 }

@@ -16,3 +16,4 @@ mod goldens;
 mod lora;
 mod quantised;
 mod ranks;
+mod updates;

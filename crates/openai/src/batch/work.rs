@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, never};
 use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal, RequestReader};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
-use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, Hear};
-use offshoot_kv::DistinctTokens;
+use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, GroupEnd, Hear};
+use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
 };
@@ -234,14 +234,16 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
         let salt = open.request.salt;
-        let shared = self.seen.insert_apart(salt, prompt.tokens);
+        let shared = self.seen.insert_apart(Origin { salt, ..Origin::FIRST }, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {
             return self.end(at, Ok(PromptCandidates::default()));
         }
         let home = self.order.lock().expect("reading does not panic").home(at);
-        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, ..BeginOptions::default() }) {
+        let group_end = open.request.min_finished.map(GroupEnd::new);
+        match self.generator.begin_with(at, &prompt, BeginOptions { home, salt, group_end, ..BeginOptions::default() })
+        {
             Ok(()) => Ok(()),
             Err(error) => {
                 let refusal = request_refusal(error, self.work.engine.facts())?;

@@ -1,6 +1,7 @@
 //! A request in the engine's terms: prompts, sampling parameters, and what to report. `reader` reads it; the callers
 //! run it.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     /// Candidates sampled per prompt; the best `n` are returned. 0 if only the prompt is wanted (`max_tokens` is 0) or
     /// continuations are scored (`choices`).
     pub best_of: usize,
+    /// The samples of a prompt that still run are cancelled once so many have finished; `None`: never.
+    pub min_finished: Option<NonZeroUsize>,
     /// Whether the prompts are only computed, for the cache: `max_tokens` is 0, and nothing keeps them.
     pub computes_prompts_alone: bool,
     pub seed: RequestSeed,
@@ -275,6 +278,7 @@ impl<P> ProtocolRequest<P> {
             model: self.model,
             n: self.n,
             best_of: self.best_of,
+            min_finished: self.min_finished,
             computes_prompts_alone: self.computes_prompts_alone,
             seed: self.seed,
             echo: self.echo,

@@ -18,7 +18,7 @@ use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
-use offshoot_kv::DistinctTokens;
+use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
 
@@ -43,6 +43,8 @@ struct OpenJob {
     has_token: bool,
     /// Results that have not come.
     left: usize,
+    /// Samples of each prompt that have finished; cancelled ones have not.
+    finished: Vec<usize>,
     /// Numbers of its parts in flight.
     parts: Vec<usize>,
     /// Branches that were promised and not kept.
@@ -155,6 +157,7 @@ impl DispatchLoop {
             arrived: now,
             has_token: false,
             left: job.results(),
+            finished: vec![0; job.request.prompts.len()],
             parts: Vec::new(),
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
@@ -226,7 +229,7 @@ impl DispatchLoop {
                 let request = job.part(prompt, first, samples);
                 let hear = Some(if job.request.stream.is_some() { Hear::Tokens } else { Hear::Finishes });
                 let (keep, salt) = (job.keep.is_some(), job.request.salt);
-                let options = BeginOptions { first_sample: first, hear, keep, home: None, salt };
+                let options = BeginOptions { first_sample: first, hear, keep, salt, ..BeginOptions::default() };
                 self.generator.begin_with(number, &request, options)?;
                 request.results()
             }
@@ -242,7 +245,7 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event<SampleId>) {
         match event {
-            Event::Tokens { id: sample, tokens, text } => {
+            Event::Tokens { id: sample, tokens, text, .. } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
                 let (job, sample) = (part.job.id, part.sample(sample.sample));
                 part.job.outbox.put(Delivery::Tokens { sample, tokens, text });
@@ -305,9 +308,31 @@ impl DispatchLoop {
             self.shared.metrics.tokens_sampled.add(finish.sampled() as u64);
             self.shared.metrics.samples.add(1);
         }
+        let counts = is_sampled && !finish.reason.is_cut();
+        open.finished[sample.prompt] += usize::from(counts);
+        let ends_group =
+            counts && job.request.min_finished.is_some_and(|least| least.get() == open.finished[sample.prompt]);
         job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: kept });
-        if open.left == 0 {
+        if ends_group {
+            self.end_group(id, sample.prompt);
+        }
+        if self.jobs.get(&id).is_some_and(|open| open.left == 0) {
             self.end(id);
+        }
+    }
+
+    /// Cancels the samples of a job's prompt that have not ended, because enough have finished.
+    fn end_group(&mut self, id: JobId, prompt: usize) {
+        let rest = self.queue.remove_rest(id, prompt);
+        let open = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
+        for number in &open.parts {
+            if let Some(part) = self.parts.get(number).filter(|part| part.part.prompt == prompt) {
+                let samples = (0..part.part.samples).map(|sample| SampleId { prompt: *number, sample });
+                self.generator.cancel(&samples.collect::<Vec<_>>());
+            }
+        }
+        if let Some(rest) = rest {
+            open.cancel_unbegun(&rest);
         }
     }
 
@@ -383,14 +408,7 @@ impl DispatchLoop {
             return;
         }
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
-        for part in unbegun {
-            for sample in part.first..part.first + part.samples {
-                let (sample, finish) =
-                    (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
-                open.left -= 1;
-                open.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
-            }
-        }
+        unbegun.iter().for_each(|part| open.cancel_unbegun(part));
         if open.left == 0 {
             self.end(id);
         }
@@ -405,6 +423,17 @@ impl Drop for DispatchLoop {
         }
         for open in self.jobs.values() {
             open.job.outbox.put(Delivery::Refused(stopped()));
+        }
+    }
+}
+
+impl OpenJob {
+    /// Ends samples that have not begun, as cancelled.
+    fn cancel_unbegun(&mut self, part: &Part) {
+        for sample in part.first..part.first + part.samples {
+            let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
+            self.left -= 1;
+            self.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
         }
     }
 }
@@ -437,7 +466,7 @@ impl RecentPrompts {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(job.request.salt, prompt)
+        self.tokens.insert_apart(Origin { salt: job.request.salt, ..Origin::FIRST }, prompt)
     }
 }
 
@@ -448,7 +477,50 @@ mod tests {
     use super::*;
     use crate::leases::LeaseLimits;
     use crate::metrics::ServeMetrics;
-    use offshoot_engine::ScriptedReply;
+    use offshoot_engine::{EngineFacts, ScriptedCall, ScriptedReply};
+
+    /// Three of 400 samples end by themselves; 100 begin at most before others have.
+    #[test]
+    fn a_group_ends_when_enough_have_finished_with_what_had_not_begun() {
+        let mut begun = 0;
+        let script = move |_: &ScriptedCall<'_>| {
+            begun += 1;
+            if begun <= 3 { ScriptedReply::text("done") } else { ScriptedReply::text("on").until_cancelled() }
+        };
+        let engine = EngineHandle::scripted_with(|facts| EngineFacts { max_branches: 70, ..facts }, script);
+        let limits = LeaseLimits { each: 0, time_to_live: PATIENCE };
+        let leases = Arc::new(Leases::new(engine.clone(), limits));
+        let limits = QueueLimits { jobs: 2, prompt_tokens: usize::MAX };
+        let (dispatcher, mut work) = Dispatcher::new(engine, leases, limits, Arc::new(ServeMetrics::default()));
+        let mut job = job(0, 0, 0, 400, &[1; 8]);
+        let request = Arc::get_mut(&mut job.request).expect("nobody else has it yet");
+        request.min_finished = Some(3.try_into().expect("not 0"));
+        let outbox = job.outbox.clone();
+        let open = dispatcher.submit(job).expect("there is room");
+        let command = work.commands.recv().expect("it was sent");
+        work.execute(command);
+        while !work.jobs.is_empty() {
+            work.begin_more();
+            if let Poll::Ready(Some(event)) = work.generator.poll(PATIENCE) {
+                work.handle(event);
+            }
+        }
+        let ends: Vec<(usize, bool)> = outbox
+            .take_now()
+            .into_iter()
+            .filter_map(|delivery| match delivery {
+                Delivery::Finished { sample, finish, .. } => {
+                    Some((sample.sample, finish.reason == FinishReason::Cancelled))
+                }
+                _ => None,
+            })
+            .collect();
+        let indices: std::collections::BTreeSet<usize> = ends.iter().map(|&(sample, _)| sample).collect();
+        assert_eq!((ends.len(), indices.len()), (400, 400), "each sample ends once");
+        assert_eq!(ends.iter().filter(|(_, is_cancelled)| !is_cancelled).count(), 3);
+        assert!(work.queue.is_empty() && work.parts.is_empty());
+        drop(open);
+    }
 
     #[test]
     fn jobs_that_were_not_taken_yet_fill_the_queue() {
