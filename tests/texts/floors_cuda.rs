@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders and top-level files of `crates/cuda/src` from the lowest up, each with those that it may use.
-const MAY_USE: [(&str, &[&str]); 15] = [
+const MAY_USE: [(&str, &[&str]); 16] = [
     ("discovery", &[]),
     ("compile", &["discovery"]),
     ("driver", &["compile", "discovery"]),
@@ -14,12 +14,13 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("ops", &["memory", "driver", "compile"]),
     ("rounding", &["memory", "driver", "compile"]),
     ("gemm", &["rounding", "memory", "driver", "compile"]),
+    ("lora", &["memory", "driver", "compile"]),
     ("four_bit", &["memory", "driver", "compile"]),
     ("experts", &["four_bit", "rounding", "memory", "driver", "compile"]),
     ("attention", &["memory", "driver", "compile", "discovery"]),
     ("delta_rule", &["memory", "driver", "compile"]),
     ("sampling", &["memory", "driver", "compile"]),
-    ("step", &["attention", "delta_rule", "sampling", "memory", "driver", "compile"]),
+    ("step", &["attention", "delta_rule", "sampling", "lora", "memory", "driver", "compile"]),
     // Each an `impl` of its own for `Cuda`, beside mod.rs, which routes to all.
     ("ranks", &["step", "attention", "gemm", "memory", "driver", "compile", "discovery"]),
     ("timing", &["step", "gemm", "driver"]),

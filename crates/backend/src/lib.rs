@@ -30,6 +30,7 @@ mod delta_rule;
 mod experts;
 mod kv_dtype;
 mod levels;
+mod lora;
 mod matrix;
 pub mod quantised;
 pub mod ranks;
@@ -54,6 +55,7 @@ pub use delta_rule::{CONV_TOKENS, DeltaGates, DeltaHeads, L2_EPS, StateDtype, St
 pub use experts::{ExpertInput, ExpertKind, Gate, Router, RouterScores};
 pub use kv_dtype::{KvDtype, e4m3};
 pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MOST_LEVELS};
+pub use lora::{AdapterSlot, LoraPiece, LoraShape, LoraWeights, MOST_ADAPTERS, MOST_RANK, StepRows};
 pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
 pub use sampling::{
@@ -134,6 +136,10 @@ pub trait Backend: Send + 'static {
     type Rope: Send;
     /// The loaded step in the memory that ops read, and the samples not collected yet.
     type Step: Send;
+    /// What the loaded adapters add to one linear layer, by slot.
+    type Lora: Send;
+    /// What one adapter adds to one linear layer, in the memory that ops read, and in no slot yet.
+    type LoraTerm: Send;
 
     /// Whether the backend computes asynchronously, in its own memory. Then the host can prepare the next step
     /// meanwhile, and pages can be swapped to host memory.
@@ -271,6 +277,14 @@ pub trait Backend: Send + 'static {
     ) -> Result<Option<(Elements, Vec<f32>)>>;
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<Self::Rope>;
+    /// A table of empty slots for a layer of this shape, which `split` divides as it does the layer's matrix.
+    fn lora(&mut self, shape: &LoraShape, split: &Split) -> Result<Self::Lora>;
+    /// Loads an adapter's weights for the layer of `lora`, one for each part; `None`: the adapter adds nothing there.
+    /// A backend may round them to the layer's compute dtype.
+    fn lora_term(&mut self, lora: &Self::Lora, parts: &[Option<LoraWeights<'_>>]) -> Result<Self::LoraTerm>;
+    /// Puts `term` in a slot, or empties it. Steps that were run before still see what was there; later ones need not be
+    /// captured anew.
+    fn set_lora(&mut self, lora: &mut Self::Lora, slot: AdapterSlot, term: Option<Self::LoraTerm>);
     /// A buffer with no rows.
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Self::Buffer>;
     /// A buffer with no rows, of which a rank has the share that `_share` says.
@@ -426,6 +440,35 @@ pub trait Backend: Send + 'static {
         bias: Option<&Self::Vector>,
         mode: OutputMode,
     );
+    /// Adds what adapters add to a linear layer, for each row with an adapter that has something for the layer: for each
+    /// part, `h[j] = scale * sum over k of A[j][k] x[r][k]`, then for each output n of the part
+    /// `out[r][n] += sum over j of B[n][j] h[j]`, in f32, j rising; the sum is added when it is complete. The result for
+    /// a row depends on that row and its adapter alone, to the last bit, also where not all ops are batch-invariant.
+    /// `rows`: which rows of the step `out` and `x` have. Only in steps whose shape has adapters.
+    fn add_lora(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        lora: &Self::Lora,
+        rows: StepRows,
+        step: &Self::Step,
+    );
+    /// [`Backend::linear`], then [`Backend::add_lora`]. Ranks whose parts are summed add to each part.
+    #[expect(clippy::too_many_arguments, reason = "operands of one op, each named once")]
+    fn linear_with_lora(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        mode: OutputMode,
+        lora: &Self::Lora,
+        rows: StepRows,
+        step: &Self::Step,
+    ) {
+        self.linear(out, x, w, bias, mode);
+        self.add_lora(out, x, lora, rows, step);
+    }
     /// `rms_norm` of the heads of one kind in `qkv`, in place: of each head separately if `weight` is `[head_dim]`, of
     /// all of them as one vector if it is as long as they are together.
     fn head_norm(&mut self, qkv: &mut Self::Buffer, heads: HeadLayout, kind: HeadKind, weight: &Self::Vector, eps: f32);

@@ -5,6 +5,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_kv::plan::{AttentionPlan, NewPage};
 use offshoot_kv::{KvSlot, StateRun};
 
+use super::lora::AdapterSlot;
 use super::sampling::{SampleRequest, SeenToken};
 
 /// The token of a row.
@@ -31,6 +32,8 @@ pub struct StepBatch {
     /// For models with delta-rule layers: runs that have each row once, in the order in which they are computed. A run
     /// may read what an earlier one has written.
     pub state_runs: Vec<StateRun>,
+    /// The adapter of each row; or empty, and then no row has one.
+    pub adapters: Vec<Option<AdapterSlot>>,
     /// One for each of `logit_rows`; or empty, and then logits are computed but nothing is sampled.
     pub requests: Vec<SampleRequest>,
 }
@@ -42,11 +45,18 @@ pub struct StepShape {
     pub logit_rows: usize,
     /// Whether tokens are sampled from the logits.
     pub samples: bool,
+    /// Whether some row has an adapter.
+    pub adapters: bool,
 }
 
 impl StepBatch {
     pub fn shape(&self) -> StepShape {
-        StepShape { rows: self.tokens.len(), logit_rows: self.logit_rows.len(), samples: !self.requests.is_empty() }
+        StepShape {
+            rows: self.tokens.len(),
+            logit_rows: self.logit_rows.len(),
+            samples: !self.requests.is_empty(),
+            adapters: self.adapters.iter().any(Option::is_some),
+        }
     }
 
     /// Whether this batch can be advanced by one token per row ([`StepBatch::advance`]): every row is sampled from

@@ -99,6 +99,7 @@ impl Leaves {
             logit_rows: (0..rows as u32).collect(),
             plans: vec![planner.plan(&self.forest, &hints(backend, setting.heads, setting.dtype, setting.window))],
             state_runs: Vec::new(),
+            adapters: Vec::new(),
             requests: vec![SampleRequest::of(Pick::Greedy); rows],
         }
     }

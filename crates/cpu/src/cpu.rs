@@ -7,14 +7,15 @@ use super::experts::{CpuExperts, CpuRoutes};
 use super::fabric::{CpuFabric, attend_as};
 use super::gemm::CpuWeights;
 use super::kv::KvStore;
+use super::lora::{CpuLora, CpuLoraTerm, add_lora};
 use super::step::CpuStep;
 use super::{Cores, CpuBuffer, Isa, Team};
 use super::{activation, attention, delta_rule, gemm, kv, norm, rope, sampling, sums};
 use offshoot_backend::ranks::Place;
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout,
-    KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StepBatch,
-    StepShape, SwapRates, WeightFormat, WeightView,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
+    HeadLayout, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, OutputMode, RopeTable, Router, SampledToken,
+    SavedPages, Scoring, Split, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -30,6 +31,8 @@ pub struct Cpu {
     delta: delta_rule::DeltaScratch,
     gemm: gemm::GemmScratch,
     sampling: sampling::SampleScratch,
+    /// The sums of `add_lora` between its two products.
+    lora: Vec<f32>,
     /// `load` refuses steps of more rows.
     most_rows: usize,
     /// Whether `run` fails behind all ops, by the number of the step since the first and its rows.
@@ -58,6 +61,7 @@ impl Cpu {
             delta: Default::default(),
             gemm: Default::default(),
             sampling: Default::default(),
+            lora: Vec::new(),
             most_rows: usize::MAX,
             fails: |_, _| false,
             runs: 0,
@@ -123,6 +127,8 @@ impl Backend for Cpu {
     type Kv = KvStore;
     type Rope = RopeTable;
     type Step = CpuStep;
+    type Lora = CpuLora;
+    type LoraTerm = CpuLoraTerm;
 
     const MIXES_DTYPES: bool = true;
     const IS_ASYNC: bool = false;
@@ -231,6 +237,18 @@ impl Backend for Cpu {
 
     fn rope_table(&mut self, table: &RopeTable) -> Result<RopeTable> {
         Ok(table.clone())
+    }
+
+    fn lora(&mut self, shape: &LoraShape, _: &Split) -> Result<CpuLora> {
+        Ok(CpuLora::new(shape))
+    }
+
+    fn lora_term(&mut self, lora: &CpuLora, parts: &[Option<LoraWeights<'_>>]) -> Result<CpuLoraTerm> {
+        Ok(lora.term(parts))
+    }
+
+    fn set_lora(&mut self, lora: &mut CpuLora, slot: AdapterSlot, term: Option<CpuLoraTerm>) {
+        lora.set(slot, term);
     }
 
     fn buffer(&mut self, width: usize, _: ActivationDtype) -> Result<CpuBuffer> {
@@ -358,6 +376,10 @@ impl Backend for Cpu {
         mode: OutputMode,
     ) {
         gemm::linear_stack(&self.cores, &mut self.gemm, out, x, w, bias.map(Vec::as_slice), mode);
+    }
+
+    fn add_lora(&mut self, out: &mut CpuBuffer, x: &CpuBuffer, lora: &CpuLora, rows: StepRows, step: &CpuStep) {
+        add_lora(&self.cores, &mut self.lora, out, x, lora, rows, step);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, heads: HeadLayout, table: &RopeTable, step: &CpuStep) {

@@ -7,8 +7,8 @@
 //! ```text
 //! timing, ranks                   how long a step takes, for benchmarks; what passes between GPUs of one model
 //! step                            a step's words on the device, its graphs, and its results on their way to the host
-//! ops, gemm, experts, attention,  the launchers: element-wise ops; linear layers; mixtures of experts; tree attention;
-//! delta_rule, sampling            delta-rule layers; sampling
+//! ops, gemm, lora, experts,       the launchers: element-wise ops; linear layers; adapters; mixtures of experts; tree
+//! attention, delta_rule, sampling attention; delta-rule layers; sampling
 //! rounding                        activations rounded to e4m3, for gemm and experts
 //! four_bit                        products with 4-bit weights, of layers and experts
 //! memory                          what lies on the device: activations, weights, KV pages, states, staged lists
@@ -27,6 +27,7 @@ pub mod driver;
 pub mod experts;
 pub mod four_bit;
 pub mod gemm;
+pub mod lora;
 pub mod memory;
 pub mod ops;
 pub mod ranks;
@@ -44,6 +45,7 @@ use std::ops::Range;
 pub use self::attention::levels::LevelRows;
 pub use self::experts::Experts;
 pub use self::experts::routes::Routes;
+pub use self::lora::{Lora, LoraTerm};
 pub use self::memory::buffer::Buffer;
 pub use self::memory::kv::Kv;
 pub use self::memory::weights::{Matrix, Vector};
@@ -67,6 +69,7 @@ use self::gemm::chooser::{self, AlgorithmPolicy};
 use self::gemm::cublaslt::Library;
 use self::gemm::linear_fp8::LinearFp8;
 use self::gemm::shared::Sharing;
+use self::lora::LoraKernels;
 use self::memory::kv;
 use self::memory::sleep::Asleep;
 use self::memory::weights::WeightLoader;
@@ -76,10 +79,11 @@ use self::rounding::{RowRounder, RowsOf};
 use self::step::LaunchMode;
 use offshoot_backend::ranks::{Fabric, Place};
 use offshoot_backend::{
-    ActivationDtype, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput,
-    ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, MatrixPart, MemoryPart,
-    OutputMode, QuantView, RopeTable, Router, SampledToken, SavedPages, Scoring, Split, StackShape, StateDtype,
-    StepBatch, StepShape, SwapRates, WeightFormat, WeightView, all_quantised, prepare_heads_in_turn, with_dense,
+    ActivationDtype, AdapterSlot, Attended, AttentionLevels, Backend, DeltaGates, DeltaHeads, Dtype, Elements,
+    ExpertInput, ExpertKind, Gate, HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LevelRow, LoraShape,
+    LoraWeights, MatrixPart, MemoryPart, OutputMode, QuantView, RopeTable, Router, SampledToken, SavedPages, Scoring,
+    Split, StackShape, StateDtype, StepBatch, StepRows, StepShape, SwapRates, WeightFormat, WeightView, all_quantised,
+    prepare_heads_in_turn, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -104,6 +108,11 @@ pub struct Cuda {
     delta_rule: Vec<DeltaRuleKernels>,
     /// Products of the chunks of long runs; nothing lasts from one layer to the next.
     chunk_products: Option<Memory>,
+    /// Kernels of adapters by dtype; loaded with the first table of their dtype.
+    lora: HashMap<Dtype, LoraKernels>,
+    /// The sums of `add_lora` between its two products, and the most bytes of a row.
+    lora_sums: Option<Memory>,
+    lora_row_bytes: usize,
     choosing: AlgorithmPolicy,
     /// Among the ranks of a model.
     place: Option<Place<CudaFabric>>,
@@ -145,6 +154,9 @@ impl Cuda {
             experts: HashMap::new(),
             delta_rule: Vec::new(),
             chunk_products: None,
+            lora: HashMap::new(),
+            lora_sums: None,
+            lora_row_bytes: 0,
             choosing: AlgorithmPolicy::Fastest { at_most: chooser::TUNE_BUDGET },
             place: None,
             moves: 0,
@@ -343,8 +355,29 @@ impl Cuda {
         if rows > self.most_rows {
             self.most_rows = rows;
             self.reserve_rounded()?;
+            self.reserve_lora()?;
         }
         Ok(())
+    }
+
+    /// Makes room for the sums of adapters of all rows. Without room, each later step asks again.
+    fn reserve_lora(&mut self) -> Result<()> {
+        let bytes = self.most_rows.saturating_mul(self.lora_row_bytes);
+        if self.lora_sums.as_ref().map_or(0, Memory::bytes) >= bytes {
+            return Ok(());
+        }
+        self.moves += 1;
+        self.lora_sums = None;
+        match self.device.alloc(bytes) {
+            Ok(memory) => {
+                self.lora_sums = Some(memory);
+                Ok(())
+            }
+            Err(error) => {
+                self.most_rows = 0;
+                Err(error)
+            }
+        }
     }
 
     /// Makes room for the rounded rows of all products. Without room, each later step asks again for its own.
@@ -394,6 +427,8 @@ impl Backend for Cuda {
     type Step = Step;
     type Experts = Experts;
     type Routes = Routes;
+    type Lora = Lora;
+    type LoraTerm = LoraTerm;
 
     const MIXES_DTYPES: bool = false;
 
@@ -571,6 +606,30 @@ impl Backend for Cuda {
     fn rope_table(&mut self, table: &RopeTable) -> Result<Rope> {
         self.moves += 1;
         Rope::upload(&self.device, table)
+    }
+
+    fn lora(&mut self, shape: &LoraShape, _: &Split) -> Result<Lora> {
+        self.load_ops(shape.dtype)?;
+        if !self.lora.contains_key(&shape.dtype) {
+            self.lora.insert(shape.dtype, LoraKernels::load(&self.device, shape.dtype)?);
+        }
+        Lora::new(&self.device, shape)
+    }
+
+    fn lora_term(&mut self, lora: &Lora, parts: &[Option<LoraWeights<'_>>]) -> Result<LoraTerm> {
+        let term = lora.term(&self.device, parts)?;
+        let before = self.lora_row_bytes;
+        self.lora_row_bytes = before.max(lora.row_bytes_with(&term));
+        let reserved = self.reserve_lora();
+        if reserved.is_err() {
+            self.lora_row_bytes = before;
+        }
+        reserved.map(|()| term)
+    }
+
+    fn set_lora(&mut self, lora: &mut Lora, slot: AdapterSlot, term: Option<LoraTerm>) {
+        let moves = lora.set(&self.device, slot, term);
+        self.moves += u64::from(moves);
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<Buffer> {
@@ -773,6 +832,12 @@ impl Backend for Cuda {
             Some(fp8) if w.fp8.is_some() => fp8.linear.linear(&mut fp8.rounder, out, x, w, bias, accumulates),
             _ => self.gemm(w.format).linear(out, x, w, bias, accumulates),
         }
+    }
+
+    fn add_lora(&mut self, out: &mut Buffer, x: &Buffer, lora: &Lora, rows: StepRows, step: &Step) {
+        self.forget_before(out);
+        let kernels = self.lora.get(&lora.element()).expect("loaded with the first table of their dtype");
+        lora.add(&self.device, kernels, self.lora_sums.as_ref(), out, x, &step.adapter_words(rows));
     }
 
     fn rope(&mut self, qkv: &mut Buffer, heads: HeadLayout, table: &Rope, step: &Step) {

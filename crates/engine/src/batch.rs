@@ -29,6 +29,7 @@ pub(super) fn step_batch(
         logit_rows,
         plans,
         state_runs,
+        adapters: Vec::new(),
         requests: schedule.requests.iter().map(request).collect(),
     }
 }

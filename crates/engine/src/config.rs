@@ -83,6 +83,6 @@ impl EngineConfig {
     /// The shape of the largest step.
     pub fn largest_step(&self) -> StepShape {
         let rows = self.step_rows.max(self.max_branches.saturating_add(self.prompt_rows()));
-        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true }
+        StepShape { rows, logit_rows: self.max_logit_rows(), samples: true, adapters: false }
     }
 }

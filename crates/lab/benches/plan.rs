@@ -240,6 +240,7 @@ fn batch(tree: &PrefixTree, rows: &[StepRow], plans: Vec<AttentionPlan>) -> Step
         logit_rows: (0..).take(rows.len()).collect(),
         plans,
         state_runs: Vec::new(),
+        adapters: Vec::new(),
         requests: rows.iter().map(|_| SampleRequest::of(pick)).collect(),
     }
 }

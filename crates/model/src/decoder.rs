@@ -2,10 +2,12 @@
 //! step's rows may belong to any number of sequences; the attention plans determine which positions each row attends
 //! to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch, StepShape,
+    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch,
+    StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -19,6 +21,7 @@ use super::inputs::InputTable;
 use super::layer::{Kinds, Layer};
 use super::layout::Layout;
 use super::loader::{HeldWeights, Loader};
+use super::lora::{AdaptedIx, AdaptedLayer, Adapter, StagedAdapter, StepAdapters};
 use super::model_weights::ModelWeights;
 use super::operands::{LoadedRope, StepOperands, load_ropes};
 use super::parts::NormLayer;
@@ -38,6 +41,10 @@ pub struct Decoder<B: Backend> {
     /// Weights of an update that has not ended.
     pending: Option<Weights<B>>,
     form: Arc<WeightForm>,
+    /// The layers that adapters may change, and what the loaded ones add to each. Updates of the weights leave it.
+    adapted: Vec<AdaptedLayer<B>>,
+    /// The adapters that are loaded.
+    adapters: BTreeSet<AdapterSlot>,
     /// One for each distinct rope of the layers.
     ropes: Vec<LoadedRope<B>>,
     /// The longest sequence that steps may belong to.
@@ -65,13 +72,21 @@ struct Weights<B: Backend> {
     /// The output layer; `None` if it is tied to the embedding table.
     head: Option<Arc<B::Matrix>>,
     head_bias: Option<Arc<B::Vector>>,
+    /// The place of the output layer, tied or not, among those that adapters may change.
+    head_adapted: AdaptedIx,
     /// All of these, in the order in which they were loaded.
     held: HeldWeights<B>,
 }
 
 impl<B: Backend> Weights<B> {
-    /// Loads all weights, or those again that have changed.
-    fn load(mut loader: Loader<'_, B>, layout: &Layout, config: &ModelConfig, dtype: Dtype) -> Result<Self> {
+    /// Loads all weights, or those again that have changed. Returns the layers that adapters may change, too, in whose
+    /// tables there is nothing.
+    fn load(
+        mut loader: Loader<'_, B>,
+        layout: &Layout,
+        config: &ModelConfig,
+        dtype: Dtype,
+    ) -> Result<(Self, Vec<AdaptedLayer<B>>)> {
         let (one, kinds) = (std::slice::from_ref, Kinds::of(config));
         let tensors = layout.layers.iter().zip(BufferIndices::of(config)).enumerate();
         let stage = loader.is_noted().then(|| Stage::new("layers of the model", layout.layers.len()));
@@ -84,16 +99,16 @@ impl<B: Backend> Weights<B> {
         let inputs = layout.inputs.as_ref().zip(config.per_layer_inputs);
         let inputs = inputs.map(|(tensors, inputs)| InputTable::load(&mut loader, tensors, config, inputs, dtype));
         let embed = loader.matrix(one(&layout.embed), None, &Split::Whole)?;
+        let inputs = inputs.transpose()?;
+        let final_norm = NormLayer::load(&mut loader, &layout.final_norm, config.final_norm)?;
         let (head, bias) = (layout.head.as_ref(), layout.head_bias.as_ref());
-        Ok(Self {
-            embed,
-            inputs: inputs.transpose()?,
-            layers,
-            final_norm: NormLayer::load(&mut loader, &layout.final_norm, config.final_norm)?,
-            head: head.map(|tensor| loader.matrix(one(tensor), None, &of_vocab)).transpose()?,
-            head_bias: bias.map(|tensor| loader.vector(one(tensor), None, &of_vocab)).transpose()?,
-            held: loader.held(),
-        })
+        let head = head.map(|tensor| loader.matrix(one(tensor), None, &of_vocab)).transpose()?;
+        let head_bias = bias.map(|tensor| loader.vector(one(tensor), None, &of_vocab)).transpose()?;
+        // The embedding table is whole on every rank.
+        let head_split = if head.is_some() { of_vocab } else { Split::Whole };
+        let head_adapted = loader.adapts(AdaptedLayer::of_head(&layout.embed, dtype, head_split));
+        let (held, adapted) = loader.loaded();
+        Ok((Self { embed, inputs, layers, final_norm, head, head_bias, head_adapted, held }, adapted))
     }
 }
 
@@ -118,12 +133,15 @@ impl<B: Backend> Decoder<B> {
         let kinds = Kinds::of(&config);
         // Before the weights: a backend refuses mixtures that it does not take before it has loaded one.
         let activations = Activations::new(backend, &config, dtype)?;
+        let (loaded, adapted) = Weights::load(Loader::new(backend, source), layout, &config, dtype)?;
         Ok(Self {
             embed_scale: config.embed_scale.map(|scale| dtype.round(scale)),
-            weights: Some(Weights::load(Loader::new(backend, source), layout, &config, dtype)?),
+            weights: Some(loaded),
             has_weights: true,
             pending: None,
             form: weights.form()?,
+            adapted,
+            adapters: BTreeSet::new(),
             ropes: load_ropes(backend, &kinds.ropes, config.context)?,
             longest: config.context,
             last_position: 0,
@@ -179,7 +197,9 @@ impl<B: Backend> Decoder<B> {
             Some(weights) => Loader::again(backend, source, &weights.held, changes),
             None => Loader::new(backend, source),
         };
-        self.pending = Some(Weights::load(loader, layout, &self.config, self.dtype)?);
+        // The layers that adapters may change are those of the model: they keep what is loaded in them.
+        let (weights, _) = Weights::load(loader, layout, &self.config, self.dtype)?;
+        self.pending = Some(weights);
         Ok(())
     }
 
@@ -302,7 +322,8 @@ impl<B: Backend> Decoder<B> {
 
     /// The first half of `forward`: loads `batch` and makes room for it. Nothing is computed, also after an error.
     pub fn load_batch(&mut self, backend: &mut B, step: &mut B::Step, batch: StepBatch) -> Result<StepShape> {
-        let loaded = check(&self.config, &self.hints, &batch).and_then(|()| {
+        let checked = check(&self.config, &self.hints, &batch).and_then(|()| self.check_adapters(&batch));
+        let loaded = checked.and_then(|()| {
             self.last_position = batch.positions.iter().copied().max().unwrap_or(0);
             backend.load(step, batch)
         });
@@ -353,6 +374,40 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
+    fn check_adapters(&self, batch: &StepBatch) -> Result<()> {
+        match batch.adapters.iter().flatten().find(|slot| !self.adapters.contains(slot)) {
+            None => Ok(()),
+            Some(slot) => {
+                Err(Error::Internal(format!("a row of a step names adapter {}, which is not loaded", slot.number())))
+            }
+        }
+    }
+
+    /// Loads an adapter's weights beside those in use: no step sees them before [`Decoder::put_adapter`].
+    ///
+    /// # Errors
+    ///
+    /// The adapter is not one for this model, or memory is short; nothing has changed.
+    pub fn stage_adapter(&self, backend: &mut B, adapter: &Adapter) -> Result<StagedAdapter<B>> {
+        adapter.check(&self.config)?;
+        StagedAdapter::load(backend, &self.adapted, adapter)
+    }
+
+    /// Puts a staged adapter in a slot, in place of what is there; steps that were enqueued before still see that.
+    pub fn put_adapter(&mut self, backend: &mut B, slot: AdapterSlot, staged: StagedAdapter<B>) {
+        staged.put(backend, &mut self.adapted, slot);
+        self.adapters.insert(slot);
+    }
+
+    /// Empties a slot: no later step may name it. Returns whether there was an adapter.
+    pub fn remove_adapter(&mut self, backend: &mut B, slot: AdapterSlot) -> bool {
+        let was_loaded = self.adapters.remove(&slot);
+        if was_loaded {
+            self.adapted.iter_mut().for_each(|layer| layer.set(backend, slot, None));
+        }
+        was_loaded
+    }
+
     fn ops(
         &mut self,
         backend: &mut B,
@@ -362,19 +417,21 @@ impl<B: Backend> Decoder<B> {
         mut observe: impl FnMut(&mut B, Attended<'_, B>),
     ) {
         let (a, weights) = (&mut self.activations, self.weights.as_ref().expect(LOADED));
+        let adapted = shape.adapters.then_some(&*self.adapted);
         backend.embed(&mut a.all.residual, &weights.embed, loaded);
         if let Some(scale) = self.embed_scale {
             backend.scale(&mut a.all.residual, scale);
         }
         if let Some(inputs) = &weights.inputs {
-            inputs.fill(backend, &mut a.all, loaded);
+            let adapters = StepAdapters::of(adapted, StepRows::All, loaded);
+            inputs.fill(backend, &mut a.all, loaded, adapters);
         }
-        let mut step = StepOperands { ropes: &self.ropes, kv, loaded };
+        let mut step = StepOperands { ropes: &self.ropes, kv, loaded, adapted };
         let last = weights.layers.len() - 1;
         for (ix, layer) in weights.layers.iter().enumerate() {
             layer.attend(backend, a, &mut step, &mut observe);
             if ix < last {
-                layer.transform(backend, &mut a.all);
+                layer.transform(backend, &mut a.all, step.adapters(StepRows::All));
             }
         }
         if shape.logit_rows == 0 {
@@ -383,10 +440,12 @@ impl<B: Backend> Decoder<B> {
         // After the last attention rows are independent: continue only with those whose logits are computed.
         let reads_normed = weights.layers[last].reads_normed_again();
         a.select_logit_rows(backend, weights.layers[last].buffers.heads, reads_normed, step.loaded);
-        weights.layers[last].transform(backend, &mut a.logit_rows);
+        let adapters = step.adapters(StepRows::Logits);
+        weights.layers[last].transform(backend, &mut a.logit_rows, adapters);
         weights.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = weights.head.as_ref().unwrap_or(&weights.embed);
-        backend.linear(&mut a.logits, &a.logit_rows.normed, head, weights.head_bias.as_deref(), OutputMode::Replace);
+        let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, weights.head_bias.as_deref());
+        adapters.linear(weights.head_adapted, backend, out, x, head, bias, OutputMode::Replace);
         if let Some(cap) = self.config.final_softcap {
             backend.softcap(&mut a.logits, cap);
         }
@@ -421,6 +480,7 @@ fn check(config: &ModelConfig, hints: &[PlanHints], batch: &StepBatch) -> Result
         && batch.plans.len() == hints.len()
         && batch.plans.iter().zip(hints).all(|(plan, hints)| (plan.window, plan.group) == (hints.window, hints.group))
         && batch.plans.iter().all(|plan| plan.group.ix() < batch.slots.len())
+        && (batch.adapters.is_empty() || batch.adapters.len() == rows)
         && batch.plans.iter().all(|plan| plan.row_positions == batch.positions)
         && (config.delta_heads().next().is_none() || covers(&batch.state_runs, rows));
     if fits { Ok(()) } else { Err(Error::Internal("a step's rows and plans do not fit each other".to_owned())) }

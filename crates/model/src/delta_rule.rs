@@ -1,10 +1,9 @@
 //! A gated delta-rule layer of the decoder: its projections and gates. The ops are defined in `backend::delta_rule`.
 
-use std::sync::Arc;
-
-use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split};
+use offshoot_backend::{Backend, CONV_TOKENS, DeltaGates, Split, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
+use std::sync::Arc;
 
 use super::activations::DeltaRuleBuffers;
 use super::config::DeltaRuleSpec;
@@ -61,8 +60,9 @@ impl<B: Backend> DeltaRule<B> {
         step: &mut StepOperands<'_, B>,
     ) {
         let DeltaRuleBuffers { conv, ba } = buffers;
-        self.qkv.apply(backend, qkv, x);
-        self.ba.apply(backend, ba, x);
+        let adapters = step.adapters(StepRows::All);
+        self.qkv.apply(backend, qkv, x, adapters);
+        self.ba.apply(backend, ba, x, adapters);
         backend.causal_conv(conv, qkv, &self.conv, step.kv, self.layer, step.loaded);
         let gates = DeltaGates { rate: &*self.rate, dt: &*self.dt };
         backend.delta_rule(out, conv, ba, gates, step.kv, self.layer, step.loaded);

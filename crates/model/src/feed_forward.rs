@@ -10,6 +10,7 @@ use super::activations::{BlockBuffers, BufferIndices, InnerBuffers, MixtureBuffe
 use super::config::{Activation, DenseSpec, ExpertsSpec, FeedForward, Norm};
 use super::layout::{DenseTensors, ExpertTensors, LayerTensors};
 use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::parts::{Linear, NormLayer};
 use super::weights::ExpertStack;
 
@@ -92,24 +93,25 @@ impl<B: Backend> FeedForwardLayer<B> {
         s: &mut StreamBuffers<B>,
         buffers: BufferIndices,
         after: Option<&NormLayer<B>>,
+        adapters: StepAdapters<'_, B>,
     ) {
         let StreamBuffers { residual, normed, inner, mixtures, blocks, shared_gate, .. } = s;
         match (self, after) {
-            (Self::Dense(dense), None) => dense.add_to(backend, residual, normed, &mut inner[buffers.inner]),
+            (Self::Dense(dense), None) => dense.add_to(backend, residual, normed, &mut inner[buffers.inner], adapters),
             (Self::Dense(dense), Some(norm)) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
-                dense.apply(backend, block, normed, &mut inner[buffers.inner]);
+                dense.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
                 norm.add_to(backend, residual, block);
             }
             (Self::Experts(experts), None) => {
                 let mixture = &mut mixtures[buffers.mixture];
-                experts.route(backend, residual, normed, mixture);
+                experts.route(backend, residual, normed, mixture, adapters);
                 experts.add_to(backend, residual, normed, mixture);
             }
             (Self::Experts(experts), Some(norm)) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
-                experts.route(backend, residual, normed, mixture);
+                experts.route(backend, residual, normed, mixture, adapters);
                 experts.apply(backend, block, normed, mixture);
                 norm.add_to(backend, residual, block);
             }
@@ -117,10 +119,10 @@ impl<B: Backend> FeedForwardLayer<B> {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
                 let factor = shared_gate.as_mut().expect("a model that shares an expert has the buffer of its gate");
-                shared.apply(backend, block, normed, &mut inner[buffers.inner]);
-                gate.apply(backend, factor, normed);
+                shared.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
+                gate.apply(backend, factor, normed, adapters);
                 backend.sigmoid_times(block, factor);
-                experts.route(backend, residual, normed, mixture);
+                experts.route(backend, residual, normed, mixture, adapters);
                 experts.add_to(backend, residual, normed, mixture);
                 backend.add(residual, block);
             }
@@ -128,9 +130,9 @@ impl<B: Backend> FeedForwardLayer<B> {
             (Self::Both { dense, experts, norms: [of_dense, before, of_experts] }, after) => {
                 let BlockBuffers { block, sum } = StreamBuffers::behind_blocks(blocks);
                 let mixture = &mut mixtures[buffers.mixture];
-                dense.apply(backend, block, normed, &mut inner[buffers.inner]);
+                dense.apply(backend, block, normed, &mut inner[buffers.inner], adapters);
                 of_dense.apply(backend, sum, block);
-                experts.route(backend, residual, normed, mixture);
+                experts.route(backend, residual, normed, mixture, adapters);
                 before.apply(backend, normed, residual);
                 experts.apply(backend, block, normed, mixture);
                 of_experts.add_to(backend, sum, block);
@@ -150,22 +152,42 @@ fn add<B: Backend>(backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, aft
 
 impl<B: Backend> Dense<B> {
     /// `out = down(activation(up x))`
-    fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
-        let inner = self.activate(backend, x, inner);
-        self.down.apply(backend, out, inner);
+    fn apply(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        inner: &mut InnerBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        let inner = self.activate(backend, x, inner, adapters);
+        self.down.apply(backend, out, inner, adapters);
     }
 
     /// `residual += down(activation(up x))`
-    fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, inner: &mut InnerBuffers<B>) {
-        let inner = self.activate(backend, x, inner);
-        self.down.add_to(backend, residual, inner);
+    fn add_to(
+        &self,
+        backend: &mut B,
+        residual: &mut B::Buffer,
+        x: &B::Buffer,
+        inner: &mut InnerBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        let inner = self.activate(backend, x, inner, adapters);
+        self.down.add_to(backend, residual, inner, adapters);
     }
 
-    fn activate<'a>(&self, backend: &mut B, x: &B::Buffer, inner: &'a mut InnerBuffers<B>) -> &'a B::Buffer {
-        self.up.apply(backend, &mut inner.up, x);
+    fn activate<'a>(
+        &self,
+        backend: &mut B,
+        x: &B::Buffer,
+        inner: &'a mut InnerBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) -> &'a B::Buffer {
+        self.up.apply(backend, &mut inner.up, x, adapters);
         match (self.activation, &mut inner.gated) {
             (Activation::Gated(gate), Some(gated)) => {
-                self.down.gate_input(backend, gated, &inner.up, gate);
+                self.down.gate_input(backend, gated, &inner.up, gate, adapters);
                 gated
             }
             (Activation::Gated(_), None) => unreachable!("`InnerBuffers::new` makes a buffer for gated kinds"),
@@ -200,11 +222,18 @@ impl<B: Backend> Mixture<B> {
     }
 
     /// Chooses the experts of each row: by `normed`, or by the router's own norm of `residual`, which overwrites it.
-    fn route(&self, backend: &mut B, residual: &B::Buffer, normed: &mut B::Buffer, buffers: &mut MixtureBuffers<B>) {
+    fn route(
+        &self,
+        backend: &mut B,
+        residual: &B::Buffer,
+        normed: &mut B::Buffer,
+        buffers: &mut MixtureBuffers<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
         if let Some((norm, _)) = &self.scales {
             norm.apply(backend, normed, residual);
         }
-        self.router.apply(backend, &mut buffers.scores, normed);
+        self.router.apply(backend, &mut buffers.scores, normed, adapters);
         backend.route(&mut buffers.routes, &buffers.scores, self.scales.as_ref().map(|(_, factors)| &**factors));
     }
 

@@ -10,6 +10,7 @@ use super::activations::{BlockBuffers, StreamBuffers};
 use super::config::{ModelConfig, Norm, PerLayerInputs};
 use super::layout::{InputTensors, LayerInputTensors};
 use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::parts::{Linear, NormLayer, norm_weight};
 
 /// Makes the inputs of all layers.
@@ -53,12 +54,12 @@ impl<B: Backend> InputTable<B> {
     }
 
     /// Fills `inputs` from the tokens of the step and their embeddings in `residual`.
-    pub fn fill(&self, backend: &mut B, s: &mut StreamBuffers<B>, step: &B::Step) {
+    pub fn fill(&self, backend: &mut B, s: &mut StreamBuffers<B>, step: &B::Step, adapters: StepAdapters<'_, B>) {
         let Some(inputs) = &mut s.inputs else { unreachable!("models with inputs by layer have buffers for them") };
         backend.embed(&mut inputs.tokens, &self.embed, step);
         backend.scale(&mut inputs.tokens, self.embed_scale);
         backend.round(&mut s.normed, &s.residual);
-        self.projection.apply(backend, &mut inputs.layers, &s.normed);
+        self.projection.apply(backend, &mut inputs.layers, &s.normed, adapters);
         backend.scale(&mut inputs.layers, self.projection_scale);
         backend.head_norm(&mut inputs.layers, self.parts, HeadKind::Query, &self.norm, self.eps);
         backend.add(&mut inputs.layers, &inputs.tokens);
@@ -78,13 +79,13 @@ impl<B: Backend> LayerInput<B> {
     }
 
     /// `residual += norm(projection(gelu(gate residual) * input))`
-    pub fn add_to(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
+    pub fn add_to(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
         let Some(inputs) = &mut s.inputs else { unreachable!("models with inputs by layer have buffers for them") };
         backend.round(&mut s.normed, &s.residual);
-        self.gate.apply(backend, &mut inputs.gated, &s.normed);
+        self.gate.apply(backend, &mut inputs.gated, &s.normed, adapters);
         backend.gelu_times(&mut inputs.gated, &inputs.layers, self.first);
         let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
-        self.projection.apply(backend, block, &inputs.gated);
+        self.projection.apply(backend, block, &inputs.gated, adapters);
         self.norm.add_to(backend, &mut s.residual, block);
     }
 }

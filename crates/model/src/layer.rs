@@ -1,11 +1,10 @@
 //! One layer of the decoder: attention or the delta rule, the feed-forward block, and how both are added to the
 //! residual stream.
 
-use std::sync::Arc;
-
-use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split};
+use offshoot_backend::{Attended, Backend, HeadLayout, HeadSteps, MOST_ROPES, Scoring, Segment, Split, StepRows};
 use offshoot_core::error::Result;
 use offshoot_core::ids::LayerIx;
+use std::sync::Arc;
 
 use super::activations::{Activations, BlockBuffers, BufferIndices, StreamBuffers};
 use super::config::{AttentionKind, AttentionSpec, LayerNorms, LayerSpec, Mixer, ModelConfig, kind_index, kinds};
@@ -14,6 +13,7 @@ use super::feed_forward::FeedForwardLayer;
 use super::inputs::LayerInput;
 use super::layout::LayerTensors;
 use super::loader::Loader;
+use super::lora::StepAdapters;
 use super::operands::StepOperands;
 use super::parts::{Linear, NormLayer, norm_weight};
 use super::rope::Turning;
@@ -184,7 +184,10 @@ impl<B: Backend> Layer<B> {
     ) {
         let (qkv, attended) = (&mut a.qkv[self.buffers.heads], &mut a.all.attended[self.buffers.heads]);
         match (&self.before_attention, self.reads_normed_once()) {
-            (Some(norm), Some(qkv)) => norm.apply_for(backend, &mut a.all.normed, &a.all.residual, qkv),
+            (Some(norm), Some(qkv)) => {
+                let adapters = step.adapters(StepRows::All);
+                norm.apply_for(backend, &mut a.all.normed, &a.all.residual, qkv, adapters);
+            }
             (Some(norm), None) => norm.apply(backend, &mut a.all.normed, &a.all.residual),
             (None, _) => backend.round(&mut a.all.normed, &a.all.residual),
         }
@@ -195,7 +198,7 @@ impl<B: Backend> Layer<B> {
                 return delta_rule.mix(backend, attended, &a.all.normed, qkv, buffers, step);
             }
         };
-        attention.qkv.apply(backend, qkv, &a.all.normed);
+        attention.qkv.apply(backend, qkv, &a.all.normed, step.adapters(StepRows::All));
         let stored = attention.stored;
         let steps = HeadSteps {
             heads: attention.projected,
@@ -215,12 +218,12 @@ impl<B: Backend> Layer<B> {
     /// `residual += out(attended)`, gated if the layer has a gate, then `residual += feed_forward(norm(residual))`,
     /// each with the norms behind it. Without a norm of its own the feed-forward block reads the same normed input as
     /// attention.
-    pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>) {
+    pub fn transform(&self, backend: &mut B, s: &mut StreamBuffers<B>, adapters: StepAdapters<'_, B>) {
         let attended = &mut s.attended[self.buffers.heads];
         if let Some(gate) = &self.gate {
             let gates = &mut s.gates[self.buffers.heads];
             // Its input is still that of attention.
-            gate.apply(backend, gates, &s.normed);
+            gate.apply(backend, gates, &s.normed, adapters);
             match &self.mixer {
                 MixerLayer::Attention(_) => backend.sigmoid_times(attended, gates),
                 MixerLayer::DeltaRule(DeltaRule { norm, eps, .. }) => {
@@ -229,24 +232,24 @@ impl<B: Backend> Layer<B> {
             }
         }
         match &self.after_attention {
-            None => self.out.add_to(backend, &mut s.residual, attended),
+            None => self.out.add_to(backend, &mut s.residual, attended, adapters),
             Some(norm) => {
                 let BlockBuffers { block, .. } = StreamBuffers::behind_blocks(&mut s.blocks);
-                self.out.apply(backend, block, attended);
+                self.out.apply(backend, block, attended, adapters);
                 norm.add_to(backend, &mut s.residual, block);
             }
         }
         match &self.before_feed_forward {
             BlockInput::Normed(norm) => match self.feed_forward.reads_input_once() {
-                Some(up) => norm.apply_for(backend, &mut s.normed, &s.residual, up),
+                Some(up) => norm.apply_for(backend, &mut s.normed, &s.residual, up, adapters),
                 None => norm.apply(backend, &mut s.normed, &s.residual),
             },
             BlockInput::Residual => backend.round(&mut s.normed, &s.residual),
             BlockInput::AsAttention => {}
         }
-        self.feed_forward.add_to(backend, s, self.buffers, self.after_feed_forward.as_ref());
+        self.feed_forward.add_to(backend, s, self.buffers, self.after_feed_forward.as_ref(), adapters);
         if let Some(input) = &self.input {
-            input.add_to(backend, s);
+            input.add_to(backend, s, adapters);
         }
         if let Some(scale) = self.output_scale {
             backend.scale(&mut s.residual, scale);

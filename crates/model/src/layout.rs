@@ -14,7 +14,7 @@ use super::config::{
 use attention::q_width;
 pub use delta_rule::DeltaRuleTensors;
 use names::LayerNames;
-pub use tensors::{Dim, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
+pub use tensors::{Dim, HEAD, HeadNormTensors, LinearTensors, NormTensors, TensorSpec};
 use tensors::{EMBEDDING, HIDDEN, linear, matrix, norm, vector};
 
 /// The matrices of a linear layer of experts, as they are stored.
@@ -143,13 +143,18 @@ impl BlockNormTensors {
 impl LayerTensors {
     /// Groups of tensors that are stacked into one matrix.
     pub fn stacks(&self) -> Vec<&[TensorSpec]> {
+        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
+        let linears = self.linears().into_iter().map(|linear| linear.weights.as_slice());
+        linears.chain(experts.flat_map(ExpertMatrices::stacks)).collect()
+    }
+
+    /// Its linear layers, without those of experts.
+    fn linears(&self) -> Vec<&LinearTensors> {
         let dense = self.dense.iter().flat_map(|dense| [&dense.up, &dense.down]);
         let router = self.experts.iter().map(|experts| &experts.router);
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
         let gates = self.gate.iter().chain(self.delta_rule.as_ref().map(|delta| &delta.ba)).chain(&self.shared_gate);
-        let linears = [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input);
-        let experts = self.experts.iter().flat_map(|experts| [&experts.up, &experts.down]);
-        linears.map(|linear| linear.weights.as_slice()).chain(experts.flat_map(ExpertMatrices::stacks)).collect()
+        [&self.qkv, &self.out].into_iter().chain(gates).chain(dense).chain(router).chain(input).collect()
     }
 
     /// Experts that are stored as blocks and scales.
@@ -204,7 +209,7 @@ impl Layout {
             }),
             layers: layers.map(|(ix, spec)| LayerNames { ix, hidden, config, spec }.tensors()).collect(),
             final_norm: norm(config.modules.final_norm, config.final_norm, hidden),
-            head: (!config.tied_embeddings).then(|| matrix("lm_head", vocab, hidden)),
+            head: (!config.tied_embeddings).then(|| matrix(HEAD, vocab, hidden)),
             head_bias: config.head_bias.then(|| vector("lm_head.bias", vocab)),
         }
     }
@@ -216,6 +221,11 @@ impl Layout {
         silent.flat_map(|(ix, _)| {
             ["k_proj.", "v_proj.", "k_norm.", "v_norm."].map(|name| format!("model.layers.{ix}.self_attn.{name}"))
         })
+    }
+
+    /// All linear layers but the output layer and those of experts.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearTensors> {
+        self.inputs.iter().map(|inputs| &inputs.projection).chain(self.layers.iter().flat_map(LayerTensors::linears))
     }
 
     /// Tensors that become matrices; one may be listed twice.

@@ -20,6 +20,7 @@ mod layout;
 mod loaded;
 mod loaded_ranks;
 mod loader;
+mod lora;
 mod model_weights;
 mod operands;
 mod parts;
@@ -39,6 +40,7 @@ pub use config::{
 pub use decoder::Decoder;
 pub use loaded::Loaded;
 pub use loaded_ranks::LoadedRanks;
+pub use lora::{Adapter, AdapterTensor};
 pub use model_weights::ModelWeights;
 pub use runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 pub use sequence::Sequence;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::config::ModelConfig;
 use super::decoder::Decoder;
-use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
+use super::lora::{Adapter, StagedAdapter};
+use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner, no_adapter};
 use super::sleep::{Sleep, SleepParts, WeightSleep};
 use super::update::{CheckedUpdate, WeightForm, no_weights};
-use offshoot_backend::{Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
+use offshoot_backend::{AdapterSlot, Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
@@ -23,6 +24,8 @@ pub struct Loaded<B: Backend> {
     decoder: Decoder<B>,
     /// Made by `allocate`; none while keys and values sleep on a device that drops them.
     kv: Option<B::Kv>,
+    /// An adapter that is loaded and in no slot yet.
+    staged: Option<StagedAdapter<B>>,
     /// Pages and states that `allocate` was called with.
     room: Option<(usize, usize)>,
     /// What sleeps.
@@ -42,11 +45,31 @@ impl<B: Backend> Decoder<B> {
 impl<B: Backend> Loaded<B> {
     /// `decoder` was loaded on this backend.
     pub(super) fn new(backend: B, decoder: Decoder<B>) -> Self {
-        Loaded { step: None, backend, decoder, kv: None, room: None, asleep: SleepParts::NONE }
+        let asleep = SleepParts::NONE;
+        Loaded { step: None, backend, decoder, kv: None, room: None, asleep, staged: None }
     }
 
     pub(super) fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// The first half of `load_adapter`: nothing changes before `put_adapter`, nor after an error.
+    pub(super) fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()> {
+        self.staged = None;
+        self.staged = Some(self.decoder.stage_adapter(&mut self.backend, adapter)?);
+        Ok(())
+    }
+
+    /// The second half.
+    pub(super) fn put_adapter(&mut self, slot: AdapterSlot) {
+        if let Some(staged) = self.staged.take() {
+            self.decoder.put_adapter(&mut self.backend, slot, staged);
+        }
+    }
+
+    /// Forgets what was staged.
+    pub(super) fn drop_staged(&mut self) {
+        self.staged = None;
     }
 
     /// Refuses a step while a part sleeps, or without weights.
@@ -230,6 +253,19 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()> {
         self.backend.restore_state(self.kv.as_mut().expect(ALLOCATED), saved, slot)
+    }
+
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {
+        self.stage_adapter(adapter)?;
+        self.put_adapter(slot);
+        Ok(())
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()> {
+        match self.decoder.remove_adapter(&mut self.backend, slot) {
+            true => Ok(()),
+            false => Err(no_adapter(slot)),
+        }
     }
 }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use super::config::ModelConfig;
 use super::decoder::Decoder;
 use super::loaded::Loaded;
+use super::lora::Adapter;
 use super::runner::{RunnerFacts, StepFailure, StepLimits, StepRunner};
 use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
-use offshoot_backend::{SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::plan::NewPage;
@@ -35,6 +36,11 @@ trait RankRunner: StepRunner {
 
     /// The slots that the rank has in its own page, of `slots` of a page of all ranks.
     fn own_slots(&self, slots: Range<u32>) -> Range<u32>;
+
+    /// See `Loaded::stage_adapter`.
+    fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()>;
+    fn put_adapter(&mut self, slot: AdapterSlot);
+    fn drop_staged(&mut self);
 }
 
 impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
@@ -52,6 +58,18 @@ impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
 
     fn own_slots(&self, slots: Range<u32>) -> Range<u32> {
         self.backend().own_slots(slots)
+    }
+
+    fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()> {
+        Loaded::stage_adapter(self, adapter)
+    }
+
+    fn put_adapter(&mut self, slot: AdapterSlot) {
+        Loaded::put_adapter(self, slot);
+    }
+
+    fn drop_staged(&mut self) {
+        Loaded::drop_staged(self);
     }
 }
 
@@ -205,5 +223,20 @@ impl StepRunner for LoadedRanks {
         let share = saved.len() / self.members.count();
         let own = |rank: usize| &saved[rank * share..][..share];
         self.members.try_each(|loaded| loaded.restore_state(own(loaded.number()), slot)).map(drop)
+    }
+
+    /// All ranks have room for their shares, or none changes.
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {
+        // No error of these ends the ranks: each goes on with the adapters that it had.
+        let staged: Result<()> = self.members.each(|loaded| loaded.stage_adapter(adapter)).into_iter().collect();
+        self.members.each(|loaded| match &staged {
+            Ok(()) => loaded.put_adapter(slot),
+            Err(_) => loaded.drop_staged(),
+        });
+        staged
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()> {
+        self.members.each(|loaded| loaded.unload_adapter(slot)).into_iter().collect()
     }
 }

@@ -5,11 +5,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use offshoot_backend::{Backend, Elements, ExpertKind, Split};
+use offshoot_backend::{Backend, Dtype, Elements, ExpertKind, Split};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::WEIGHTS;
 
 use super::layout::TensorSpec;
+use super::lora::{AdaptedIx, AdaptedLayer};
 use super::weights::{ExpertStack, Kept, WeightSource, split_vector_of};
 
 /// Loads weights on a backend, or loads those again that have changed.
@@ -18,6 +19,7 @@ pub struct Loader<'a, B: Backend> {
     source: &'a WeightSource<'a>,
     before: Option<Before<'a, B>>,
     held: Vec<Held<B>>,
+    adapted: Vec<AdaptedLayer<B>>,
 }
 
 /// What a decoder has of its weights, in the order of the walk that loads them. The decoder's layers share it.
@@ -81,7 +83,7 @@ const ONE_WALK: &str = "weights are held in the order of the walk that loads the
 impl<'a, B: Backend> Loader<'a, B> {
     /// Loads all weights.
     pub fn new(backend: &'a mut B, source: &'a WeightSource<'a>) -> Self {
-        Self { backend, source, before: None, held: Vec::new() }
+        Self { backend, source, before: None, held: Vec::new(), adapted: Vec::new() }
     }
 
     /// Loads weights that change: what `source` has of `changes` takes the place of what is held.
@@ -91,7 +93,8 @@ impl<'a, B: Backend> Loader<'a, B> {
         held: &'a HeldWeights<B>,
         changes: &'a Changes,
     ) -> Self {
-        Self { backend, source, before: Some(Before { held: held.0.iter(), changes }), held: Vec::new() }
+        let before = Some(Before { held: held.0.iter(), changes });
+        Self { backend, source, before, held: Vec::new(), adapted: Vec::new() }
     }
 
     /// Whether people are told how far it is: by the first of those that load a model, for the first time.
@@ -99,10 +102,21 @@ impl<'a, B: Backend> Loader<'a, B> {
         self.backend.is_first() && self.before.is_none()
     }
 
-    /// What was loaded. Panics if an update has not come to all that was held.
-    pub fn held(self) -> HeldWeights<B> {
+    /// The compute dtype.
+    pub fn compute_dtype(&self) -> Dtype {
+        self.source.compute_dtype()
+    }
+
+    /// Lists a layer that adapters may change. Its place is the same in every walk over one model.
+    pub fn adapts(&mut self, layer: AdaptedLayer<B>) -> AdaptedIx {
+        self.adapted.push(layer);
+        AdaptedIx::new(self.adapted.len() - 1)
+    }
+
+    /// What was loaded, and the layers that adapters may change. Panics if an update has not come to all that was held.
+    pub fn loaded(self) -> (HeldWeights<B>, Vec<AdaptedLayer<B>>) {
         assert!(self.before.is_none_or(|before| before.held.len() == 0), "{ONE_WALK}");
-        HeldWeights(self.held)
+        (HeldWeights(self.held), self.adapted)
     }
 
     /// What becomes of what is made of these tensors.

@@ -1,9 +1,10 @@
 //! What all layers read and write in a step: rope tables, which grow with the sequences, keys and values, and the
 //! step's integers.
 
-use offshoot_backend::Backend;
+use offshoot_backend::{Backend, StepRows};
 use offshoot_core::error::Result;
 
+use super::lora::{AdaptedLayer, StepAdapters};
 use super::rope::{Rotary, Turning};
 
 /// A rope table that covers all positions in use, on the host and in the backend's memory.
@@ -19,6 +20,15 @@ pub struct StepOperands<'a, B: Backend> {
     pub ropes: &'a [LoadedRope<B>],
     pub kv: &'a mut B::Kv,
     pub loaded: &'a mut B::Step,
+    /// The layers that adapters may change; `None`: no row has an adapter.
+    pub adapted: Option<&'a [AdaptedLayer<B>]>,
+}
+
+impl<B: Backend> StepOperands<'_, B> {
+    /// The adapters of such rows.
+    pub fn adapters(&self, rows: StepRows) -> StepAdapters<'_, B> {
+        StepAdapters::of(self.adapted, rows, self.loaded)
+    }
 }
 
 /// One table for each of `ropes`, for sequences of at most `longest` tokens.

@@ -9,11 +9,14 @@ use offshoot_core::error::Result;
 use super::config::Norm;
 use super::layout::{LinearTensors, NormTensors, TensorSpec};
 use super::loader::Loader;
+use super::lora::{AdaptedIx, AdaptedLayer, StepAdapters};
 
 /// A linear layer, with or without bias.
 pub struct Linear<B: Backend> {
     matrix: Arc<B::Matrix>,
     bias: Option<Arc<B::Vector>>,
+    /// Its place among the layers that adapters may change.
+    adapted: AdaptedIx,
 }
 
 /// A norm with its weights.
@@ -30,22 +33,37 @@ impl<B: Backend> Linear<B> {
             [] => None,
             biases => Some(loader.vector(biases, rows.as_deref(), split)?),
         };
-        Ok(Self { matrix, bias })
+        let adapted = AdaptedLayer::of(spec, loader.compute_dtype());
+        Ok(Self { matrix, bias, adapted: loader.adapts(adapted) })
     }
 
-    /// `out = w x (+ bias)`
-    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear(out, x, &self.matrix, self.bias.as_deref(), OutputMode::Replace);
+    /// `out = w x (+ bias)`, and what the rows' adapters add.
+    pub fn apply(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
+        let (matrix, bias) = (&*self.matrix, self.bias.as_deref());
+        adapters.linear(self.adapted, backend, out, x, matrix, bias, OutputMode::Replace);
     }
 
     /// `out = gate(x)`, which this layer alone reads.
-    pub fn gate_input(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, gate: Gate) {
-        backend.gated(out, x, gate, Some(&self.matrix));
+    pub fn gate_input(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        gate: Gate,
+        adapters: StepAdapters<'_, B>,
+    ) {
+        backend.gated(out, x, gate, self.reads_alone(adapters));
     }
 
-    /// `residual += w x (+ bias)`
-    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer) {
-        backend.linear(residual, x, &self.matrix, self.bias.as_deref(), OutputMode::Add);
+    /// `residual += w x (+ bias)`, and what the rows' adapters add.
+    pub fn add_to(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, adapters: StepAdapters<'_, B>) {
+        let (matrix, bias) = (&*self.matrix, self.bias.as_deref());
+        adapters.linear(self.adapted, backend, residual, x, matrix, bias, OutputMode::Add);
+    }
+
+    /// The matrix, if no adapter reads the layer's input, too.
+    fn reads_alone(&self, adapters: StepAdapters<'_, B>) -> Option<&B::Matrix> {
+        (!adapters.add_to(self.adapted)).then_some(&*self.matrix)
     }
 }
 
@@ -71,9 +89,16 @@ impl<B: Backend> NormLayer<B> {
     }
 
     /// `out = norm(x)`, which nothing but `next` reads, and that next.
-    pub fn apply_for(&self, backend: &mut B, out: &mut B::Buffer, x: &B::Buffer, next: &Linear<B>) {
+    pub fn apply_for(
+        &self,
+        backend: &mut B,
+        out: &mut B::Buffer,
+        x: &B::Buffer,
+        next: &Linear<B>,
+        adapters: StepAdapters<'_, B>,
+    ) {
         match self {
-            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, Some(&next.matrix)),
+            Self::Rms { weight, eps } => backend.rms_norm(out, x, weight, *eps, next.reads_alone(adapters)),
             Self::Layer { .. } => self.apply(backend, out, x),
         }
     }

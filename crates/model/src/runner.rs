@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ModelConfig;
+use super::lora::Adapter;
 use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, UpdateScope, WeightForm};
 use super::weights::TensorSource;
-use offshoot_backend::{SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
+use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
 use offshoot_kv::PageGroups;
@@ -138,6 +139,21 @@ pub trait StepRunner: Send {
 
     /// Copies a saved state to `slot`, which may be another one.
     fn restore_state(&mut self, saved: &[u8], slot: StateId) -> Result<()>;
+
+    /// Loads an adapter in a slot, in place of what is there. Steps that were submitted before are computed with what
+    /// was there; rows of later ones may name the slot (`StepBatch::adapters`).
+    ///
+    /// # Errors
+    ///
+    /// The adapter is not one for this model, or the device lacks memory: then the slot is as it was.
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()>;
+
+    /// Empties a slot, after which no step may name it.
+    ///
+    /// # Errors
+    ///
+    /// There is no adapter.
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()>;
 }
 
 /// A model on its device, in numbers.
@@ -178,6 +194,11 @@ pub struct StepLimits {
     /// Tokens of the longest sequence: at most the model's context.
     pub longest: usize,
     pub largest: StepShape,
+}
+
+/// The error of a slot that is to be emptied and is empty.
+pub(super) fn no_adapter(slot: AdapterSlot) -> Error {
+    Error::value("adapter slot", "one that an adapter is loaded in", slot.number().to_string())
 }
 
 /// Why a step was not submitted.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use offshoot_backend::{Backend, RowToken, StepBatch};
+use offshoot_backend::{AdapterSlot, Backend, RowToken, StepBatch};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, PageId, SegmentId, StateId, TokenId};
 use offshoot_kv::plan::{PlanHints, Planner};
@@ -43,8 +43,18 @@ impl<'a, B: Backend> Sequence<'a, B> {
 
     /// Appends `tokens` in one step. Returns the logits of rows `logit_rows` of that step, `[logit_rows.len(), vocab]`.
     pub fn extend(&mut self, tokens: &[TokenId], logit_rows: Range<u32>) -> Result<Vec<f32>> {
+        self.extend_with_adapters(tokens, &[], logit_rows)
+    }
+
+    /// As `extend`, where each token has an adapter or none.
+    pub fn extend_with_adapters(
+        &mut self,
+        tokens: &[TokenId],
+        adapters: &[Option<AdapterSlot>],
+        logit_rows: Range<u32>,
+    ) -> Result<Vec<f32>> {
         let rows = logit_rows.len();
-        let batch = self.batch(tokens, logit_rows);
+        let batch = StepBatch { adapters: adapters.to_vec(), ..self.batch(tokens, logit_rows) };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.step, batch)?;
         let logits = self.backend.read(logits, rows)?;
         self.backend.collect(&mut self.step)?;
@@ -102,6 +112,7 @@ impl SequencePlace {
             logit_rows: logit_rows.collect(),
             plans,
             state_runs,
+            adapters: Vec::new(),
             requests: Vec::new(),
         }
     }

@@ -31,9 +31,10 @@ pub use sample::sample;
 pub use step::SimStep;
 
 use offshoot_backend::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, HeldPart, KvDtype, KvShape, MatrixPart, OutputMode, RopeTable, Router, SampledToken, SavedPages,
-    Scoring, Segment, Share, Split, StackShape, StepBatch, StepShape, SwapRates, WeightFormat, WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MOST_ADAPTERS, MatrixPart, OutputMode,
+    RopeTable, Router, SampledToken, SavedPages, Scoring, Segment, Share, Split, StackShape, StepBatch, StepRows,
+    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -161,6 +162,19 @@ impl Sim {
 /// The experts of a mixture.
 pub struct SimExperts(Vec<SimMatrix>);
 
+/// What adapters add to a layer: its shape, and the rank and bytes of each slot.
+pub struct SimLora {
+    shape: LoraShape,
+    slots: Vec<Option<SimLoraTerm>>,
+}
+
+/// The rank of an adapter's parts of a layer, and their bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct SimLoraTerm {
+    rank: usize,
+    bytes: usize,
+}
+
 /// Only numbers: which experts rows choose is not simulated.
 pub struct SimRoutes {
     router: Router,
@@ -176,6 +190,8 @@ impl Backend for Sim {
     type Kv = KvShape;
     type Rope = ();
     type Step = SimStep;
+    type Lora = SimLora;
+    type LoraTerm = SimLoraTerm;
 
     const IS_ASYNC: bool = true;
     const MIXES_DTYPES: bool = true;
@@ -311,6 +327,24 @@ impl Backend for Sim {
 
     fn rope_table(&mut self, _: &RopeTable) -> Result<()> {
         Ok(())
+    }
+
+    fn lora(&mut self, shape: &LoraShape, _: &Split) -> Result<SimLora> {
+        Ok(SimLora { shape: shape.clone(), slots: vec![None; MOST_ADAPTERS] })
+    }
+
+    fn lora_term(&mut self, lora: &SimLora, parts: &[Option<LoraWeights<'_>>]) -> Result<SimLoraTerm> {
+        let LoraShape { dtype, inputs, parts: count, .. } = lora.shape;
+        let rank = lora.shape.rank(parts);
+        let bytes = rank * (count * inputs + lora.shape.outputs()) * dtype.bytes();
+        self.allocate(bytes)?;
+        Ok(SimLoraTerm { rank, bytes })
+    }
+
+    fn set_lora(&mut self, lora: &mut SimLora, slot: AdapterSlot, term: Option<SimLoraTerm>) {
+        if let Some(before) = std::mem::replace(&mut lora.slots[slot.ix()], term) {
+            self.used -= before.bytes;
+        }
     }
 
     fn buffer(&mut self, width: usize, holds: ActivationDtype) -> Result<SimBuffer> {
@@ -463,6 +497,15 @@ impl Backend for Sim {
 
     fn linear(&mut self, out: &mut SimBuffer, x: &SimBuffer, w: &SimMatrix, _: Option<&()>, _: OutputMode) {
         self.product(out, x, w);
+    }
+
+    /// The time of two launches, which read each adapter once, and the rows' sums in between.
+    fn add_lora(&mut self, out: &mut SimBuffer, x: &SimBuffer, lora: &SimLora, _: StepRows, step: &SimStep) {
+        let terms = step.adapters().filter_map(|slot| lora.slots[slot.ix()]);
+        let (bytes, rank) = terms.fold((0, 0), |(bytes, rank), term| (bytes + term.bytes, rank.max(term.rank)));
+        let sums = x.rows * lora.shape.parts * rank * Dtype::F32.bytes();
+        self.small_op(x.bytes() + bytes / 2 + sums);
+        self.small_op(2 * out.bytes() + bytes / 2 + sums);
     }
 
     fn head_norm(&mut self, qkv: &mut SimBuffer, heads: HeadLayout, kind: HeadKind, (): &(), _: f32) {

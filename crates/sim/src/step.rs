@@ -1,11 +1,11 @@
 //! The loaded step of the simulated device: its attention times, and the samples not collected yet.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::clock::StepTime;
 use super::profile::DeviceProfile;
 use super::sample::sample;
-use offshoot_backend::{HeadLayout, SampledToken, StepBatch, StepShape};
+use offshoot_backend::{AdapterSlot, HeadLayout, SampledToken, StepBatch, StepShape};
 use offshoot_kv::plan::NewPage;
 
 /// A loaded batch, and the samples of finished steps.
@@ -50,6 +50,11 @@ impl SimStep {
     /// The number of states that the step reads and writes in each delta-rule layer.
     pub(super) fn state_runs(&self) -> usize {
         self.batch.state_runs.len()
+    }
+
+    /// The adapters of its rows, each once.
+    pub(super) fn adapters(&self) -> impl Iterator<Item = AdapterSlot> {
+        self.batch.adapters.iter().copied().flatten().collect::<BTreeSet<_>>().into_iter()
     }
 
     pub(super) fn note_sampled(&mut self) {

@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::cut::{self, ColumnsOf, divides_experts};
-use super::{PARTS, Place, Portion, Rank, RankBuffer, RankShare, Ranked, small};
+use super::{LoraOperands, PARTS, Place, Portion, Rank, RankBuffer, RankLora, RankShare, Ranked, small};
 use crate::{
-    ActivationDtype, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate, HeadKind,
-    HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, MatrixPart, MemoryPart, OutputMode, RopeTable, Router,
-    SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepShape, SwapRates, WeightFormat,
-    WeightView, with_dense,
+    ActivationDtype, AdapterSlot, Backend, DeltaGates, DeltaHeads, Dtype, Elements, ExpertInput, ExpertKind, Gate,
+    HeadKind, HeadLayout, HeadSteps, HeldPart, KvDtype, KvShape, LoraShape, LoraWeights, MatrixPart, MemoryPart,
+    OutputMode, RopeTable, Router, SampledToken, SavedPages, Scoring, Share, Split, StateShape, StepBatch, StepRows,
+    StepShape, SwapRates, WeightFormat, WeightView, with_dense,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -183,6 +183,8 @@ impl<B: Ranked> Backend for Rank<B> {
     type Kv = B::Kv;
     type Rope = B::Rope;
     type Step = B::Step;
+    type Lora = RankLora<B::Lora>;
+    type LoraTerm = Vec<B::LoraTerm>;
 
     const IS_ASYNC: bool = B::IS_ASYNC;
     /// Shares of inputs are neighbours.
@@ -351,6 +353,50 @@ impl<B: Ranked> Backend for Rank<B> {
         let mut biases = if self.has_bias(portion) { biases } else { Vec::new() };
         let experts = |matrices| self.0.experts(matrices, std::mem::take(&mut biases), kind);
         Ok(RankShare { each: of_parts.into_iter().map(experts).collect::<Result<_>>()?, portion })
+    }
+
+    fn lora(&mut self, shape: &LoraShape, split: &Split) -> Result<Self::Lora> {
+        let Place { number, count, sharing, .. } = *self.place();
+        let portion = self.portion(split);
+        let (tables, own) = match (portion, split) {
+            (Portion::Outputs, Split::Outputs(segments)) => {
+                let pieces = shape.cut(cut::shares(segments, number, count, sharing));
+                (1, LoraShape { pieces, ..shape.clone() })
+            }
+            (Portion::Inputs, _) => {
+                let of_sum = self.parts();
+                (of_sum, LoraShape { inputs: shape.inputs / count / of_sum, ..shape.clone() })
+            }
+            _ => (1, shape.clone()),
+        };
+        let each = (0..tables).map(|_| self.0.lora(&own, &Split::Whole)).collect::<Result<_>>()?;
+        Ok(RankLora { each, portion, inputs: own.inputs })
+    }
+
+    /// Of a layer whose inputs are divided each part of a sum has its own columns of A.
+    fn lora_term(&mut self, lora: &Self::Lora, parts: &[Option<LoraWeights<'_>>]) -> Result<Self::LoraTerm> {
+        if lora.portion != Portion::Inputs {
+            return Ok(vec![self.0.lora_term(&lora.each[0], parts)?]);
+        }
+        let (number, width) = (self.place().number, lora.inputs);
+        let table = |(part, table): (usize, &B::Lora)| {
+            let first = (number * lora.each.len() + part) * width;
+            let bytes = |weights: &LoraWeights<'_>| cut::dense_columns(&weights.a, first..first + width);
+            let bytes: Vec<Option<Vec<u8>>> = parts.iter().map(|part| part.as_ref().map(bytes)).collect();
+            let own = parts.iter().zip(&bytes).map(|(part, bytes)| {
+                let (weights, bytes) = (part.as_ref()?, bytes.as_deref()?);
+                Some(LoraWeights { a: WeightView { cols: width, bytes, ..weights.a }, ..*weights })
+            });
+            self.0.lora_term(table, &own.collect::<Vec<_>>())
+        };
+        lora.each.iter().enumerate().map(table).collect()
+    }
+
+    fn set_lora(&mut self, lora: &mut Self::Lora, slot: AdapterSlot, term: Option<Self::LoraTerm>) {
+        let mut terms = term.map(Vec::into_iter);
+        for table in &mut lora.each {
+            self.0.set_lora(table, slot, terms.as_mut().and_then(Iterator::next));
+        }
     }
 
     fn replace_expert(&mut self, experts: &Self::Experts, expert: usize, matrix: Self::Matrix) -> Result<()> {
@@ -563,7 +609,35 @@ impl<B: Ranked> Backend for Rank<B> {
         bias: Option<&Self::Vector>,
         mode: OutputMode,
     ) {
-        self.multiply(out, x, w, bias, mode);
+        self.multiply(out, x, w, bias, mode, None);
+    }
+
+    /// Only of layers that no exchange follows: `linear_with_lora` adds before it.
+    fn add_lora(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        lora: &Self::Lora,
+        rows: StepRows,
+        step: &Self::Step,
+    ) {
+        let is_own = lora.portion != Portion::Inputs && out.share != Share::Gathered;
+        assert!(is_own, "what adapters add to sums and shares of ranks is added before these are exchanged");
+        self.0.add_lora(&mut out.own, &x.own, &lora.each[0], rows, step);
+    }
+
+    fn linear_with_lora(
+        &mut self,
+        out: &mut Self::Buffer,
+        x: &Self::Buffer,
+        w: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        mode: OutputMode,
+        lora: &Self::Lora,
+        rows: StepRows,
+        step: &Self::Step,
+    ) {
+        self.multiply(out, x, w, bias, mode, Some(LoraOperands { lora, rows, step }));
     }
 
     fn head_norm(

@@ -95,13 +95,7 @@ pub fn columns<'a>(held: &HeldPart<'a>, range: Range<usize>) -> Result<ColumnsOf
         return Ok(dense(dtype, part.dense_bytes(dtype, range.clone())));
     }
     Ok(match part {
-        MatrixPart::Dense(view) => {
-            let size = view.dtype.bytes();
-            let bytes = bytes_of_rows(view.rows, range.len() * size, |row, own| {
-                own.copy_from_slice(&view.bytes[(row * view.cols + range.start) * size..][..own.len()]);
-            });
-            dense(view.dtype, bytes)
-        }
+        MatrixPart::Dense(view) => dense(view.dtype, dense_columns(&view, range.clone())),
         MatrixPart::Random(random) => dense(random.dtype, part.dense_bytes(random.dtype, range.clone())),
         MatrixPart::Quantised(view) => {
             assert!(view.order.is_none(), "an order of inputs, which `ORDERS_INPUTS` denies");
@@ -145,6 +139,14 @@ fn bytes_of_rows(rows: usize, width: usize, fill: impl Fn(usize, &mut [u8]) + Sy
     let mut bytes = vec![0; rows * width];
     bytes.par_chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, own)| fill(row, own));
     bytes
+}
+
+/// These columns of a dense matrix.
+pub(super) fn dense_columns(view: &WeightView<'_>, columns: Range<usize>) -> Vec<u8> {
+    let size = view.dtype.bytes();
+    bytes_of_rows(view.rows, columns.len() * size, |row, own| {
+        own.copy_from_slice(&view.bytes[(row * view.cols + columns.start) * size..][..own.len()]);
+    })
 }
 
 /// `width` columns of each part.

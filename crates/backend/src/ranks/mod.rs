@@ -26,7 +26,7 @@ pub use cut::divides_experts;
 pub use fabric::{Fabric, FailedExchange};
 pub use meeting::Aborted;
 
-use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, HeldPart, MatrixPart, Share, Split};
+use super::{ActivationDtype, Backend, DeltaHeads, Dtype, HeadLayout, HeldPart, MatrixPart, Share, Split, StepRows};
 use members::Members;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::setting::TENSOR_PARALLEL;
@@ -229,6 +229,28 @@ enum Portion {
 pub struct RankShare<M> {
     each: Vec<M>,
     portion: Portion,
+}
+
+/// What adapters add to a rank's share of a layer: one table, or one for each part of a sum over inputs.
+pub struct RankLora<L> {
+    each: Vec<L>,
+    portion: Portion,
+    /// Inputs of each table.
+    inputs: usize,
+}
+
+/// The operands of `Backend::add_lora` beside those of a product.
+struct LoraOperands<'a, B: Backend> {
+    lora: &'a RankLora<B::Lora>,
+    rows: StepRows,
+    step: &'a B::Step,
+}
+
+impl<B: Ranked> LoraOperands<'_, B> {
+    /// Adds to what a product of part `part` of a sum wrote; to the only one, if there is no sum.
+    fn add(&self, device: &mut B, part: usize, out: &mut B::Buffer, x: &B::Buffer) {
+        device.add_lora(out, x, &self.lora.each[part], self.rows, self.step);
+    }
 }
 
 impl<B: Ranked> Ranks<B> {

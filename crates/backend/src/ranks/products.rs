@@ -1,11 +1,11 @@
 //! A rank's layers: a product whose outputs are divided is its own, one whose inputs are divided is a sum of all ranks'
 //! parts. Sums themselves are the fabric's.
 
-use super::{Portion, Rank, RankBuffer, RankShare, Ranked};
+use super::{LoraOperands, Portion, Rank, RankBuffer, RankShare, Ranked};
 use crate::{OutputMode, Share};
 
 impl<B: Ranked> Rank<B> {
-    /// `out = w x (+ bias)`, or is increased by it.
+    /// `out = w x (+ bias)`, or is increased by it; with what adapters add.
     pub(super) fn multiply(
         &mut self,
         out: &mut RankBuffer<B>,
@@ -13,26 +13,43 @@ impl<B: Ranked> Rank<B> {
         w: &RankShare<B::Matrix>,
         bias: Option<&B::Vector>,
         mode: OutputMode,
+        lora: Option<LoraOperands<'_, B>>,
     ) {
         match (w.portion, out.share) {
             (Portion::Inputs, _) => self.sum(out, mode == OutputMode::Add, |device, number, parts| {
                 // A bias is added once.
                 let bias = bias.filter(|_| number == 0);
-                if parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each) {
+                let is_done = parts.len() > 1 && bias.is_none() && device.linear_of_parts(parts, &x.own, &w.each);
+                if is_done && lora.is_none() {
                     return;
                 }
                 for (part, (out, w)) in parts.iter_mut().zip(&w.each).enumerate() {
                     let bias = bias.filter(|_| part == 0);
-                    x.with_part(device, part, |device, x| device.linear(out, x, w, bias, OutputMode::Replace));
+                    x.with_part(device, part, |device, x| {
+                        if !is_done {
+                            device.linear(out, x, w, bias, OutputMode::Replace);
+                        }
+                        if let Some(lora) = &lora {
+                            lora.add(device, part, out, x);
+                        }
+                    });
                 }
             }),
             (Portion::Outputs, Share::Gathered) => {
                 assert_eq!(mode, OutputMode::Replace, "no layer whose outputs are divided adds to the residual stream");
                 let (out, columns) = (&mut out.own, &mut out.parts[0]);
                 self.0.linear(columns, &x.own, &w.each[0], bias, mode);
+                if let Some(lora) = &lora {
+                    lora.add(&mut self.0, 0, columns, &x.own);
+                }
                 self.exchange(|device, fabric, number| device.all_gather(fabric, number, out, columns));
             }
-            (Portion::Outputs | Portion::Whole, _) => self.0.linear(&mut out.own, &x.own, &w.each[0], bias, mode),
+            (Portion::Outputs | Portion::Whole, _) => {
+                self.0.linear(&mut out.own, &x.own, &w.each[0], bias, mode);
+                if let Some(lora) = &lora {
+                    lora.add(&mut self.0, 0, &mut out.own, &x.own);
+                }
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Checks the deterministic mode of the ops bit by bit: the result of a row alone, among others and with another
-//! planner must be the same, of attention, linear layers, experts and delta-rule layers. Accuracy is checked by the
+//! planner must be the same, of attention, linear layers, adapters, experts and delta-rule
+//! layers. Accuracy is checked by the
 //! other cases, except for attention, which uses other kernels in this mode. Whole models are checked in `lab`.
 
 mod attention;
@@ -7,6 +8,7 @@ mod delta_rule;
 mod differences;
 mod experts;
 mod linear;
+mod lora;
 
 pub use differences::Differences;
 
@@ -27,7 +29,7 @@ pub fn deterministic<B: Backend>(
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
     backend.set_batch_invariant();
-    for part in [attention::attention, linear::linear, experts::experts, delta_rule::delta_rule] {
+    for part in [attention::attention, linear::linear, lora::lora, experts::experts, delta_rule::delta_rule] {
         report.part(&mut done, |report| part(backend, effort, report))?;
     }
     Ok(())

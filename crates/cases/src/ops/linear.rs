@@ -96,7 +96,7 @@ impl Destination {
 
     /// What two results of about `y` may differ by because they are stored; `added`: the size of what is added to the
     /// sums, which may be stored before.
-    fn rounding(self, dtype: Dtype, y: f64, added: f64) -> f64 {
+    pub fn rounding(self, dtype: Dtype, y: f64, added: f64) -> f64 {
         match self {
             Destination::Operands => 2.0 * rounded(dtype, y.abs() + added),
             Destination::Sums => 2.0 * F32 * (y.abs() + added),

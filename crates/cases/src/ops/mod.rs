@@ -9,6 +9,7 @@ mod experts;
 mod four_bit;
 mod heads;
 pub(crate) mod linear;
+pub(crate) mod lora;
 mod norms;
 mod pages;
 pub(crate) mod quantised;
@@ -40,10 +41,11 @@ pub fn ops<B: Backend, D: Backend>(
     report: &mut CheckReport,
     mut done: impl FnMut(&[ReportRow]) -> Result<()>,
 ) -> Result<()> {
-    let kinds: [(OpCheck<B, D>, CheckEffort); 10] = [
+    let kinds: [(OpCheck<B, D>, CheckEffort); 11] = [
         (rows::check, effort),
         (norms::check, effort),
         (linear::check, effort),
+        (lora::check, effort),
         (heads::check, effort),
         (activations::check, effort),
         (delta_rule::check, effort),

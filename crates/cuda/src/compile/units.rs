@@ -64,6 +64,7 @@ pub static HEADERS: &[Source] = &[
     source!("fp8/tile.cuh"),
     source!("kv_page.cuh"),
     source!("lanes.cuh"),
+    source!("lora/slots.cuh"),
     source!("overlap.cuh"),
     source!("ops/gated_silu.cuh"),
     source!("ops/kv_slot.cuh"),
@@ -121,6 +122,8 @@ pub static LINEAR_4BIT_ANY: Source = source!("four_bit/linear_4bit_any.cu");
 pub static LINEAR_4BIT_WGMMA: Source = source!("four_bit/linear_4bit_wgmma.cu");
 pub static LINEAR_ANY: Source = source!("ops/linear_any.cu");
 pub static LINEAR_FP8: Source = source!("fp8/linear_fp8.cu");
+pub static LORA_EXPAND: Source = source!("lora/lora_expand.cu");
+pub static LORA_SHRINK: Source = source!("lora/lora_shrink.cu");
 pub static MERGE_MEMBERS: Source = source!("ranks/merge_members.cu");
 pub static MERGE_STATES: Source = source!("attention/merge_states.cu");
 pub static RANDOM_WEIGHTS: Source = source!("ops/random_weights.cu");
@@ -161,6 +164,7 @@ pub fn all() -> Vec<Unit> {
     let mut all: Vec<Unit> = DTYPES.into_iter().flat_map(ops).collect();
     all.extend(DTYPES.map(|element| typed(&RANDOM_WEIGHTS, element)));
     all.extend(DTYPES.into_iter().flat_map(gemm));
+    all.extend(DTYPES.into_iter().flat_map(lora));
     all.extend(Fp8Scaling::ALL.into_iter().flat_map(|scales| [fp8(scales), experts_fp8(scales)]).flatten());
     let four_bit_of = |major| FourBit::ALL.into_iter().flat_map(move |format| four_bit(format, major));
     all.extend([8, 9].into_iter().flat_map(four_bit_of));
@@ -264,6 +268,19 @@ pub fn gemm(element: Dtype) -> Vec<Unit> {
     let products = [(element, false), (Dtype::F32, false), (Dtype::F32, true)];
     let products = products.map(|(out, accumulate)| linear_any(element, out, accumulate));
     products.into_iter().chain([element, Dtype::F32].map(add_bias)).collect()
+}
+
+/// Units that add what adapters compute to layers of `element`.
+pub fn lora(element: Dtype) -> Vec<Unit> {
+    [typed(&LORA_SHRINK, element)]
+        .into_iter()
+        .chain([element, Dtype::F32].map(|out| lora_expand(element, out)))
+        .collect()
+}
+
+/// The unit that adds to results of `out`.
+pub fn lora_expand(element: Dtype, out: Dtype) -> Unit {
+    typed(&LORA_EXPAND, element).define("OUT", element_name(out))
 }
 
 /// Units of linear layers of e4m3 with scales for each output or each block, on GPUs of compute capability 9.

@@ -117,7 +117,7 @@ impl Graphs {
 mod tests {
     use super::*;
 
-    const SHAPE: StepShape = StepShape { rows: 8, logit_rows: 8, samples: true };
+    const SHAPE: StepShape = StepShape { rows: 8, logit_rows: 8, samples: true, adapters: false };
 
     #[test]
     fn a_shape_is_tried_once_when_it_first_recurs() {

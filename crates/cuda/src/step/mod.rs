@@ -22,14 +22,15 @@ use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
 use crate::driver::memory::Memory;
+use crate::lora::{AdapterWords, NO_ADAPTER};
 use crate::memory::buffer::Buffer;
 use crate::memory::kv::{ElementOf, Kv, NO_SLOT, SlotWords, slot_word};
 use crate::memory::staged::Staged;
 use crate::memory::weights::Vector;
 use crate::sampling::{self, AllowedMemory, ResultLayout, SampleBuffers, SamplerKernels};
 use offshoot_backend::{
-    Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch, StepShape,
-    advance_slots,
+    AdapterSlot, Dtype, HeadLayout, MOST_COUNTED, RowToken, SampleRequest, SampledToken, Scoring, StepBatch, StepRows,
+    StepShape, advance_slots,
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{GroupIx, LayerIx};
@@ -60,6 +61,8 @@ pub struct Step {
     pub(crate) positions: Staged,
     slots: Staged,
     pub(crate) logit_rows: Staged,
+    /// The adapter of each row, in steps that have some.
+    pub(crate) adapters: Staged,
     requests: Staged,
     allowed: AllowedMemory,
     uniforms: Staged,
@@ -134,6 +137,7 @@ impl Step {
             positions: staged()?,
             slots: staged()?,
             logit_rows: staged()?,
+            adapters: staged()?,
             requests: staged()?,
             allowed: AllowedMemory::new(device, vocab)?,
             uniforms: staged()?,
@@ -180,6 +184,7 @@ impl Step {
         // Each page group has a plan of its own, or several.
         self.slots.reserve(device, rows.saturating_mul(self.kernels_of.len()))?;
         self.logit_rows.reserve(device, padded)?;
+        self.adapters.reserve(device, rows)?;
         self.state_runs.reserve(device, RunPlan::most_bytes(shape.rows))?;
         self.uniforms.reserve(device, shape.logit_rows.saturating_mul(8))?;
         self.requests.reserve(device, shape.logit_rows.saturating_mul(USUAL_REQUEST_BYTES))?;
@@ -207,7 +212,7 @@ impl Step {
             words.rebuild(&plan, kernels.heads(), shape.rows, kernels.tiling());
             UploadedPlan { plan, words }
         };
-        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs } = batch;
+        let StepBatch { tokens, positions, slots, logit_rows, plans, requests, state_runs, adapters } = batch;
         let run_plan = RunPlan::new(&state_runs, shape.rows);
         let plans = plans.into_iter().enumerate().map(plan).collect();
         let has_penalties = requests.iter().any(SampleRequest::has_penalties);
@@ -216,6 +221,8 @@ impl Step {
         let moves = self.fit_partials(device, &mut loaded);
         self.note_moves(moves)?;
         let moves = self.fill(device, (&tokens, &positions, &logit_rows), &requests, &loaded);
+        self.note_moves(moves)?;
+        let moves = self.fill_adapters(device, &adapters, shape);
         self.note_moves(moves)?;
         self.loaded = Some(loaded);
         Ok(shape)
@@ -262,6 +269,16 @@ impl Step {
             moves |= self.staging_slots.reserve(device, results.bytes())?;
         }
         Ok(moves)
+    }
+
+    /// Returns whether an address changed.
+    fn fill_adapters(&mut self, device: &Device, rows: &[Option<AdapterSlot>], shape: StepShape) -> Result<bool> {
+        if !shape.adapters {
+            return Ok(false);
+        }
+        let word = |slot: &Option<AdapterSlot>| slot.map_or(NO_ADAPTER, |slot| u32::from(slot.number()));
+        let words = words(rows.iter().map(word), shape.rows, NO_ADAPTER);
+        self.adapters.fill(device, self.staging_slots.now(), &words)
     }
 
     fn fill_slots(&mut self, device: &Device, loaded: &LoadedBatch) -> Result<bool> {
@@ -454,6 +471,12 @@ impl Step {
 
     pub fn is_advanced(&self) -> bool {
         self.loaded.as_ref().is_some_and(|loaded| loaded.advanced > 0)
+    }
+
+    /// The adapters of such rows.
+    pub fn adapter_words(&self, rows: StepRows) -> AdapterWords<'_> {
+        let logit_rows = (rows == StepRows::Logits).then(|| self.logit_rows.memory());
+        AdapterWords { adapters: self.adapters.memory(), logit_rows }
     }
 
     /// Samples for all requests from `logits` `[logit_rows, vocab]`.

@@ -53,6 +53,7 @@ fn batch_of(requests: Vec<SampleRequest>) -> StepBatch {
         logit_rows: (0..rows as u32).collect(),
         plans: Vec::new(),
         state_runs: Vec::new(),
+        adapters: Vec::new(),
         requests,
     }
 }

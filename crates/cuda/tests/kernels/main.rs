@@ -19,5 +19,6 @@ mod emulated_four_bit;
 mod emulated_fp8;
 mod emulated_heads;
 mod emulated_levels;
+mod emulated_lora;
 mod emulated_sampling;
 mod emulator;

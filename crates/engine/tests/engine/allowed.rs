@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::bench::{Shape, decoder, draw, finishes, key, length, params, prompt, roomy, tokenizer};
-use offshoot_backend::{AllowedTokens, SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, AllowedTokens, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId, TokenId};
 use offshoot_engine::Engine;
 use offshoot_kv::plan::NewPage;
 use offshoot_model::{
-    CheckedUpdate, ModelConfig, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits, StepRunner, WeightForm,
+    Adapter, CheckedUpdate, ModelConfig, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits, StepRunner,
+    WeightForm,
 };
 
 /// The sets of allowed tokens of all requests that were submitted.
@@ -77,6 +78,14 @@ impl StepRunner for Watched {
 
     fn wake(&mut self, parts: SleepParts) -> Result<()> {
         self.model.wake(parts)
+    }
+
+    fn load_adapter(&mut self, slot: AdapterSlot, adapter: &Adapter) -> Result<()> {
+        self.model.load_adapter(slot, adapter)
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<()> {
+        self.model.unload_adapter(slot)
     }
 
     fn submit_advanced(&mut self, uniforms: &[f64], new_pages: &[NewPage]) -> Result<(), StepFailure> {

@@ -38,7 +38,8 @@ pub use gguf::GgufModel;
 use matrix_loader::{Matrices, MatrixLoader};
 pub use naming::{Naming, stored_modules};
 pub use random::RandomWeights;
-pub use stored::Check;
+pub use safetensors_file::SafetensorsFile;
+pub use stored::{Check, dense_dtype};
 pub use tensor_source::{TensorDtype, TensorFolder, TensorSource, TensorView, TensorsInMemory};
 
 /// Where weights come from.
@@ -225,6 +226,10 @@ impl WeightSource<'_> {
             WeightSource::Checkpoint { checkpoint, .. } => checkpoint.packed(specs, read),
             WeightSource::Random(random) => with_bytes(&random.parts(specs), read),
         }
+    }
+
+    pub fn compute_dtype(&self) -> Dtype {
+        self.compute().0
     }
 
     /// The compute dtype, and whether dense matrices of others become it on a backend that mixes dtypes.

@@ -61,12 +61,7 @@ impl<'a> Tensor<'a> {
 
     /// That of a dense tensor.
     pub fn dtype(self) -> Option<Dtype> {
-        match self.info.dtype {
-            safetensors::Dtype::F32 => Some(Dtype::F32),
-            safetensors::Dtype::F16 => Some(Dtype::F16),
-            safetensors::Dtype::BF16 => Some(Dtype::Bf16),
-            _ => None,
-        }
+        dense_dtype(self.info.dtype)
     }
 
     /// Releases its mapped pages.
@@ -121,6 +116,16 @@ pub fn is_companion(modules: &HashSet<String>, name: &str) -> bool {
         || of_module("_scales")
         // Scales of fp8 keys and values; this program stores them in formats of its own.
         || ["q", "k", "v", "kv"].iter().any(|of| name.ends_with(&format!(".self_attn.{of}_scale")))
+}
+
+/// The dtype of dense tensors that a file stores so.
+pub fn dense_dtype(stored: safetensors::Dtype) -> Option<Dtype> {
+    match stored {
+        safetensors::Dtype::F32 => Some(Dtype::F32),
+        safetensors::Dtype::F16 => Some(Dtype::F16),
+        safetensors::Dtype::BF16 => Some(Dtype::Bf16),
+        _ => None,
+    }
 }
 
 /// The module beside whose codes a tensor of this name would lie.

@@ -124,6 +124,7 @@ fn batch(model: &Decoder<Cpu>, tree: &PrefixTree, rows: &[StepRow], requests: Ve
         logit_rows: if requests.is_empty() { Vec::new() } else { (0..rows.len() as u32).collect() },
         plans: model.plan_hints().iter().map(|hints| Planner::Balanced.plan(&forest, hints)).collect(),
         state_runs: Vec::new(),
+        adapters: Vec::new(),
         requests,
     }
 }

@@ -93,6 +93,7 @@ impl<'a> TreeRun<'a> {
             logit_rows: (0..rows.len() as u32).collect(),
             plans,
             state_runs: Vec::new(),
+            adapters: Vec::new(),
             requests: Vec::new(),
         };
         let logits = self.model.forward(self.backend, &mut self.kv, &mut self.loaded, batch).unwrap();

@@ -13,6 +13,7 @@ mod batch_invariance;
 mod families;
 mod gguf;
 mod goldens;
+mod lora;
 mod quantised;
 mod ranks;
 mod updates;

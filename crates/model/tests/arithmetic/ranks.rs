@@ -11,7 +11,7 @@ use offshoot_model::check;
 use offshoot_model::{Decoder, MadeFormat, ModelConfig, ModelFolder, ModelWeights, Sequence, WeightChoice};
 use serde_json::{Value, json};
 
-fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
+pub fn ranks(isa: Isa, count: usize, exact: bool) -> Ranks<Cpu> {
     Ranks::new((0..count).map(|_| Cpu::with_isa(isa).on_a_share_of_cores(count)).collect(), exact).unwrap()
 }
 
@@ -22,7 +22,7 @@ fn ranks_of(isa: Isa, count: usize, exact: bool, config: &ModelConfig) -> Ranks<
 }
 
 /// What all ranks find, each by `work` on its own thread: the same.
-fn same_on<T: Send + PartialEq>(ranks: Ranks<Cpu>, work: impl Fn(&mut Rank<Cpu>) -> T + Sync) -> T {
+pub fn same_on<T: Send + PartialEq>(ranks: Ranks<Cpu>, work: impl Fn(&mut Rank<Cpu>) -> T + Sync) -> T {
     let members = ranks.start(Ok).unwrap();
     let mut found = members.try_together(|rank| Ok(work(rank))).unwrap();
     assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "ranks find the same");
@@ -82,7 +82,7 @@ fn config(others: &Value) -> ModelConfig {
     ModelConfig::from_json(&fields.to_string()).unwrap()
 }
 
-fn models() -> Vec<ModelConfig> {
+pub fn models() -> Vec<ModelConfig> {
     let experts = json!({ "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24 });
     let mut mixture = json!({ "model_type": "qwen3_moe", "norm_topk_prob": true });
     mixture.as_object_mut().unwrap().extend(experts.as_object().unwrap().clone());
