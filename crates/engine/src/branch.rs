@@ -5,6 +5,7 @@ use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
 use crate::records::TokenRecords;
 use crate::request::{Event, Finish, FinishReason};
+use crate::routes::TokenRoutes;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use crate::token_path::TokenPath;
@@ -103,6 +104,8 @@ pub(super) struct SamplingState {
     pub records: TokenRecords,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
+    /// As `Finish::routes`.
+    pub routes: Option<TokenRoutes>,
     pub text: BranchText,
 }
 
@@ -331,8 +334,8 @@ impl Branch {
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, rules, records, stop_token, text, .. } = *sampling;
-                (events, rules.begin, text, Finish { records, stop_token, ..Finish::empty(reason) })
+                let SamplingState { events, rules, records, stop_token, routes, text, .. } = *sampling;
+                (events, rules.begin, text, Finish { records, stop_token, routes, ..Finish::empty(reason) })
             }
             BranchWork::Score(scoring) => {
                 let ScoringState { events, begin, records, mut text, .. } = *scoring;

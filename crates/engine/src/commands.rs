@@ -16,6 +16,7 @@ use crate::text::BranchText;
 use offshoot_backend::MOST_TOP;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::setting::RETURN_ROUTED_EXPERTS;
 
 /// Result of one turn of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +227,10 @@ impl Engine {
                     let stops = &stop.strings;
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
+                if params.routes && !self.facts.keeps_routes {
+                    let expected = "false: no experts of tokens are kept";
+                    return Err(Error::value("routes", format!("{expected} ({RETURN_ROUTED_EXPERTS})"), "true"));
+                }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
                 let begin = branch.tokens.len();
                 let sampling = SamplingState {
@@ -234,6 +239,7 @@ impl Engine {
                     in_flight: InFlight::default(),
                     records: TokenRecords::default(),
                     stop_token: None,
+                    routes: None,
                     text,
                     uniforms,
                     events: events.clone(),
@@ -299,10 +305,14 @@ impl Engine {
     fn cancel(&mut self, ids: &[BranchId]) {
         let mut ended = Vec::new();
         for &id in ids {
+            let routes = self.note_routes(id);
             if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
                 self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, true);
-                branch.finish(FinishReason::Cancelled);
+                match routes {
+                    Ok(()) => branch.finish(FinishReason::Cancelled),
+                    Err(error) => branch.fail(error),
+                }
                 ended.push(id);
             }
         }

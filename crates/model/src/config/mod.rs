@@ -14,6 +14,7 @@ mod modules;
 mod quantisation;
 mod ranks;
 mod rope;
+mod routes;
 
 pub use agreement::Difference;
 pub use families::Family;
