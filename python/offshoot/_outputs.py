@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offshoot._facts import FinishReason
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow as pa
 
     from offshoot._vllm import FlatLogprobs
@@ -50,8 +51,10 @@ class SamplingMask:
 class CompletionOutput:
     """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
     do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
-    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``lora_request``, which vLLM
-    fills, is always None."""
+    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an ``LLM``
+    with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
+    ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
+    uint16; zeros in layers without experts. ``lora_request``, which vLLM fills, is always None."""
 
     index: int
     text: str
@@ -63,6 +66,7 @@ class CompletionOutput:
     lora_request: None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
+    routed_experts: numpy.ndarray[Any, Any] | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None

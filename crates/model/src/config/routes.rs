@@ -6,9 +6,7 @@ use super::model::ModelConfig;
 use offshoot_backend::RouteShape;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::GroupIx;
-
-/// What cannot be had, in errors.
-const KEPT_EXPERTS: &str = "a record of each token's experts";
+use offshoot_core::setting::RETURN_ROUTED_EXPERTS;
 
 impl ModelConfig {
     /// The numbers of the layers with experts.
@@ -24,7 +22,7 @@ impl ModelConfig {
     /// There are no experts, layers choose different numbers of them, or all layers have a window, so that pages do not
     /// last as long as their tokens.
     pub fn route_shape(&self) -> Result<RouteShape> {
-        let refused = |expected: &str, found: &str| Err(Error::value(KEPT_EXPERTS, expected, found));
+        let refused = |expected: &str, found: &str| Err(Error::value(RETURN_ROUTED_EXPERTS, expected, found));
         let experts: Vec<&ExpertsSpec> = self.layers.iter().filter_map(|layer| layer.feed_forward.experts()).collect();
         let Some(first) = experts.first() else {
             return refused("a model with mixtures of experts", "a model without any");

@@ -15,4 +15,5 @@ mod gguf;
 mod goldens;
 mod quantised;
 mod ranks;
+mod routes;
 mod updates;

@@ -59,6 +59,9 @@ pub struct Choice<'a> {
     pub token_ids: Option<Cow<'a, [TokenId]>>,
     #[serde(flatten)]
     pub records: RecordFields,
+    /// By `return_routed_experts`, of a whole sample ([`routed_experts`](super::kept::routed_experts)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

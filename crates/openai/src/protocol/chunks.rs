@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::answer::{AnswerHead, ResponseHead, Usage};
 use super::choice::{ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word};
 use super::endpoint::Endpoint;
-use super::kept::RecordFields;
+use super::kept::{RecordFields, routed_experts};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
@@ -58,6 +58,7 @@ struct UnsentPart {
 
 struct SampleEnd {
     reason: FinishReason,
+    routed_experts: Option<String>,
     branch: Option<String>,
 }
 
@@ -116,7 +117,9 @@ impl ChunkWriter {
         let late = rest.len();
         stream.take(rest, &finish.text[stream.bytes..], self.request.shows_tokens());
         stream.has_ended = true;
-        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch });
+        let routes = self.request.routes.zip(finish.routes.as_ref());
+        let routed_experts = routes.map(|(start, routes)| routed_experts(routes, start));
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, routed_experts, branch });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -129,7 +132,8 @@ impl ChunkWriter {
                 if stream.has_ended {
                     continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
-                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None });
+                stream.unsent.end =
+                    Some(SampleEnd { reason: FinishReason::Length, routed_experts: None, branch: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }
@@ -226,6 +230,7 @@ impl ChunkWriter {
             prompt: fields.unwrap_or_default(),
             token_ids: token_ids.filter(|ids: &Vec<TokenId>| !ids.is_empty()).map(Cow::Owned),
             records: if tokens.is_empty() { RecordFields::default() } else { RecordFields::new(request, records) },
+            routed_experts: end.as_mut().and_then(|end| end.routed_experts.take()),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
         sse::write_json(&choice, out);

@@ -43,6 +43,8 @@ pub struct RequestReader<'a> {
     pub logprobs_mode: LogprobsMode,
     /// Priority of requests that do not say.
     pub priority: Priority,
+    /// Whether the experts of each token are kept; requests that do not say are then told them.
+    pub keeps_routes: bool,
 }
 
 /// A prompt as the request writes it.
@@ -87,7 +89,9 @@ impl RequestReader<'_> {
             ..kept.map_or_else(Records::default, KeptForm::records)
         };
         let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
-        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..params(&mut fields)? };
+        let routes = self.routes(&mut fields)?;
+        let asked = SamplingParams { routes: routes.is_some(), ..params(&mut fields)? };
+        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
@@ -125,6 +129,7 @@ impl RequestReader<'_> {
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
             kept,
+            routes,
             ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
@@ -137,6 +142,17 @@ impl RequestReader<'_> {
         self.check_sampling(&request).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
+    }
+
+    /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
+    fn routes(&self, fields: &mut BodyFields) -> Result<Option<usize>, Refusal> {
+        let asks = fields.choice("return_routed_experts")?;
+        let start = fields.count("routed_experts_prompt_start", 0, u64::from(u32::MAX))?.unwrap_or(0);
+        if asks == Some(true) && !self.keeps_routes {
+            let expected = "false: this server was started without a record of experts";
+            return Err(Refusal::value("return_routed_experts", expected, "true"));
+        }
+        Ok(asks.unwrap_or(self.keeps_routes).then_some(start))
     }
 
     /// Checks how tokens are sampled, and when samples end.

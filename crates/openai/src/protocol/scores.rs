@@ -64,6 +64,7 @@ pub fn scored_choice<'a>(
         prompt: prompt_fields,
         token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
         records: RecordFields::default(),
+        routed_experts: None,
         branch: None,
     }
 }

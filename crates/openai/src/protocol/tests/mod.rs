@@ -50,6 +50,7 @@ fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) 
         reasoning: Reasoning::Keep,
         logprobs_mode: LogprobsMode::default(),
         priority: offshoot_engine::Priority::default(),
+        keeps_routes: false,
     })
 }
 
