@@ -19,7 +19,7 @@ pub fn finish_reason(reason: &FinishReason) -> &'static str {
             "stop"
         }
         FinishReason::Length | FinishReason::ContextFull => "length",
-        FinishReason::Cancelled => "abort",
+        FinishReason::Cancelled | FinishReason::Aborted => "abort",
         FinishReason::Failed => "error",
     }
 }
@@ -190,7 +190,7 @@ pub fn sample_event(py: Python<'_>, event: GenerationEvent) -> PyResult<Bound<'_
         Bound::new(py, SampleFailed { prompt, sample, error }).map(Bound::into_any)
     };
     match event {
-        Ok(Event::Tokens { id, tokens, text }) => {
+        Ok(Event::Tokens { id, tokens, text, .. }) => {
             let event = SampleTokens {
                 prompt: id.prompt,
                 sample: id.sample,

@@ -245,8 +245,8 @@ pub trait Backend: Send + 'static {
     /// As [`Backend::replace_expert`], for the expert's bias.
     fn replace_expert_bias(&mut self, experts: &Self::Experts, expert: usize, bias: Self::Vector) -> Result<()>;
     /// Gives the memory of all weights, or of keys, values and states, back to the device, whose other users have it
-    /// until [`Backend::wake`]; addresses stay reserved, so that captured steps stay valid. `keeps`: the contents wait in
-    /// host memory, else they are lost. Returns false where memory is the host's: nothing is done, and what is not
+    /// until [`Backend::wake`]; addresses stay reserved, so that captured steps stay valid. `keeps`: the contents wait
+    /// in host memory, else they are lost. Returns false where memory is the host's: nothing is done, and what is not
     /// kept is to be dropped.
     fn sleep(&mut self, part: MemoryPart, keeps: bool) -> Result<bool> {
         let _ = (part, keeps);

@@ -56,4 +56,18 @@ ids! {
     RowIx(u32);
     /// A transformer layer.
     LayerIx(u32);
+    /// A version of a model's weights in one engine: rises by one with each update.
+    WeightVersion(u64);
+    /// A version of an adapter in one engine: an adapter that is loaded, or replaced, has one that none had before.
+    AdapterVersion(u64);
+}
+
+impl WeightVersion {
+    /// The weights that an engine is started with.
+    pub const FIRST: WeightVersion = WeightVersion(0);
+
+    /// The version after the next update.
+    pub fn next(self) -> Self {
+        WeightVersion(self.0 + 1)
+    }
 }

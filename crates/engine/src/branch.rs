@@ -10,9 +10,10 @@ use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use crate::token_path::TokenPath;
 use crate::uniforms::UniformKey;
+use crate::weights::{WeightSpan, note_weights};
 use offshoot_backend::{Distribution, SampledToken};
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, SegmentId, TokenId};
+use offshoot_core::ids::{BranchId, SegmentId, TokenId, WeightVersion};
 use offshoot_kv::TokenScore;
 
 pub(super) struct Branch {
@@ -106,6 +107,8 @@ pub(super) struct SamplingState {
     pub stop_token: Option<SampledToken>,
     /// As `Finish::routes`.
     pub routes: Option<TokenRoutes>,
+    /// As `Finish::weights`.
+    pub weights: Vec<WeightSpan>,
     pub text: BranchText,
 }
 
@@ -126,6 +129,8 @@ pub(super) struct ScoringState {
     pub requested: usize,
     pub scores: WantedScores,
     pub records: TokenRecords,
+    /// As `Finish::weights`.
+    pub weights: Vec<WeightSpan>,
     /// Empty until the end.
     pub text: BranchText,
 }
@@ -141,6 +146,12 @@ pub(super) enum WantedScores {
 }
 
 impl ScoringState {
+    /// Nothing is scored of the tokens from `begin` on.
+    pub fn new(events: EventSender, begin: usize, scores: WantedScores, text: BranchText) -> Self {
+        let (records, weights) = (TokenRecords::default(), Vec::new());
+        ScoringState { events, begin, requested: 0, scores, records, weights, text }
+    }
+
     /// The first position whose score is not collected.
     pub fn next(&self) -> usize {
         self.begin + self.records.len()
@@ -163,15 +174,16 @@ impl ScoringState {
         }
     }
 
-    /// Adds the score that another branch has computed of `token`, which is at `next`; it has at least `tops` likeliest
-    /// tokens.
-    pub fn take_over(&mut self, token: TokenId, score: &TokenScore, tops: usize) {
+    /// Adds the score that another branch has computed of `token` by `weights`, which is at `next`; it has at least
+    /// `tops` likeliest tokens.
+    pub fn take_over(&mut self, token: TokenId, score: &TokenScore, tops: usize, weights: WeightVersion) {
         let TokenScore { logprob, rank, top } = score;
-        self.add(SampledToken { rank: *rank, top: top[..tops].to_vec(), ..SampledToken::of(token, *logprob) });
+        self.add(SampledToken { rank: *rank, top: top[..tops].to_vec(), ..SampledToken::of(token, *logprob) }, weights);
     }
 
-    /// Adds the score of the token at `next`.
-    pub fn add(&mut self, scored: SampledToken) {
+    /// Adds the score of the token at `next`, which follows from `weights`.
+    pub fn add(&mut self, scored: SampledToken, weights: WeightVersion) {
+        note_weights(&mut self.weights, weights, self.records.len());
         self.records.push(scored);
         self.requested = self.requested.max(self.records.len());
     }
@@ -327,22 +339,23 @@ impl Branch {
 
     /// Ends the work with `reason` and sends the event.
     pub fn finish(&mut self, reason: FinishReason) {
-        if reason == FinishReason::Cancelled {
+        if reason.is_cut() {
             self.take_back_unscored();
         }
         let ended = std::mem::replace(&mut self.work, BranchWork::Idle);
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, rules, records, stop_token, routes, text, .. } = *sampling;
-                (events, rules.begin, text, Finish { records, stop_token, routes, ..Finish::empty(reason) })
+                let SamplingState { events, rules, records, stop_token, weights, routes, text, .. } = *sampling;
+                let recorded = Finish { records, stop_token, weights, routes, ..Finish::empty(reason) };
+                (events, rules.begin, text, recorded)
             }
             BranchWork::Score(scoring) => {
-                let ScoringState { events, begin, records, mut text, .. } = *scoring;
+                let ScoringState { events, begin, records, weights, mut text, .. } = *scoring;
                 for &token in &*self.tokens.slice(begin..self.tokens.len()) {
                     text.push(token, false);
                 }
-                (events, begin, text, Finish { records, ..Finish::empty(reason) })
+                (events, begin, text, Finish { records, weights, ..Finish::empty(reason) })
             }
         };
         let tokens = self.tokens.slice(begin..self.tokens.len()).into_owned();
@@ -354,7 +367,11 @@ impl Branch {
 
     /// Ends the work with an error and sends the event.
     pub fn fail(&mut self, error: Error) {
-        self.take_back_unscored();
+        if self.is_pin {
+            log::warn!("the prefix of branch {} is not pinned: {error}", self.id);
+        } else {
+            self.take_back_unscored();
+        }
         let events = match std::mem::replace(&mut self.work, BranchWork::Idle) {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => sampling.events,

@@ -7,13 +7,17 @@ use std::borrow::Cow;
 use crate::branch::{Branch, BranchWork, KvHold, Lease, NeededPositions, Swapped};
 use crate::prefix_store::PrefixStore;
 use crate::token_path::{SharedBeginning, position};
-use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId};
+use offshoot_core::ids::{BranchId, PageId, SegmentId, StateId, TokenId, WeightVersion};
 use offshoot_core::mix::IdMap;
-use offshoot_kv::{OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, Window};
+use offshoot_kv::{
+    CacheSalt, Origin, OutOfPages, PagePool, PathMark, PathStart, PrefixTree, StatePlace, TreeStats, Window,
+};
 
 pub(super) type Branches = IdMap<BranchId, Branch>;
 
 pub(super) struct KvCache {
+    /// The weights in force: those of all that is matched or computed from now on.
+    pub weights: WeightVersion,
     pub prefix: PrefixTree,
     pub pages: PagePool,
     /// The shared beginning of the branch matched last, and its end in the prefix tree: forks of one branch are matched
@@ -76,6 +80,7 @@ impl KvCache {
     /// `swap_bytes`: capacity of host memory for preempted branches.
     pub fn new(prefix: PrefixTree, pages: usize, swap_bytes: usize, restore_cost: RestoreCost) -> Self {
         KvCache {
+            weights: WeightVersion::FIRST,
             prefix,
             pages: PagePool::new(pages),
             matched: None,
@@ -111,20 +116,27 @@ impl KvCache {
         self.prefix.groups().window().map_or(usize::MAX, |window| until(window).saturating_sub(position) as usize)
     }
 
+    /// What prompts with this salt are computed with now.
+    pub fn origin(&self, salt: Option<CacheSalt>) -> Origin {
+        Origin { weights: self.weights, adapter: None, salt }
+    }
+
     /// A path with which the first `upto` tokens of `branch` are known to begin, and the tokens after it.
     pub fn look_up<'b>(&self, branch: &'b Branch, upto: usize) -> (PathStart, Cow<'b, [TokenId]>) {
         let of_sibling = || {
             let (beginning, mark) = self.matched.as_ref()?;
             self.prefix.marked(*mark).filter(|_| branch.tokens.begins_with(beginning))
         };
+        let origin = self.origin(branch.tokens.salt());
         let path = branch.kept().or_else(of_sibling).and_then(|path| self.prefix.within(path, position(upto)));
+        let path = path.filter(|&path| self.prefix.origin(path) == origin);
         let end = path.map_or(0, |path| self.prefix.end(path)) as usize;
         debug_assert!(
             path.is_none_or(|path| self.prefix.token_at(path, position(end - 1)) == branch.tokens[end - 1]),
             "the path of {path:?} is no beginning of branch {}",
             branch.id
         );
-        let start = path.map_or(PathStart::Root(branch.tokens.salt()), PathStart::Behind);
+        let start = path.map_or(PathStart::Root(origin), PathStart::Behind);
         (start, branch.tokens.slice(end..upto))
     }
 
@@ -353,6 +365,21 @@ impl KvCache {
     /// Evicts all pages without a lease.
     pub fn evict_all(&mut self) {
         self.prefix.evict(&mut self.pages, usize::MAX);
+    }
+
+    /// Gives up all keys and values, states and scores: those of branches, too, which are computed again when they run.
+    pub fn forget_all<'b>(&mut self, branches: impl IntoIterator<Item = &'b mut Branch>) {
+        for branch in branches {
+            self.release(branch);
+        }
+        self.release_read();
+        if let Some(store) = &mut self.store {
+            store.forget_marks();
+        }
+        self.matched = None;
+        self.lent_states.clear();
+        self.evict_all();
+        debug_assert_eq!(self.prefix.stats(), TreeStats::default(), "somebody still holds what was computed before");
     }
 }
 

@@ -57,7 +57,13 @@ impl Intake {
             | Command::Pin { .. }
             | Command::CacheMap { .. }
             | Command::Evict { .. }
-            | Command::Lend(_) => (1, 0),
+            | Command::Lend(_)
+            | Command::Pause { .. }
+            | Command::Resume { .. }
+            | Command::UpdateWeights { .. }
+            | Command::SetLabel { .. }
+            | Command::Sleep { .. }
+            | Command::Wake { .. } => (1, 0),
         };
         self.branches = self.branches.saturating_sub(branches.max(1));
         self.tokens = self.tokens.saturating_sub(tokens);
@@ -126,6 +132,7 @@ impl Engine {
             }
         }
         if !self.has_work() {
+            self.note_drained();
             self.transfer()?;
             self.serve_lends(true);
             if self.save_while_idle()? {
@@ -140,12 +147,14 @@ impl Engine {
         // Before more is submitted: a copy waits for the steps that are.
         self.serve_lends(false);
         self.step()?;
+        self.note_drained();
         self.publish();
         Ok(Turn::Stepped)
     }
 
     fn has_work(&self) -> bool {
-        !(self.scheduler.is_idle() && self.submitted.is_empty())
+        let has_all = self.progress.makes_steps() && !self.sleeping.lacks_weights;
+        has_all && !(self.scheduler.is_idle() && self.submitted.is_empty())
     }
 
     fn check_integrity(&self) -> Result<()> {
@@ -186,7 +195,33 @@ impl Engine {
                 let _ = reply.send(self.cache.prefix.leased().pages > 0);
             }
             Command::Lend(lend) => self.lend(lend),
+            Command::Borrow { reply, .. } if self.status.lock().asleep.any() => drop(reply.send(false)),
             Command::Borrow { tokens, part, reply } => drop(reply.send(self.borrow_part(&tokens, part)?)),
+            Command::Pause { mode, reply } => self.pause(mode, reply)?,
+            Command::Resume { reply } => {
+                let resumed = self.resume();
+                drop(reply.send(resumed));
+            }
+            Command::UpdateWeights { update, reply } => {
+                self.collect_all()?;
+                let updated = self.update_weights(&update);
+                self.publish();
+                drop(reply.send(updated));
+            }
+            Command::SetLabel { label, reply } => {
+                self.status.lock().weights.label = label;
+                let _ = reply.send(()); // Who asked may be gone.
+            }
+            Command::Sleep { sleep, resumes, reply } => {
+                self.collect_all()?;
+                let slept = self.sleep(sleep, resumes);
+                self.publish();
+                drop(reply.send(slept));
+            }
+            Command::Wake { parts, reply } => {
+                let woken = self.wake(parts);
+                drop(reply.send(woken));
+            }
         }
         Ok(())
     }
@@ -240,6 +275,7 @@ impl Engine {
                     records: TokenRecords::default(),
                     stop_token: None,
                     routes: None,
+                    weights: Vec::new(),
                     text,
                     uniforms,
                     events: events.clone(),
@@ -247,7 +283,7 @@ impl Engine {
                 branch.begin(BranchWork::Sample(Box::new(sampling)));
                 match begin >= self.facts.context {
                     true => branch.finish(FinishReason::ContextFull),
-                    false => self.scheduler.add(id, &mut self.branches, &mut self.cache),
+                    false => self.begin_work(id),
                 }
                 Ok(())
             }
@@ -287,8 +323,7 @@ impl Engine {
             }
         };
         branch.tokens.give(&tokens);
-        let (events, records) = (events.clone(), TokenRecords::default());
-        let scoring = ScoringState { events, begin, requested: 0, scores, records, text };
+        let scoring = ScoringState::new(events.clone(), begin, scores, text);
         branch.begin(BranchWork::Score(Box::new(scoring)));
         if !is_scored {
             branch.finish(FinishReason::Given);
@@ -297,12 +332,17 @@ impl Engine {
             self.metrics.scores_reused = self.cache.scores_reused;
             branch.finish(FinishReason::Given);
         } else {
-            self.scheduler.add(id, &mut self.branches, &mut self.cache);
+            self.begin_work(id);
         }
         Ok(())
     }
 
     fn cancel(&mut self, ids: &[BranchId]) {
+        self.cut(ids, FinishReason::Cancelled);
+    }
+
+    /// Ends extends in progress with what they have.
+    pub(super) fn cut(&mut self, ids: &[BranchId], reason: FinishReason) {
         let mut ended = Vec::new();
         for &id in ids {
             let routes = self.note_routes(id);
@@ -310,7 +350,7 @@ impl Engine {
                 self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, true);
                 match routes {
-                    Ok(()) => branch.finish(FinishReason::Cancelled),
+                    Ok(()) => branch.finish(reason.clone()),
                     Err(error) => branch.fail(error),
                 }
                 ended.push(id);

@@ -10,7 +10,7 @@ use offshoot_kv::plan::PlanStats;
 /// What an engine holds between two turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Number of running branches, and of those that wait for pages or rows.
+    /// Number of running branches, and of those that wait for pages or rows, or for the end of a pause.
     pub running: usize,
     pub waiting: usize,
     /// Pages held by branches, each counted once; pages that are only cached are not counted.
@@ -27,7 +27,7 @@ impl Engine {
 
     pub fn occupancy(&self) -> Occupancy {
         let leased = self.cache.prefix.leased();
-        let (running, waiting) = (self.scheduler.running(), self.scheduler.waiting());
+        let (running, waiting) = (self.scheduler.running(), self.scheduler.waiting() + self.scheduler.held());
         Occupancy { running, waiting, pages: leased.pages, tokens: leased.tokens }
     }
 
@@ -81,7 +81,7 @@ impl Engine {
         self.live.publish(LiveMetrics {
             metrics: self.metrics.clone(),
             running: self.scheduler.running(),
-            waiting: self.scheduler.waiting(),
+            waiting: self.scheduler.waiting() + self.scheduler.held(),
             branches: self.branches.len(),
             pages: PoolPages { total, held, pinned, cached: total - free - held, free },
         });

@@ -19,7 +19,10 @@ use crate::prefix_costs::PrefixCosts;
 use crate::prefix_store::PrefixStore;
 use crate::schedule::{LogitsRequest, Schedule};
 use crate::scheduler::Scheduler;
+use crate::status::StatusPlace;
 use crate::uniforms::UniformKey;
+use crate::updates::{Progress, Sleeping};
+use crate::weights::Weights;
 use offshoot_backend::{SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
@@ -52,6 +55,9 @@ pub struct Engine {
     pub(super) allowed: AllowedSets,
     pub(super) metrics: Metrics,
     pub(super) live: LivePlace,
+    pub(super) status: StatusPlace,
+    pub(super) progress: Progress,
+    pub(super) sleeping: Sleeping,
     /// Requests for prefixes that are being computed.
     pub(super) lends: Vec<PendingLend>,
     /// Prefixes of which more is to be lent; only for models with states.
@@ -185,7 +191,11 @@ impl Engine {
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
         };
-        let (handle, commands, exit_reason) = EngineHandle::new(facts.clone());
+        let identity = config.prefix_store.as_ref().map(|store| store.weights.clone());
+        let (handle, commands, exit_reason) = {
+            let form = Some(model.weight_form());
+            EngineHandle::new(facts.clone(), Weights::first(identity), form)
+        };
         let restore_cost = RestoreCost {
             page_bytes,
             state_bytes,
@@ -212,6 +222,9 @@ impl Engine {
             allowed: AllowedSets::default(),
             metrics: Metrics::default(),
             live: handle.live_place(),
+            status: handle.status_place(),
+            progress: Progress::Goes,
+            sleeping: Sleeping::default(),
             lends: Vec::new(),
             lent_prefixes: Vec::new(),
             end: ExitGuard(exit_reason),

@@ -1,6 +1,6 @@
 //! The channel that carries events from the engine's thread to a reader. It is bounded by merging, not by blocking:
-//! while a reader lags, the tokens of one branch are joined into one event, so the queue holds at most `MOST_QUEUED`
-//! events, plus one token event and one end per branch. The engine never waits, and no end is lost. `request` defines
+//! while a reader lags, the tokens that one branch sampled under one version of weights are joined into one event, so the
+//! queue holds at most `MOST_QUEUED` events, plus one end per branch, and one token event per branch and version. The engine never waits, and no end is lost. `request` defines
 //! the events.
 
 use std::collections::{HashMap, VecDeque};
@@ -47,12 +47,13 @@ impl Queue {
         if self.events.len() < MOST_QUEUED {
             return self.events.push_back(event);
         }
-        match self.joined.get(&branch) {
+        let joined = match self.joined.get(&branch) {
             Some(&at) => self.events[at].join(event),
-            None => {
-                self.joined.insert(branch, self.events.len());
-                self.events.push_back(event);
-            }
+            None => Some(event),
+        };
+        if let Some(event) = joined {
+            self.joined.insert(branch, self.events.len());
+            self.events.push_back(event);
         }
     }
 }
@@ -214,11 +215,16 @@ mod tests {
     use super::*;
     use crate::request::{Finish, FinishReason};
     use offshoot_backend::SampledToken;
-    use offshoot_core::ids::TokenId;
+    use offshoot_core::ids::{TokenId, WeightVersion};
 
     fn token(branch: u64, token: usize) -> Event {
         let sampled = SampledToken::of(TokenId::new(token), 0.0);
-        Event::Tokens { id: BranchId(branch), tokens: vec![sampled], text: format!("{token};") }
+        Event::Tokens {
+            id: BranchId(branch),
+            tokens: vec![sampled],
+            text: format!("{token};"),
+            weights: WeightVersion::FIRST,
+        }
     }
 
     fn end(branch: u64) -> Event {
@@ -230,7 +236,7 @@ mod tests {
         let (mut tokens, mut ends) = (HashMap::<_, Vec<usize>>::new(), HashMap::new());
         while let Some(event) = reader.next() {
             match event {
-                Event::Tokens { id: branch, tokens: run, text } => {
+                Event::Tokens { id: branch, tokens: run, text, .. } => {
                     let run: Vec<usize> = run.iter().map(|sampled| sampled.token.ix()).collect();
                     assert_eq!(text, run.iter().map(|token| format!("{token};")).collect::<String>());
                     assert!(!ends.contains_key(&branch), "a token after the end");

@@ -3,10 +3,10 @@
 //! a test can answer the channel with a script (`scripted`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::events::EventSender;
 use crate::facts::EngineFacts;
@@ -15,10 +15,13 @@ use crate::live::{LiveMetrics, LivePlace};
 use crate::metrics::Metrics;
 use crate::place::{QueueKey, RootOptions};
 use crate::request::Extend;
+use crate::status::{EngineStatus, PauseMode, StatusPlace};
 use crate::token_path::TokenPath;
+use crate::weights::{CheckedWeights, Weights, WeightsUpdate};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
 use offshoot_kv::MappedSegment;
+use offshoot_model::{Sleep, SleepParts, WeightForm};
 
 /// Messages to the engine's thread. The sender names new branches, so only those with a
 /// `reply` wait for one.
@@ -69,6 +72,33 @@ pub(crate) enum Command {
         part: LentPart,
         reply: Sender<bool>,
     },
+    /// Answered once the pause holds.
+    Pause {
+        mode: PauseMode,
+        reply: Sender<Result<()>>,
+    },
+    Resume {
+        reply: Sender<Result<()>>,
+    },
+    UpdateWeights {
+        update: CheckedWeights,
+        reply: Sender<Result<Weights>>,
+    },
+    SetLabel {
+        label: String,
+        reply: Sender<()>,
+    },
+    /// Gives memory of a paused engine back.
+    Sleep {
+        sleep: Sleep,
+        /// Whether the engine is resumed once everything is awake.
+        resumes: bool,
+        reply: Sender<Result<()>>,
+    },
+    Wake {
+        parts: SleepParts,
+        reply: Sender<Result<()>>,
+    },
 }
 
 /// Why the engine's thread ended, once it has.
@@ -106,17 +136,31 @@ pub struct EngineHandle {
     facts: Arc<EngineFacts>,
     next_branch: Arc<AtomicU64>,
     live: LivePlace,
+    status: StatusPlace,
+    /// By which new weights are checked; `None`: the engine is scripted.
+    form: Option<Arc<WeightForm>>,
+    /// Held while the weights are updated.
+    updating: Arc<Mutex<()>>,
     /// Last: dropped once this handle's sender is.
     thread: Arc<EngineThread>,
 }
 
 impl EngineHandle {
-    pub(crate) fn new(facts: EngineFacts) -> (Self, Receiver<Command>, ExitReason) {
-        Self::publishing(facts, LivePlace::default())
+    pub(crate) fn new(
+        facts: EngineFacts,
+        weights: Weights,
+        form: Option<Arc<WeightForm>>,
+    ) -> (Self, Receiver<Command>, ExitReason) {
+        Self::publishing(facts, weights, form, LivePlace::default())
     }
 
     /// A handle for an engine that publishes in `live`.
-    pub(crate) fn publishing(facts: EngineFacts, live: LivePlace) -> (Self, Receiver<Command>, ExitReason) {
+    pub(crate) fn publishing(
+        facts: EngineFacts,
+        weights: Weights,
+        form: Option<Arc<WeightForm>>,
+        live: LivePlace,
+    ) -> (Self, Receiver<Command>, ExitReason) {
         let (commands, receiver) = unbounded();
         let exit_reason = ExitReason::default();
         let handle = EngineHandle {
@@ -125,6 +169,9 @@ impl EngineHandle {
             facts: Arc::new(facts),
             next_branch: Arc::new(AtomicU64::new(0)),
             live,
+            status: StatusPlace::new(EngineStatus::new(weights)),
+            form,
+            updating: Arc::default(),
             thread: Arc::default(),
         };
         (handle, receiver, exit_reason)
@@ -203,9 +250,7 @@ impl EngineHandle {
 
     /// The counters as they are after the step in progress.
     pub fn metrics(&self) -> Result<Metrics> {
-        let (reply, receiver) = unbounded();
-        self.send(Command::Metrics { reply })?;
-        receiver.recv().map_err(|_| self.stopped())
+        self.ask(|reply| Command::Metrics { reply })
     }
 
     /// The counters, and what the engine holds, after its last turn. Does not wait for the engine.
@@ -220,17 +265,102 @@ impl EngineHandle {
     /// The `most` segments of the prefix tree whose subtrees have the most pages; parents come before their children.
     /// Answered between two steps, without waiting for the one in flight.
     pub fn cache_map(&self, most: usize) -> Result<Vec<MappedSegment>> {
-        let (reply, receiver) = unbounded();
-        self.send(Command::CacheMap { most, reply })?;
-        receiver.recv().map_err(|_| self.stopped())
+        self.ask(|reply| Command::CacheMap { most, reply })
     }
 
     /// Gives up the cached pages that no branch holds: what comes next computes its prompts anew. Whether nothing is
     /// cached any more; false while branches hold pages. A prefix store keeps what it has.
     pub fn evict(&self) -> Result<bool> {
-        let (reply, receiver) = unbounded();
-        self.send(Command::Evict { reply })?;
-        receiver.recv().map(|holds| !holds).map_err(|_| self.stopped())
+        Ok(!self.ask(|reply| Command::Evict { reply })?)
+    }
+
+    /// Keeps extends that are started from now on waiting until `resume`, and ends those in progress, or not, as `mode`
+    /// says. Returns when that holds: after `Abort` and `Wait` nothing runs, after `Keep` nothing is stepped. Pins in
+    /// progress go on to their ends, but for `Keep`; one that is made during a pause waits. A pause of another mode may
+    /// follow.
+    ///
+    /// # Errors
+    ///
+    /// The engine was resumed before the extends in progress had ended, or has stopped.
+    pub fn pause(&self, mode: PauseMode) -> Result<()> {
+        self.ask(|reply| Command::Pause { mode, reply })?
+    }
+
+    /// Ends a pause: what waited is begun, what stood still goes on. Of no effect if the engine is not paused.
+    ///
+    /// # Errors
+    ///
+    /// Memory of the engine was given back by `sleep` and not taken again, or its weights with it.
+    pub fn resume(&self) -> Result<()> {
+        self.ask(|reply| Command::Resume { reply })?
+    }
+
+    /// Whether the engine is paused, without waiting for it; also while a pause waits for extends in progress.
+    pub fn is_paused(&self) -> bool {
+        self.status.read().is_paused
+    }
+
+    /// What is known of the engine's state without waiting for it.
+    pub fn status(&self) -> EngineStatus {
+        self.status.read()
+    }
+
+    /// By what new weights are checked; `None`: the engine is scripted and has no weights.
+    pub fn weight_form(&self) -> Option<Arc<WeightForm>> {
+        self.form.clone()
+    }
+
+    pub(crate) fn status_place(&self) -> StatusPlace {
+        self.status.clone()
+    }
+
+    /// The weights in force, without waiting for the engine.
+    pub fn weights(&self) -> Weights {
+        self.status.read().weights
+    }
+
+    /// Names the weights in force.
+    pub fn set_label(&self, label: impl Into<String>) -> Result<()> {
+        let label = label.into();
+        self.ask(|reply| Command::SetLabel { label, reply })
+    }
+
+    /// Changes the weights between two steps, paused or not. The tensors are checked before, on the caller's thread,
+    /// while steps are made. All keys and values, states and scores of the old weights are given up: what is in
+    /// progress goes on under the new ones, by which its tokens are computed again. Several engines behind one handle
+    /// change together. Returns what is in force now.
+    ///
+    /// # Errors
+    ///
+    /// The tensors do not fit the model, memory is short, or another update is under way: the old weights stay in force,
+    /// and everything goes on as if nothing had been asked.
+    pub fn update_weights(&self, update: WeightsUpdate) -> Result<Weights> {
+        let Ok(_updating) = self.updating.try_lock() else {
+            return Err(Error::value("updates of weights", "one at a time", "another one that is under way"));
+        };
+        let update = CheckedWeights::of(update, self.form.as_deref())?;
+        self.ask(|reply| Command::UpdateWeights { update, reply })?
+    }
+
+    /// Pauses the engine and gives memory back. What is in progress is treated as by a pause of this mode; keys and
+    /// values are computed again once they are awake.
+    pub fn sleep(&self, sleep: Sleep, mode: PauseMode) -> Result<()> {
+        let resumes = !self.is_paused();
+        self.pause(mode)?;
+        self.ask(|reply| Command::Sleep { sleep, resumes, reply })?
+    }
+
+    /// Takes memory again that `sleep` gave back. Once nothing sleeps and the weights are there, the engine is resumed,
+    /// unless it was paused before it slept.
+    pub fn wake(&self, parts: SleepParts) -> Result<()> {
+        self.ask(|reply| Command::Wake { parts, reply })?
+    }
+
+    /// Sends a command, and waits for its reply.
+    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
+        let (reply, receiver) = bounded(1);
+        self.send(command(reply))?;
+        receiver.recv().map_err(|_| self.stopped())
     }
 
     fn name_branch(&self) -> BranchId {

@@ -39,8 +39,13 @@ struct Lendable {
 }
 
 impl KvCache {
+    /// Where prompts without a salt begin: others are not lent.
+    fn plain(&self) -> PathStart {
+        PathStart::Root(self.origin(None))
+    }
+
     fn lendable(&self, tokens: &[TokenId]) -> Option<Lendable> {
-        let (segment, matched) = self.prefix.known_path(PathStart::UNSALTED, tokens)?;
+        let (segment, matched) = self.prefix.known_path(self.plain(), tokens)?;
         Some(Lendable { segment, computed: self.prefix.computed(segment).min(matched) as usize })
     }
 
@@ -165,15 +170,21 @@ impl Engine {
         if is_last {
             self.lent_prefixes.retain(|tokens| !Arc::ptr_eq(tokens, &lend.tokens));
         }
-        LentPart { positions, is_last, layout: self.model_facts.page_layout.clone(), bytes }
+        LentPart {
+            positions,
+            is_last,
+            layout: self.model_facts.page_layout.clone(),
+            weights: self.cache.weights,
+            bytes,
+        }
     }
 
     /// Notes the places of the states at the ends of prefixes of which more is to be lent, so that the next step leaves
     /// them behind.
     pub(super) fn note_lent_states(&mut self) {
-        let prefix = &self.cache.prefix;
+        let (prefix, start) = (&self.cache.prefix, self.cache.plain());
         let place = |tokens: &Arc<[TokenId]>| {
-            let (segment, matched) = prefix.known_path(PathStart::UNSALTED, tokens)?;
+            let (segment, matched) = prefix.known_path(start, tokens)?;
             let end = (matched as usize == tokens.len()).then_some(matched)?;
             Some(StatePlace { segment: prefix.owner(segment, end - 1), position: end })
         };
@@ -181,11 +192,14 @@ impl Engine {
     }
 
     /// Takes a part of a prefix, of which `tokens` are the tokens up to its end, into the pool, where it is cached.
-    /// False if there is no room for it, or what comes before it is gone.
+    /// False if other weights have computed it, there is no room for it, or what comes before it is gone.
     pub(super) fn borrow_part(&mut self, tokens: &[TokenId], part: LentPart) -> Result<bool> {
-        let LentPart { positions, layout, bytes, .. } = part;
-        let end = positions.end;
-        let (_, computed) = self.cache.prefix.known(PathStart::UNSALTED, &tokens[..end]);
+        let LentPart { positions, layout, weights, bytes, .. } = part;
+        if weights != self.cache.weights {
+            return Ok(false);
+        }
+        let (end, start) = (positions.end, self.cache.plain());
+        let (_, computed) = self.cache.prefix.known(start, &tokens[..end]);
         let computed = computed as usize;
         if computed >= end {
             return Ok(true);
@@ -195,7 +209,7 @@ impl Engine {
         if !is_alike || computed < positions.start {
             return Ok(false);
         }
-        let admit = |cache: &mut KvCache| cache.prefix.admit(&mut cache.pages, &tokens[..end]);
+        let admit = |cache: &mut KvCache| cache.prefix.admit_behind(&mut cache.pages, start, &tokens[..end], u32::MAX);
         let Some(segment) = self.cache.evicting(admit) else { return Ok(false) };
         let is_laid = self.cache.lay_stored(segment, end);
         let is_taken = is_laid && self.restore_positions(segment, positions, bytes)?;

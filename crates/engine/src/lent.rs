@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use crate::prefix_store::ChunkBytes;
-use offshoot_core::ids::TokenId;
+use offshoot_core::ids::{TokenId, WeightVersion};
 
 /// A request for a part of a prefix.
 pub(crate) struct Lend {
@@ -27,6 +27,8 @@ pub(crate) struct LentPart {
     pub is_last: bool,
     /// As [`RunnerFacts::page_layout`](offshoot_model::RunnerFacts::page_layout) of the lender.
     pub layout: String,
+    /// The weights that they were computed with.
+    pub weights: WeightVersion,
     pub bytes: ChunkBytes,
 }
 

@@ -49,12 +49,15 @@ mod scheduler;
 mod scores;
 pub mod scripted;
 mod states;
+mod status;
 mod step;
 mod stored;
 mod text;
 mod token_counts;
 mod token_path;
 pub mod uniforms;
+mod updates;
+mod weights;
 
 pub use commands::Turn;
 pub(crate) use commands::{busy_branch, unknown_branch};
@@ -82,7 +85,9 @@ pub use request::{Continuation, Event, Extend, Finish, FinishReason, SamplingPar
 pub use routes::TokenRoutes;
 pub use sampled_lengths::SampledLengths;
 pub use scripted::{ScriptedCall, ScriptedReply};
+pub use status::{EngineStatus, PauseMode};
 pub(crate) use token_path::TokenPath;
 pub use uniforms::{ForkKind, UniformKey};
+pub use weights::{WeightSpan, Weights, WeightsUpdate};
 
 pub use offshoot_backend::{Drawn, Records, SampledToken};

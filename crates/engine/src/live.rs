@@ -10,7 +10,7 @@ sums! {
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct LiveMetrics {
         pub metrics: Metrics,
-        /// Number of running branches, and of those that wait for pages or rows.
+        /// Number of running branches, and of those that wait for pages or rows, or for the end of a pause.
         pub running: usize,
         pub waiting: usize,
         /// Number of all branches, also those at rest.

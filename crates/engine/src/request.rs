@@ -11,9 +11,10 @@ use crate::allowed::Candidates;
 use crate::records::{LogprobsMode, TokenRecord, TokenRecords};
 use crate::routes::TokenRoutes;
 use crate::uniforms::UniformKey;
+use crate::weights::WeightSpan;
 use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
 use offshoot_core::error::{Error, Result};
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 
 /// How tokens are sampled: bias, penalties, the tokens that are left out, temperature, top-k, top-p, min-p, in this
 /// order, then the uniform.
@@ -486,6 +487,8 @@ pub enum Event<Id = BranchId, End = Finish, Why = Error> {
         /// Their text, as far as it is final: never half a character, never part of a stop string. It lags while either
         /// may have begun.
         text: String,
+        /// The weights that they were sampled under.
+        weights: WeightVersion,
     },
     /// It is complete, or was cancelled with its tokens so far. It rests; it can be extended or forked again.
     Finished {
@@ -514,7 +517,7 @@ impl<Id: Copy, End, Why> Event<Id, End, Why> {
     /// This event under another id.
     pub fn with_id<Other>(self, id: Other) -> Event<Other, End, Why> {
         match self {
-            Event::Tokens { tokens, text, .. } => Event::Tokens { id, tokens, text },
+            Event::Tokens { tokens, text, weights, .. } => Event::Tokens { id, tokens, text, weights },
             Event::Finished { finish, .. } => Event::Finished { id, finish },
             Event::Failed { error, .. } => Event::Failed { id, error },
         }
@@ -525,11 +528,19 @@ impl<Id: Copy, End, Why> Event<Id, End, Why> {
         !matches!(self, Event::Tokens { .. })
     }
 
-    /// Appends the tokens of `later`, which follow those of this event.
-    pub(super) fn join(&mut self, later: Self) {
-        if let (Event::Tokens { tokens, text, .. }, Event::Tokens { tokens: more, text: further, .. }) = (self, later) {
-            tokens.extend(more);
-            text.push_str(&further);
+    /// Appends the tokens of `later`, which follow those of this event, if they were sampled under the same weights;
+    /// otherwise returns it.
+    pub(super) fn join(&mut self, later: Self) -> Option<Self> {
+        match (self, later) {
+            (
+                Event::Tokens { tokens, text, weights, .. },
+                Event::Tokens { tokens: more, text: further, weights: under, .. },
+            ) if *weights == under => {
+                tokens.extend(more);
+                text.push_str(&further);
+                None
+            }
+            (_, later) => Some(later),
         }
     }
 }
@@ -550,10 +561,19 @@ pub enum FinishReason {
     ContextFull,
     /// `cancel` was called.
     Cancelled,
+    /// The engine was paused ([`PauseMode::Abort`](crate::PauseMode::Abort)).
+    Aborted,
     /// The tokens were given.
     Given,
     /// The extend failed (`Event::Failed`); no `Finish` has this reason.
     Failed,
+}
+
+impl FinishReason {
+    /// Whether somebody ended the extend before it was complete.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, FinishReason::Cancelled | FinishReason::Aborted)
+    }
 }
 
 /// What one extend added to a branch.
@@ -579,6 +599,10 @@ pub struct Finish {
     /// The end-of-text or stop token that was sampled last and is not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_token: Option<SampledToken>,
+    /// The weights under which each of [`sampled_ids`](Finish::sampled_ids) was sampled or scored, as runs in rising
+    /// order, the first from 0. Empty where there are none, or they were given and not scored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightSpan>,
     /// The experts that were chosen for each token of the branch, from its first on, those of its prompt included: for
     /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. `None`
     /// where they were not asked for ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited
@@ -591,7 +615,8 @@ impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
-        Finish { reason, tokens, text, logprob: 0.0, records, stop_token: None, routes: None }
+        let (weights, stop_token, routes) = (Vec::new(), None, None);
+        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, weights, routes }
     }
 
     /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.

@@ -7,24 +7,29 @@ use crate::branch::{Branch, BranchWork};
 use crate::cache::KvCache;
 use crate::records::TokenRecord;
 use crate::token_path::position;
+use crate::weights::WeightSpan;
 use offshoot_backend::Distribution;
+use offshoot_core::ids::WeightVersion;
 use offshoot_kv::TokenScore;
 
 impl KvCache {
-    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that.
-    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore) {
-        if let Some(segment) = branch.kept() {
+    /// Keeps a score of the token at `at` of the path of `branch`, if it holds that and the score follows from the
+    /// weights in force.
+    pub fn keep_score(&mut self, branch: &Branch, at: usize, score: TokenScore, weights: WeightVersion) {
+        if let Some(segment) = branch.kept().filter(|_| weights == self.weights) {
             self.prefix.keep_score(segment, position(at), score);
         }
     }
 
     /// Keeps the scores of the tokens that `branch` has sampled in the extend that is about to end.
     pub fn keep_sampled(&mut self, branch: &Branch) {
-        let (BranchWork::Sample(sampling), Some(segment)) = (&branch.work, branch.kept()) else { return };
+        let BranchWork::Sample(sampling) = &branch.work else { return };
         let (begin, top_of) = (sampling.rules.begin, sampling.rules.params.top_of());
         let tokens = branch.tokens.slice(begin..begin + sampling.records.len());
-        for (record, at) in sampling.records.of_tokens(0, tokens.iter().copied()).zip(begin..) {
-            self.prefix.keep_score(segment, position(at), kept(record, top_of));
+        for (ix, record) in sampling.records.of_tokens(0, tokens.iter().copied()).enumerate() {
+            let spans = sampling.weights.iter().take_while(|span| span.from <= ix);
+            let Some(WeightSpan { version, .. }) = spans.last() else { continue };
+            self.keep_score(branch, begin + ix, kept(record, top_of), *version);
         }
     }
 
@@ -39,13 +44,13 @@ impl KvCache {
 
     /// Takes over the next scores of `branch` up to position `upto`. Whether all of them are kept.
     pub fn take_over(&mut self, branch: &mut Branch, upto: usize) -> bool {
-        let segment = branch.kept();
+        let (segment, weights) = (branch.kept(), self.weights);
         let BranchWork::Score(scoring) = &mut branch.work else { return false };
         let next = scoring.next();
         if let (Some(segment), Some(tops)) = (segment.filter(|_| next < upto), scoring.shared_tops()) {
             let tokens = branch.tokens.slice(next..upto);
             let scores = self.prefix.scores(segment, positions(next, upto), tops);
-            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops));
+            scores.zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, weights));
         }
         self.scores_reused += (scoring.next() - next) as u64;
         scoring.next() == upto
@@ -65,7 +70,7 @@ impl KvCache {
         if scores.len() < tokens.len() {
             return false;
         }
-        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops));
+        scores.iter().zip(&*tokens).for_each(|(score, &token)| scoring.take_over(token, score, tops, self.weights));
         self.scores_reused += scores.len() as u64;
         true
     }

@@ -16,9 +16,12 @@ use crate::metrics::Metrics;
 use crate::prefix_costs::PrefixCosts;
 use crate::records::TokenRecords;
 use crate::request::{Continuation, Event, Extend, Finish, FinishReason, SamplingParams};
+use crate::status::{PauseMode, StatusPlace};
+use crate::updates::Progress;
+use crate::weights::{WeightSpan, Weights};
 use offshoot_backend::{Drawn, Records, SampledToken};
 use offshoot_core::error::Error;
-use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::ids::{BranchId, TokenId, WeightVersion};
 use offshoot_kv::PageGroups;
 
 /// A script's input: the branch to extend.
@@ -134,14 +137,17 @@ impl EngineHandle {
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });
-        let (handle, commands, exit_reason) = EngineHandle::new(facts);
-        let live_place = handle.live_place();
+        let (handle, commands, exit_reason) = EngineHandle::new(facts, Weights::first(None), None);
+        let (live_place, status) = (handle.live_place(), handle.status_place());
         let mut engine = Scripted {
             script,
             branches: HashMap::new(),
             growing: Vec::new(),
             metrics: Metrics::default(),
             live: live_place,
+            status,
+            progress: Progress::Goes,
+            held: Vec::new(),
         };
         std::thread::spawn(move || {
             live(&exit_reason, || {
@@ -159,6 +165,10 @@ struct Scripted<F> {
     growing: Vec<ScriptedBranch>,
     metrics: Metrics,
     live: LivePlace,
+    status: StatusPlace,
+    progress: Progress,
+    /// Extends that were started during a pause.
+    held: Vec<(Extend, EventSender)>,
 }
 
 /// A branch in progress: `next` tokens of the reply have been sent.
@@ -167,14 +177,16 @@ struct ScriptedBranch {
     reply: ScriptedReply,
     params: SamplingParams,
     next: usize,
+    /// Those in force when it began, which hold for all of it.
+    weights: WeightVersion,
     events: EventSender,
 }
 
 impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let waits =
-                self.growing.iter().all(|growing| growing.reply.holds && growing.next == growing.reply.tokens.len());
+            let rests = |growing: &ScriptedBranch| growing.reply.holds && growing.next == growing.reply.tokens.len();
+            let waits = !self.progress.makes_steps() || self.growing.iter().all(rests);
             let command = match waits {
                 true => commands.recv().map_err(|_| TryRecvError::Disconnected),
                 false => commands.try_recv(),
@@ -183,6 +195,11 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                 Ok(command) => self.execute(command),
                 Err(TryRecvError::Empty) => self.step(),
                 Err(TryRecvError::Disconnected) => return,
+            }
+            if self.growing.is_empty()
+                && let Progress::Drains(waiting) = &mut self.progress
+            {
+                waiting.drain(..).for_each(|reply| drop(reply.send(Ok(()))));
             }
             let (running, branches) = (self.growing.len(), self.branches.len());
             self.live.publish(LiveMetrics { metrics: self.metrics.clone(), running, branches, ..Default::default() });
@@ -197,7 +214,10 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
                     self.branches.extend(children.into_iter().map(|child| (child, tokens.clone())));
                 }
             }
-            Command::Start { extends, events } => extends.into_iter().for_each(|extend| self.start(extend, &events)),
+            Command::Start { extends, events } => match self.progress.is_paused() {
+                true => self.held.extend(extends.into_iter().map(|extend| (extend, events.clone()))),
+                false => extends.into_iter().for_each(|extend| self.start(extend, &events)),
+            },
             Command::Cancel { branches } => self.cancel(&branches),
             Command::Release { branches } | Command::Prune { branches } => {
                 self.cancel(&branches);
@@ -209,6 +229,39 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             Command::Evict { reply } => drop(reply.send(false)),
             Command::Lend(_) => {} // Its reply is closed: there is nothing to lend.
             Command::Borrow { reply, .. } => drop(reply.send(false)),
+            Command::Pause { mode, reply } => {
+                self.status.lock().is_paused = true;
+                if mode == PauseMode::Abort {
+                    let branches: Vec<BranchId> = self.growing.iter().map(|growing| growing.branch).collect();
+                    self.cut(&branches, &FinishReason::Aborted);
+                }
+                self.progress = match mode {
+                    PauseMode::Keep => Progress::Stands,
+                    PauseMode::Abort | PauseMode::Wait => Progress::Drains(vec![reply.clone()]),
+                };
+                if mode == PauseMode::Keep {
+                    drop(reply.send(Ok(())));
+                }
+            }
+            Command::Resume { reply } => {
+                self.progress.end(&self.status);
+                for (extend, events) in std::mem::take(&mut self.held) {
+                    self.start(extend, &events);
+                }
+                drop(reply.send(Ok(())));
+            }
+            // It has no weights: those of the script count as others.
+            Command::UpdateWeights { update, reply } => {
+                let weights = self.status.lock().weights.after(&update);
+                self.status.lock().weights = weights.clone();
+                drop(reply.send(Ok(weights)));
+            }
+            Command::SetLabel { label, reply } => {
+                self.status.lock().weights.label = label;
+                let _ = reply.send(()); // Who asked may be gone.
+            }
+            // Nor memory.
+            Command::Sleep { reply, .. } | Command::Wake { reply, .. } => drop(reply.send(Ok(()))),
         }
     }
 
@@ -223,7 +276,8 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
         match &continuation {
             Continuation::Sampled { params, .. } => {
                 let (reply, params) = ((self.script)(&call), params.clone());
-                self.growing.push(ScriptedBranch { branch, reply, params, next: 0, events: events.clone() });
+                let (events, weights) = (events.clone(), self.status.lock().weights.version);
+                self.growing.push(ScriptedBranch { branch, reply, params, next: 0, weights, events });
             }
             Continuation::Given { tokens: given, scoring } => {
                 let logprobs = if scoring.is_some() { (self.script)(&call).logprobs } else { Vec::new() };
@@ -247,7 +301,7 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
             }
             if growing.events.hears_tokens() {
                 let (tokens, text) = (vec![sampled], text_of(&[token]));
-                growing.events.send(Event::Tokens { id: growing.branch, tokens, text });
+                growing.events.send(Event::Tokens { id: growing.branch, tokens, text, weights: growing.weights });
             }
         }
         self.growing.retain(|growing| {
@@ -265,10 +319,21 @@ impl<F: FnMut(&ScriptedCall<'_>) -> ScriptedReply> Scripted<F> {
     }
 
     fn cancel(&mut self, branches: &[BranchId]) {
+        self.cut(branches, &FinishReason::Cancelled);
+    }
+
+    fn cut(&mut self, branches: &[BranchId], reason: &FinishReason) {
+        self.held.retain(|(extend, events)| {
+            let ends = branches.contains(&extend.branch);
+            if ends {
+                events.send(Event::Finished { id: extend.branch, finish: Finish::empty(reason.clone()) });
+            }
+            !ends
+        });
         self.growing.retain(|growing| {
             let ends = branches.contains(&growing.branch);
             if ends {
-                growing.finish(FinishReason::Cancelled);
+                growing.finish(reason.clone());
             }
             !ends
         });
@@ -295,7 +360,10 @@ impl ScriptedBranch {
 
     fn finish(&self, reason: FinishReason) {
         let records = (0..self.next).map(|at| self.sampled(at)).collect();
+        let spans = vec![WeightSpan { version: self.weights, from: 0 }];
+        let weights = if self.next == 0 { Vec::new() } else { spans };
         let finish = finish(self.reply.tokens[..self.next].to_vec(), records, reason);
+        let finish = Finish { weights, ..finish };
         self.events.send(Event::Finished { id: self.branch, finish });
     }
 }

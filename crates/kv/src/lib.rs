@@ -1,6 +1,6 @@
 //! Floor 1, bookkeeping of KV memory in integers: which tokens are stored where. `groups` says which layers share
 //! pages, `page_pool` allocates these, `page_counts` says how many texts will take, `prefix_tree` records which runs of
-//! tokens share them, `salt` keeps prompts apart that are to share none, `forest` is the snapshot of one step, `states`
+//! tokens share them, `origin` keeps prompts apart that are to share none, `forest` is the snapshot of one step, `states`
 //! holds what steps do with the states of delta-rule layers, `prompt_tree` finds what all prompts of a job share, and
 //! cuts a job into parts. Keys, values and devices belong to the backends.
 //!
@@ -9,16 +9,17 @@
 pub mod antichain;
 pub mod forest;
 pub mod groups;
+mod origin;
 pub mod page_counts;
 pub mod page_pool;
 pub mod plan;
 pub mod prefix_tree;
 pub mod prompt_tree;
-mod salt;
 pub mod states;
 
 pub use forest::{Forest, ForestSegment, StepRow};
 pub use groups::{LayerPlace, PageGroups, Reach, Window};
+pub use origin::{CacheSalt, Origin, PathStart};
 pub use page_counts::PageCounts;
 pub use page_pool::{OutOfPages, PagePool};
 pub use prefix_tree::{
@@ -28,7 +29,6 @@ pub use prompt_tree::{
     DistinctTokens, PackedPrompts, PromptNode, PromptPart, PromptParts, PromptTree, Prompts, Saving, TokenCosts,
     tokens_in_batches,
 };
-pub use salt::{CacheSalt, PathStart};
 pub use states::StateRun;
 
 use offshoot_core::ids::PageId;

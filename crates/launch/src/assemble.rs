@@ -175,14 +175,15 @@ impl Launch<'_> {
     fn store_options(&self) -> Result<Option<PrefixStoreOptions>> {
         let EngineOptions { budget, prefix_store, .. } = &self.options;
         let Some(PrefixFolder { path, most_bytes, keeps }) = prefix_store else { return Ok(None) };
-        let mut identity = format!("{}, {} kv", self.model.identity()?, budget.kv);
+        let mut formats = format!("{} kv", budget.kv);
         if !budget.weights.is_as_stored() {
-            identity += &format!(", {}", budget.weights);
+            formats += &format!(", {}", budget.weights);
         }
         if let Some(context) = budget.context {
-            identity += &format!(", context {context}");
+            formats += &format!(", context {context}");
         }
-        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, identity, keeps: *keeps }))
+        let weights = self.model.identity()?;
+        Ok(Some(PrefixStoreOptions { folder: path.clone(), most_bytes: *most_bytes, weights, formats, keeps: *keeps }))
     }
 
     /// The sizes of the engine of each device, without loading the model.

@@ -3,8 +3,10 @@
 #![warn(missing_docs)]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use offshoot_core::error::Result;
+use offshoot_engine::WeightsUpdate;
 use offshoot_model::hashes::hash_of_tensors;
 use offshoot_model::{CheckedUpdate, ModelConfig, TensorFolder, TensorSource, UpdateScope, WeightForm};
 
@@ -46,5 +48,12 @@ impl UpdateFolder {
     /// of GGUF models. All bytes count, as two steps of a training may differ in few of them.
     pub fn identity(&self) -> Option<String> {
         (self.scope == UpdateScope::Whole && self.tensors.gguf().is_none()).then(|| hash_of_tensors(&self.tensors))
+    }
+
+    /// The update for an engine (`EngineHandle::update_weights`, which checks it). The identity is found, which reads all
+    /// bytes, where the engine keeps prefixes on disk.
+    pub fn into_update(self, label: Option<String>, keeps_prefixes: bool) -> WeightsUpdate {
+        let identity = if keeps_prefixes { self.identity() } else { None };
+        WeightsUpdate { source: Arc::new(self.tensors), scope: self.scope, label, identity }
     }
 }

@@ -1,5 +1,5 @@
-//! Which parts of a loaded model give their memory back while it sleeps, and take it again when it wakes. When an engine
-//! may sleep is left to it.
+//! Which parts of a loaded model give their memory back while it sleeps, and take it again when it wakes. When a model
+//! may sleep is left to the engine.
 
 /// Parts of a loaded model that have memory of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

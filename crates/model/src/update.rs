@@ -1,6 +1,6 @@
-//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes, types
-//! and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights are
-//! loaded is left to `loader`, who asks for updates to the engine.
+//! Updates of the weights of a loaded model: what an update may have ([`WeightForm`]), and one whose names, shapes,
+//! types and values have all been checked ([`CheckedUpdate`]), which is the only kind that a model takes. How weights
+//! are loaded is left to `loader`, when a model is updated to the engine.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -74,6 +74,19 @@ impl WeightForm {
     ///
     /// One sentence: the tensor, what is expected of it, and what was found.
     pub fn check<'a>(&self, tensors: &'a dyn TensorSource, scope: UpdateScope) -> Result<CheckedUpdate<'a>> {
+        self.check_of(tensors, scope)
+    }
+
+    /// Checks an update as `check` does; what comes of it keeps the tensors alive.
+    ///
+    /// # Errors
+    ///
+    /// Those of `check`.
+    pub fn check_shared(&self, tensors: Arc<dyn TensorSource>, scope: UpdateScope) -> Result<CheckedUpdate<'static>> {
+        self.check_of(tensors, scope)
+    }
+
+    fn check_of<'a, T: TensorSource + Clone + 'a>(&self, tensors: T, scope: UpdateScope) -> Result<CheckedUpdate<'a>> {
         if let Some(folder) = tensors.gguf() {
             return self.check_gguf(folder);
         }
@@ -87,7 +100,7 @@ impl WeightForm {
             return Err(Error::tensor(tensors.place(Some(names[0])), names[0], expected, "a tensor of another kind"));
         }
         let (config, layout, naming) = self.stored_as(&names);
-        let checkpoint = Checkpoint::of_update(tensors, &config, naming);
+        let checkpoint = Checkpoint::of_update(tensors.clone(), &config, naming);
         checkpoint.refuse_unknown(&layout, &names)?;
         let (mut all, mut there): (Vec<&TensorSpec>, HashSet<&str>) = (layout.tensors().collect(), HashSet::new());
         // Some tensors are read twice.

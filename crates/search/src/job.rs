@@ -154,7 +154,7 @@ impl SearchJob<'_> {
 
     fn finished(&mut self, growing: &mut Extension<'_>, node: NodeId) {
         growing.tree_mut().close(node);
-        if growing.tree().node(node).finish != Some(FinishReason::Cancelled) {
+        if !growing.tree().node(node).finish.as_ref().is_some_and(FinishReason::is_cut) {
             self.assessor.begin(node, &growing.tree().path_text(node));
         }
     }

@@ -1,5 +1,5 @@
-//! Memory that sleeps: what it held waits in host memory where it is kept. `driver::mapped` gives device memory back and
-//! takes it again; which parts sleep when is the model's.
+//! Memory that sleeps: what it held waits in host memory where it is kept. `driver::mapped` gives device memory back
+//! and takes it again; which parts sleep when is the model's.
 
 use std::sync::Arc;
 

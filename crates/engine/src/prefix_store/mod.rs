@@ -12,6 +12,10 @@
 //! that. A state has as many bytes as many tokens' keys and values, so one is kept for the last chunk of each segment
 //! alone: where prompts end, and where those known together part. A prefix is read up to its last state.
 //!
+//! # Weights that change
+//! What a chunk was computed with names its weights. Those of an update that nothing identifies, such as tensors from
+//! memory, never touch the store: nothing is read or written while they are in force.
+//!
 //! # Failures
 //! A file that is damaged is removed with a warning and computed again; one that has vanished is computed again. The
 //! first file that cannot be written ends writing, with a warning. Neither ends the job.
@@ -48,8 +52,11 @@ pub struct PrefixStoreOptions {
     pub folder: PathBuf,
     /// Most bytes of all files; those used longest ago are removed.
     pub most_bytes: u64,
-    /// Identifies the model's weights and the KV dtype: chunks of another identity are not read.
-    pub identity: String,
+    /// Identifies the model's weights: chunks that others have computed are not read.
+    pub weights: String,
+    /// What keys and values follow from beside the weights and the tokens, such as their dtype; the same as long as the
+    /// engine lives.
+    pub formats: String,
     pub keeps: StoredPrefixes,
 }
 
@@ -144,7 +151,10 @@ impl Found {
 
 pub(super) struct PrefixStore {
     folder: PathBuf,
-    identity: Identity,
+    /// What chunks are computed by; `None`: by weights that nothing identifies. Then nothing is read or written.
+    identity: Option<Identity>,
+    /// The parts of the identity that follow the weights'.
+    formats: [String; 4],
     /// Bytes of the pages of a chunk.
     chunk_bytes: usize,
     /// Bytes of a state; 0 for models without.
@@ -175,10 +185,11 @@ impl PrefixStore {
         if *state_bytes > 0 {
             numbers.push_str(&format!("\0states of {state_bytes}"));
         }
-        let identity = [&options.identity, layout, arithmetic, &numbers].map(|part| part.replace('\0', " "));
+        let formats = [&options.formats, layout, arithmetic, &numbers].map(|part| part.replace('\0', " "));
         Ok(PrefixStore {
             folder: options.folder.clone(),
-            identity: blake3::hash(identity.join("\0").as_bytes()).into(),
+            identity: Some(identity_of(&options.weights, &formats)),
+            formats,
             chunk_bytes: CHUNK_TOKENS / page_tokens * page_groups.count() * page_bytes,
             state_bytes: *state_bytes,
             chain: None,
@@ -193,17 +204,31 @@ impl PrefixStore {
 
     /// Whether the prefixes of `branch` are written.
     pub fn keeps(&self, branch: &Branch) -> bool {
-        branch.is_pin || self.keeps == StoredPrefixes::Prompts
+        self.identity.is_some() && (branch.is_pin || self.keeps == StoredPrefixes::Prompts)
+    }
+
+    /// Chunks are computed by other weights from now on, with this identity. What was handed over is still written.
+    pub fn change_weights(&mut self, identity: Option<&str>) {
+        self.forget_marks();
+        self.chain = None;
+        self.identity = identity.map(|weights| identity_of(weights, &self.formats));
+    }
+
+    /// Forgets which paths of the prefix tree are read into and are to be written: there are none any more.
+    pub fn forget_marks(&mut self) {
+        self.reading = None;
+        self.looked_up = None;
+        self.unsaved.clear();
     }
 
     /// The names of the first `chunks` chunks of the tokens of `branch`.
-    fn chain(&mut self, branch: &Branch, chunks: usize) -> &[ChunkName] {
+    fn chain(&mut self, identity: Identity, branch: &Branch, chunks: usize) -> &[ChunkName] {
         let (of, mut chain) = self.chain.take().unwrap_or((branch.id, Vec::new()));
         if of != branch.id {
             chain.clear();
         }
         while chain.len() < chunks {
-            let key = key_of(self.identity, branch, &chain, chain.len());
+            let key = key_of(identity, branch, &chain, chain.len());
             chain.push(key.name());
         }
         &self.chain.insert((branch.id, chain)).1[..chunks]
@@ -212,17 +237,18 @@ impl PrefixStore {
     /// The chunks on disk of the first `upto` tokens of `branch`, of which the first `computed` need not be read.
     /// `None` if there are none, or the branch was looked up before. Of models with states, up to the last one on disk.
     pub fn find(&mut self, branch: &Branch, computed: usize, upto: usize) -> Option<Found> {
+        let identity = self.identity?;
         if self.looked_up.replace(branch.id) == Some(branch.id) {
             return None;
         }
         let (first, last) = (computed / CHUNK_TOKENS, upto / CHUNK_TOKENS);
-        let mut chain = if first < last { self.chain(branch, last).to_vec() } else { return None };
+        let mut chain = if first < last { self.chain(identity, branch, last).to_vec() } else { return None };
         let has = |name: &&ChunkName, part: ChunkPart| is_there(&path_of(&self.folder, name, part));
         let there = chain[first..].iter().take_while(|name| has(name, ChunkPart::Pages)).count();
         let of_states = |there: usize| chain[first..][..there].iter().rposition(|name| has(&name, ChunkPart::State));
         let there = if self.state_bytes > 0 { of_states(there).map_or(0, |last| last + 1) } else { there };
         chain.truncate(first + there);
-        let keys = (first..chain.len()).map(|chunk| key_of(self.identity, branch, &chain, chunk)).collect();
+        let keys = (first..chain.len()).map(|chunk| key_of(identity, branch, &chain, chunk)).collect();
         (there > 0).then_some(Found { branch: branch.id, first, keys, chain })
     }
 
@@ -313,13 +339,14 @@ impl PrefixStore {
     /// Notes the chunk that ends at `end` of the tokens of `branch`, and the state after it if that is to be stored,
     /// unless they are noted or on disk. `mark`: a path with them.
     pub fn note(&mut self, branch: &Branch, end: usize, mark: PathMark, with_state: bool) {
-        let chain = self.chain(branch, end / CHUNK_TOKENS).to_vec();
+        let Some(identity) = self.identity else { return };
+        let chain = self.chain(identity, branch, end / CHUNK_TOKENS).to_vec();
         let last = chain.last().expect("a chunk ends at a position above 0");
         let lacks = |part: ChunkPart| !is_there(&path_of(&self.folder, last, part));
         let is_noted = self.unsaved.iter().any(|chunk| chunk.chain == chain && chunk.with_state >= with_state);
         if !self.writer.has_failed() && !is_noted && (lacks(ChunkPart::Pages) || with_state && lacks(ChunkPart::State))
         {
-            let key = key_of(self.identity, branch, &chain, chain.len() - 1);
+            let key = key_of(identity, branch, &chain, chain.len() - 1);
             self.unsaved.push_back(UnsavedChunk { mark, end, with_state, key, chain });
         }
     }
@@ -345,6 +372,14 @@ impl PrefixStore {
     pub fn stop_writing(&mut self, error: &Error) {
         self.writer.fail(error);
     }
+}
+
+/// The identity of what these weights compute.
+fn identity_of(weights: &str, formats: &[String; 4]) -> Identity {
+    // The first of the formats follows the weights as one part, as in the names of chunks that are there already.
+    let [first, others @ ..] = formats;
+    let parts = [&[format!("{}, {first}", weights.replace('\0', " "))], &others[..]].concat();
+    blake3::hash(parts.join("\0").as_bytes()).into()
 }
 
 /// The key of the chunk with this number, of a branch with these names of the chunks before it.

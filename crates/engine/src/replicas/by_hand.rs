@@ -4,16 +4,23 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::Receiver;
 
+use super::router::Router;
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventReader, EventSender, Extend, Finish, FinishReason, Hear,
-    LivePlace, Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey,
+    LivePlace, Priority, QueueKey, SamplingParams, ScriptedReply, Stop, TokenPath, UniformKey, Weights,
 };
 use offshoot_core::ids::{BranchId, TokenId};
 
 /// An engine whose commands the test reads; it has ended when they are dropped and the reason is said.
 pub fn engine_by_hand() -> (EngineHandle, Receiver<Command>, Arc<OnceLock<String>>) {
     let facts = EngineHandle::scripted(|_| ScriptedReply::text("")).facts().clone();
-    EngineHandle::publishing(facts, LivePlace::default())
+    EngineHandle::publishing(facts, Weights::first(None), None, LivePlace::default())
+}
+
+/// A router before these engines, without a thread.
+pub fn router(engines: Vec<EngineHandle>, commands: Receiver<Command>) -> Router {
+    let status = engines[0].status_place();
+    Router::new(engines, commands, LivePlace::default(), status)
 }
 
 /// What a client hears, and where it is said.

@@ -1,9 +1,10 @@
 //! Carries the engines' events to the clients, and notes what they say of branches: their tokens, and that they rest.
 //! Where an extend began again on a second replica, the router drops what its client has heard already.
 
+use crate::weights::note_weights;
 use crate::{Command, Continuation, Event, Finish, SampledToken};
 use offshoot_core::error::Error;
-use offshoot_core::ids::BranchId;
+use offshoot_core::ids::{BranchId, WeightVersion};
 use offshoot_core::setting::DETERMINISTIC;
 
 use super::branch::On;
@@ -42,18 +43,27 @@ impl Router {
 
     fn hear(&mut self, at: usize, event: Event) {
         match event {
-            Event::Tokens { id: branch, tokens, text } => self.hear_tokens(at, branch, tokens, text),
+            Event::Tokens { id: branch, tokens, text, weights } => {
+                self.hear_tokens(at, branch, tokens, text, weights);
+            }
             end => self.hear_end(at, end),
         }
     }
 
-    fn hear_tokens(&mut self, at: usize, branch: BranchId, tokens: Vec<SampledToken>, text: String) {
+    fn hear_tokens(
+        &mut self,
+        at: usize,
+        branch: BranchId,
+        tokens: Vec<SampledToken>,
+        text: String,
+        weights: WeightVersion,
+    ) {
         // What a replica says of an extend that it has no more is not what the one says that has it.
         let has_it = |started: &&mut Started| started.replicas.contains(&at);
         let Some(started) = self.started.get_mut(&branch).filter(has_it) else { return };
-        match started.task.said.hear(tokens, text) {
+        match started.task.said.hear(tokens, text, weights) {
             Ok(Some((tokens, text))) => {
-                self.batcher.send(&started.task.events, Event::Tokens { id: branch, tokens, text });
+                self.batcher.send(&started.task.events, Event::Tokens { id: branch, tokens, text, weights });
             }
             Ok(None) => {}
             Err(Differs) => self.fail_differing(branch),
@@ -65,9 +75,9 @@ impl Router {
         let Some(started) = self.started.get_mut(&branch) else { return };
         let Some(place) = started.replicas.iter().position(|&replica| replica == at) else { return };
         if started.task.said.is_short() && matches!(end, Event::Finished { .. }) {
-            return match started.task.is_cancelled {
+            return match started.task.cut.is_some() {
                 // What its client has heard is more than the second replica had said.
-                true => self.take_back(branch).iter().for_each(|task| self.finish_cancelled(task)),
+                true => self.take_back(branch).iter().for_each(|task| self.finish_cut(task)),
                 false => self.fail_differing(branch),
             };
         }
@@ -105,7 +115,7 @@ impl Router {
             Continuation::Given { .. } => record.path.give(&finish.tokens),
             Continuation::Sampled { stop, .. } => {
                 finish.tokens.iter().for_each(|&token| record.path.push_sampled(token));
-                if !stop.is_exact() && !task.is_cancelled {
+                if !stop.is_exact() && task.cut.is_none() {
                     let room = self.replicas[0].engine.facts().context.saturating_sub(task.prefix.tokens());
                     self.lengths.note(finish.tokens.len(), most_sampled(stop, room));
                 }
@@ -159,6 +169,7 @@ impl Said {
         &mut self,
         mut tokens: Vec<SampledToken>,
         mut text: String,
+        weights: WeightVersion,
     ) -> Result<Option<(Vec<SampledToken>, String)>, Differs> {
         if let Some(repeated) = &mut self.repeated {
             let again = tokens.len().min(self.tokens.len() - repeated.tokens);
@@ -180,6 +191,9 @@ impl Said {
             if tokens.is_empty() && text.is_empty() {
                 return Ok(None);
             }
+        }
+        if !tokens.is_empty() {
+            note_weights(&mut self.weights, weights, self.tokens.len());
         }
         self.tokens.extend_from_slice(&tokens);
         self.text.push_str(&text);

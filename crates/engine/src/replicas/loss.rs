@@ -18,12 +18,19 @@ impl Router {
         }
         // What it had finished before it ended does not begin again. Hearing it may notice the loss, too.
         self.hear_all(at);
-        let replica = &mut self.replicas[at];
+        let replica = &self.replicas[at];
         if !replica.lives() {
             return;
         }
+        let why = replica.engine.exit_reason();
+        self.lose_for(at, &why);
+    }
+
+    /// Gives what an engine has to the others, for this reason: it is asked for nothing from now on.
+    pub fn lose_for(&mut self, at: usize, why: &str) {
+        let replica = &mut self.replicas[at];
         let device = replica.engine.facts().device.clone();
-        replica.lost = Some(format!("{device}: {}", replica.engine.exit_reason()));
+        replica.lost = Some(format!("{device}: {why}"));
         replica.known = KnownPrefixes::default();
         replica.begun = KnownPrefixes::default();
         // What it has done still counts; it holds nothing any more.
@@ -68,8 +75,8 @@ impl Router {
                 continue;
             }
             let Some(Started { mut task, .. }) = self.started.remove(&branch) else { continue };
-            if task.is_cancelled || !self.branches.contains_key(&branch) {
-                self.finish_cancelled(&task);
+            if task.cut.is_some() || !self.branches.contains_key(&branch) {
+                self.finish_cut(&task);
                 continue;
             }
             let has_said = !task.said.tokens.is_empty() || !task.said.text.is_empty();
@@ -86,14 +93,15 @@ impl Router {
 
 #[cfg(test)]
 mod tests {
+    use super::super::by_hand;
     use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
     use super::*;
-    use crate::{Command, Event, FinishReason, LivePlace};
+    use crate::{Command, Event, FinishReason};
 
     #[test]
     fn what_had_finished_before_a_loss_that_a_command_notices_does_not_begin_again() {
         let ((first, of_first, ends_first), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
-        let mut router = Router::new(vec![first, second], crossbeam_channel::unbounded().1, LivePlace::default());
+        let mut router = by_hand::router(vec![first, second], crossbeam_channel::unbounded().1);
         let branch = BranchId(1);
         let (mut client, events) = client();
         router.execute(root(branch, 0));

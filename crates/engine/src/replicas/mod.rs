@@ -19,6 +19,7 @@ mod queue;
 mod replica;
 mod router;
 mod takeover;
+mod together;
 
 use crate::{EngineHandle, LivePlace, run_to_the_end};
 use offshoot_core::error::{Error, Result};
@@ -38,8 +39,11 @@ pub fn join(engines: Vec<EngineHandle>) -> Result<EngineHandle> {
         return Ok(engines.remove(0));
     }
     let live = LivePlace::before(engines.iter().map(EngineHandle::live_place).collect());
-    let (handle, commands, exit_reason) = EngineHandle::publishing(facts, live.clone());
-    let router = Router::new(engines, commands, live);
+    let (handle, commands, exit_reason) = {
+        let first = &engines[0];
+        EngineHandle::publishing(facts, first.weights(), first.weight_form(), live.clone())
+    };
+    let router = Router::new(engines, commands, live, handle.status_place());
     let work = move || {
         run_to_the_end(&exit_reason, || {
             if let Some(why) = router.run() {

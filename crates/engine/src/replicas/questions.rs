@@ -58,7 +58,7 @@ impl Router {
         answer(join);
     }
 
-    fn ask_each<T>(&mut self, question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
+    pub(super) fn ask_each<T>(&mut self, question: impl Fn(Sender<T>) -> Command) -> Vec<Receiver<T>> {
         let replicas = 0..self.replicas.len();
         let ask = |at| {
             let (reply, receiver) = unbounded();
@@ -70,7 +70,7 @@ impl Router {
 }
 
 /// Runs `work` on a thread of its own, or here if none starts: whoever asked gets an answer in any case.
-fn answer<F: FnOnce() + Send + 'static>(work: F) {
+pub(super) fn answer<F: FnOnce() + Send + 'static>(work: F) {
     let shared = Arc::new(Mutex::new(Some(work)));
     let on_thread = shared.clone();
     if Builder::new().name("answer".to_owned()).spawn(move || run_once(&on_thread)).is_err() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::{Event, EventSender, Extend, QueueKey, SampledToken};
+use crate::{Event, EventSender, Extend, FinishReason, QueueKey, SampledToken, WeightSpan};
 use offshoot_core::ids::BranchId;
 
 use super::load::Work;
@@ -19,7 +19,8 @@ pub struct Task {
     pub prefix: Prefix,
     /// What it costs the replica where it is now.
     pub work: Work,
-    pub is_cancelled: bool,
+    /// How it ends at the latest, if it was cancelled or aborted: its engine is asked to end it.
+    pub cut: Option<FinishReason>,
     pub said: Said,
 }
 
@@ -43,6 +44,8 @@ impl Started {
 pub struct Said {
     pub tokens: Vec<SampledToken>,
     pub text: String,
+    /// As `Finish::weights`.
+    pub weights: Vec<WeightSpan>,
     /// How much of it a second replica, which began again, has said so far; `None`: nothing has to be repeated.
     pub repeated: Option<Repeated>,
 }

@@ -2,11 +2,13 @@
 //! on any of them. `hearing` carries events back, `takeover` chooses what changes its replica, `loss` what happens
 //! when an engine ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Select, TryRecvError};
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError, unbounded};
 
+use crate::status::StatusPlace;
+use crate::updates::{Progress, Sleeping};
 use crate::{
     Command, EngineHandle, Event, EventBatcher, EventSender, Extend, Finish, FinishReason, Hear, LiveMetrics,
     LivePlace, QueueKey, SampledLengths, TokenPath, TokenRecords, busy_branch, unknown_branch,
@@ -21,6 +23,7 @@ use super::prefix::Prefix;
 use super::queue::{Said, Started, Task};
 use super::replica::Replica;
 use super::takeover::{Between, Takeover};
+use super::together::Note;
 
 /// How long a replica that is short of work waits for prompts of its own before it takes some that others need, too:
 /// longer than the time between the first prompts of a job.
@@ -42,6 +45,13 @@ pub(super) struct Router {
     pub started: HashMap<BranchId, Started>,
     /// Prefixes that are copied.
     pub loans: Vec<Loan>,
+    /// Extends that were started during a pause.
+    pub held: BTreeMap<QueueKey, (Extend, EventSender)>,
+    pub status: StatusPlace,
+    pub progress: Progress,
+    pub sleeping: Sleeping,
+    /// What is to be done with the answers of all engines, once they are there.
+    pub notes: (Sender<Note>, Receiver<Note>),
     pub lengths: SampledLengths,
     pub batcher: EventBatcher,
     pace: Pace,
@@ -57,7 +67,7 @@ enum Clients {
 }
 
 impl Router {
-    pub fn new(engines: Vec<EngineHandle>, commands: Receiver<Command>, live: LivePlace) -> Self {
+    pub fn new(engines: Vec<EngineHandle>, commands: Receiver<Command>, live: LivePlace, status: StatusPlace) -> Self {
         let pace = Pace::of(engines.iter().any(|engine| engine.facts().is_async));
         Router {
             commands,
@@ -67,6 +77,11 @@ impl Router {
             waiting: HashMap::new(),
             started: HashMap::new(),
             loans: Vec::new(),
+            held: BTreeMap::new(),
+            status,
+            progress: Progress::Goes,
+            sleeping: Sleeping::default(),
+            notes: unbounded(),
             lengths: SampledLengths::default(),
             batcher: EventBatcher::default(),
             pace,
@@ -80,11 +95,15 @@ impl Router {
         let mut wake_at = None;
         loop {
             self.wait(wake_at);
+            // Before events are taken: an engine says how extends have ended before it answers.
+            let notes: Vec<Note> = self.notes.1.try_iter().collect();
             if matches!(self.take_commands(), Clients::Gone) {
                 return None;
             }
             self.take_events();
             self.take_lent();
+            notes.into_iter().for_each(|note| note(&mut self));
+            self.note_drained();
             wake_at = self.share_out();
             self.batcher.flush();
             self.publish();
@@ -106,6 +125,7 @@ impl Router {
             select.recv(replica.events.woken());
         }
         self.loans.iter().for_each(|loan| loan.watch(&mut select));
+        select.recv(&self.notes.1);
         match until {
             // A moment that has passed is as good as an event.
             Some(moment) => drop(select.ready_deadline(moment)),
@@ -133,7 +153,7 @@ impl Router {
     /// Whether a command extends or forks a branch whose extend is cancelled and has not ended. For one engine a branch
     /// rests once it is cancelled; here it does when its engine has said so.
     fn needs_an_end(&self, command: &Command) -> bool {
-        let is_ending = |branch: &BranchId| self.started.get(branch).is_some_and(|started| started.task.is_cancelled);
+        let is_ending = |branch: &BranchId| self.started.get(branch).is_some_and(|started| started.task.cut.is_some());
         match command {
             Command::Start { extends, .. } => extends.iter().any(|extend| is_ending(&extend.branch)),
             Command::Fork { at, .. } => is_ending(at),
@@ -160,6 +180,15 @@ impl Router {
             // Only the router itself asks engines for these; what is closed has nothing to lend.
             Command::Lend(_) => {}
             Command::Borrow { reply, .. } => drop(reply.send(false)),
+            Command::Pause { mode, reply } => self.pause(mode, reply),
+            Command::Resume { reply } => {
+                let resumed = self.resume();
+                drop(reply.send(resumed));
+            }
+            Command::UpdateWeights { update, reply } => self.update_weights(update, reply),
+            Command::SetLabel { label, reply } => self.set_label(&label, &reply),
+            Command::Sleep { sleep, resumes, reply } => self.sleep(sleep, resumes, reply),
+            Command::Wake { parts, reply } => self.wake(parts, reply),
         }
     }
 
@@ -170,7 +199,7 @@ impl Router {
     }
 
     fn rests(&self, branch: BranchId) -> bool {
-        !self.waiting.contains_key(&branch) && !self.started.contains_key(&branch)
+        !self.waiting.contains_key(&branch) && !self.started.contains_key(&branch) && !self.is_held(branch)
     }
 
     /// Ignores a fork of a branch that is being extended, as an engine does.
@@ -187,7 +216,7 @@ impl Router {
         }
     }
 
-    fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {
+    pub(super) fn start(&mut self, extends: Vec<Extend>, events: &EventSender) {
         let mut follow: Vec<Vec<Extend>> = self.replicas.iter().map(|_| Vec::new()).collect();
         // The prompt that was placed last, and where: those that begin like it join it.
         let mut last: Option<(Prefix, usize)> = None;
@@ -201,6 +230,10 @@ impl Router {
                 self.batcher.send(events, Event::Failed { id, error: unknown_branch(id) });
                 continue;
             };
+            if self.progress.is_paused() {
+                self.held.insert(record.place, (extend, events.clone()));
+                continue;
+            }
             let (prefix, length) = (record.prefix.clone(), record.path.len());
             let mut task = self.task(extend, record.place, events, prefix, length);
             match record.on {
@@ -233,7 +266,7 @@ impl Router {
     fn task(&self, extend: Extend, key: QueueKey, events: &EventSender, prefix: Prefix, length: usize) -> Task {
         let room = self.replicas[0].engine.facts().context.saturating_sub(length);
         let work = Work { prompt: extend.tokens_given() as u64, output: expected(self.lengths, &extend, room) };
-        Task { key, extend, events: events.clone(), prefix, work, is_cancelled: false, said: Said::default() }
+        Task { key, extend, events: events.clone(), prefix, work, cut: None, said: Said::default() }
     }
 
     /// The replica on which a prompt is to begin: that of its part of the job; or that of the prompt before it, if it
@@ -298,22 +331,32 @@ impl Router {
     }
 
     fn cancel(&mut self, branches: &[BranchId]) {
-        let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
-        for branch in branches {
-            if let Some((replica, key)) = self.waiting.remove(branch) {
-                if let Some(task) = self.replicas[replica].queue.remove(&key) {
-                    self.finish_cancelled(&task);
-                }
-            } else if let Some(started) = self.started.get_mut(branch) {
-                started.task.is_cancelled = true;
-                started.replicas.iter().for_each(|&replica| there[replica].push(*branch));
-            }
-        }
+        let there = self.cut(branches, FinishReason::Cancelled);
         self.send_each(there, |_, branches| Command::Cancel { branches });
     }
 
-    /// The end of an extend that is cancelled while no engine has it: what its client has heard of it.
-    pub fn finish_cancelled(&mut self, task: &Task) {
+    /// Ends the extends of these branches that no engine has, and notes how the others will. Returns those that each
+    /// replica has.
+    pub(super) fn cut(&mut self, branches: &[BranchId], reason: FinishReason) -> Vec<Vec<BranchId>> {
+        let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
+        for branch in branches {
+            if let Some((replica, key)) = self.waiting.remove(branch) {
+                if let Some(mut task) = self.replicas[replica].queue.remove(&key) {
+                    task.cut = Some(reason.clone());
+                    self.finish_cut(&task);
+                }
+            } else if let Some((_, events)) = self.take_held(*branch) {
+                self.batcher.send(&events, Event::Finished { id: *branch, finish: Finish::empty(reason.clone()) });
+            } else if let Some(started) = self.started.get_mut(branch) {
+                started.task.cut = Some(reason.clone());
+                started.replicas.iter().for_each(|&replica| there[replica].push(*branch));
+            }
+        }
+        there
+    }
+
+    /// The end of an extend that is cut while no engine has it: what its client has heard of it.
+    pub fn finish_cut(&mut self, task: &Task) {
         let said = &task.said;
         let records: TokenRecords = said.tokens.iter().cloned().collect();
         let finish = Finish {
@@ -321,7 +364,8 @@ impl Router {
             text: said.text.clone(),
             logprob: records.logprobs().iter().copied().map(f64::from).sum(),
             records,
-            ..Finish::empty(FinishReason::Cancelled)
+            weights: said.weights.clone(),
+            ..Finish::empty(task.cut.clone().unwrap_or(FinishReason::Cancelled))
         };
         self.note_finish(task, &finish);
         self.batcher.send(&task.events, Event::Finished { id: task.branch(), finish });
@@ -340,12 +384,12 @@ impl Router {
     /// Cancels branches that wait and forgets all of these. Returns those that each replica has.
     fn forget(&mut self, branches: &[BranchId]) -> Vec<Vec<BranchId>> {
         let waiting: Vec<BranchId> =
-            branches.iter().copied().filter(|branch| self.waiting.contains_key(branch)).collect();
+            branches.iter().copied().filter(|&id| self.waiting.contains_key(&id) || self.is_held(id)).collect();
         self.cancel(&waiting);
         let mut there: Vec<Vec<BranchId>> = self.replicas.iter().map(|_| Vec::new()).collect();
         for branch in branches {
             if let Some(started) = self.started.get_mut(branch) {
-                started.task.is_cancelled = true;
+                started.task.cut = Some(FinishReason::Cancelled);
             }
             match self.branches.remove(branch).map(|record| record.on) {
                 Some(On::Replica(replica)) => there[replica].push(*branch),
@@ -374,6 +418,9 @@ impl Router {
     /// Gives engines what they have room for, and replicas that are short of work what others could not begin soon.
     /// Returns when to look again at the latest.
     pub(super) fn share_out(&mut self) -> Option<Instant> {
+        if !self.progress.makes_steps() {
+            return self.loans.iter().map(|loan| loan.until).min();
+        }
         let alive = self.alive();
         let mut held: Vec<Option<QueueKey>> = vec![None; self.replicas.len()];
         let mut wake_at: Option<Instant> = None;
@@ -456,7 +503,7 @@ impl Router {
             let Some(task) = self.replicas[at].queue.remove(&key) else { break };
             self.waiting.remove(&task.branch());
             let Some(record) = self.branches.get_mut(&task.branch()) else {
-                self.finish_cancelled(&task);
+                self.finish_cut(&task);
                 continue;
             };
             record.on = On::Replica(at);
@@ -483,13 +530,14 @@ impl Router {
 
     /// What waits here, beside what the engines publish.
     fn publish(&self) {
-        let waiting = self.waiting.len();
+        let waiting = self.waiting.len() + self.held.len();
         self.live.publish(LiveMetrics { waiting, branches: waiting, ..LiveMetrics::default() });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::by_hand;
     use super::super::by_hand::{client, engine_by_hand, finish, root, sampled};
     use super::*;
 
@@ -523,7 +571,7 @@ mod tests {
     fn restarted(end: End) -> [Vec<Command>; 2] {
         let ((first, mut of_first, exit_reason), (second, of_second, _lives)) = (engine_by_hand(), engine_by_hand());
         let (commands, of_router) = crossbeam_channel::unbounded();
-        let mut router = Router::new(vec![first, second], of_router, LivePlace::default());
+        let mut router = by_hand::router(vec![first, second], of_router);
         let ((mut before, events_before), (mut after, events_after)) = (client(), client());
         let send = |command| commands.send(command).expect("the router lives");
         send(root(BRANCH, 0));

@@ -75,6 +75,8 @@ pub(super) struct Scheduler {
     preempted: BTreeSet<QueueKey>,
     /// Never admitted, or gave way to more urgent ones.
     waiting: BTreeSet<QueueKey>,
+    /// Branches that got work while the engine was paused. They count as resting until it is resumed.
+    held: BTreeSet<QueueKey>,
     /// Branches of `waiting` that may hold a path; some may have given it up since.
     waiting_keep: BTreeSet<QueueKey>,
     /// Resting branches that may hold a path; some may have given it up since.
@@ -124,6 +126,7 @@ enum Ready {
 }
 
 impl Scheduler {
+    /// Whether no branch has work, but for those that are held.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting() == 0
     }
@@ -133,9 +136,45 @@ impl Scheduler {
         self.running.len()
     }
 
-    /// Number of branches that have work and do not run.
+    /// Number of branches that have work and do not run, but for those that are held.
     pub fn waiting(&self) -> usize {
         self.preempted.len() + self.waiting.len()
+    }
+
+    /// Number of branches that got work during a pause.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Keeps a branch that has got work from running until `release_held`.
+    pub fn hold(&mut self, branch: &Branch) {
+        self.held.insert(branch.key());
+    }
+
+    pub fn is_held(&self, branch: &Branch) -> bool {
+        self.held.contains(&branch.key())
+    }
+
+    /// Queues the branches that are held.
+    pub fn release_held(&mut self, branches: &mut Branches, cache: &mut KvCache) {
+        for place in std::mem::take(&mut self.held) {
+            self.add(place.branch, branches, cache);
+        }
+    }
+
+    /// Prepares for the end of all holds on keys and values: branches that run are queued as preempted ones. Returns
+    /// the pins at rest, which are to be computed again.
+    pub fn forget_holds(&mut self, branches: &mut Branches) -> Vec<BranchId> {
+        for place in std::mem::take(&mut self.running) {
+            branches.get_mut(&place.branch).expect("only branches run").stage = Stage::Preempted;
+            self.preempted.insert(place);
+        }
+        self.waiting_keep.clear();
+        self.resting_keep.clear();
+        self.prefix_hold = None;
+        self.pins_changed = true;
+        self.changed = true;
+        std::mem::take(&mut self.pinned).into_iter().collect()
     }
 
     /// Queues a branch that has got work.
@@ -163,7 +202,7 @@ impl Scheduler {
 
     /// Records a resting branch that may hold a path.
     pub fn note_rest(&mut self, branch: &Branch) {
-        if branch.is_pin {
+        if branch.is_pin && branch.kept().is_some() {
             self.pins_changed |= self.pinned.insert(branch.id);
         } else if branch.kept().is_some() {
             self.resting_keep.insert(branch.id);
@@ -225,7 +264,7 @@ impl Scheduler {
 
     /// Removes `place` from the branches that do not run.
     fn leave(&mut self, place: QueueKey) {
-        let _ = self.preempted.remove(&place) || self.waiting.remove(&place);
+        let _ = self.preempted.remove(&place) || self.waiting.remove(&place) || self.held.remove(&place);
         self.waiting_keep.remove(&place);
     }
 

@@ -283,7 +283,7 @@ mod tests {
         assert!(scheduler.resting_keep.is_empty(), "nobody is left to be looked at");
         assert_eq!(cache.pages.free(), 1, "and no more than one page was freed");
         // The oldest goes first.
-        let known = |id: u32| cache.prefix.known(PathStart::UNSALTED, &[TokenId(4 * id)]).0;
+        let known = |id: u32| cache.prefix.known(PathStart::FIRST, &[TokenId(4 * id)]).0;
         assert_eq!([0, 1, 2, 999].map(known), [0, 1, 1, 1]);
     }
 

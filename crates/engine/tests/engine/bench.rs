@@ -38,6 +38,11 @@ pub fn decoder(shape: Shape) -> (Cpu, Decoder<Cpu>) {
 }
 
 pub fn model(shape: Shape, context: usize) -> ModelConfig {
+    ModelConfig::from_json(&config_json(shape, context)).unwrap()
+}
+
+/// The `config.json` of a model of this shape.
+pub fn config_json(shape: Shape, context: usize) -> String {
     let (family, others) = match shape {
         Shape::Full => ("llama", ""),
         Shape::Windowed | Shape::LongWindowed => ("mistral", "\"sliding_window\": 21,"),
@@ -54,13 +59,12 @@ pub fn model(shape: Shape, context: usize) -> ModelConfig {
         ),
     };
     let layers = if matches!(shape, Shape::Hybrid) { 3 } else { 2 };
-    let config = format!(
+    format!(
         r#"{{ "model_type": "{family}", {others} "hidden_size": 32, "num_hidden_layers": {layers},
              "num_attention_heads": 4,
              "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": {VOCAB}, "eos_token_id": {EOS},
              "max_position_embeddings": {context}, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }}"#
-    );
-    ModelConfig::from_json(&config).unwrap()
+    )
 }
 
 /// Every byte is a token; tokens 128 and up are parts of characters.

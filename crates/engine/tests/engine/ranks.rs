@@ -121,7 +121,8 @@ fn prefixes_of_members_are_kept_on_disk(mode: Mode) {
     let store = || PrefixStoreOptions {
         folder: folder.path().to_owned(),
         most_bytes: 1 << 30,
-        identity: "the model".to_owned(),
+        weights: "the model".to_owned(),
+        formats: String::new(),
         keeps: StoredPrefixes::Prompts,
     };
     let (expected, _) = parted_prompts(mode, true, None, 0);

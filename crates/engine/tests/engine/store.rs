@@ -29,7 +29,8 @@ fn store(folder: &Path) -> PrefixStoreOptions {
     PrefixStoreOptions {
         folder: folder.to_owned(),
         most_bytes: 1 << 30,
-        identity: "the model".to_owned(),
+        weights: "the model".to_owned(),
+        formats: String::new(),
         keeps: Prompts,
     }
 }
@@ -345,7 +346,7 @@ fn files_under_another_name_are_refused(mode: Mode) {
 fn other_models_and_formats_do_not_mix(mode: Mode) {
     let folder = tempfile::tempdir().unwrap();
     run(mode, Some(store(folder.path())), prompt(1, PROMPT));
-    let other = PrefixStoreOptions { identity: "the model, fp8 kv".to_owned(), ..store(folder.path()) };
+    let other = PrefixStoreOptions { formats: "fp8 kv".to_owned(), ..store(folder.path()) };
     let (_, metrics) = run_and_store(mode, Some(other), prompt(1, PROMPT), 2);
     assert_eq!((tokens(&metrics), metrics.chunks_written), (counts(PROMPT, 0), 2));
     assert_eq!(files(folder.path()).len(), 4);

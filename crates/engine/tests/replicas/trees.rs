@@ -69,7 +69,7 @@ fn grow(engine: &EngineHandle, rounds: usize, mut dice: Dice) -> BTreeMap<Branch
             let mut said: HashMap<BranchId, (Vec<TokenId>, String)> = HashMap::new();
             while let Some(event) = receiver.next() {
                 match event {
-                    Event::Tokens { id: branch, tokens, text } => {
+                    Event::Tokens { id: branch, tokens, text, .. } => {
                         let so_far = said.entry(branch).or_default();
                         so_far.0.extend(tokens.iter().map(|sampled| sampled.token));
                         so_far.1.push_str(&text);

@@ -3,7 +3,7 @@
 use super::page_lists::PageLists;
 use super::{FirstKey, PrefixTree, Segment, SegmentState, count};
 use crate::page_pool::OutOfPages;
-use crate::{CacheSalt, PagePool, PathStart, Reach, Window};
+use crate::{Origin, PagePool, PathStart, Reach, Window};
 use offshoot_core::ids::{SegmentId, TokenId};
 
 /// The longest registered prefix of a prompt.
@@ -25,25 +25,21 @@ pub struct PathMark {
     end: u32,
 }
 
-/// The end of the path of `segment`, or the beginning of those with this salt.
-fn continuing(segment: Option<SegmentId>, salt: Option<CacheSalt>) -> PathStart {
-    segment.map_or(PathStart::Root(salt), PathStart::Behind)
-}
-
 impl PrefixTree {
-    /// Registers a whole prompt without a salt and returns the segment in which it ends, with a lease for the caller.
-    /// The longest registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment
+    /// Registers a whole prompt of the first origin and returns the segment in which it ends, with a lease for the
+    /// caller. The longest registered prefix is matched, whether it is computed or not; only the rest needs pages. The segment
     /// is sealed: fork it to sample.
     ///
     /// Every registered token can be matched, including those of sampled branches. A branch that is still written is
     /// split at the end of the match; its writer continues in the second part, which may be empty.
     pub fn admit(&mut self, pool: &mut PagePool, tokens: &[TokenId]) -> Result<SegmentId, OutOfPages> {
-        self.admit_behind(pool, PathStart::UNSALTED, tokens, u32::MAX)
+        self.admit_behind(pool, PathStart::FIRST, tokens, u32::MAX)
     }
 
     /// Registers the tokens of the path of `start` followed by `rest` as `admit` does. The caller has a lease on that
     /// path, or it comes from `within`. The search begins at its end. If rows from `rows_from` on will be computed
-    /// though others have computed them, the match ends before what their windows lack.
+    /// though others have computed them, the match ends before what their windows lack; what is registered again has
+    /// the origin of `rest`, so that a path whose adapter changes is admitted part by part.
     pub fn admit_behind(
         &mut self,
         pool: &mut PagePool,
@@ -51,7 +47,7 @@ impl PrefixTree {
         rest: &[TokenId],
         rows_from: u32,
     ) -> Result<SegmentId, OutOfPages> {
-        let (path, salt) = (start.segment(), self.salt_of(start));
+        let (path, origin) = (start.segment(), self.origin_of(start));
         let begin = path.map_or(0, |path| self.end(path));
         let known = self.find(start, rest);
         let known = self.up_to(known, self.readable_end(known.segment, count(known.tokens), rows_from));
@@ -72,7 +68,7 @@ impl PrefixTree {
         let mut end = known.segment.map(|id| self.end_at(pool, id, known.within));
         if !rest.is_empty() || end.is_none() {
             self.registered += 1;
-            end = Some(self.insert(end, salt, SegmentState::Prompt, rest, pages));
+            end = Some(self.insert(end, origin, SegmentState::Prompt, rest, pages));
         }
         let end = end.expect("a prompt ends in a matched or an inserted segment");
         self.retain(end);
@@ -108,21 +104,21 @@ impl PrefixTree {
         known.segment.map(|segment| (segment, count(known.tokens)))
     }
 
-    fn salt_of(&self, start: PathStart) -> Option<CacheSalt> {
+    fn origin_of(&self, start: PathStart) -> Origin {
         match start {
-            PathStart::Root(salt) => salt,
-            PathStart::Behind(segment) => self.at(segment).salt,
+            PathStart::Root(origin) => origin,
+            PathStart::Behind(segment) => self.at(segment).origin,
+            PathStart::Adapted(segment, adapter) => self.at(segment).origin.with_adapter(adapter),
         }
     }
 
     pub(super) fn find(&self, start: PathStart, rest: &[TokenId]) -> Match {
-        let (path, salt) = (start.segment(), self.salt_of(start));
+        let (path, origin) = (start.segment(), self.origin_of(start));
         let begin = path.map_or(0, |path| self.end(path)) as usize;
         let within = |last| Match { segment: Some(last), within: self.at(last).len() as usize, tokens: begin };
         let mut found = path.and_then(|path| self.holder(path, self.end(path))).map(within).unwrap_or_default();
         while found.tokens - begin < rest.len()
-            && let Some((child, common)) =
-                self.best_child(continuing(found.segment, salt), &rest[found.tokens - begin..])
+            && let Some((child, common)) = self.best_child(found.segment, origin, &rest[found.tokens - begin..])
         {
             found = Match { segment: Some(child), within: common, tokens: found.tokens + common };
             if common < self.at(child).len() as usize {
@@ -168,12 +164,13 @@ impl PrefixTree {
         (is_there && self.is_readable(mark.segment)).then_some(mark.segment)
     }
 
-    /// The child of what ends at `start` that shares most leading tokens with `rest` (at least one) and how many; on
-    /// ties the oldest. Several children can match, because forks of one segment may have sampled the same tokens. A
+    /// The child of `parent` (`None`: the root) of this origin that shares most leading tokens with `rest` (at least
+    /// one) and how many; on ties the oldest. Several children can match, because forks of one segment may have sampled the same tokens. A
     /// child that a branch cannot continue after these tokens counts as if it shared none.
-    fn best_child(&self, start: PathStart, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
+    fn best_child(&self, parent: Option<SegmentId>, origin: Origin, rest: &[TokenId]) -> Option<(SegmentId, usize)> {
         let first = *rest.first()?;
-        let same_first = (start, first, 0, SegmentId(0))..=(start, first, u64::MAX, SegmentId(u32::MAX));
+        let key = |born: u64, id: SegmentId| (parent, origin, first, born, id);
+        let same_first = key(0, SegmentId(0))..=key(u64::MAX, SegmentId(u32::MAX));
         let mut best: Option<(SegmentId, (usize, usize))> = None;
         for &(.., child) in self.by_first.range(same_first) {
             let segment = self.at(child);
@@ -198,8 +195,7 @@ impl PrefixTree {
     /// The key by which `id` is found; `None` if it has no token.
     pub(super) fn first_key(&self, id: SegmentId) -> Option<FirstKey> {
         let segment = self.at(id);
-        let start = continuing(segment.parent, segment.salt);
-        segment.tokens.first().map(|&first| (start, first, segment.born, id))
+        segment.tokens.first().map(|&first| (segment.parent, segment.origin, first, segment.born, id))
     }
 
     /// Appends `tokens` to `id`, whose slots are reserved already.
@@ -270,7 +266,7 @@ impl PrefixTree {
         lower.unlaid -= unlaid;
         let upper = Segment {
             parent: lower.parent,
-            salt: lower.salt,
+            origin: lower.origin,
             children: 1,
             first_position: lower.first_position,
             tokens,

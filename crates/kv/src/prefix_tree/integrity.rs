@@ -54,8 +54,8 @@ impl PrefixTree {
             "segment {id} begins at {}, its parent ends at {first:?}",
             segment.first_position
         );
-        let has_salt_above = segment.parent.is_none_or(|parent| self.at(parent).salt == segment.salt);
-        ensure!(has_salt_above, "segment {id} has another salt than its parent");
+        let goes_on = segment.parent.is_none_or(|parent| self.at(parent).origin.may_go_on_with(segment.origin));
+        ensure!(goes_on, "segment {id} has other weights or another salt than its parent");
         Ok(())
     }
 
@@ -140,8 +140,8 @@ impl PrefixTree {
         Ok(())
     }
 
-    /// All segments can be found by their first tokens. Prompts beneath one parent that have all their pages differ in
-    /// their first tokens; branches need not, since forks may sample the same tokens.
+    /// All segments can be found by their first tokens. Prompts of one origin beneath one parent that have all their pages
+    /// differ in their first tokens; branches need not, since forks may sample the same tokens.
     fn check_first_tokens(&self, ids: &[SegmentId]) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut keys = 0;
@@ -149,9 +149,12 @@ impl PrefixTree {
             let Some(key) = self.first_key(id) else { continue };
             keys += 1;
             ensure!(self.by_first.contains(&key), "segment {id} is not found as {key:?}");
-            let (parent, token, ..) = key;
+            let (parent, origin, token, ..) = key;
             let is_prompt = self.at(id).state == SegmentState::Prompt && self.lacking == 0;
-            ensure!(!is_prompt || seen.insert((parent, token)), "two prompts beneath {parent:?} begin with {token}");
+            ensure!(
+                !is_prompt || seen.insert((parent, origin, token)),
+                "two prompts of {origin:?} beneath {parent:?} begin with {token}"
+            );
         }
         ensure!(self.by_first.len() == keys, "{} segments can be found, {keys} have tokens", self.by_first.len());
         Ok(())

@@ -64,7 +64,7 @@ impl PrefixTree {
                 leases: segment.leases as usize,
                 users: segment.users as usize,
                 is_pinned: pinned.contains(&id),
-                is_salted: segment.salt.is_some(),
+                is_salted: segment.origin.salt.is_some(),
                 begin: segment.tokens.iter().take(SHOWN).copied().collect(),
             }
         };

@@ -25,8 +25,11 @@
 //! segment, with two exceptions: nothing can match it, and until the token is known or the slot taken back the segment
 //! can neither be forked nor lose its last lease.
 //!
-//! # Salts
-//! Prompts with different salts share nothing: each salt has roots of its own, and a path has the salt of its root.
+//! # Origins
+//! What keys and values follow from beside the tokens is the origin of a segment ([`Origin`]): weights, adapter, salt.
+//! It is part of the key by which a segment is found, so that what other weights or another adapter have computed, or
+//! what belongs to another client, is never matched. A path has the weights and the salt of its root; its adapter may
+//! change where a segment ends.
 //!
 //! # Windows
 //! A token has a slot in each page group of the model ([`PageGroups`]). The segments, tokens, matches and leases are
@@ -85,11 +88,11 @@ pub use states::StatePlace;
 pub use usage::Usage;
 use visits::Visits;
 
-use super::{CacheSalt, PageGroups, PagePool, PathStart, Reach};
-use offshoot_core::ids::{SegmentId, TokenId};
+use super::{Origin, PageGroups, PagePool, Reach};
+use offshoot_core::ids::{AdapterVersion, SegmentId, TokenId};
 
-/// The key by which a segment is found: what it continues, its first token, its birth.
-type FirstKey = (PathStart, TokenId, u64, SegmentId);
+/// The key by which a segment is found: what it continues (`None`: nothing), its origin, its first token, its birth.
+type FirstKey = (Option<SegmentId>, Origin, TokenId, u64, SegmentId);
 
 /// The order of eviction: false for segments that are of no use to a match, then by last use.
 type IdleKey = (bool, u64, SegmentId);
@@ -109,8 +112,8 @@ enum SegmentState {
 #[derive(Debug)]
 struct Segment {
     parent: Option<SegmentId>,
-    /// That of its whole path.
-    salt: Option<CacheSalt>,
+    /// What its tokens' keys and values, states and scores are computed with.
+    origin: Origin,
     /// The number of its children.
     children: u32,
     first_position: u32,
@@ -175,7 +178,7 @@ pub struct Leased {
     pub tokens: usize,
 }
 
-/// All segments: a forest with one radix tree per salt and distinct first token.
+/// All segments: a forest with one radix tree per origin and distinct first token.
 #[derive(Debug)]
 pub struct PrefixTree {
     page_tokens: u32,
@@ -258,8 +261,13 @@ impl PrefixTree {
 
     /// Opens an empty child at the end of `segment`, with a lease for the caller. Seals `segment`.
     pub fn fork(&mut self, segment: SegmentId) -> SegmentId {
+        self.fork_with(segment, self.at(segment).origin.adapter)
+    }
+
+    /// Opens an empty child as `fork` does, whose tokens are computed with `adapter`.
+    pub fn fork_with(&mut self, segment: SegmentId, adapter: Option<AdapterVersion>) -> SegmentId {
         let at = self.holder(segment, self.end(segment));
-        self.open_child(at, self.at(segment).salt)
+        self.open_child(at, self.at(segment).origin.with_adapter(adapter))
     }
 
     /// Opens an empty child after the first `position` tokens of the path of `segment`, with a lease for the caller.
@@ -277,16 +285,21 @@ impl PrefixTree {
             true => self.split(pool, id, position),
             false => id,
         });
-        self.open_child(at, self.at(segment).salt)
+        self.open_child(at, self.at(segment).origin)
     }
 
-    fn open_child(&mut self, at: Option<SegmentId>, salt: Option<CacheSalt>) -> SegmentId {
+    fn open_child(&mut self, at: Option<SegmentId>, origin: Origin) -> SegmentId {
         if let Some(id) = at {
             self.seal(id);
         }
-        let child = self.insert(at, salt, SegmentState::Open, Vec::new(), PageLists::default());
+        let child = self.insert(at, origin, SegmentState::Open, Vec::new(), PageLists::default());
         self.retain(child);
         child
+    }
+
+    /// What the tokens of `segment` are computed with.
+    pub fn origin(&self, segment: SegmentId) -> Origin {
+        self.at(segment).origin
     }
 
     /// Records that keys and values exist for all positions below `upto` of the path of `segment`. Panics if the path
@@ -361,13 +374,13 @@ impl PrefixTree {
         self.clock
     }
 
-    /// Adds a youngest child to `parent`, which has the same salt, with no lease and nothing computed. `pages`: those
-    /// of the groups that hold all positions; the caller has taken them, or shared the first ones if the child
-    /// continues in the last pages of `parent`.
+    /// Adds a youngest child to `parent`, which has the same weights and salt, with no lease and nothing computed.
+    /// `pages`: those of the groups that hold all positions; the caller has taken them, or shared the first ones if the
+    /// child continues in the last pages of `parent`.
     fn insert(
         &mut self,
         parent: Option<SegmentId>,
-        salt: Option<CacheSalt>,
+        origin: Origin,
         state: SegmentState,
         tokens: Vec<TokenId>,
         pages: PageLists,
@@ -378,7 +391,7 @@ impl PrefixTree {
         self.held.segments += 1;
         let id = self.place(Segment {
             parent,
-            salt,
+            origin,
             children: 0,
             first_position,
             tokens,

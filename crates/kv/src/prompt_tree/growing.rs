@@ -7,7 +7,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_core::mix::IdMap;
 
 use super::Prompts;
-use crate::CacheSalt;
+use crate::Origin;
 
 /// Prompts that have arrived, in 4 bytes for each distinct token.
 #[derive(Clone, Debug, Default)]
@@ -47,10 +47,12 @@ impl DistinctTokens {
         shared
     }
 
-    /// Adds a prompt that shares nothing with those of other salts. Returns what `insert` does.
-    pub fn insert_apart(&mut self, salt: Option<CacheSalt>, prompt: &[TokenId]) -> usize {
-        let Some(salt) = salt else { return self.insert(prompt) };
-        let before = salt.tokens();
+    /// Adds a prompt that shares nothing with those of other origins. Returns what `insert` does.
+    pub fn insert_apart(&mut self, origin: Origin, prompt: &[TokenId]) -> usize {
+        let before = origin.tokens();
+        if before.is_empty() {
+            return self.insert(prompt);
+        }
         self.insert(&[&before, prompt].concat()).saturating_sub(before.len())
     }
 

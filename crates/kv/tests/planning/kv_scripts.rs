@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use offshoot_core::dice::Dice;
-use offshoot_core::ids::{PageId, SegmentId, TokenId};
+use offshoot_core::ids::{AdapterVersion, PageId, SegmentId, TokenId, WeightVersion};
 use offshoot_fixtures::forests::{ForestShape, grow};
 use offshoot_kv::{
-    CacheSalt, KvSlot, MOST_KEPT_TOP, PageGroups, PagePool, PathStart, PrefixTree, Reach, TokenScore, Usage, Window,
+    CacheSalt, KvSlot, MOST_KEPT_TOP, Origin, PageGroups, PagePool, PathStart, PrefixTree, Reach, TokenScore, Usage,
+    Window,
 };
 
 use crate::full::some_or_full;
@@ -18,6 +19,9 @@ use crate::full::some_or_full;
 struct Lease {
     segment: SegmentId,
     tokens: Vec<TokenId>,
+    /// For each token what it is computed with, and that of those to come.
+    origins: Vec<Origin>,
+    origin: Origin,
     may_grow: bool,
     computed: usize,
     pending: Option<TokenId>,
@@ -25,14 +29,30 @@ struct Lease {
     again: Option<u32>,
 }
 
+impl Lease {
+    fn push(&mut self, tokens: &[TokenId]) {
+        self.tokens.extend_from_slice(tokens);
+        self.origins.resize(self.tokens.len(), self.origin);
+    }
+
+    /// Its tokens, a pending one included, each with what it is computed with.
+    fn text(&self) -> Text {
+        let mut whole = self.clone();
+        whole.push(self.pending.as_slice());
+        whole.tokens.into_iter().zip(whole.origins).collect()
+    }
+}
+
+type Text = Vec<(TokenId, Origin)>;
+
 /// The tree, the model of it, and a memory in which each slot holds the whole text up to its token (as keys and values
-/// do).
+/// do), and what each token of it was computed with.
 struct Script {
     tree: PrefixTree,
     pool: PagePool,
     dice: Dice,
     leases: Vec<Lease>,
-    memory: HashMap<(PageId, u32), Vec<TokenId>>,
+    memory: HashMap<(PageId, u32), Text>,
     /// Pages freed behind windows of branches, and of prompts.
     freed_behind: usize,
     freed_behind_prompts: usize,
@@ -58,7 +78,8 @@ impl Script {
 
     fn step(&mut self) {
         match self.dice.within(0, 99) {
-            0..20 => self.admit(),
+            0..16 => self.admit(),
+            16..20 => self.admit_adapted(),
             20..35 => self.fork(),
             35..45 => self.fork_at(),
             45..54 => self.append(),
@@ -81,39 +102,82 @@ impl Script {
         (0..self.dice.within(0, longest)).map(|_| TokenId(self.dice.within(0, 1))).collect()
     }
 
+    /// One of a few.
+    fn origin(&mut self) -> Origin {
+        let weights = WeightVersion(self.dice.within(0, 1).into());
+        let salt = self.dice.one_in(4).then_some(CacheSalt([1; 16]));
+        Origin { weights, adapter: self.adapter(), salt }
+    }
+
+    fn adapter(&mut self) -> Option<AdapterVersion> {
+        self.dice.one_in(3).then(|| AdapterVersion(self.dice.within(0, 1).into()))
+    }
+
     fn any(&mut self) -> Option<usize> {
         let all: Vec<usize> = (0..self.leases.len()).collect();
         (!all.is_empty()).then(|| self.dice.pick(&all))
     }
 
     fn admit(&mut self) {
-        let mut tokens = match self.any() {
-            Some(at) if self.dice.one_in(2) => self.leases[at].tokens.clone(),
-            _ => Vec::new(),
-        };
+        let (mut tokens, mut origin) = (Vec::new(), self.origin());
+        if let Some(at) = self.any().filter(|_| self.dice.one_in(2)) {
+            tokens = self.leases[at].tokens.clone();
+            if self.dice.one_in(2) {
+                origin = self.leases[at].origins.first().copied().unwrap_or(origin);
+            }
+        }
+        let start = PathStart::Root(origin);
         tokens.truncate(self.dice.within(0, 60) as usize);
         tokens.extend(self.text(40));
-        let (free, (known, computed)) = (self.pool.free(), self.tree.known(PathStart::UNSALTED, &tokens));
+        let (free, (known, computed)) = (self.pool.free(), self.tree.known(start, &tokens));
         let alone = self.alone();
-        let shared = self.tree.shared_with_one(&alone, PathStart::UNSALTED, &tokens);
+        let shared = self.tree.shared_with_one(&alone, start, &tokens);
         let again = self.dice.one_in(4).then(|| self.dice.within(0, 99)).filter(|&row| (row as usize) < tokens.len());
-        match self.tree.admit_behind(&mut self.pool, PathStart::UNSALTED, &tokens, again.unwrap_or(u32::MAX)) {
+        match self.tree.admit_behind(&mut self.pool, start, &tokens, again.unwrap_or(u32::MAX)) {
             Ok(segment) => {
                 if again.is_none() {
                     let stay = self.alone().pages() + shared;
                     assert!(stay >= alone.pages(), "more pages stay than the prompt was said to share");
                     assert_eq!(self.tree.computed(segment), computed, "what is known says how much is computed");
                 }
-                assert!(
-                    self.tree.known(PathStart::UNSALTED, &tokens).0 as usize == tokens.len(),
-                    "a prompt is known once admitted"
-                );
+                assert!(self.tree.known(start, &tokens).0 as usize == tokens.len(), "a prompt is known once admitted");
                 let computed = self.tree.computed(segment) as usize;
-                self.leases.push(Lease { segment, tokens, may_grow: false, computed, pending: None, again });
+                let origins = vec![origin; tokens.len()];
+                let lease = Lease { segment, tokens, origins, origin, may_grow: false, computed, pending: None, again };
+                self.leases.push(lease);
             }
             Err(short) => {
                 assert!(short.needed > free);
-                assert_eq!(self.tree.known(PathStart::UNSALTED, &tokens).0, known, "what fails changes nothing");
+                assert_eq!(self.tree.known(start, &tokens).0, known, "what fails changes nothing");
+            }
+        }
+    }
+
+    /// A prompt that goes on behind a path, with another adapter.
+    fn admit_adapted(&mut self) {
+        let Some(at) = self.any() else { return };
+        self.end_draw(self.leases[at].segment);
+        let (path, adapter, rest) = (self.leases[at].clone(), self.adapter(), self.text(20));
+        if !self.tree.is_readable(path.segment) {
+            return; // What was freed would be registered again, with the other adapter.
+        }
+        let (free, start) = (self.pool.free(), PathStart::Adapted(path.segment, adapter));
+        let known = self.tree.known(start, &rest);
+        match self.tree.admit_behind(&mut self.pool, start, &rest, u32::MAX) {
+            Ok(segment) => {
+                assert_eq!(self.tree.computed(segment), known.1, "what is known says how much is computed");
+                assert_eq!(self.tree.known(start, &rest).0 as usize, path.tokens.len() + rest.len());
+                let origin = path.origin.with_adapter(adapter);
+                let mut lease = Lease { segment, origin, may_grow: false, pending: None, again: None, ..path };
+                lease.push(&rest);
+                // Without tokens of its own it ends where the path does.
+                lease.origin = self.tree.origin(segment);
+                lease.computed = known.1 as usize;
+                self.leases.push(lease);
+            }
+            Err(short) => {
+                assert!(short.needed > free);
+                assert_eq!(self.tree.known(start, &rest), known, "what fails changes nothing");
             }
         }
     }
@@ -121,18 +185,25 @@ impl Script {
     fn fork(&mut self) {
         let Some(at) = self.any() else { return };
         self.end_draw(self.leases[at].segment);
-        let segment = self.tree.fork(self.leases[at].segment);
+        let (parent, mut origin) = (self.leases[at].segment, self.leases[at].origin);
+        let segment = match self.dice.one_in(3) {
+            true => {
+                origin = origin.with_adapter(self.adapter());
+                self.tree.fork_with(parent, origin.adapter)
+            }
+            false => self.tree.fork(parent),
+        };
         if !self.tree.tokens_of(self.leases[at].segment).is_empty() {
             self.seal(self.leases[at].segment);
         }
-        let branch = Lease { segment, may_grow: true, again: None, ..self.leases[at].clone() };
+        let branch = Lease { segment, origin, may_grow: true, again: None, ..self.leases[at].clone() };
         self.leases.push(branch);
     }
 
     fn fork_at(&mut self) {
         let Some(at) = self.any() else { return };
         self.end_draw(self.leases[at].segment);
-        let Lease { segment: old, tokens, computed, .. } = self.leases[at].clone();
+        let Lease { segment: old, tokens, origins, origin, computed, .. } = self.leases[at].clone();
         let end = u32::try_from(tokens.len()).unwrap();
         let lacks = self.tree.path(old).into_iter().any(|id| self.tree.passed(id) > self.tree.first_position(id));
         let position = if lacks { end } else { self.dice.within(0, end) };
@@ -141,8 +212,9 @@ impl Script {
             self.seal(old);
         }
         let tokens = tokens[..position as usize].to_vec();
-        let computed = computed.min(tokens.len());
-        self.leases.push(Lease { segment, tokens, may_grow: true, computed, pending: None, again: None });
+        let (origins, computed) = (origins[..position as usize].to_vec(), computed.min(tokens.len()));
+        let branch = Lease { segment, tokens, origins, origin, may_grow: true, computed, pending: None, again: None };
+        self.leases.push(branch);
     }
 
     fn seal(&mut self, segment: SegmentId) {
@@ -162,7 +234,7 @@ impl Script {
         self.end_draw(segment);
         let (free, end) = (self.pool.free(), self.tree.end(segment));
         match self.tree.append(&mut self.pool, segment, &new) {
-            Ok(()) => self.each(segment, |lease| lease.tokens.extend_from_slice(&new)),
+            Ok(()) => self.each(segment, |lease| lease.push(&new)),
             Err(short) => assert!(short.needed > free && self.tree.end(segment) == end, "what fails changes nothing"),
         }
     }
@@ -188,7 +260,7 @@ impl Script {
         match self.dice.one_in(2) {
             true => {
                 self.tree.settle(segment, token);
-                self.each(segment, |lease| lease.tokens.push(token));
+                self.each(segment, |lease| lease.push(&[token]));
             }
             false => {
                 self.tree.take_back(&mut self.pool, segment);
@@ -208,8 +280,7 @@ impl Script {
 
     /// False if there are too few pages.
     fn compute_upto(&mut self, at: usize, upto: u32) -> bool {
-        let Lease { segment, mut tokens, pending, .. } = self.leases[at].clone();
-        tokens.extend(pending);
+        let (segment, text) = (self.leases[at].segment, self.leases[at].text());
         let free = self.pool.free();
         let first = self.tree.computed(segment);
         let laid = match upto <= first + 8 {
@@ -224,7 +295,7 @@ impl Script {
         for position in first..upto {
             for group in self.tree.groups().iter() {
                 let KvSlot { page, slot } = self.tree.slot_in(group, segment, position);
-                self.memory.insert((page, slot), tokens[..=position as usize].to_vec());
+                self.memory.insert((page, slot), text[..=position as usize].to_vec());
             }
         }
         self.tree.mark_computed(segment, upto);
@@ -233,8 +304,13 @@ impl Script {
     }
 
     /// The score of a text's last token: as many likeliest tokens as were asked for, each told by the text.
-    fn score_of(text: &[TokenId], tops: usize) -> TokenScore {
-        let hash = text.iter().fold(1, |hash: u32, token| hash.wrapping_mul(31).wrapping_add(token.0 + 1));
+    fn score_of(text: &[(TokenId, Origin)], tops: usize) -> TokenScore {
+        let number = |token: TokenId, origin: Origin| {
+            let adapter = origin.adapter.map_or(0, |adapter| 1 + adapter.0 as u32);
+            token.0 + 2 * (origin.weights.0 as u32) + 4 * adapter + 16 * u32::from(origin.salt.is_some())
+        };
+        let next = |hash: u32, &(token, origin): &_| hash.wrapping_mul(31).wrapping_add(number(token, origin) + 1);
+        let hash = text.iter().fold(1, next);
         let top: Vec<(TokenId, f32)> = (0..tops).map(|rank| (TokenId(hash % 97), rank as f32)).collect();
         TokenScore::new(hash as f32, None, &top)
     }
@@ -243,10 +319,11 @@ impl Script {
     fn score(&mut self) {
         let Some(at) = self.any() else { return };
         let Lease { segment, tokens, .. } = self.leases[at].clone();
+        let known = &self.leases[at].text()[..tokens.len()];
         let first = self.dice.within(0, self.tree.end(segment));
         let (upto, tops) = (first + self.dice.within(0, 12), self.dice.within(0, 3) as usize);
         for position in first..upto {
-            let text = &tokens[..tokens.len().min(position as usize + 1)];
+            let text = &known[..known.len().min(position as usize + 1)];
             let belongs = (1..tokens.len()).contains(&(position as usize))
                 && position <= self.tree.computed(segment)
                 && self.keeps_scores(segment, position);
@@ -265,12 +342,13 @@ impl Script {
 
     /// Every score is that of its text, whoever scored it.
     fn check_scores(&mut self) {
-        for Lease { segment, tokens, .. } in &self.leases {
+        for lease in &self.leases {
+            let (Lease { segment, tokens, .. }, text) = (lease, lease.text());
             for position in 1..tokens.len() {
                 let at = u32::try_from(position).unwrap();
                 for tops in 0..=3 {
                     let Some(score) = self.tree.scores(*segment, at..at + 1, tops).next() else { continue };
-                    let expected = Self::score_of(&tokens[..=position], score.top.len());
+                    let expected = Self::score_of(&text[..=position], score.top.len());
                     assert!(*score == expected && score.top.len() >= tops, "another text's score");
                     self.found += 1;
                 }
@@ -371,8 +449,9 @@ impl Script {
             let Lease { segment, ref tokens, computed, pending, again, .. } = *lease;
             assert_eq!(&self.tree.context(segment), tokens, "a pending token is not part of the context");
             assert_eq!(self.tree.is_pending(segment), pending.is_some());
-            let tokens = &[tokens.clone(), pending.into_iter().collect()].concat();
-            assert_eq!(self.tree.end(segment) as usize, tokens.len());
+            assert_eq!(self.tree.origin(segment), lease.origin);
+            let text = lease.text();
+            assert_eq!(self.tree.end(segment) as usize, text.len());
             let now = self.tree.computed(segment);
             assert!(now as usize >= computed, "what was computed stays so while it is leased");
             let next = again.map_or(now, |row| now.min(row + 1));
@@ -387,7 +466,7 @@ impl Script {
                     let KvSlot { page, slot } = self.tree.slot_in(group, segment, position);
                     assert_eq!(slot, position % self.tree.page_tokens());
                     let read = &self.memory[&(page, slot)];
-                    assert_eq!(read, &tokens[..=position as usize], "a branch reads another's memory");
+                    assert_eq!(read, &text[..=position as usize], "a branch reads another's memory");
                 }
             }
         }
@@ -449,8 +528,8 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
         assert!(tree.path(branch).len() <= 3, "what is gone is one segment");
     }
     assert_eq!(tree.context(branch), text);
-    assert_eq!(tree.known(PathStart::UNSALTED, &text), (30, 30), "the window before its end is there");
-    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (4, 4), "the one before position 20 is gone");
+    assert_eq!(tree.known(PathStart::FIRST, &text), (30, 30), "the window before its end is there");
+    assert_eq!(tree.known(PathStart::FIRST, &text[..20]), (4, 4), "the one before position 20 is gone");
     let longer = tree.admit_behind(&mut pool, PathStart::Behind(branch), &tokens("!"), u32::MAX).unwrap();
     assert_eq!(tree.end(longer), 31);
     assert_eq!(tree.within(longer, 29), tree.within(prompt, 4), "what ends where keys are gone is no beginning");
@@ -460,10 +539,10 @@ fn what_a_window_has_passed_is_freed_and_matched_by_nobody() {
     assert!((0..20).all(|position| tree.has_slots(twin, position)));
     tree.check_integrity(&pool).unwrap();
     tree.mark_computed(twin, 20);
-    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (20, 20));
+    assert_eq!(tree.known(PathStart::FIRST, &text[..20]), (20, 20));
     [branch, longer, twin].into_iter().for_each(|segment| tree.release(segment));
     assert_eq!(tree.evict(&mut pool, 3), 3);
-    assert_eq!(tree.known(PathStart::UNSALTED, &text[..20]), (20, 20), "the least recently used goes first");
+    assert_eq!(tree.known(PathStart::FIRST, &text[..20]), (20, 20), "the least recently used goes first");
     tree.evict(&mut pool, usize::MAX);
     assert_eq!(pool.free(), 20);
     tree.check_integrity(&pool).unwrap();
@@ -500,8 +579,8 @@ fn a_prompt_holds_what_is_counted_of_it() {
                 tree.mark_computed(prompt, end.min(tree.computed(prompt) + AHEAD));
             }
             // Whoever begins at its end finds the window; whoever parts from it before, does not.
-            assert_eq!(tree.known(PathStart::UNSALTED, &text), (end, end));
-            assert_eq!(tree.known(PathStart::UNSALTED, &text[..300]), (0, 0));
+            assert_eq!(tree.known(PathStart::FIRST, &text), (end, end));
+            assert_eq!(tree.known(PathStart::FIRST, &text[..300]), (0, 0));
             tree.release(prompt);
             tree.evict(&mut pool, usize::MAX);
             assert_eq!(pool.free(), pool.capacity());
@@ -572,8 +651,8 @@ fn a_prompt_that_goes_on_from_a_running_branch_leaves_its_writer_alone() {
 #[test]
 fn prompts_of_other_salts_are_matched_by_their_own_alone() {
     let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(40));
-    let starts =
-        [PathStart::Root(None), PathStart::Root(Some(CacheSalt([1; 16]))), PathStart::Root(Some(CacheSalt([2; 16])))];
+    let salted = |salt: Option<CacheSalt>| PathStart::Root(Origin { salt, ..Origin::FIRST });
+    let starts = [None, Some(CacheSalt([1; 16])), Some(CacheSalt([2; 16]))].map(salted);
     let [plain, mine, yours] = starts;
     let first = tree.admit(&mut pool, &tokens("question")).unwrap();
     assert_eq!([plain, mine, yours].map(|start| tree.known(start, &tokens("questions")).0), [8, 0, 0]);
@@ -601,6 +680,33 @@ fn prompts_of_other_salts_are_matched_by_their_own_alone() {
 }
 
 #[test]
+fn what_other_weights_or_another_adapter_computed_is_not_matched() {
+    let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(40));
+    let old = tree.admit(&mut pool, &tokens("question")).unwrap();
+    tree.mark_computed(old, 8);
+    tree.keep_score(old, 3, TokenScore::new(-1.0, None, &[]));
+    let newer = PathStart::Root(Origin { weights: WeightVersion::FIRST.next(), ..Origin::FIRST });
+    assert_eq!(tree.known(newer, &tokens("question")), (0, 0));
+    let new = tree.admit_behind(&mut pool, newer, &tokens("question"), u32::MAX).unwrap();
+    assert_ne!(tree.slot(new, 0).page, tree.slot(old, 0).page);
+    assert_eq!((tree.computed(new), tree.scores(new, 3..4, 0).next()), (0, None));
+    // An adapter begins where it is first used: what is before is shared.
+    let adapters = [None, Some(AdapterVersion(1)), Some(AdapterVersion(2))];
+    let branches = adapters.map(|adapter| {
+        let branch = tree.fork_with(old, adapter);
+        tree.append(&mut pool, branch, &tokens("because")).unwrap();
+        assert_eq!(tree.slot(branch, 3), tree.slot(old, 3));
+        branch
+    });
+    let known = adapters.map(|adapter| tree.known_path(PathStart::Adapted(old, adapter), &tokens("become")));
+    assert_eq!(known, branches.map(|branch| Some((branch, 12))));
+    assert_eq!(tree.known(PathStart::Behind(branches[1]), &tokens("x")).0, 15);
+    let adapted = PathStart::Root(Origin::FIRST.with_adapter(adapters[1]));
+    assert_eq!(tree.known(adapted, &tokens("question")), (0, 0), "the beginning was computed without it");
+    tree.check_integrity(&pool).unwrap();
+}
+
+#[test]
 fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     let (mut tree, mut pool) = (PrefixTree::new(4), PagePool::new(20));
     let prompt = tree.admit(&mut pool, &tokens("q")).unwrap();
@@ -608,7 +714,7 @@ fn a_token_that_is_still_drawn_is_matched_by_nobody() {
     tree.append(&mut pool, branch, &tokens("now")).unwrap();
     tree.append_pending(&mut pool, branch).unwrap();
     tree.mark_computed(branch, 5);
-    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("qnow!")), (4, 4));
+    assert_eq!(tree.known(PathStart::FIRST, &tokens("qnow!")), (4, 4));
     let twin = tree.admit(&mut pool, &tokens("qnow!")).unwrap();
     tree.check_integrity(&pool).unwrap();
     // The twin split the branch, whose writer goes on undisturbed.
@@ -768,11 +874,11 @@ fn pages_in_use_are_counted_once() {
     let branch = tree.fork(prompt);
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     let mut usage = Usage::default();
-    assert_eq!(tree.gain(&usage, PathStart::UNSALTED, &tokens("questionbecause"), 15), 4, "nothing is in use");
+    assert_eq!(tree.gain(&usage, PathStart::FIRST, &tokens("questionbecause"), 15), 4, "nothing is in use");
     tree.add_path(&mut usage, branch);
     assert_eq!((usage.pages(), tree.leased().pages), (4, 4));
     // A third of the way into the branch's second page.
-    assert_eq!(tree.gain(&usage, PathStart::UNSALTED, &tokens("questionbecame"), 14), 1);
+    assert_eq!(tree.gain(&usage, PathStart::FIRST, &tokens("questionbecame"), 14), 1);
     assert_eq!(tree.gain_after(&usage, prompt, 17), 3);
     let other = tree.admit(&mut pool, &tokens("questionbecame")).unwrap();
     tree.add_new_path(&mut usage, other, u32::MAX, 1);
@@ -787,12 +893,12 @@ fn released_thoughts_are_found_again_until_they_are_evicted() {
     tree.append(&mut pool, branch, &tokens("because")).unwrap();
     tree.mark_computed(branch, 15);
     tree.release(branch);
-    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("questionbecome")), (11, 11));
+    assert_eq!(tree.known(PathStart::FIRST, &tokens("questionbecome")), (11, 11));
     // Its last page goes first.
     assert_eq!(tree.evict(&mut pool, 1), 1);
-    assert_eq!((tree.known(PathStart::UNSALTED, &tokens("questionbecause")), tree.stats().tokens), ((12, 12), 12));
+    assert_eq!((tree.known(PathStart::FIRST, &tokens("questionbecause")), tree.stats().tokens), ((12, 12), 12));
     assert_eq!(tree.evict(&mut pool, 1), 1);
-    assert_eq!(tree.known(PathStart::UNSALTED, &tokens("questionbecome")), (8, 8));
+    assert_eq!(tree.known(PathStart::FIRST, &tokens("questionbecome")), (8, 8));
 }
 
 #[test]
@@ -806,7 +912,7 @@ fn where_one_page_is_wanted_a_long_prompt_loses_one_page() {
     let leased = tree.admit(&mut pool, &leased).unwrap();
     let cached = tree.admit(&mut pool, &cached).unwrap();
     [first, cached].into_iter().for_each(|segment| tree.release(segment));
-    let known = |tree: &PrefixTree| tree.known(PathStart::UNSALTED, &prompt).0;
+    let known = |tree: &PrefixTree| tree.known(PathStart::FIRST, &prompt).0;
     // The one that was never computed goes first, page by page.
     for pages_left in (0..3).rev() {
         assert_eq!((tree.evict(&mut pool, 1), known(&tree)), (1, 100_000), "{pages_left} pages are left of it");
@@ -821,7 +927,7 @@ fn where_one_page_is_wanted_a_long_prompt_loses_one_page() {
             (before as usize).div_ceil(16) * 16 - 16 * wanted,
             "the rest is still matched"
         );
-        assert_eq!(tree.known(PathStart::UNSALTED, &prompt).1, known(&tree), "and computed");
+        assert_eq!(tree.known(PathStart::FIRST, &prompt).1, known(&tree), "and computed");
         tree.check_integrity(&pool).unwrap();
     }
     // Matched again, it goes on where it was cut.
@@ -843,8 +949,7 @@ fn eviction_takes_the_uncomputed_first_then_the_least_recently_used() {
     [old, new, never].into_iter().for_each(|segment| tree.release(segment));
     let again = tree.admit(&mut pool, &tokens("aaaa")).unwrap();
     tree.release(again);
-    let known =
-        |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(PathStart::UNSALTED, &tokens(text)).0);
+    let known = |tree: &PrefixTree| ["aaaa", "bbbb", "cccc"].map(|text| tree.known(PathStart::FIRST, &tokens(text)).0);
     assert_eq!(tree.evict(&mut pool, 1), 1);
     assert_eq!(known(&tree), [4, 4, 0]);
     assert_eq!(tree.evict(&mut pool, 1), 1);

@@ -70,7 +70,7 @@ impl<R: AsRequest> Generation<R> {
     /// Updates the length estimate with a finished sample of unknown length.
     fn note_length(&mut self, sample: SampleId, finish: &Finish) {
         let stop = self.requests[sample.prompt].as_request().stop;
-        if !stop.is_exact() && finish.reason != FinishReason::Cancelled {
+        if !stop.is_exact() && !finish.reason.is_cut() {
             self.order.note(finish.tokens.len(), stop.max_tokens);
         }
     }

@@ -218,7 +218,7 @@ fn a_reader_that_never_reads_costs_others_nothing_and_loses_nothing() {
     let (mut tokens, mut ends) = ([0; 8], 0);
     while let Some(event) = slow.next() {
         match event {
-            Event::Tokens { id: sample, tokens: run, text } => {
+            Event::Tokens { id: sample, tokens: run, text, .. } => {
                 assert_eq!(text.len(), run.len());
                 tokens[sample.sample] += run.len();
             }

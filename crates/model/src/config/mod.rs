@@ -1,6 +1,7 @@
 //! The configuration of a model (`model`), read by `folder` from config.json and generation_config.json. `families`
 //! holds what each architecture implies, `layer` describes a layer, `groups` its pages, `rope` parses rotary
-//! embeddings, `fields` reads JSON fields and reports errors, `agreement` compares two configurations. `weights` reads the tensors.
+//! embeddings, `fields` reads JSON fields and reports errors, `agreement` compares two configurations. `weights` reads
+//! the tensors.
 
 mod agreement;
 mod families;

@@ -50,7 +50,7 @@ impl Checkpoint<'static> {
 
 impl<'a> Checkpoint<'a> {
     /// Some or all of the tensors of a model that is loaded: of `config`, named by `naming`.
-    pub fn of_update(tensors: &'a dyn TensorSource, config: &ModelConfig, naming: Naming) -> Self {
+    pub fn of_update(tensors: impl TensorSource + 'a, config: &ModelConfig, naming: Naming) -> Self {
         let names: Vec<String> = tensors.names().into_iter().map(str::to_owned).collect();
         let tensors = Box::new(tensors);
         Self { tensors, names, naming, quantisation: config.quantisation.clone(), tied: config.tied_embeddings }

@@ -172,8 +172,8 @@ impl WeightSource<'_> {
         }
     }
 
-    /// The vectors of `specs`, concatenated and divided as the matrix beside them: all elements, or these in this order.
-    /// `old` and `kept`: see [`WeightSource::matrix`]; what is kept is a column.
+    /// The vectors of `specs`, concatenated and divided as the matrix beside them: all elements, or these in this
+    /// order. `old` and `kept`: see [`WeightSource::matrix`]; what is kept is a column.
     pub fn split_vector<B: Backend>(
         &self,
         backend: &mut B,
@@ -235,8 +235,8 @@ impl WeightSource<'_> {
         }
     }
 
-    /// Of an update: the dtype of the matrix whose place this one takes; `Some(None)` if that is not known by this name.
-    /// `None`: it is loaded as it is stored.
+    /// Of an update: the dtype of the matrix whose place this one takes; `Some(None)` if that is not known by this
+    /// name. `None`: it is loaded as it is stored.
     fn stored_before(&self, spec: Option<&TensorSpec>) -> Option<Option<Dtype>> {
         let WeightSource::Checkpoint { update: Some(Some(formats)), .. } = self else { return None };
         Some(spec.and_then(|spec| formats.get(&spec.name)).and_then(|format| format.dense()))
@@ -313,7 +313,7 @@ fn with_parts(
 }
 
 impl Kept<'_> {
-    /// A stack of `fresh`, which changes, and of what is kept in between: `keep` makes an entry of the rows of a tensor.
+    /// A stack of `fresh`, which changes, and of what is kept in between: `keep` makes an entry of a tensor's rows.
     fn filled<'v, T: Copy>(
         &'v self,
         specs: &[TensorSpec],

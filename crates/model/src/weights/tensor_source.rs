@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -54,6 +55,28 @@ pub trait TensorSource: Send + Sync {
 }
 
 impl<T: TensorSource + ?Sized> TensorSource for &T {
+    fn names(&self) -> Vec<&str> {
+        (**self).names()
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        (**self).tensor(name)
+    }
+
+    fn place(&self, name: Option<&str>) -> &Path {
+        (**self).place(name)
+    }
+
+    fn release(&self, name: &str) {
+        (**self).release(name);
+    }
+
+    fn gguf(&self) -> Option<&ModelFolder> {
+        (**self).gguf()
+    }
+}
+
+impl<T: TensorSource + ?Sized> TensorSource for Arc<T> {
     fn names(&self) -> Vec<&str> {
         (**self).names()
     }

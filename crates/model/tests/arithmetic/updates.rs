@@ -1,5 +1,5 @@
-//! Weights that change in a loaded model: after an update the results are those of a model that was loaded anew, bit for
-//! bit, whatever was loaded before; a refused update changes nothing.
+//! Weights that change in a loaded model: after an update the results are those of a model that was loaded anew, bit
+//! for bit, whatever was loaded before; a refused update changes nothing.
 
 use crate::shared::shared;
 use crate::skip::skipped;

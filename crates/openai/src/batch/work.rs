@@ -14,7 +14,7 @@ use crate::protocol::{PromptCandidates, PromptResults, ProtocolRequest, Refusal,
 use offshoot_core::error::{Error, Result};
 use offshoot_core::out::Progress;
 use offshoot_engine::{EngineFacts, EngineHandle, Event, FinishReason, First, Hear};
-use offshoot_kv::DistinctTokens;
+use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{
     BeginOptions, Generator, PromptOrder, Release, SampleId, TextKey, guarded, in_bytes, work_ahead,
 };
@@ -234,7 +234,7 @@ impl AnswerLoop<'_> {
         let open = self.open.get_mut(&place.line).expect("a request is open until all of its prompts have ended");
         let prompt = open.request.prompt(place.prompt, &self.work.call(place.line).custom_id);
         let salt = open.request.salt;
-        let shared = self.seen.insert_apart(salt, prompt.tokens);
+        let shared = self.seen.insert_apart(Origin { salt, ..Origin::FIRST }, prompt.tokens);
         // Reported where something is sampled after the prompt.
         open.prompts[place.prompt].shared = if prompt.n == 0 { 0 } else { shared };
         if prompt.results() == 0 {

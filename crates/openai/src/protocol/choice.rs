@@ -133,10 +133,11 @@ impl StopReason {
     }
 }
 
-/// OpenAI's word for why a text ended.
+/// OpenAI's word for why a text ended, and vLLM's for one that a pause of the engine ended.
 pub fn finish_word(reason: &FinishReason) -> &'static str {
     match reason {
         FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => "length",
+        FinishReason::Aborted => "abort",
         _ => "stop",
     }
 }

@@ -18,7 +18,7 @@ use crate::leases::{KeptPrompt, Leases};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
-use offshoot_kv::DistinctTokens;
+use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
 use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
 
@@ -242,7 +242,7 @@ impl DispatchLoop {
 
     fn handle(&mut self, event: Event<SampleId>) {
         match event {
-            Event::Tokens { id: sample, tokens, text } => {
+            Event::Tokens { id: sample, tokens, text, .. } => {
                 let Some(part) = self.parts.get(&sample.prompt) else { return };
                 let (job, sample) = (part.job.id, part.sample(sample.sample));
                 part.job.outbox.put(Delivery::Tokens { sample, tokens, text });
@@ -437,7 +437,7 @@ impl RecentPrompts {
         if self.tokens.count() > most {
             self.tokens = DistinctTokens::default();
         }
-        self.tokens.insert_apart(job.request.salt, prompt)
+        self.tokens.insert_apart(Origin { salt: job.request.salt, ..Origin::FIRST }, prompt)
     }
 }
 

@@ -1,0 +1,95 @@
+//! The weights that an engine computes with, as its clients see them: which version is in force, an update to others,
+//! and which version each token was sampled or scored under. How an engine changes them between two steps is defined in
+//! `updates`; what of a model changes, in `offshoot_model`.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use offshoot_core::error::Result;
+use offshoot_core::ids::WeightVersion;
+use offshoot_model::{CheckedUpdate, TensorSource, UpdateScope, WeightForm};
+
+/// The weights in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// Rises by one with each update.
+    pub version: WeightVersion,
+    /// For people and programs outside: the version as a number unless something else is said.
+    pub label: String,
+    /// Identifies the weights among all that there are, as [`PrefixStoreOptions::weights`] does; `None`: nothing does,
+    /// and what is computed with them is kept in no prefix store.
+    ///
+    /// [`PrefixStoreOptions::weights`]: crate::PrefixStoreOptions::weights
+    pub identity: Option<String>,
+}
+
+impl Weights {
+    /// Those that an engine is started with.
+    pub(crate) fn first(identity: Option<String>) -> Self {
+        Weights { version: WeightVersion::FIRST, label: WeightVersion::FIRST.to_string(), identity }
+    }
+
+    /// Those in force after `update`.
+    pub(crate) fn after(&self, update: &CheckedWeights) -> Self {
+        let version = self.version.next();
+        let label = update.label.clone().unwrap_or_else(|| version.to_string());
+        Weights { version, label, identity: update.identity.clone() }
+    }
+}
+
+/// New weights for an engine.
+#[derive(Clone)]
+pub struct WeightsUpdate {
+    /// The tensors.
+    pub source: Arc<dyn TensorSource>,
+    /// Whether they are all tensors of the model or only those that have changed.
+    pub scope: UpdateScope,
+    /// As [`Weights::label`]; `None`: the new version as a number.
+    pub label: Option<String>,
+    /// As [`Weights::identity`]. Of no use where only some have changed.
+    pub identity: Option<String>,
+}
+
+impl WeightsUpdate {
+    /// An update to these tensors without a label and an identity.
+    pub fn new(source: Arc<dyn TensorSource>, scope: UpdateScope) -> Self {
+        WeightsUpdate { source, scope, label: None, identity: None }
+    }
+}
+
+/// New weights that were checked, for all engines behind a handle.
+#[derive(Clone)]
+pub(crate) struct CheckedWeights {
+    /// `None`: for scripted engines, which have no model.
+    pub tensors: Option<Arc<CheckedUpdate<'static>>>,
+    label: Option<String>,
+    identity: Option<String>,
+}
+
+impl CheckedWeights {
+    /// Checks `update` by the form of the loaded weights; scripted engines have none.
+    pub fn of(update: WeightsUpdate, form: Option<&WeightForm>) -> Result<Self> {
+        let WeightsUpdate { source, scope, label, identity } = update;
+        let tensors = form.map(|form| form.check_shared(source, scope)).transpose()?.map(Arc::new);
+        // Beside tensors that have changed there are others, which nothing identifies.
+        let is_whole = tensors.as_ref().is_none_or(|tensors| tensors.is_whole());
+        Ok(CheckedWeights { tensors, label, identity: identity.filter(|_| is_whole) })
+    }
+}
+
+/// The weights that the tokens from number `from` on were sampled or scored under, up to the next span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightSpan {
+    /// The version of these weights.
+    pub version: WeightVersion,
+    /// Number of the first of these tokens among those of the extend.
+    pub from: usize,
+}
+
+/// Notes that the token with number `at`, after all noted before, was sampled or scored under `version`.
+pub(crate) fn note_weights(spans: &mut Vec<WeightSpan>, version: WeightVersion, at: usize) {
+    if spans.last().is_none_or(|last| last.version != version) {
+        spans.push(WeightSpan { version, from: at });
+    }
+}
