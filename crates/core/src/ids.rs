@@ -56,8 +56,6 @@ ids! {
     RowIx(u32);
     /// A transformer layer.
     LayerIx(u32);
-    /// A version of a model's weights in one engine: rises by one with each update.
-    WeightVersion(u64);
     /// A version of an adapter in one engine: an adapter that is loaded, or replaced, has one that none had before.
     AdapterVersion(u64);
 }
