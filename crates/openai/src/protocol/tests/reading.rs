@@ -87,6 +87,22 @@ fn records_are_asked_for_by_name() {
 }
 
 #[test]
+fn experts_are_told_where_the_server_keeps_them() {
+    let read = |fields: Value| {
+        let request = routed_request(Endpoint::Completions, with(fields));
+        (request.routes, request.params.routes)
+    };
+    assert_eq!(read(json!({})), (Some(0), true));
+    assert_eq!(read(json!({"return_routed_experts": true, "routed_experts_prompt_start": 7})), (Some(7), true));
+    assert_eq!(read(json!({"return_routed_experts": false})), (None, false));
+    // Elsewhere who asks for them is told so.
+    let usual = completion(json!({"return_routed_experts": false, "routed_experts_prompt_start": 7}));
+    assert_eq!((usual.routes, usual.params.routes), (None, false));
+    let refused = refusal(Endpoint::Completions, with(json!({"return_routed_experts": true})));
+    assert_eq!(refused.param.as_deref(), Some("return_routed_experts"));
+}
+
+#[test]
 fn words_and_tokens_that_are_left_out_are_read_as_tokens() {
     let params = completion(json!({"bad_words": [" pens"], "allowed_token_ids": [9, 7]})).params;
     assert_eq!(params.allowed.as_deref(), Some(&[TokenId(9), TokenId(7)][..]));
