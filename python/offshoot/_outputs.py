@@ -66,7 +66,7 @@ class CompletionOutput:
     lora_request: None = None
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
-    routed_experts: numpy.ndarray[Any, Any] | None = None
+    routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
 
     def finished(self) -> bool:
         return self.finish_reason is not None

@@ -397,6 +397,7 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_core::ids::GroupIx;
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
         let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
@@ -410,6 +411,17 @@ mod tests {
         assert_eq!(bytes(KvElement::Plain), 32 * 32 * 4096);
         assert_eq!(bytes(KvElement::Rounded), 32 * 32 * 4096);
         assert_eq!(bytes(KvElement::Fp8), 32 * 32 * 2048);
+    }
+
+    #[test]
+    fn experts_are_part_of_a_page() {
+        let routes = RouteShape { layers: 48, chosen: 8, experts: 128, group: GroupIx(0) };
+        let plain = shape(48, 4, 128, 10_000);
+        let kept = KvShape { routes: Some(routes), ..plain.clone() };
+        let [plain, kept_bytes] = [&plain, &kept].map(|shape| page_bytes(shape, &|_| KvElement::Plain));
+        assert_eq!(kept_bytes, plain + 32 * 48 * 8);
+        // Where only they are read, many pages of them pass to the host at a time.
+        assert_eq!((packed_pages(kept_bytes, 10_000), packed_ids(&kept, kept_bytes)), (10, 2570));
     }
 
     #[test]
