@@ -329,6 +329,8 @@ class LLM:
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Any = None,
         names: Sequence[str] | None = None,
+        min_finished: int | None = None,
+        stragglers: Literal["cancel", "keep"] = "cancel",
     ) -> list[RequestOutput]:
         """Samples prompts and returns a ``RequestOutput`` each, in their order.
 
@@ -339,12 +341,15 @@ class LLM:
         as transformers' tokenizers take them.
         ``names``: what the random numbers of each prompt follow from, beside the seed; by default its place among all
         prompts of this LLM, or with a seed of its own nothing else.
+        ``min_finished``: a prompt ends once so many of its ``n`` samples have finished; the others are cancelled and
+        have the finish reason ``abort``. With ``stragglers="keep"`` their branches stay, to be finished later by
+        ``finish``, also under other weights, or given up by ``release``.
         """
         if asks(mm_processor_kwargs):
             warnings.warn("without a meaning in Offshoot, ignored: mm_processor_kwargs", stacklevel=2)
         job = self._begin(
             prompts, sampling_params, prompt_token_ids, lora_request, priority, names, tokenization_kwargs,
-            stream=False)
+            min_finished, stragglers, stream=False)
         with _progress(use_tqdm, len(job.prompts)) as bar:
             try:
                 for event in job.events():
@@ -354,6 +359,34 @@ class LLM:
                 job.stop()
                 raise Interrupted(job.outputs()) from None
         return job.outputs()
+
+    def finish(self, outputs: RequestOutput | Sequence[RequestOutput]) -> list[RequestOutput]:
+        """Continues the stragglers that ``generate(…, min_finished=…, stragglers="keep")`` kept of these outputs to
+        their ends, and returns the outputs with all samples; those that were continued have ``continued``. A sample
+        goes on where it stopped, with the random numbers that it would have had: under the same weights it becomes what
+        it would have been. (A stop string that begins before the pause and ends behind it is not found.)"""
+        each = [outputs] if isinstance(outputs, RequestOutput) else list(outputs)
+        jobs: dict[int, tuple[_Job, list[int]]] = {}
+        for output in each:
+            if not isinstance(output, RequestOutput):
+                raise TypeError(f"outputs: expected outputs of generate, found {output!r}")
+            if output._kept is not None:
+                job, at = output._kept
+                jobs.setdefault(id(job), (job, []))[1].append(at)
+        for job, prompts in jobs.values():
+            for at in dict.fromkeys(prompts):
+                job.resume(at)
+            for event in job.events():
+                job.take(event)
+        return [output if output._kept is None else output._kept[0].output(output._kept[1]) for output in each]
+
+    def release(self, outputs: RequestOutput | Sequence[RequestOutput]) -> None:
+        """Gives up the stragglers that are kept of these outputs; so does forgetting all outputs of the call."""
+        for output in [outputs] if isinstance(outputs, RequestOutput) else outputs:
+            if output._kept is not None:
+                job, at = output._kept
+                job.generation.release_kept(at)
+                output._kept = None
 
     def generate_table(
         self,
@@ -656,7 +689,8 @@ class LLM:
     def _begin(
         self, prompts: Any, sampling_params: Any, prompt_token_ids: Any = None, lora_request: Any = None,
         priority: int | Sequence[int] | None = None, names: Sequence[str] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None, *, stream: bool,
+        tokenization_kwargs: Mapping[str, Any] | None = None, min_finished: int | None = None,
+        stragglers: str = "cancel", *, stream: bool,
     ) -> _Job:
         refuse_lora(lora_request)
         if prompts is None and prompt_token_ids is None:
@@ -677,6 +711,11 @@ class LLM:
         # Fields may have been set since they were made, and may be while samples run.
         checked = {id(each): each.checked() for each in {id(each): each for each in params}.values()}
         params = [checked[id(each)] for each in params]
+        keeps = _choice("stragglers", stragglers, ("cancel", "keep")) == "keep"
+        if keeps and min_finished is None:
+            raise ValueError('stragglers: expected "cancel" without min_finished, found "keep"')
+        if min_finished is not None:
+            _whole("min_finished", min_finished, 1, min((each.samples for each in params), default=None))
         priorities = _priorities(priority, len(prompts))
         if names is not None and len(names) != len(prompts):
             raise ValueError(f"names: expected {len(prompts)}, one for each prompt, found {len(names)}")
@@ -695,10 +734,11 @@ class LLM:
                 made[key] = self._sampling(_limited(each, room), room)
             name = names[at] if names is not None else "" if each.seed is not None else str(first[at])
             seed = self.seed if each.seed is None else each.seed
-            requests.append(Request(ids, made[key], seed % (1 << 64), name, priorities[at]))
+            requests.append(
+                Request(ids, made[key], seed % (1 << 64), name, priorities[at], min_finished, keeps))
             kept.append(_JobPrompt(text, ids, each))
         generation = self._engine.generate(requests, stream=stream)
-        return _Job(self, generation, kept, first)
+        return _Job(self, generation, kept, first, keeps)
 
 
     def _encoding(self, given: Mapping[str, Any]) -> tuple[bool, int | None]:
@@ -785,8 +825,12 @@ _Event = SampleTokens | SampleFinished | SampleFailed
 class _Job:
     """A running generation and its results."""
 
-    def __init__(self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range):
+    def __init__(
+        self, llm: LLM, generation: Generation, prompts: list[_JobPrompt], numbers: range, keeps: bool = False,
+    ):
         self.llm, self.generation, self.prompts, self.numbers = llm, generation, prompts, numbers
+        #: Whether stragglers are kept, and the samples that were continued, by prompt and index.
+        self.keeps, self.continued = keeps, set[tuple[int, int]]()
         self.samples: list[dict[int, Finish]] = [{} for _ in prompts]
         #: Tokens and characters of each sample that were streamed, by prompt and index.
         self.told: dict[tuple[int, int], tuple[int, int]] = {}
@@ -807,6 +851,12 @@ class _Job:
         while self.wait():
             yield None
             yield from self.unread()
+
+    def resume(self, at: int) -> None:
+        """Continues the kept stragglers of a prompt."""
+        if self.generation.resume(at):
+            stragglers = [index for index, finish in self.samples[at].items() if finish.finish_reason == "abort"]
+            self.continued.update((at, index) for index in stragglers)
 
     def stop(self) -> None:
         """Cancels what runs and takes what it had; prompts that had not begun stay empty."""
@@ -859,6 +909,8 @@ class _Job:
         params = prompt.params
         ended = [index for index in range(params.samples) if index in samples]
         made = [self.llm._completion(index, samples[index], params) for index in ended]
+        for output in made:
+            output.continued = (at, output.index) in self.continued
         if params.samples > params.n and len(made) > params.n:
             made = sorted(made, key=lambda output: -(output.cumulative_logprob or 0.0))[:params.n]
             for index, output in enumerate(made):
@@ -872,7 +924,9 @@ class _Job:
             prompt_logprobs = [None, *rows]
         finished = len(samples) == prompt.results and all(output.finish_reason != "abort" for output in made)
         flat = FlatLogprobs.of(prompt_logprobs) if prompt_logprobs is not None and params.flat_logprobs else None
-        return RequestOutput(str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished)
+        return RequestOutput(
+            str(self.numbers[at]), prompt.text, prompt.ids, flat or prompt_logprobs, made, finished,
+            _kept=(self, at) if self.keeps and not finished else None)
 
 
 class Tokenizer:

@@ -67,6 +67,8 @@ class CompletionOutput:
     kept: KeptTokens | None = None
     entropies: list[float] | None = None
     routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
+    #: Whether it was a straggler that was finished later (``LLM.finish``).
+    continued: bool = False
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -95,6 +97,8 @@ class RequestOutput:
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
+    #: The generation that keeps the samples which ``min_finished`` of ``LLM.generate`` cut short, and its prompt there.
+    _kept: tuple[Any, int] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(slots=True)

@@ -12,6 +12,7 @@ mod judging;
 mod params;
 mod parts;
 mod process;
+mod rollouts;
 mod samples;
 mod search;
 mod tables;
@@ -55,6 +56,8 @@ mod _offshoot {
     use super::params::Sampling;
     #[pymodule_export]
     use super::parts::{PromptPart, PromptParts, batch_tokens, prompt_parts, text_keys};
+    #[pymodule_export]
+    use super::rollouts::{NativeTrie, TrieBuilder, TrieTable};
     #[pymodule_export]
     use super::samples::Samples;
     #[pymodule_export]

@@ -78,6 +78,8 @@ settings! {
     PYTHON "python",
     RESUME "resume",
     RETURN_ROUTED_EXPERTS "return_routed_experts",
+    ROLLOUT "rollout",
+    ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",
     SEED "seed",
     SET "set",

@@ -63,7 +63,7 @@ impl Fp8ExpertKernels {
 impl Fp8Experts {
     /// Moves the matrices into one piece of memory, each of which is freed before the next is moved. All are of one
     /// format; an error if their activations are not rounded alike.
-    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector], old: Option<&Self>) -> Result<Self> {
+    pub fn load(device: &Device, matrices: Vec<Matrix>, biases: &[Vector]) -> Result<Self> {
         let count = matrices.len();
         check_count(count)?;
         let (outputs, inner) = (matrices[0].outputs, matrices[0].inner);

@@ -171,7 +171,7 @@ fn matrices_are_stacked_byte_by_byte() {
     let small = bytes_of(numbers(9), Dtype::Bf16, 3 * 4096);
     let views = [view(Dtype::Bf16, 5121, 4096, &large), view(Dtype::Bf16, 3, 4096, &small)];
     let parts = views.map(MatrixPart::Dense);
-    let Matrix { memory, outputs, inner, .. } = WeightLoader::new(&device).unwrap().matrix(&parts).unwrap();
+    let Matrix { memory, outputs, inner, .. } = WeightLoader::new(&device).unwrap().matrix(&parts, None).unwrap();
     assert_eq!((outputs, inner), (5124, 4096));
     assert!(device.download(&memory, 0..memory.bytes()).unwrap() == [large, small].concat());
 }
@@ -183,7 +183,7 @@ fn weights_drawn_on_the_device_are_those_of_the_host() {
     let parts = [(300, around(u64::MAX - 5, 0.0, 0.03)), (7, around(12_345, 1.0, 0.1))];
     for dtype in DTYPES {
         let random = |(rows, numbers)| MatrixPart::Random(RandomWeight { dtype, rows, cols: 129, numbers });
-        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random)).unwrap();
+        let drawn = WeightLoader::new(&device).unwrap().matrix(&parts.map(random), None).unwrap();
         let expected: Vec<u8> =
             parts.iter().flat_map(|&(rows, numbers)| bytes_of(numbers, dtype, rows * 129)).collect();
         assert!(device.download(&drawn.memory, 0..drawn.memory.bytes()).unwrap() == expected, "{dtype:?}");
