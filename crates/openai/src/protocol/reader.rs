@@ -153,11 +153,16 @@ impl RequestReader<'_> {
     fn routes(&self, fields: &mut BodyFields) -> Result<Option<usize>, Refusal> {
         let asks = fields.choice("return_routed_experts")?;
         let start = fields.count("routed_experts_prompt_start", 0, u64::from(u32::MAX))?.unwrap_or(0);
-        if asks == Some(true) && !self.keeps_routes {
-            let expected = "false: this server was started without a record of experts";
-            return Err(Refusal::value("return_routed_experts", expected, "true"));
+        let without = "this server was started without a record of experts";
+        match (self.keeps_routes, asks, start) {
+            (false, Some(true), _) => {
+                Err(Refusal::value("return_routed_experts", &format!("false: {without}"), "true"))
+            }
+            (false, _, 1..) => {
+                Err(Refusal::value("routed_experts_prompt_start", &format!("0: {without}"), &start.to_string()))
+            }
+            (keeps, asks, start) => Ok(asks.unwrap_or(keeps).then_some(start)),
         }
-        Ok(asks.unwrap_or(self.keeps_routes).then_some(start))
     }
 
     /// Checks how tokens are sampled, and when samples end.

@@ -2,6 +2,8 @@
 //! request is read as a completion of one prompt, whose sampling parameters are the fields of `sampling_params`; the
 //! answer has no texts, and names each token by its id.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -16,7 +18,7 @@ use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
 use super::weight_labels::LabelledSpan;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord};
+use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord, TokenRoutes};
 use offshoot_text::Tokenizer;
 
 /// The path of these requests.

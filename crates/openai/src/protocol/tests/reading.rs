@@ -96,10 +96,12 @@ fn experts_are_told_where_the_server_keeps_them() {
     assert_eq!(read(json!({"return_routed_experts": true, "routed_experts_prompt_start": 7})), (Some(7), true));
     assert_eq!(read(json!({"return_routed_experts": false})), (None, false));
     // Elsewhere who asks for them is told so.
-    let usual = completion(json!({"return_routed_experts": false, "routed_experts_prompt_start": 7}));
+    let usual = completion(json!({"return_routed_experts": false, "routed_experts_prompt_start": 0}));
     assert_eq!((usual.routes, usual.params.routes), (None, false));
-    let refused = refusal(Endpoint::Completions, with(json!({"return_routed_experts": true})));
-    assert_eq!(refused.param.as_deref(), Some("return_routed_experts"));
+    for (field, value) in [("return_routed_experts", json!(true)), ("routed_experts_prompt_start", json!(3))] {
+        let refused = refusal(Endpoint::Completions, with(json!({ field: value })));
+        assert_eq!(refused.param.as_deref(), Some(field));
+    }
 }
 
 #[test]
