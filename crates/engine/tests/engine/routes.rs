@@ -12,6 +12,7 @@ use offshoot_model::{Decoder, LoadedRanks, ModelConfig, ModelWeights, Sequence, 
 
 use super::bench::{
     EOS, Mode, VOCAB, draw, finish, finishes, in_turn, key, length, mislead, outcomes, params, prompt, tokenizer,
+    unsure,
 };
 
 /// A dense layer below one with experts, without windows; or experts in all layers, of which one has a window, so that
@@ -120,7 +121,7 @@ fn grow(engine: &EngineHandle, tokens: usize) -> Vec<(Vec<TokenId>, Finish)> {
     let roots: Vec<_> = prompts.iter().map(|prompt| engine.root(prompt.clone()).unwrap()).collect();
     let children: Vec<_> = roots.iter().map(|&root| engine.fork(root, 4).unwrap()).collect();
     let extends =
-        children.iter().flatten().zip(0..).map(|(&child, i)| draw(child, key("a", i), routed(), length(tokens)));
+        children.iter().flatten().zip(0..).map(|(&child, i)| draw(child, key("a", i), routed(), unsure(tokens)));
     let told = finishes(engine, extends.collect());
     let texts: Vec<Vec<TokenId>> = prompts.iter().flat_map(|prompt| (0..4).map(move |_| prompt.clone())).collect();
     grown.extend(texts.iter().cloned().zip(told.clone()));

@@ -25,7 +25,7 @@ const IGNORED: [&str; 9] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 19] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 18] = [
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),

@@ -515,5 +515,6 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         top_logprobs: None,
         logprobs_mode: LogprobsMode::default(),
         records: Records::default(),
+        routes: false,
     })
 }

@@ -295,6 +295,7 @@ impl<P> ProtocolRequest<P> {
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
             kept: self.kept,
+            routes: self.routes,
             ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,
             priority: self.priority,

@@ -392,6 +392,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
             reasoning: Reasoning::Keep,
             logprobs_mode: LogprobsMode::default(),
             priority: offshoot_engine::Priority::default(),
+            keeps_routes: false,
         };
         let asked = |fields: Value| {
             let mut body = object(json!({"messages": [{"role": "user", "content": "a"}]}));
