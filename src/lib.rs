@@ -146,7 +146,7 @@ pub use offshoot_core::{Error, Result};
 #[doc(inline)]
 pub use offshoot_engine::{
     Drawn, Finish, FinishReason, ForkKind, GroupEnd, Hear, LogprobsMode, Metrics, Records, SampledToken,
-    SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords,
+    SamplingParams, Stop, Stragglers, TokenRecord, TokenRecords, TokenRoutes,
 };
 #[doc(inline)]
 pub use offshoot_kv::plan::Planner;

@@ -201,6 +201,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Keeps the experts that a mixture's layers choose for each token, for samples that ask for them
+    /// ([`SamplingParams::routes`](crate::SamplingParams::routes)).
+    pub fn keeps_routes(mut self, keeps: bool) -> Self {
+        self.options.budget.keeps_routes = keeps;
+        self
+    }
+
     /// Chooses how keys and values are stored.
     pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
         self.options.budget.kv = dtype;

@@ -61,6 +61,7 @@ from offshoot._weights import Given, NamedTensors, is_folder, tags_of
 from offshoot.inputs import PromptType
 
 if TYPE_CHECKING:
+    import numpy
     import pyarrow as pa
 
     from offshoot.search import Outcome
@@ -141,6 +142,7 @@ class LLM:
     log-probabilities are reported of samples, "raw_logprobs" (the model's own) or "processed_logprobs" (of the
     distribution that each token was drawn from, after penalties, temperature and cuts); those of prompts and choices
     are always the model's. ``return_sampling_mask``: as ``return_kept="ids"`` of all ``SamplingParams``.
+    ``enable_return_routed_experts``: of a mixture of experts, samples have ``routed_experts``.
 
     The other arguments of ``vllm.LLM`` are taken, too: those without a meaning here (``swap_space`` among them, as
     there) with one warning; those that would change the samples and are not supported raise ``NotImplementedError``.
@@ -181,6 +183,7 @@ class LLM:
         logprobs_mode: str | None = "raw_logprobs",
         enable_sleep_mode: bool = False,
         return_sampling_mask: bool = False,
+        enable_return_routed_experts: bool = False,
         runner: str | None = "auto",
         convert: str | None = "auto",
         task: str | None = "auto",
@@ -224,6 +227,7 @@ class LLM:
                 raise NotImplementedError(f"{name} is not supported: it would change what is sampled{instead}")
         #: Whose log-probabilities are reported where `SamplingParams` do not say.
         self._logprobs_mode = logprobs_mode or "raw_logprobs"
+        self._routes = _flag("enable_return_routed_experts", enable_return_routed_experts)
         self._return_kept = "ids" if _flag("return_sampling_mask", return_sampling_mask) else None
         for name, found, meant in (
             ("runner", runner, ("auto", "generate")), ("task", task, ("auto", "generate")),
@@ -250,8 +254,8 @@ class LLM:
             kv_dtype=None if kv_dtype == "auto" else kv_dtype, state_dtype=state_dtype, weights=weights,
             activations=activations, memory=memory, gpu_memory=gpu_memory_utilization, kv_memory=kv_memory,
             swap_memory=swap_memory, max_branches=max_num_seqs, context=max_model_len,
-            deterministic=bool(deterministic), prefix_store=prefix_store, prefix_store_size=float(prefix_store_size),
-            threads=threads)
+            deterministic=bool(deterministic), return_routed_experts=self._routes, prefix_store=prefix_store,
+            prefix_store_size=float(prefix_store_size), threads=threads)
         self._engine, self._given = engine, Given(engine)
         self._facts = engine.facts()
         self.model = path
@@ -745,12 +749,13 @@ class LLM:
         return CompletionOutput(
             index, text, ids, total, shown, finish.finish_reason, finish.stop_reason,
             kept=_kept(finish, params.return_kept or self._return_kept),
-            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights)
+            entropies=finish.records.entropies() if params.return_entropy else None, weights=finish.weights,
+            routed_experts=_routed_experts(finish, params.routed_experts_prompt_start))
 
     def _sampling(self, params: SamplingParams, room: int) -> Sampling:
         """The engine's parameters for a prompt that leaves room for so many tokens, with what this LLM says."""
         return params.sampling(room, self._engine.tokenizer, logprobs_mode=self._logprobs_mode,
-                               return_kept=self._return_kept)
+                               return_kept=self._return_kept, return_routed_experts=self._routes)
 
     def _take_names(self, count: int) -> range:
         with self._naming:
@@ -884,6 +889,16 @@ def _sampled(
     if mode == "processed_logprobs":
         logprobs = finish.records.logprobs()
     return ids, logprobs, ranks, tops
+
+
+def _routed_experts(finish: Finish, start: int) -> numpy.ndarray[Any, Any] | None:
+    """The experts of a sample's tokens from number ``start`` on, if they were asked for."""
+    if finish.routed_experts is None:
+        return None
+    import numpy
+
+    ids, shape, id_bytes = finish.routed_experts
+    return numpy.frombuffer(ids, dtype=f"<u{id_bytes}").reshape(shape)[start:]
 
 
 def _kept(finish: Finish, form: str | None) -> KeptTokens | None:

@@ -25,6 +25,7 @@ class Sampling:
         max_tokens: int = 256, min_tokens: int = 0, stop: Sequence[str] = ..., stop_token_ids: Sequence[int] = ...,
         ignore_eos: bool = False, include_stop: bool = False, show_special: bool = False,
         logprobs_mode: str = "raw_logprobs", return_kept: str | None = None, return_entropy: bool = False,
+        return_routed_experts: bool = False,
     ) -> Sampling: ...
     @property
     def n(self) -> int: ...
@@ -79,7 +80,8 @@ class Engine:
         plan: str = "balanced", kv_dtype: str | None = None, state_dtype: str | None = None, weights: str | None = None,
         activations: str | None = None, memory: float | None = None, gpu_memory: float | None = None,
         kv_memory: int | None = None, swap_memory: int | None = None, max_branches: int | None = None,
-        context: int | None = None, deterministic: bool = False, prefix_store: _Path | None = None,
+        context: int | None = None, deterministic: bool = False,
+        return_routed_experts: bool = False, prefix_store: _Path | None = None,
         prefix_store_size: float = 20.0, threads: int | None = None,
     ) -> Engine: ...
     def facts(self) -> EngineFacts: ...
@@ -161,6 +163,8 @@ class Finish:
     def records(self) -> TokenRecords: ...
     @property
     def weights(self) -> list[tuple[int, int]]: ...
+    @property
+    def routed_experts(self) -> tuple[bytes, list[int], int] | None: ...
 
 @final
 class SampleTokens:

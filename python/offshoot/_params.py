@@ -71,7 +71,6 @@ def _listed(name: str, value: Any) -> list[Any]:
 _WITHOUT_MEANING = {
     "spaces_between_special_tokens": True, "length_penalty": 1.0, "early_stopping": False, "stream_interval": None,
     "skip_clone": False, "output_text_buffer_length": 0, "skip_reading_prefix_cache": None,
-    "routed_experts_prompt_start": 0,
 }
 
 #: Fields of vLLM's that would change what is sampled or returned.
@@ -209,6 +208,7 @@ class SamplingParams:
         for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "flat_logprobs"):
             setattr(self, name, _flag(name, getattr(self, name)))
         self.return_entropy = _flag("return_entropy", self.return_entropy)
+        self.routed_experts_prompt_start = _whole("routed_experts_prompt_start", self.routed_experts_prompt_start, 0)
         if self.logprobs_mode is not None:
             _choice("logprobs_mode", self.logprobs_mode, LOGPROBS_MODES)
         if self.return_kept is not None:
@@ -279,7 +279,7 @@ class SamplingParams:
 
     def sampling(
         self, room: int, tokenizer: NativeTokenizer | None = None, *, logprobs_mode: str = "raw_logprobs",
-        return_kept: str | None = None,
+        return_kept: str | None = None, return_routed_experts: bool = False,
     ) -> Sampling:
         """The engine's parameters, for a prompt that leaves room for so many tokens; of ``checked()`` ones.
         ``tokenizer``: what spells ``bad_words``; without it they are only checked. The others hold where the fields of
@@ -300,4 +300,4 @@ class SamplingParams:
             stop_token_ids=_listed("stop_token_ids", self.stop_token_ids), ignore_eos=self.ignore_eos,
             include_stop=self.include_stop_str_in_output, show_special=not self.skip_special_tokens,
             logprobs_mode=self.logprobs_mode or logprobs_mode, return_kept=self.return_kept or return_kept,
-            return_entropy=self.return_entropy)
+            return_entropy=self.return_entropy, return_routed_experts=return_routed_experts)

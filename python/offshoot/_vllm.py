@@ -81,7 +81,7 @@ WITHOUT_MEANING = frozenset("""
 
 #: Arguments of vLLM's LLM that would change the samples or their results: refused if they ask for something.
 WOULD_CHANGE = frozenset("""
-    device_ids diffusion_config disable_sliding_window enable_return_routed_experts hf_config_path hf_overrides
+    device_ids diffusion_config disable_sliding_window hf_config_path hf_overrides
     kv_cache_dtype_skip_layers logits_processor_pattern logits_processors model_class_overrides model_weights
     override_pooler_config pooler_config qlora_adapter_name_or_path quantization_config
     rope_scaling rope_theta watermark_config

@@ -65,7 +65,7 @@ impl Engine {
     #[pyo3(signature = (
         model, *, device="auto", devices=None, tensor_parallel=1, plan="balanced", kv_dtype=None, state_dtype=None,
         weights=None, activations=None, memory=None, gpu_memory=None, kv_memory=None, swap_memory=None,
-        max_branches=None, context=None, deterministic=false, prefix_store=None, prefix_store_size=20.0, threads=None,
+        max_branches=None, context=None, deterministic=false, return_routed_experts=false, prefix_store=None, prefix_store_size=20.0, threads=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -86,6 +86,7 @@ impl Engine {
         max_branches: Option<usize>,
         context: Option<usize>,
         deterministic: bool,
+        return_routed_experts: bool,
         prefix_store: Option<PathBuf>,
         prefix_store_size: f64,
         threads: Option<usize>,
@@ -106,6 +107,7 @@ impl Engine {
             gpu_memory,
             swap_bytes: swap_memory.map(|mib| mib.saturating_mul(1 << 20)),
             deterministic,
+            keeps_routes: return_routed_experts,
             kv: kv_dtype.map(|kv| named("kv_dtype", kv)).transpose()?.unwrap_or_default(),
             states: state_dtype.map(|dtype| named("state_dtype", dtype)).transpose()?.unwrap_or_default(),
             weights: WeightChoice {

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use offshoot::{Finish, FinishReason, TokenId};
-use offshoot_engine::{Drawn, Event, KeptForm};
+use offshoot_engine::{Drawn, Event, KeptForm, TokenRoutes};
 use offshoot_launch::{GenerationEvent, RefusedPrompt};
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
@@ -127,6 +127,9 @@ pub struct NativeFinish {
     records: Py<TokenRecords>,
     /// Versions of weights, each with the number of the first token that was sampled or scored under it.
     weights: Vec<(u64, usize)>,
+    /// The ids of the experts of all tokens but the last, as bytes; their shape, tokens, layers and experts chosen for a
+    /// token; and the bytes of an id, 1 or 2. None where they were not asked for.
+    routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
 }
 
 impl NativeFinish {
@@ -135,6 +138,8 @@ impl NativeFinish {
             let (id, logprob, rank) = (stop.token.0, stop.logprob, stop.rank.map(NonZeroU32::get));
             Py::new(py, SampledToken { id, logprob, rank, top: top(py, &stop.top)? })
         };
+        let experts =
+            |routes: &TokenRoutes| (PyBytes::new(py, &routes.bytes(0)).unbind(), routes.shape(), routes.id_bytes());
         let finish = NativeFinish {
             finish_reason: finish_reason(&finish.reason),
             stop_reason: stop_reason(py, &finish.reason)?,
@@ -147,6 +152,7 @@ impl NativeFinish {
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
             records: Py::new(py, TokenRecords::new(finish))?,
             weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
+            routed_experts: finish.routes.as_ref().map(experts),
         };
         Py::new(py, finish)
     }

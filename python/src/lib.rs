@@ -36,6 +36,7 @@ fn keyword(setting: &str) -> String {
         "context" => "max_model_len",
         "gpu_memory" => "gpu_memory_utilization",
         "max_branches" => "max_num_seqs",
+        "return_routed_experts" => "enable_return_routed_experts",
         "tensor_parallel" => "tensor_parallel_size",
         same => same,
     };

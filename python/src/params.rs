@@ -28,6 +28,7 @@ impl Sampling {
         allowed_token_ids=None, bad_words=Vec::new(), logprobs=None, prompt_logprobs=None, max_tokens=256, min_tokens=0,
         stop=Vec::new(), stop_token_ids=Vec::new(), ignore_eos=false, include_stop=false, show_special=false,
         logprobs_mode="raw_logprobs", return_kept=None, return_entropy=false,
+        return_routed_experts=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -54,6 +55,7 @@ impl Sampling {
         logprobs_mode: &str,
         return_kept: Option<&str>,
         return_entropy: bool,
+        return_routed_experts: bool,
     ) -> PyResult<Sampling> {
         let kept = return_kept.map(|name| word("return_kept", &KeptForm::WORDS, name)).transpose()?;
         let params = SamplingParams {
@@ -70,6 +72,7 @@ impl Sampling {
             top_logprobs: logprobs,
             logprobs_mode: word("logprobs_mode", &LogprobsMode::WORDS, logprobs_mode)?,
             records: Records { entropy: return_entropy, ..kept.map_or_else(Records::default, KeptForm::records) },
+            routes: return_routed_experts,
         };
         let tokens = stop_token_ids.into_iter().map(TokenId).collect();
         let stop = Stop { max_tokens, min_tokens, strings: stop, tokens, ignore_eos, include_stop, show_special };

@@ -104,6 +104,11 @@ pub struct ServeArgs {
     /// grows with the number of streams, so that writing takes about a fiftieth of the cores
     #[arg(long, value_name = "MS", value_parser = whole::<u64>(0..=10_000), default_value_t = 30)]
     pub chunk_interval: u64,
+    /// Return the experts that the model's layers have chosen for each token, prompts included, as `routed_experts` of
+    /// each choice whose request does not say `"return_routed_experts": false`. Only of mixtures of experts; takes a
+    /// byte or two a token, layer and chosen expert beside keys and values
+    #[arg(long)]
+    pub return_routed_experts: bool,
     #[command(flatten)]
     pub engine: LaunchArgs,
     /// Whose prefixes are written to --prefix-store
@@ -130,6 +135,7 @@ impl ServeArgs {
     pub fn on(self, devices: Devices) -> ServeOptions {
         let args = self;
         let mut engine = args.engine.on(devices);
+        engine.budget.keeps_routes = args.return_routed_experts;
         if let Some(store) = &mut engine.prefix_store {
             store.keeps = args.prefix_store_keeps;
         }

@@ -167,6 +167,7 @@ impl From<BudgetArgs> for EngineBudget {
             gpu_memory: None,
             swap_bytes: args.swap_memory.map(mib),
             deterministic: false,
+            keeps_routes: false,
             kv: args.kv_dtype,
             states: args.state_dtype,
             weights: args.weights.into(),

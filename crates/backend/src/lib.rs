@@ -34,6 +34,7 @@ mod lora;
 mod matrix;
 pub mod quantised;
 pub mod ranks;
+mod routes;
 mod sampling;
 mod saved;
 mod scoring;
@@ -48,6 +49,7 @@ use std::time::Duration;
 
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, NewPage};
 
 pub use allowed::AllowedTokens;
@@ -58,6 +60,7 @@ pub use levels::{Attended, AttentionLevels, LevelBounds, LevelMass, LevelRow, MO
 pub use lora::{AdapterSlot, LoraPiece, LoraShape, LoraWeights, MOST_ADAPTERS, MOST_RANK, StepRows};
 pub use matrix::{BlockView, HeldPart, MatrixPart, StackShape, WeightFormat, all_quantised, with_bytes, with_dense};
 pub use quantised::{CodeFormat, QuantFormat, QuantRow, QuantSource, QuantView, Rounding, RoundingKind, ScaleSource};
+pub use routes::RouteShape;
 pub use sampling::{
     Distribution, Drawn, Filters, MOST_COUNTED, MOST_KEPT, MOST_TOP, Pick, Records, SampleRequest, SampledToken,
     SeenToken,
@@ -331,6 +334,10 @@ pub trait Backend: Send + 'static {
     /// Copies saved pages, in the same order, to `pages`, which may be other ones.
     fn restore_pages(&mut self, kv: &mut Self::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
 
+    /// The experts kept in `slots` of a page group ([`KvShape::routes`]): `[slots, layers, chosen]`. Waits for enqueued
+    /// work.
+    fn read_routes(&mut self, kv: &Self::Kv, slots: &[KvSlot]) -> Result<Vec<u16>>;
+
     /// Copies the state in `slot`, all delta-rule layers, to host memory: as many bytes as [`StateShape::state_bytes`]
     /// says, in the device's own order.
     fn save_state(&mut self, kv: &Self::Kv, slot: StateId) -> Result<Vec<u8>>;
@@ -542,6 +549,9 @@ pub trait Backend: Send + 'static {
     /// expert. `factors`: each weight is multiplied by that of its expert. On equal scores the expert with the lower
     /// number goes first.
     fn route(&mut self, routes: &mut Self::Routes, scores: &Self::Buffer, factors: Option<&Self::Vector>);
+    /// Keeps the experts chosen for row `r` in slot `r` of the step, as those of layer `layer` among the layers with
+    /// experts, where [`KvShape::routes`] says so.
+    fn keep_routes(&mut self, kv: &mut Self::Kv, layer: LayerIx, routes: &Self::Routes, step: &Self::Step);
     /// For each place of a row at an expert, sorted by expert: `out[place] = w[expert] x[i] (+ bias[expert])`, where
     /// `i` is the place's row or the place itself (`input`). The result for a place depends on its input and expert
     /// only.

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::delta_rule::StateShape;
+use super::routes::RouteShape;
 use super::weights::Dtype;
 use offshoot_core::ids::{GroupIx, LayerIx};
 use offshoot_kv::LayerPlace;
@@ -91,6 +92,8 @@ pub struct KvShape {
     pub pages: usize,
     /// The states of delta-rule layers, which have them instead of keys and values.
     pub states: StateShape,
+    /// What is kept of the tokens' experts; `None`: nothing.
+    pub routes: Option<RouteShape>,
 }
 
 impl KvShape {
@@ -102,7 +105,7 @@ impl KvShape {
     /// The shape of layers that are all in one page group.
     pub fn one_group(heads: Vec<HeadLayout>, dtype: Dtype, pages: usize) -> Self {
         let places = (0..heads.len()).map(|part| LayerPlace { group: GroupIx(0), part }).collect();
-        Self { heads, places, dtype, pages, states: StateShape::default() }
+        Self { heads, places, dtype, pages, states: StateShape::default(), routes: None }
     }
 
     /// This shape with room for `slots` states.

@@ -77,6 +77,7 @@ settings! {
     PREDICT "predict",
     PYTHON "python",
     RESUME "resume",
+    RETURN_ROUTED_EXPERTS "return_routed_experts",
     ROLLOUT "rollout",
     ROLLOUT_KEYS "rollout_keys",
     SAMPLES "samples",

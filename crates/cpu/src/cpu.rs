@@ -279,6 +279,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn read_routes(&mut self, kv: &KvStore, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        Ok(kv.read_routes(slots))
+    }
+
     fn save_state(&mut self, kv: &KvStore, slot: StateId) -> Result<Vec<u8>> {
         Ok(kv.save_state(slot))
     }
@@ -455,6 +459,14 @@ impl Backend for Cpu {
 
     fn route(&mut self, routes: &mut CpuRoutes, scores: &CpuBuffer, factors: Option<&Vec<f32>>) {
         routes.route(&self.cores.team, scores, factors.map(Vec::as_slice));
+    }
+
+    fn keep_routes(&mut self, kv: &mut KvStore, layer: LayerIx, routes: &CpuRoutes, step: &CpuStep) {
+        let group = kv.routes().group;
+        match step.own_rows(group) {
+            None => kv.keep_routes(layer, routes, step.batch().slots[group.ix()].iter().copied().enumerate()),
+            Some(rows) => kv.keep_routes(layer, routes, rows.iter().copied()),
+        }
     }
 
     fn expert_linear(

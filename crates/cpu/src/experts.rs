@@ -60,6 +60,12 @@ impl CpuRoutes {
         ranges.enumerate().filter(|(_, places)| !places.is_empty())
     }
 
+    /// The experts chosen for a row, the likeliest first.
+    pub fn chosen(&self, row: usize) -> impl Iterator<Item = u32> {
+        let chosen = self.router.chosen;
+        self.choices[row * chosen..][..chosen].iter().map(|choice| choice.expert)
+    }
+
     pub fn places(&self) -> usize {
         self.rows.len()
     }

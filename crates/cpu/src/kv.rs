@@ -22,11 +22,12 @@ use std::ops::Range;
 
 use memmap2::MmapMut;
 
+use super::experts::CpuRoutes;
 use super::memory::{CacheLevel, prefetch_line};
 use super::rows::{bf16_bits, for_each_isa};
 use super::states::LayerStates;
 use super::{Cores, CpuBuffer, Isa};
-use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, e4m3};
+use offshoot_backend::{Dtype, HeadLayout, KvDtype, KvShape, MOST_HEAD_DIM, RouteShape, e4m3};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{GroupIx, LayerIx, PageId, StateId};
 use offshoot_core::memory::MemoryFault;
@@ -105,6 +106,29 @@ pub struct KvStore {
     parts: Vec<PartStore>,
     /// The states of each delta-rule layer.
     states: Vec<LayerStates>,
+    routes: Option<RouteStore>,
+}
+
+/// The experts of all tokens, if they are kept.
+struct RouteStore {
+    shape: RouteShape,
+    /// `[page]`
+    map: MmapMut,
+}
+
+impl RouteStore {
+    fn page_bytes(&self) -> usize {
+        self.shape.page_bytes(PAGE_TOKENS)
+    }
+
+    /// The byte at which the ids of a slot begin.
+    fn at(&self, at: KvSlot) -> usize {
+        at.page.ix() * self.page_bytes() + at.slot as usize * self.shape.slot_bytes()
+    }
+
+    fn page(&self, page: PageId) -> Range<usize> {
+        page.ix() * self.page_bytes()..(page.ix() + 1) * self.page_bytes()
+    }
 }
 
 /// One part of all pages.
@@ -130,21 +154,25 @@ pub const LAYOUT: &str = "cpu pages 1";
 impl KvStore {
     /// Bytes that one page takes in all parts and heads.
     pub fn page_bytes(shape: &KvShape) -> usize {
-        shape.parts().iter().map(|heads| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes()).sum()
+        let part = |heads: &HeadLayout| heads.kv_heads * CpuPageLayout::new(shape.dtype, heads.head_dim).bytes();
+        let routes = shape.routes.map_or(0, |routes| routes.page_bytes(PAGE_TOKENS));
+        shape.parts().iter().map(part).sum::<usize>() + routes
     }
 
     /// Maps address space for `shape.pages` zeroed pages. Errors: the system refuses a mapping of that size.
     pub fn new(shape: &KvShape, kv: KvDtype) -> Result<Self> {
         let part = |&heads: &HeadLayout| {
             let layout = CpuPageLayout::new(shape.dtype, heads.head_dim);
-            // An empty pool maps one byte: a mapping of zero bytes is an error.
-            let bytes = (heads.kv_heads * shape.pages * layout.bytes()).max(1);
-            let map = MmapMut::map_anon(bytes).map_err(|source| no_memory(shape, &source))?;
-            Ok(PartStore { heads, layout, map })
+            Ok(PartStore { heads, layout, map: mapped(shape, heads.kv_heads * shape.pages * layout.bytes())? })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<_>>()?;
         let states = LayerStates::all(&shape.states);
-        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places: shape.places.clone(), parts, states })
+        let routes = |routes: RouteShape| {
+            let map = mapped(shape, shape.pages * routes.page_bytes(PAGE_TOKENS))?;
+            Ok::<_, Error>(RouteStore { shape: routes, map })
+        };
+        let (places, routes) = (shape.places.clone(), shape.routes.map(routes).transpose()?);
+        Ok(Self { dtype: shape.dtype, kv, pages: shape.pages, places, parts, states, routes })
     }
 
     /// The states of delta-rule layer `layer`.
@@ -225,7 +253,33 @@ impl KvStore {
         }
     }
 
-    /// Copies all parts and heads of `pages`: `[part][kv_head][page]`.
+    fn route_store(&self) -> &RouteStore {
+        self.routes.as_ref().expect(KEEPS_ROUTES)
+    }
+
+    /// What is kept of the tokens' experts. Only where something is.
+    pub fn routes(&self) -> RouteShape {
+        self.route_store().shape
+    }
+
+    /// See `Backend::keep_routes`; `rows`: rows of the step with their slots.
+    pub fn keep_routes(&mut self, layer: LayerIx, routes: &CpuRoutes, rows: impl Iterator<Item = (usize, KvSlot)>) {
+        let store = self.routes.as_mut().expect(KEEPS_ROUTES);
+        let layer_bytes = store.shape.chosen * store.shape.id_bytes();
+        for (row, at) in rows {
+            let first = store.at(at) + layer.ix() * layer_bytes;
+            store.shape.encode(routes.chosen(row), &mut store.map[first..first + layer_bytes]);
+        }
+    }
+
+    /// See `Backend::read_routes`.
+    pub fn read_routes(&self, slots: &[KvSlot]) -> Vec<u16> {
+        let store = self.route_store();
+        let bytes = |&at: &KvSlot| &store.map[store.at(at)..][..store.shape.slot_bytes()];
+        slots.iter().flat_map(|at| store.shape.decode(bytes(at))).collect()
+    }
+
+    /// Copies all parts and heads of `pages`, `[part][kv_head][page]`, then the experts of their tokens, `[page]`.
     pub fn save(&self, pages: &[PageId]) -> Vec<u8> {
         let mut saved = Vec::new();
         for part in &self.parts {
@@ -233,13 +287,17 @@ impl KvStore {
                 saved.extend_from_slice(&part.map[at..at + part.layout.bytes()]);
             }
         }
+        if let Some(routes) = &self.routes {
+            pages.iter().for_each(|&page| saved.extend_from_slice(&routes.map[routes.page(page)]));
+        }
         saved
     }
 
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`.
     pub fn join(&self, saved: &mut [u8], page: usize, others: &[u8], from: usize, slots: Range<u32>) {
         let part_bytes = |part: &PartStore| part.heads.kv_heads * part.layout.bytes();
-        let all: usize = self.parts.iter().map(part_bytes).sum();
+        let of_routes = self.routes.as_ref().map_or(0, RouteStore::page_bytes);
+        let all = self.parts.iter().map(part_bytes).sum::<usize>() + of_routes;
         let (to_pages, from_pages) = (saved.len() / all, others.len() / all);
         let mut before = 0;
         for part in &self.parts {
@@ -255,6 +313,12 @@ impl KvStore {
             }
             before += part_bytes(part);
         }
+        if let Some(routes) = &self.routes {
+            let slots =
+                slots.start as usize * routes.shape.slot_bytes()..slots.end as usize * routes.shape.slot_bytes();
+            let (to, from) = (before * to_pages + page * of_routes, before * from_pages + from * of_routes);
+            saved[to..][slots.clone()].copy_from_slice(&others[from..][slots]);
+        }
     }
 
     /// Writes saved pages to `pages`, in the same order and number.
@@ -265,6 +329,14 @@ impl KvStore {
             for at in offsets {
                 let (bytes, rest) = saved.split_at(part.layout.bytes());
                 part.map[at..at + bytes.len()].copy_from_slice(bytes);
+                saved = rest;
+            }
+        }
+        if let Some(routes) = &mut self.routes {
+            for &page in pages {
+                let (bytes, rest) = saved.split_at(routes.page_bytes());
+                let at = routes.page(page);
+                routes.map[at].copy_from_slice(bytes);
                 saved = rest;
             }
         }
@@ -312,6 +384,14 @@ impl KvStore {
             cores.team.for_chunks(&mut map[..heads.kv_heads * bytes], bytes, |kv_head, pages| write((kv_head, pages)));
         }
     }
+}
+
+const KEEPS_ROUTES: &str = "experts are kept and read only where `KvShape::routes` says so";
+
+/// Zeroed address space for one part of `shape`. Errors: the system refuses a mapping of that size.
+fn mapped(shape: &KvShape, bytes: usize) -> Result<MmapMut> {
+    // An empty pool maps one byte: a mapping of zero bytes is an error.
+    MmapMut::map_anon(bytes.max(1)).map_err(|source| no_memory(shape, &source))
 }
 
 fn no_memory(shape: &KvShape, source: &std::io::Error) -> Error {

@@ -87,6 +87,7 @@ use offshoot_backend::{
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{AttentionPlan, CostModel, NewPage};
 
 pub struct Cuda {
@@ -694,6 +695,10 @@ impl Backend for Cuda {
         kv.restore(saved.of_device(), pages, self.loader.staging())
     }
 
+    fn read_routes(&mut self, kv: &Kv, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        kv.read_routes(slots, self.loader.staging())
+    }
+
     fn save_state(&mut self, kv: &Kv, slot: StateId) -> Result<Vec<u8>> {
         kv.save_state(slot, self.loader.staging())
     }
@@ -913,6 +918,10 @@ impl Backend for Cuda {
 
     fn route(&mut self, routes: &mut Routes, scores: &Buffer, factors: Option<&Vector>) {
         routes.route(scores, factors);
+    }
+
+    fn keep_routes(&mut self, kv: &mut Kv, layer: LayerIx, routes: &Routes, step: &Step) {
+        routes.keep(kv, layer, step.slots(kv.routes().group));
     }
 
     fn expert_linear(&mut self, out: &mut Buffer, x: &Buffer, experts: &Experts, routes: &Routes, input: ExpertInput) {

@@ -5,6 +5,7 @@ use crate::events::EventSender;
 use crate::place::{Priority, QueueKey};
 use crate::records::TokenRecords;
 use crate::request::{Event, Finish, FinishReason};
+use crate::routes::TokenRoutes;
 use crate::sampler::SamplingRules;
 use crate::text::BranchText;
 use crate::token_path::TokenPath;
@@ -104,6 +105,8 @@ pub(super) struct SamplingState {
     pub records: TokenRecords,
     /// The token that ended it and is not kept.
     pub stop_token: Option<SampledToken>,
+    /// As `Finish::routes`.
+    pub routes: Option<TokenRoutes>,
     /// As `Finish::weights`.
     pub weights: Vec<WeightSpan>,
     pub text: BranchText,
@@ -343,8 +346,9 @@ impl Branch {
         let (events, begin, text, recorded) = match ended {
             BranchWork::Idle => return,
             BranchWork::Sample(sampling) => {
-                let SamplingState { events, rules, records, stop_token, weights, text, .. } = *sampling;
-                (events, rules.begin, text, Finish { records, stop_token, weights, ..Finish::empty(reason) })
+                let SamplingState { events, rules, records, stop_token, weights, routes, text, .. } = *sampling;
+                let recorded = Finish { records, stop_token, weights, routes, ..Finish::empty(reason) };
+                (events, rules.begin, text, recorded)
             }
             BranchWork::Score(scoring) => {
                 let ScoringState { events, begin, records, weights, mut text, .. } = *scoring;

@@ -16,6 +16,7 @@ use crate::text::BranchText;
 use offshoot_backend::MOST_TOP;
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{BranchId, TokenId};
+use offshoot_core::setting::RETURN_ROUTED_EXPERTS;
 
 /// Result of one turn of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,6 +262,10 @@ impl Engine {
                     let stops = &stop.strings;
                     return Err(Error::value("stop strings", "none, for there is no tokenizer", format!("{stops:?}")));
                 }
+                if params.routes && !self.facts.keeps_routes {
+                    let expected = "false: no experts of tokens are kept";
+                    return Err(Error::value("routes", format!("{expected} ({RETURN_ROUTED_EXPERTS})"), "true"));
+                }
                 let text = BranchText::new(self.tokenizer.as_deref(), &branch.tokens, &stop)?;
                 let begin = branch.tokens.len();
                 let sampling = SamplingState {
@@ -269,6 +274,7 @@ impl Engine {
                     in_flight: InFlight::default(),
                     records: TokenRecords::default(),
                     stop_token: None,
+                    routes: None,
                     weights: Vec::new(),
                     text,
                     uniforms,
@@ -339,10 +345,14 @@ impl Engine {
     pub(super) fn cut(&mut self, ids: &[BranchId], reason: FinishReason) {
         let mut ended = Vec::new();
         for &id in ids {
+            let routes = self.note_routes(id);
             if let Some(branch) = self.branches.get_mut(&id).filter(|branch| !branch.rests()) {
                 self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, true);
-                branch.finish(reason.clone());
+                match routes {
+                    Ok(()) => branch.finish(reason.clone()),
+                    Err(error) => branch.fail(error),
+                }
                 ended.push(id);
             }
         }

@@ -41,9 +41,12 @@ impl Engine {
                 batcher.flush();
                 self.cache.keep_sampled(branch);
                 self.scheduler.note_end(branch, outcome.is_err());
-                match outcome {
-                    Ok(reason) => branch.finish(reason),
-                    Err(error) => branch.fail(error),
+                let outcome = outcome.and_then(|reason| self.note_routes(request.branch).map(|()| reason));
+                if let Some(branch) = self.branches.get_mut(&request.branch) {
+                    match outcome {
+                        Ok(reason) => branch.finish(reason),
+                        Err(error) => branch.fail(error),
+                    }
                 }
                 ended.push(request.branch);
             }

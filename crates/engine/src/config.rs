@@ -30,6 +30,9 @@ pub struct EngineConfig {
     pub run_ahead: bool,
     /// Whether results must be exact, also where that is slower.
     pub deterministic: bool,
+    /// Whether the experts of each token are kept beside its keys and values, for extends that ask for them
+    /// ([`SamplingParams::routes`](crate::SamplingParams::routes)). Only for models with experts.
+    pub keeps_routes: bool,
     /// Where computed prefixes are kept on disk; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
     /// Whether every plan is checked before it is used, and the prefix tree whenever nothing runs.
@@ -51,6 +54,7 @@ impl Default for EngineConfig {
             swap_at_any_cost: false,
             run_ahead: false,
             deterministic: false,
+            keeps_routes: false,
             prefix_store: None,
             check_plans: cfg!(debug_assertions),
         }

@@ -152,7 +152,8 @@ impl Engine {
         let largest = config.largest_step();
         check_room(&*model, largest)?;
         let longest = config.context.unwrap_or(usize::MAX).min(model.config().context);
-        model.prepare(StepLimits { deterministic: config.deterministic, longest, largest })?;
+        let EngineConfig { deterministic, keeps_routes, .. } = config;
+        model.prepare(StepLimits { deterministic, longest, largest, keeps_routes })?;
         let model_facts = model.facts();
         let RunnerFacts { page_bytes, state_bytes, page_groups, swap_rates, .. } = model_facts;
         let PoolParts { pages: pool_bytes, states, branches } =
@@ -186,6 +187,7 @@ impl Engine {
             max_branches: config.max_branches,
             state_bytes,
             states,
+            keeps_routes,
             prefix_costs: prefix_costs(&model_facts, computed_row, config.swap_at_any_cost),
             replicas: 1,
         };

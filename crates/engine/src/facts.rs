@@ -36,6 +36,8 @@ pub struct EngineFacts {
     /// Bytes of the state of one sequence in all delta-rule layers; 0 if the model has none. And how many there are.
     pub state_bytes: usize,
     pub states: usize,
+    /// Whether the experts of each token are kept ([`SamplingParams::routes`](crate::SamplingParams::routes)).
+    pub keeps_routes: bool,
     /// What prefixes cost that another engine has computed.
     pub prefix_costs: PrefixCosts,
     /// Engines behind the handle, each with a pool of its own: `pool_pages`, `states` and what follows from them are

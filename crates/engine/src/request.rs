@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allowed::Candidates;
 use crate::records::{LogprobsMode, TokenRecord, TokenRecords};
+use crate::routes::TokenRoutes;
 use crate::uniforms::UniformKey;
 use crate::weights::WeightSpan;
 use offshoot_backend::{AllowedTokens, Distribution, MOST_TOP, Records, SampledToken};
@@ -54,6 +55,10 @@ pub struct SamplingParams {
     /// What is recorded of each sampled token beside its log-probability under the model.
     #[serde(skip_serializing_if = "is_default")]
     pub records: Records,
+    /// Whether the extend's end tells the experts that were chosen for each token of the branch ([`Finish::routes`]). Only
+    /// of an engine that keeps them ([`EngineConfig::keeps_routes`](crate::EngineConfig::keeps_routes)).
+    #[serde(skip_serializing_if = "is_default")]
+    pub routes: bool,
 }
 
 /// Whether a field has the value that it has where nothing is said.
@@ -77,6 +82,7 @@ impl Default for SamplingParams {
             top_logprobs: None,
             logprobs_mode: LogprobsMode::default(),
             records: Records::default(),
+            routes: false,
         }
     }
 }
@@ -136,6 +142,11 @@ impl SamplingParams {
     /// Records this of each sampled token, too.
     pub fn records(self, records: Records) -> Self {
         SamplingParams { records, ..self }
+    }
+
+    /// Tells the experts that were chosen for each token.
+    pub fn routes(self, routes: bool) -> Self {
+        SamplingParams { routes, ..self }
     }
 
     /// Samples from these tokens only.
@@ -592,13 +603,20 @@ pub struct Finish {
     /// order, the first from 0. Empty where there are none, or they were given and not scored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<WeightSpan>,
+    /// The experts that were chosen for each token of the branch, from its first on, those of its prompt included: for
+    /// all but the last one that was sampled ([`sampled_ids`](Finish::sampled_ids)), which no step has computed. `None`
+    /// where they were not asked for ([`SamplingParams::routes`]), or the extend was cancelled while the branch waited
+    /// without keys and values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routes: Option<TokenRoutes>,
 }
 
 impl Finish {
     /// Nothing was added.
     pub fn empty(reason: FinishReason) -> Self {
         let (tokens, text, records) = (Vec::new(), String::new(), TokenRecords::default());
-        Finish { reason, tokens, text, logprob: 0.0, records, stop_token: None, weights: Vec::new() }
+        let (weights, stop_token, routes) = (Vec::new(), None, None);
+        Finish { reason, tokens, text, logprob: 0.0, records, stop_token, weights, routes }
     }
 
     /// The log-probability of each of `tokens` under the model itself; none of given tokens that were not scored.

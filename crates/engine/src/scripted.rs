@@ -133,6 +133,7 @@ impl EngineHandle {
             max_branches: 128,
             state_bytes: 0,
             states: 0,
+            keeps_routes: false,
             prefix_costs: PrefixCosts::default(),
             replicas: 1,
         });

@@ -112,6 +112,9 @@ impl Launch<'_> {
     /// Loads the model on the chosen device, or on each of several, and starts its engine. The KV cache gets as much
     /// memory as the budget allows and the job can use.
     pub fn start(&self) -> Result<Launched> {
+        if self.options.budget.keeps_routes {
+            self.model.config.route_shape()?; // Before the model is loaded.
+        }
         let choices = self.options.devices.choices()?;
         if let Devices::Ranks(_) = self.options.devices {
             return self.start_ranks(&choices);

@@ -33,6 +33,8 @@ pub struct EngineBudget {
     pub swap_bytes: Option<usize>,
     /// Whether results must be bit-identical between runs, at the cost of speed.
     pub deterministic: bool,
+    /// Whether the experts of each token are kept beside its keys and values, for requests that ask for them.
+    pub keeps_routes: bool,
     /// Storage format of keys and values.
     pub kv: KvDtype,
     /// Storage format of the states of delta-rule layers.
@@ -117,6 +119,7 @@ impl EngineBudget {
             planner,
             pool: self.pool(HOST_SHARE, useful),
             deterministic: self.deterministic,
+            keeps_routes: self.keeps_routes,
             ..EngineConfig::default()
         };
         match device.is_async {

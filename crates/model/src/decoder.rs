@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use offshoot_backend::{
-    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RowToken, Split, StateDtype, StepBatch,
-    StepRows, StepShape,
+    AdapterSlot, Attended, Backend, Dtype, KvDtype, KvShape, OutputMode, RouteShape, RowToken, Split, StateDtype,
+    StepBatch, StepRows, StepShape,
 };
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures::bytes;
+use offshoot_core::ids::LayerIx;
 use offshoot_core::out::Stage;
 use offshoot_kv::StateRun;
 use offshoot_kv::plan::{NewPage, PlanHints};
@@ -58,6 +59,8 @@ pub struct Decoder<B: Backend> {
     kv_bytes_per_token: usize,
     /// The dtype of the states of delta-rule layers, if it has some.
     state_dtype: StateDtype,
+    /// What steps keep of the tokens' experts; `None`: nothing.
+    routes: Option<RouteShape>,
     activations: Activations<B>,
 }
 
@@ -148,6 +151,7 @@ impl<B: Backend> Decoder<B> {
             kv_bytes_per_token: config.kv_bytes_per_token_on(backend, dtype),
             hints: kinds.attention.iter().map(|&kind| plan_hints(backend, dtype, kind)).collect(),
             state_dtype: StateDtype::default(),
+            routes: None,
             layers_by_plan: kinds.attention.iter().map(|&kind| config.layers_of(kind)).collect(),
             activations,
             config,
@@ -232,7 +236,24 @@ impl<B: Backend> Decoder<B> {
     pub fn kv_shape(&self, pages: usize) -> KvShape {
         let mut shape = self.config.kv_shape(self.dtype, pages);
         shape.states.dtype = self.state_dtype;
+        shape.routes = self.routes;
         shape
+    }
+
+    /// Keeps the experts of each token beside its keys and values, or not, in memory that is allocated from now on, and
+    /// in steps that are run from now on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ModelConfig::route_shape`].
+    pub fn keep_routes(&mut self, keeps: bool) -> Result<()> {
+        self.routes = if keeps { Some(self.config.route_shape()?) } else { None };
+        Ok(())
+    }
+
+    /// What steps keep of the tokens' experts.
+    pub fn routes(&self) -> Option<RouteShape> {
+        self.routes
     }
 
     /// Stores states in `dtype`, in memory that is allocated from now on.
@@ -428,20 +449,35 @@ impl<B: Backend> Decoder<B> {
         }
         let mut step = StepOperands { ropes: &self.ropes, kv, loaded, adapted };
         let last = weights.layers.len() - 1;
+        // The number of the next layer whose experts are kept.
+        let mut kept = 0;
+        let keeps = |layer: &Layer<B>| self.routes.is_some() && layer.has_experts();
+        // After the last attention rows are independent: continue only with those whose logits are computed, unless the
+        // experts of all are kept.
+        let continues_all = keeps(&weights.layers[last]);
         for (ix, layer) in weights.layers.iter().enumerate() {
             layer.attend(backend, a, &mut step, &mut observe);
-            if ix < last {
+            if ix < last || continues_all {
                 layer.transform(backend, &mut a.all, step.adapters(StepRows::All));
+            }
+            if keeps(layer) {
+                let routes = &a.all.mixtures[layer.buffers.mixture].routes;
+                backend.keep_routes(step.kv, LayerIx::new(kept), routes, step.loaded);
+                kept += 1;
             }
         }
         if shape.logit_rows == 0 {
             return;
         }
-        // After the last attention rows are independent: continue only with those whose logits are computed.
-        let reads_normed = weights.layers[last].reads_normed_again();
-        a.select_logit_rows(backend, weights.layers[last].buffers.heads, reads_normed, step.loaded);
         let adapters = step.adapters(StepRows::Logits);
-        weights.layers[last].transform(backend, &mut a.logit_rows, adapters);
+        match continues_all {
+            true => backend.select_rows(&mut a.logit_rows.residual, &a.all.residual, step.loaded),
+            false => {
+                let reads_normed = weights.layers[last].reads_normed_again();
+                a.select_logit_rows(backend, weights.layers[last].buffers.heads, reads_normed, step.loaded);
+                weights.layers[last].transform(backend, &mut a.logit_rows, adapters);
+            }
+        }
         weights.final_norm.apply(backend, &mut a.logit_rows.normed, &a.logit_rows.residual);
         let head = weights.head.as_ref().unwrap_or(&weights.embed);
         let (out, x, bias) = (&mut a.logits, &a.logit_rows.normed, weights.head_bias.as_deref());

@@ -168,6 +168,11 @@ impl<B: Backend> Layer<B> {
         }
     }
 
+    /// Whether its feed-forward block is a mixture of experts, or has one.
+    pub fn has_experts(&self) -> bool {
+        !matches!(self.feed_forward, FeedForwardLayer::Dense(_))
+    }
+
     /// Whether `transform` reads the input of attention, too.
     pub fn reads_normed_again(&self) -> bool {
         self.gate.is_some() || matches!(self.before_feed_forward, BlockInput::AsAttention)

@@ -14,6 +14,7 @@ use super::update::{CheckedUpdate, WeightForm, no_weights};
 use offshoot_backend::{AdapterSlot, Backend, MemoryPart, SampledToken, SavedPages, StepBatch, StepShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::NewPage;
 
 /// A model that was loaded on one backend.
@@ -113,10 +114,14 @@ impl<B: Backend> StepRunner for Loaded<B> {
     fn facts(&self) -> RunnerFacts {
         let Loaded { backend, decoder, .. } = self;
         let one_page = decoder.kv_shape(1);
+        let layout = match decoder.routes() {
+            Some(_) => format!("{}, with experts", backend.page_layout()),
+            None => backend.page_layout(),
+        };
         RunnerFacts {
             device: backend.describe(),
             arithmetic: backend.arithmetic(),
-            page_layout: backend.page_layout(),
+            page_layout: layout,
             batch_invariant: backend.tile() > 1,
             is_async: B::IS_ASYNC,
             devices: backend.devices(),
@@ -125,6 +130,7 @@ impl<B: Backend> StepRunner for Loaded<B> {
             kv_bytes_per_token: decoder.kv_bytes_per_token(),
             state_bytes: one_page.states.state_bytes(),
             page_groups: decoder.config().page_groups(backend),
+            routes: decoder.routes(),
             swap_rates: backend.swap_rates(),
             plan_hints: decoder.plan_hints().to_vec(),
             layers_by_plan: decoder.layers_by_plan().to_vec(),
@@ -144,7 +150,8 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn prepare(&mut self, limits: StepLimits) -> Result<()> {
         let Loaded { step, backend, decoder, .. } = self;
-        let StepLimits { deterministic, longest, largest } = limits;
+        let StepLimits { deterministic, longest, largest, keeps_routes } = limits;
+        decoder.keep_routes(keeps_routes)?;
         if deterministic {
             decoder.set_batch_invariant(backend);
         }
@@ -241,6 +248,10 @@ impl<B: Backend> StepRunner for Loaded<B> {
 
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         self.backend.restore_pages(self.kv.as_mut().expect(ALLOCATED), saved, pages)
+    }
+
+    fn read_routes(&mut self, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        self.backend.read_routes(self.kv.as_ref().expect(ALLOCATED), slots)
     }
 
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {

@@ -14,9 +14,10 @@ use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, WeightForm};
 use offshoot_backend::ranks::members::Members;
 use offshoot_backend::ranks::{Rank, Ranked, Ranks};
-use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch};
+use offshoot_backend::{AdapterSlot, Backend, SampledToken, SavedPages, StepBatch};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::NewPage;
 
 /// A model that was loaded on each of its ranks.
@@ -41,6 +42,10 @@ trait RankRunner: StepRunner {
     fn stage_adapter(&mut self, adapter: &Adapter) -> Result<()>;
     fn put_adapter(&mut self, slot: AdapterSlot);
     fn drop_staged(&mut self);
+
+    /// Those of `slots` whose experts it reads for all ranks, which choose alike: their numbers among these, and the
+    /// rank's own slots. Each is read by one rank.
+    fn slots_to_read(&self, slots: &[KvSlot]) -> (Vec<usize>, Vec<KvSlot>);
 }
 
 impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
@@ -70,6 +75,16 @@ impl<B: Ranked> RankRunner for Loaded<Rank<B>> {
 
     fn drop_staged(&mut self) {
         Loaded::drop_staged(self);
+    }
+
+    fn slots_to_read(&self, slots: &[KvSlot]) -> (Vec<usize>, Vec<KvSlot>) {
+        // The first ranks that divide positions have all of them.
+        let reads = self.backend().number() < self.backend().sharing();
+        let own = |(number, &at): (usize, &KvSlot)| {
+            let own = self.backend().own_slots(at.slot..at.slot + 1);
+            (!own.is_empty()).then_some((number, KvSlot { page: at.page, slot: own.start }))
+        };
+        slots.iter().enumerate().filter(|_| reads).filter_map(own).unzip()
     }
 }
 
@@ -202,6 +217,22 @@ impl StepRunner for LoadedRanks {
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         let count = self.members.count();
         self.members.try_each(|loaded| loaded.restore_pages(&saved.of_rank(loaded.number(), count), pages)).map(drop)
+    }
+
+    fn read_routes(&mut self, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        let read = self.members.try_each(|loaded| {
+            let (numbers, own) = loaded.slots_to_read(slots);
+            let ids = if own.is_empty() { Vec::new() } else { loaded.read_routes(&own)? };
+            Ok((numbers, ids))
+        })?;
+        let of_slot = self.facts().routes.map_or(0, |routes| routes.ids());
+        let mut all = vec![0; slots.len() * of_slot];
+        for (numbers, ids) in read {
+            for (number, ids) in numbers.into_iter().zip(ids.chunks_exact(of_slot.max(1))) {
+                all[number * of_slot..][..of_slot].copy_from_slice(ids);
+            }
+        }
+        Ok(all)
     }
 
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {

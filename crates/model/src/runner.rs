@@ -11,11 +11,11 @@ use super::lora::Adapter;
 use super::sleep::{Sleep, SleepParts};
 use super::update::{CheckedUpdate, UpdateScope, WeightForm};
 use super::weights::TensorSource;
-use offshoot_backend::{AdapterSlot, SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
+use offshoot_backend::{AdapterSlot, RouteShape, SampledToken, SavedPages, StepBatch, StepShape, SwapRates};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{PageId, StateId};
-use offshoot_kv::PageGroups;
 use offshoot_kv::plan::{NewPage, PlanHints};
+use offshoot_kv::{KvSlot, PageGroups};
 
 /// A model in the memory of its device, or of several that compute it together, with its keys and values.
 ///
@@ -39,7 +39,8 @@ pub trait StepRunner: Send {
     ///
     /// # Errors
     ///
-    /// The device lacks memory.
+    /// The device lacks memory, or experts are to be kept of a model in which they cannot be
+    /// ([`ModelConfig::route_shape`]).
     fn prepare(&mut self, limits: StepLimits) -> Result<()>;
 
     /// Allocates keys and values in so many pages of all page groups together, and so many states.
@@ -129,6 +130,10 @@ pub trait StepRunner: Send {
     /// of the same [`page_layout`](RunnerFacts::page_layout), shape and dtypes.
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
 
+    /// The experts kept in `slots` of the page group that [`RunnerFacts::routes`] names, `[slots, layers, chosen]`,
+    /// after all submitted steps. Only where it names one.
+    fn read_routes(&mut self, slots: &[KvSlot]) -> Result<Vec<u16>>;
+
     /// Overwrites `slots` of page number `page` of `saved` with those of page number `from` of `others`, both saved by
     /// this model.
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>);
@@ -179,6 +184,8 @@ pub struct RunnerFacts {
     /// Bytes of a state, all delta-rule layers; 0 if the model has none.
     pub state_bytes: usize,
     pub page_groups: PageGroups,
+    /// What is kept of each token's experts beside its keys and values; `None`: nothing was asked for in `prepare`.
+    pub routes: Option<RouteShape>,
     pub swap_rates: SwapRates,
     /// One for each kind of attention among the layers. A step has one plan for each, in this order.
     pub plan_hints: Vec<PlanHints>,
@@ -194,6 +201,9 @@ pub struct StepLimits {
     /// Tokens of the longest sequence: at most the model's context.
     pub longest: usize,
     pub largest: StepShape,
+    /// Whether the experts of each token are kept beside its keys and values. Costs memory and, in the last layer of a
+    /// prompt, the experts of rows whose logits nobody reads.
+    pub keeps_routes: bool,
 }
 
 /// The error of a slot that is to be emptied and is empty.

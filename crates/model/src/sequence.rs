@@ -61,6 +61,15 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(logits)
     }
 
+    /// The experts chosen for each token so far, `[tokens, layers with experts, chosen]`: only of a model that keeps them
+    /// ([`Decoder::keep_routes`]).
+    pub fn routes(&mut self) -> Result<Vec<u16>> {
+        let Some(shape) = self.model.routes() else { return Ok(Vec::new()) };
+        let slots: Vec<KvSlot> =
+            (0..self.place.tokens).map(|position| self.place.slot(shape.group, position)).collect();
+        self.backend.read_routes(&self.kv, &slots)
+    }
+
     /// Says that the sequence ends at `tokens` tokens, which decides which factors a longrope uses (at first its room
     /// does). Returns whether they change: then nothing that was computed can be kept.
     pub(super) fn set_length(&mut self, tokens: usize) -> Result<bool> {
@@ -98,12 +107,7 @@ impl SequencePlace {
         self.tokens += new;
         let plan = |hints: &PlanHints| Planner::Flat.plan(&self.forest(&positions, hints.group), hints);
         let plans: Vec<_> = hints.iter().map(plan).collect();
-        let page_tokens = self.page_tokens;
-        let slot = |group: GroupIx, position: u32| KvSlot {
-            page: self.page(group, position / page_tokens),
-            slot: position % page_tokens,
-        };
-        let slots_in = |group: GroupIx| positions.iter().map(|&position| slot(group, position)).collect();
+        let slots_in = |group: GroupIx| positions.iter().map(|&position| self.slot(group, position)).collect();
         let slots = self.groups.iter().map(slots_in).collect();
         StepBatch {
             tokens: tokens.iter().copied().map(RowToken::Known).collect(),
@@ -115,6 +119,10 @@ impl SequencePlace {
             adapters: Vec::new(),
             requests: Vec::new(),
         }
+    }
+
+    fn slot(&self, group: GroupIx, position: u32) -> KvSlot {
+        KvSlot { page: self.page(group, position / self.page_tokens), slot: position % self.page_tokens }
     }
 
     /// Page number `number` of the sequence in `group`.

@@ -127,6 +127,7 @@ impl Server {
             reasoning: self.reasoning,
             logprobs_mode: self.logprobs_mode,
             priority: Priority::default(),
+            keeps_routes: self.engine.facts().keeps_routes,
         }
     }
 

@@ -40,6 +40,7 @@ use offshoot_core::error::{Error, Result};
 use offshoot_core::ids::{LayerIx, PageId, StateId};
 use offshoot_cuda::compile::elements::KvElement;
 use offshoot_cuda::delta_rule::chunked;
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, NewPage};
 
 /// A simulated device as a [`Backend`].
@@ -384,7 +385,8 @@ impl Backend for Sim {
 
     fn page_bytes(&self, shape: &KvShape) -> usize {
         let token = |&heads: &HeadLayout| self.token_bytes(heads, shape.dtype);
-        shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize
+        let routes = shape.routes.map_or(0, |routes| routes.page_bytes(self.page_tokens()));
+        shape.parts().iter().map(token).sum::<usize>() * self.page_tokens() as usize + routes
     }
 
     fn delta_rule_bytes(&self, heads: DeltaHeads, dtype: Dtype, rows: usize) -> usize {
@@ -416,6 +418,14 @@ impl Backend for Sim {
     fn restore_pages(&mut self, _: &mut KvShape, saved: &SavedPages, _: &[PageId]) -> Result<()> {
         self.transfer(saved.bytes());
         Ok(())
+    }
+
+    /// The first experts of each layer, in their order.
+    fn read_routes(&mut self, kv: &KvShape, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        let Some(routes) = kv.routes else { return Ok(Vec::new()) };
+        self.transfer(slots.len() * routes.slot_bytes());
+        let layer = 0..u16::try_from(routes.chosen).expect("a row chooses few experts");
+        Ok((0..slots.len() * routes.layers).flat_map(|_| layer.clone()).collect())
     }
 
     fn save_state(&mut self, kv: &KvShape, _: StateId) -> Result<Vec<u8>> {
@@ -578,6 +588,10 @@ impl Backend for Sim {
 
     fn route(&mut self, _: &mut SimRoutes, scores: &SimBuffer, _: Option<&()>) {
         self.small_op(scores.bytes());
+    }
+
+    fn keep_routes(&mut self, _: &mut KvShape, _: LayerIx, routes: &SimRoutes, _: &SimStep) {
+        self.small_op(routes.rows * routes.router.chosen * size_of::<u16>());
     }
 
     /// One product with the experts that are chosen, if rows choose as evenly as they can.

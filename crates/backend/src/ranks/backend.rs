@@ -14,6 +14,7 @@ use crate::{
 };
 use offshoot_core::error::Result;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::{CostModel, NewPage};
 
 /// What `Rank::agree` brings of a rank that has not loaded a step.
@@ -203,6 +204,8 @@ impl<B: Ranked> Backend for Rank<B> {
         fn resize_routes(routes: &mut B::Routes, rows: usize) -> Result<()>;
         fn save_pages(kv: &B::Kv, pages: &[PageId]) -> Result<SavedPages>;
         fn restore_pages(kv: &mut B::Kv, saved: &SavedPages, pages: &[PageId]) -> Result<()>;
+        fn read_routes(kv: &B::Kv, slots: &[KvSlot]) -> Result<Vec<u16>>;
+        fn keep_routes(kv: &mut B::Kv, layer: LayerIx, routes: &B::Routes, step: &B::Step) -> ();
         fn save_state(kv: &B::Kv, slot: StateId) -> Result<Vec<u8>>;
         fn restore_state(kv: &mut B::Kv, saved: &[u8], slot: StateId) -> Result<()>;
         fn load(step: &mut B::Step, batch: StepBatch) -> Result<StepShape>;

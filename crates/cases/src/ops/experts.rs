@@ -1,4 +1,5 @@
-//! Mixtures of experts: the router, the grouped linear layer with and without a gate, and the sum of a row's experts.
+//! Mixtures of experts: the router, the grouped linear layer with and without a gate, the sum of a row's experts, and
+//! the experts that are kept in pages.
 //! Scores are skewed, so that some experts have most rows and some none, and few, so that many are equal.
 
 use std::fmt;
@@ -7,13 +8,19 @@ use super::activations::{gate_tolerance, gated, sigmoid};
 use super::linear::{RowSize, made_of, sum_tolerance};
 use super::quantised::{FORMATS, is_cut};
 use super::suite::OpSuite;
-use crate::case::{CheckEffort, F32, OpCase, buffer, dot, numbers, rounded, stacked, vector};
+use crate::attention::solitary;
+use crate::case::{
+    ANY_HEADS, ANY_VOCAB, CheckEffort, F32, OpCase, buffer, dot, numbers, rounded, rows_at, stacked, vector,
+};
+use crate::setting::hints;
 use offshoot_backend::{
-    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, MatrixPart, OutputMode, QuantFormat, Rounding,
-    Router, RouterScores, WeightFormat,
+    ActivationDtype, Backend, Dtype, ExpertInput, ExpertKind, Gate, KvShape, MatrixPart, OutputMode, QuantFormat,
+    Rounding, RouteShape, Router, RouterScores, StepBatch, WeightFormat,
 };
 use offshoot_core::dice::Dice;
 use offshoot_core::error::Result;
+use offshoot_core::ids::{GroupIx, LayerIx, PageId};
+use offshoot_kv::KvSlot;
 
 /// Rows, experts, chosen ones, outputs and inputs.
 const SHAPES: [[usize; 5]; 12] = [
@@ -54,6 +61,13 @@ pub fn check<B: Backend, D: Backend>(suite: &mut OpSuite<'_, B, D>, dice: &mut D
             )?;
         }
 
+        if rows <= 520 {
+            suite.hold("keep_routes", &KeptCase { dtype, routed: routed.clone() })?;
+        }
+        if number == 3 {
+            let many = Routed::random(dice, 45, 700, Router { chosen, scores: SCORES[0] });
+            suite.hold("keep_routes", &KeptCase { dtype, routed: many })?;
+        }
         let weights = numbers(dice, dtype, experts * outputs * inputs);
         let bias = (number % 2 == 0).then(|| numbers(dice, dtype, experts * outputs));
         for into in [GroupedOutput::Operands, GroupedOutput::Sums, GroupedOutput::Gated(GATES[number % GATES.len()])] {
@@ -116,6 +130,17 @@ impl Routed {
         let factors = factors.map(|factors| vector(backend, factors)).transpose()?;
         backend.route(&mut routes, &scores, factors.as_ref());
         Ok(routes)
+    }
+
+    /// The experts of each row, the likeliest first.
+    fn chosen(&self) -> Vec<usize> {
+        let of_row = |scores: &[f32]| {
+            let mut order: Vec<usize> = (0..self.experts).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            order.truncate(self.router.chosen);
+            order
+        };
+        self.scores.chunks_exact(self.experts).flat_map(of_row).collect()
     }
 
     /// Expert and row of each place.
@@ -206,6 +231,71 @@ impl OpCase for CombineCase {
         let factors = if self.factors.is_some() { "factors" } else { "no factors" };
         let adds = if self.adds { ", added" } else { "" };
         format!("{}, {:?}, {factors}, width {}{adds}", self.routed, self.routed.router.scores, self.width)
+    }
+}
+
+/// The experts of rows that are kept in pages, those of two layers, and read again; also after pages were saved and
+/// restored elsewhere. Each row has a page of its own, in which its slot is any.
+struct KeptCase {
+    dtype: Dtype,
+    routed: Routed,
+}
+
+impl KeptCase {
+    /// The slot of each row, in page number `first` and those behind it, in another order than the rows.
+    fn slots<B: Backend>(&self, backend: &B, first: usize) -> Vec<KvSlot> {
+        let slot = |row: usize| u32::try_from(row * 7).expect("there are few rows") % backend.page_tokens();
+        let rows = self.routed.rows;
+        (0..rows).map(|row| KvSlot { page: PageId::new(first + rows - 1 - row), slot: slot(row) }).collect()
+    }
+}
+
+impl OpCase for KeptCase {
+    fn run<B: Backend>(&self, backend: &mut B) -> Result<Vec<f32>> {
+        let (Routed { rows, experts, router, .. }, heads) = (self.routed.clone(), ANY_HEADS);
+        let routes = RouteShape { layers: 2, chosen: router.chosen, experts, group: GroupIx(0) };
+        let shape = KvShape { routes: Some(routes), ..KvShape::uniform(1, heads, self.dtype, 2 * rows) };
+        let mut kv = backend.kv(&shape)?;
+        let mut step = backend.step(&[heads], self.dtype, ANY_VOCAB)?;
+        let (slots, others) = (self.slots(backend, 0), self.slots(backend, rows));
+        let pages = |slots: &[KvSlot]| slots.iter().map(|at| at.page).collect::<Vec<_>>();
+        let plan = solitary(&pages(&slots), &hints(backend, heads, self.dtype, None), backend.page_tokens());
+        let batch = StepBatch { slots: vec![slots.clone()], plans: vec![plan], ..rows_at(&vec![0; rows]) };
+        let padded = backend.load(&mut step, batch)?;
+        // Rows behind the last are those that a backend pads: their experts are kept nowhere.
+        let mut scores = self.routed.scores.clone();
+        scores.resize(padded.rows * experts, 0.0);
+        // The second layer chooses by the rows in reverse.
+        let reversed = self.routed.scores.rchunks_exact(experts).flatten().copied();
+        let second: Vec<f32> = reversed.chain(scores[rows * experts..].iter().copied()).collect();
+        for (layer, scores) in [scores, second].into_iter().enumerate() {
+            let chosen = Routed { rows: padded.rows, experts, router, scores }.route(backend, None)?;
+            backend.run_once(&mut step, padded, |backend, step| {
+                backend.keep_routes(&mut kv, LayerIx::new(layer), &chosen, step);
+                Ok(())
+            })?;
+            backend.collect(&mut step)?;
+        }
+        let mut kept = backend.read_routes(&kv, &slots)?;
+        let saved = backend.save_pages(&kv, &pages(&slots))?;
+        backend.restore_pages(&mut kv, &saved, &pages(&others))?;
+        kept.extend(backend.read_routes(&kv, &others)?);
+        Ok(kept.into_iter().map(f32::from).collect())
+    }
+
+    fn tolerance(&self, _: usize, _: f64) -> f64 {
+        0.0
+    }
+
+    fn exact(&self) -> Option<Vec<f64>> {
+        let (chosen, of_row) = (self.routed.chosen(), self.routed.router.chosen);
+        let rows = chosen.chunks_exact(of_row).zip(chosen.rchunks_exact(of_row));
+        let kept: Vec<f64> = rows.flat_map(|(first, second)| [first, second].concat()).map(|id| id as f64).collect();
+        Some([kept.clone(), kept].concat())
+    }
+
+    fn name(&self) -> String {
+        self.routed.to_string()
     }
 }
 

@@ -135,6 +135,7 @@ pub static ROPE: Source = source!("ops/rope.cu");
 pub static ROUND: Source = source!("ops/round.cu");
 pub static ROUND_ROWS: Source = source!("fp8/round_rows.cu");
 pub static ROUTE_CHOOSE: Source = source!("experts/route_choose.cu");
+pub static ROUTE_KEEP: Source = source!("experts/route_keep.cu");
 pub static ROUTE_PLACES: Source = source!("experts/route_places.cu");
 pub static SCALE: Source = source!("ops/scale.cu");
 pub static SELECT_ROWS: Source = source!("ops/select_rows.cu");
@@ -174,6 +175,7 @@ pub fn all() -> Vec<Unit> {
     all.extend([2, 4, 8].into_iter().flat_map(|ranks| [all_gather(ranks), round_trip(ranks)]));
     all.extend(merged_states().into_iter().map(merge_members));
     all.extend(routes());
+    all.push(route_keep());
     all.extend(
         DTYPES.into_iter().flat_map(|element| [8, 9].into_iter().flat_map(move |major| experts(element, major))),
     );
@@ -355,6 +357,11 @@ fn of_format(unit: Unit, format: FourBit) -> Unit {
 /// Units that choose experts.
 pub fn routes() -> Vec<Unit> {
     [&ROUTE_CHOOSE, &ROUTE_PLACES].map(Unit::new).into()
+}
+
+/// The unit that keeps the experts of rows.
+pub fn route_keep() -> Unit {
+    Unit::new(&ROUTE_KEEP)
 }
 
 /// Units that multiply by experts of `element` on GPUs of compute capability `major`.

@@ -9,9 +9,11 @@ use crate::driver::function::Function;
 use crate::driver::grid::small;
 use crate::driver::memory::Memory;
 use crate::memory::buffer::Buffer;
+use crate::memory::kv::{Kv, PAGE_TOKENS, SlotWords};
 use crate::memory::weights::Vector;
 use offshoot_backend::{Dtype, Router, RouterScores};
 use offshoot_core::error::{Error, Result};
+use offshoot_core::ids::LayerIx;
 
 /// The most experts of a mixture: as many as a block's table of tiles has, as in kernels/experts/tile.cuh.
 const MOST_EXPERTS: usize = 1024;
@@ -25,6 +27,9 @@ const CHOOSING_WARPS: usize = 4;
 /// Threads of a block of `route_places`, and choices that a thread reads at a time.
 const PLACES_THREADS: u32 = 512;
 const PLACES_RUN: usize = 8;
+
+/// Threads of a block of `route_keep`.
+const KEEPING_THREADS: u32 = 256;
 
 /// A place is a row at one of its experts; places are sorted by expert, those of an expert by row.
 pub struct Routes {
@@ -154,6 +159,25 @@ impl Routes {
         let args =
             args.memory(&self.needed).memory(&choices.experts).u32(small(self.places())).u32(chosen).u32(experts);
         self.device.launch(&self.sort, [experts, 1, 1], PLACES_THREADS, 0, &args);
+    }
+}
+
+impl Routes {
+    /// See `Backend::keep_routes`.
+    pub fn keep(&self, kv: &Kv, layer: LayerIx, slots: SlotWords<'_>) {
+        let shape = kv.routes();
+        assert_eq!(self.router.chosen, shape.chosen, "keep_routes: experts of a row");
+        if self.rows == 0 {
+            return;
+        }
+        let SlotWords { words, member } = slots;
+        let args = Args::new().memory_at(kv.memory(), kv.routes_at()).memory(&self.choices().experts);
+        let args = args.memory_at(words.0, words.1).u32(small(self.places())).u32(small(shape.chosen));
+        let args = args.u32(small(layer.ix() * shape.chosen * shape.id_bytes())).u32(small(shape.id_bytes()));
+        let args = args.u32(small(shape.slot_bytes())).u32(small(shape.page_bytes(PAGE_TOKENS)));
+        let args = args.u32(member.number).u32(member.of);
+        let blocks = small(self.places().div_ceil(KEEPING_THREADS as usize));
+        self.device.launch(kv.route_keep(), [blocks, 1, 1], KEEPING_THREADS, 0, &args);
     }
 }
 

@@ -5,7 +5,8 @@
 //! One allocation: `[layer][page][kv_head][keys, values][32 slots][head_dim]`, with the heads of each layer. So a page
 //! of one head is two runs, keys and values, each contiguous and, since a head has a whole number of 16-bit pairs, a
 //! multiple of 128 bytes: also of fp8, which only pages of heads of 64 or 128 hold ([`KvElement`]). The order within a
-//! run depends on who reads it ([`PageLayout`]).
+//! run depends on who reads it ([`PageLayout`]). Behind all layers follow the experts of the tokens, if they are kept:
+//! `[page][32 slots][layer][chosen]` (`RouteShape`).
 
 use std::ops::Range;
 
@@ -17,8 +18,9 @@ use crate::compile::units;
 use crate::driver::args::Args;
 use crate::driver::device::Device;
 use crate::driver::function::Function;
+use crate::driver::grid::small;
 use crate::driver::memory::Memory;
-use offshoot_backend::{Dtype, HeadLayout, KvShape, MemoryPart};
+use offshoot_backend::{Dtype, HeadLayout, KvShape, MemoryPart, RouteShape};
 use offshoot_core::error::{Error, Result};
 use offshoot_core::figures;
 use offshoot_core::ids::{LayerIx, PageId, StateId};
@@ -40,12 +42,25 @@ pub struct Kv {
     parts: Vec<PartPages>,
     /// The states of delta-rule layers.
     states: States,
+    routes: Option<RoutePages>,
     kv_save: Function,
     kv_restore: Function,
     /// `[P][part][page bytes of the part]` on their way to or from the host.
     packed: Memory,
-    /// Their ids, `[P]` words.
+    /// Their ids, a word each.
     packed_ids: Memory,
+}
+
+/// The experts of all tokens, if they are kept.
+struct RoutePages {
+    shape: RouteShape,
+    keep: Function,
+}
+
+impl RoutePages {
+    fn page_bytes(&self) -> usize {
+        self.shape.page_bytes(PAGE_TOKENS)
+    }
 }
 
 /// One part of all pages: a layer of each page group, or of some.
@@ -74,13 +89,29 @@ pub fn layer_page_bytes(heads: HeadLayout, dtype: Dtype, kv_element: KvElement) 
 
 /// Bytes that one page takes, all layers of a page group.
 pub fn page_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
-    shape.parts().into_iter().map(|heads| layer_page_bytes(heads, shape.dtype, element_of(heads))).sum()
+    let part = |heads| layer_page_bytes(heads, shape.dtype, element_of(heads));
+    shape.parts().into_iter().map(part).sum::<usize>() + route_page_bytes(shape)
+}
+
+/// Bytes that the experts of a page's tokens take.
+fn route_page_bytes(shape: &KvShape) -> usize {
+    shape.routes.map_or(0, |routes| routes.page_bytes(PAGE_TOKENS))
 }
 
 /// Bytes that [`Kv::new`] allocates beside those of the pool's pages and states.
 pub fn overhead_bytes(shape: &KvShape, element_of: ElementOf<'_>) -> usize {
     let page_bytes = page_bytes(shape, element_of);
-    packed_pages(page_bytes, shape.pages) * (page_bytes + size_of::<u32>()) + states::overhead_bytes(&shape.states)
+    let packed = packed_pages(page_bytes, shape.pages) * page_bytes;
+    packed + packed_ids(shape, page_bytes) * size_of::<u32>() + states::overhead_bytes(&shape.states)
+}
+
+/// Pages of which there is room for the ids: those that pass to the host at a time, whole or only with experts.
+fn packed_ids(shape: &KvShape, page_bytes: usize) -> usize {
+    let whole = packed_pages(page_bytes, shape.pages);
+    match route_page_bytes(shape) {
+        0 => whole,
+        of_routes => whole.max((whole * page_bytes / of_routes).min(shape.pages)),
+    }
 }
 
 /// Pages that pass to or from the host at a time, of `pages` in all.
@@ -125,15 +156,18 @@ impl Kv {
             Ok(PartPages { heads, kv_element, layout, page_bytes, append, prepare_heads })
         };
         let parts = shape.parts().iter().map(part).collect::<Result<Vec<_>>>()?;
-        let page_bytes = parts.iter().map(|part| part.page_bytes).sum();
+        let routes =
+            |shape| Ok::<_, Error>(RoutePages { shape, keep: device.function(&units::route_keep(), "route_keep")? });
+        let page_bytes = parts.iter().map(|part| part.page_bytes).sum::<usize>() + route_page_bytes(shape);
         let pages = packed_pages(page_bytes, shape.pages);
         Ok(Self {
             memory: device.alloc_of(MemoryPart::Kv, shape.pages * page_bytes)?,
             states: States::new(device, &shape.states)?,
+            routes: shape.routes.map(routes).transpose()?,
             kv_save: device.function(&unit, "kv_save")?,
             kv_restore: device.function(&unit, "kv_restore")?,
             packed: device.alloc(pages * page_bytes)?,
-            packed_ids: device.alloc(pages * size_of::<u32>())?,
+            packed_ids: device.alloc(packed_ids(shape, page_bytes) * size_of::<u32>())?,
             device: device.clone(),
             shape: shape.clone(),
             parts,
@@ -187,9 +221,52 @@ impl Kv {
         self.parts[..part].iter().map(|part| part.page_bytes).sum()
     }
 
-    /// Bytes that one page takes, all parts.
+    /// Bytes that one page takes, all parts and the experts of its tokens.
     fn page_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.page_bytes).sum()
+        self.bytes_before(self.parts.len()) + route_page_bytes(&self.shape)
+    }
+
+    fn route_pages(&self) -> &RoutePages {
+        self.routes.as_ref().expect("experts are kept and read only where `KvShape::routes` says so")
+    }
+
+    /// What is kept of the tokens' experts. Only where something is.
+    pub fn routes(&self) -> RouteShape {
+        self.route_pages().shape
+    }
+
+    /// The byte of `memory` at which the tokens' experts begin.
+    pub(crate) fn routes_at(&self) -> usize {
+        self.bytes_before(self.parts.len()) * self.shape.pages
+    }
+
+    /// The kernel that keeps the experts of rows.
+    pub(crate) fn route_keep(&self) -> &Function {
+        &self.route_pages().keep
+    }
+
+    /// Copies the experts kept in `slots` to host memory, and waits for them.
+    pub fn read_routes(&self, slots: &[KvSlot], staging: &mut Staging) -> Result<Vec<u16>> {
+        let routes = self.route_pages();
+        let (page_bytes, slot_bytes) = (routes.page_bytes(), routes.shape.slot_bytes());
+        let at_once = packed_ids(&self.shape, self.page_bytes());
+        let mut ids = Vec::with_capacity(slots.len() * routes.shape.ids());
+        let mut runs = slots.chunk_by(|a, b| a.page == b.page).peekable();
+        while runs.peek().is_some() {
+            let runs: Vec<&[KvSlot]> = runs.by_ref().take(at_once).collect();
+            let pages: Vec<PageId> = runs.iter().map(|run| run[0].page).collect();
+            self.upload_ids(&pages)?;
+            self.launch_part(&self.kv_save, pages.len(), (self.routes_at(), 0), [page_bytes, page_bytes], 1);
+            let mut bytes = host_bytes(pages.len() * page_bytes)?;
+            let from = std::iter::once(0..bytes.len());
+            staging.download(&mut bytes, &self.packed, from)?;
+            for (run, page) in runs.into_iter().zip(bytes.chunks_exact(page_bytes)) {
+                run.iter().for_each(|at| {
+                    ids.extend(routes.shape.decode(&page[at.slot as usize * slot_bytes..][..slot_bytes]));
+                });
+            }
+        }
+        Ok(ids)
     }
 
     /// The byte of `memory` at which the part of a layer begins, in the pages of all groups.
@@ -260,6 +337,10 @@ impl Kv {
             }
             (to, from) = (to_rest, from_rest);
         }
+        if let Some(routes) = self.shape.routes {
+            let slots = slots.start as usize * routes.slot_bytes()..slots.end as usize * routes.slot_bytes();
+            to[slots.clone()].copy_from_slice(&from[slots]);
+        }
     }
 
     fn upload_ids(&self, pages: &[PageId]) -> Result<()> {
@@ -268,19 +349,28 @@ impl Kv {
         self.device.upload(&self.packed_ids, 0, bytemuck::cast_slice(&ids))
     }
 
-    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of parts of one size.
+    /// Launches a kernel of kernels/ops/kv_pages.cu for each run of parts of one size, and for the tokens' experts.
     fn launch(&self, function: &Function, pages: usize) {
-        let small = |count: usize| u32::try_from(count).expect("page counts and sizes are below 2^32");
         let mut first = 0;
         for run in self.parts.chunk_by(|a, b| a.page_bytes == b.page_bytes) {
             let before = self.bytes_before(first);
-            let args = Args::new().memory_at(&self.memory, before * self.shape.pages);
-            let args = args.memory_at(&self.packed, before).memory(&self.packed_ids);
-            let chunks = [self.page_bytes(), run[0].page_bytes].map(|bytes| small(bytes / 16));
-            let args = args.u32(small(self.shape.pages)).u32(chunks[0]).u32(chunks[1]);
-            self.device.launch(function, [small(pages), small(run.len()), 1], 256, 0, &args);
+            let at = (before * self.shape.pages, before);
+            self.launch_part(function, pages, at, [self.page_bytes(), run[0].page_bytes], run.len());
             first += run.len();
         }
+        if let Some(routes) = &self.routes {
+            let at = (self.routes_at(), self.bytes_before(self.parts.len()));
+            self.launch_part(function, pages, at, [self.page_bytes(), routes.page_bytes()], 1);
+        }
+    }
+
+    /// Launches such a kernel for `parts` neighbouring parts of one size. `at`: where the first begins in `memory`, and
+    /// in a page of `packed`; `bytes`: those of a page of `packed`, and of a part of a page.
+    fn launch_part(&self, function: &Function, pages: usize, at: (usize, usize), bytes: [usize; 2], parts: usize) {
+        let args = Args::new().memory_at(&self.memory, at.0).memory_at(&self.packed, at.1).memory(&self.packed_ids);
+        let [packed, part] = bytes.map(|bytes| small(bytes / 16));
+        let args = args.u32(small(self.shape.pages)).u32(packed).u32(part);
+        self.device.launch(function, [small(pages), small(parts), 1], 256, 0, &args);
     }
 }
 
@@ -307,6 +397,7 @@ fn host_bytes(bytes: usize) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offshoot_core::ids::GroupIx;
 
     fn shape(layers: usize, kv_heads: usize, head_dim: usize, pages: usize) -> KvShape {
         let heads = HeadLayout { q_heads: 4 * kv_heads, kv_heads, head_dim };
@@ -320,6 +411,17 @@ mod tests {
         assert_eq!(bytes(KvElement::Plain), 32 * 32 * 4096);
         assert_eq!(bytes(KvElement::Rounded), 32 * 32 * 4096);
         assert_eq!(bytes(KvElement::Fp8), 32 * 32 * 2048);
+    }
+
+    #[test]
+    fn experts_are_part_of_a_page() {
+        let routes = RouteShape { layers: 48, chosen: 8, experts: 128, group: GroupIx(0) };
+        let plain = shape(48, 4, 128, 10_000);
+        let kept = KvShape { routes: Some(routes), ..plain.clone() };
+        let [plain, kept_bytes] = [&plain, &kept].map(|shape| page_bytes(shape, &|_| KvElement::Plain));
+        assert_eq!(kept_bytes, plain + 32 * 48 * 8);
+        // Where only they are read, many pages of them pass to the host at a time.
+        assert_eq!((packed_pages(kept_bytes, 10_000), packed_ids(&kept, kept_bytes)), (10, 2570));
     }
 
     #[test]

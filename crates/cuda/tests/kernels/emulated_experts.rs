@@ -8,11 +8,16 @@ use std::collections::BTreeSet;
 use std::ffi::c_void;
 
 use emulator::{Emulated, Schedule, When};
-use offshoot_backend::Dtype;
+use offshoot_backend::{Dtype, RouteShape};
 use offshoot_core::dice::Dice;
+use offshoot_core::ids::{GroupIx, PageId};
+use offshoot_cuda::attention::device_plan::WHOLE;
 use offshoot_cuda::compile::elements::ExpertTiles;
 use offshoot_cuda::compile::unit::Unit;
 use offshoot_cuda::compile::units;
+use offshoot_cuda::memory::kv::{NO_SLOT, PAGE_TOKENS, slot_word};
+use offshoot_kv::KvSlot;
+use offshoot_kv::plan::Member;
 
 const AT_ONCE: Schedule = Schedule { copies: When::AtOnce, products: When::AtOnce, seed: 0 };
 
@@ -315,5 +320,44 @@ fn rows_get_their_likeliest_experts_and_places_in_order() {
                 assert_eq!(first as usize, sorted.iter().filter(|choice| usize::from(choice.0) < expert).count());
             }
         }
+    }
+}
+
+/// Ids of one byte and of two, of the second of three layers: each row's where its slot is, of a member those of its own
+/// rows, and nothing of padded ones.
+#[test]
+fn experts_are_kept_in_the_slots_of_their_rows() {
+    const PAGES: usize = 3;
+    let Some(keep) = Emulated::compile(&units::route_keep(), "route_keep") else { return };
+    let halves = [0, 1].map(|number| Member { number, of: 2, page_tokens: PAGE_TOKENS });
+    for (experts, chosen, member) in
+        [(200usize, 3usize, WHOLE), (600, 4, WHOLE), (600, 2, halves[0]), (9, 2, halves[1])]
+    {
+        let shape = RouteShape { layers: 3, chosen, experts, group: GroupIx(0) };
+        let of_page = member.of * PAGE_TOKENS;
+        let slots = [(2, of_page - 1), (0, 0), (1, 39 % of_page), (1, 5)];
+        let slots = slots.map(|(page, slot)| KvSlot { page: PageId(page), slot });
+        let words: Vec<u32> = slots.iter().map(|&slot| slot_word(slot, member.of)).chain([NO_SLOT]).collect();
+        let mut dice = Dice::new(experts as u64);
+        let ids: Vec<u16> = (0..words.len() * chosen).map(|_| dice.below(experts) as u16).collect();
+        let (untouched, page_bytes) = (0x5a, shape.page_bytes(PAGE_TOKENS));
+        let mut kept = vec![untouched; PAGES * page_bytes];
+        let mut expected = kept.clone();
+        for (row, &slot) in slots.iter().enumerate() {
+            let Some(own) = member.slot(slot) else { continue };
+            let first = own.page.ix() * page_bytes + own.slot as usize * shape.slot_bytes() + chosen * shape.id_bytes();
+            let of_row = ids[row * chosen..][..chosen].iter().map(|&id| u32::from(id));
+            shape.encode(of_row, &mut expected[first..][..chosen * shape.id_bytes()]);
+        }
+        let (mut kept_at, mut ids_at, mut words_at) = (kept.as_mut_ptr(), ids.as_ptr(), words.as_ptr());
+        let numbers = [ids.len(), chosen, chosen * shape.id_bytes(), shape.id_bytes(), shape.slot_bytes(), page_bytes];
+        let mut numbers = numbers.map(|number| number as u32);
+        let [a, b, c, d, e, f] = &mut numbers;
+        let (mut number, mut of) = (member.number, member.of);
+        let lists = [at(&mut kept_at), at(&mut ids_at), at(&mut words_at), at(a), at(b), at(c), at(d), at(e), at(f)];
+        let args = lists.into_iter().chain([at(&mut number), at(&mut of)]).collect::<Vec<_>>();
+        // SAFETY: the kernel's arguments, in their order, each with memory for what its head says.
+        unsafe { keep.launch(1, 256, 0, AT_ONCE, &args) };
+        assert_eq!(kept, expected, "{chosen} of {experts}, {member:?}");
     }
 }

@@ -10,6 +10,7 @@ use offshoot_backend::{AdapterSlot, AllowedTokens, SampledToken, SavedPages, Ste
 use offshoot_core::error::Result;
 use offshoot_core::ids::{PageId, StateId, TokenId};
 use offshoot_engine::Engine;
+use offshoot_kv::KvSlot;
 use offshoot_kv::plan::NewPage;
 use offshoot_model::{
     Adapter, CheckedUpdate, ModelConfig, RunnerFacts, Sleep, SleepParts, StepFailure, StepLimits, StepRunner,
@@ -106,6 +107,10 @@ impl StepRunner for Watched {
 
     fn restore_pages(&mut self, saved: &SavedPages, pages: &[PageId]) -> Result<()> {
         self.model.restore_pages(saved, pages)
+    }
+
+    fn read_routes(&mut self, slots: &[KvSlot]) -> Result<Vec<u16>> {
+        self.model.read_routes(slots)
     }
 
     fn join_pages(&self, saved: &mut SavedPages, page: usize, others: &SavedPages, from: usize, slots: Range<u32>) {

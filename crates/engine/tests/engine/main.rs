@@ -24,6 +24,7 @@ mod priorities;
 mod ranks;
 mod records;
 mod requests;
+mod routes;
 mod samples;
 mod scheduling;
 mod scores;

@@ -288,6 +288,7 @@ fn launch<'a>(
         memory: Some(MEMORY),
         swap_bytes: Some(0),
         deterministic: options.deterministic,
+        keeps_routes: false,
         kv: options.kv,
         states: StateDtype::default(),
         weights: options.weights.into(),

@@ -53,7 +53,7 @@ impl ModelConfig {
     pub fn kv_shape(&self, dtype: Dtype, pages: usize) -> KvShape {
         let places = LayerPages::of(self).places;
         let states = StateShape { heads: self.delta_heads().collect(), ..StateShape::default() };
-        KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states }
+        KvShape { heads: self.stored_heads().collect(), places, dtype, pages, states, routes: None }
     }
 
     /// Bytes of one token's keys and values in all layers, with parts of pages that no layer uses. `element_bytes`:
@@ -101,6 +101,11 @@ impl LayerPages {
         };
         let places = windows.iter().map(place).collect();
         LayerPages { all: groups[0], windowed: groups[1], window: Some(window), places }
+    }
+
+    /// Whether the pages of the first group hold all positions.
+    pub fn has_all_positions(&self) -> bool {
+        self.all > 0
     }
 
     /// Parts of the pages of all groups that no layer uses. If there are any, all layers have the same heads.

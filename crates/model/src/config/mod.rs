@@ -15,6 +15,7 @@ mod modules;
 mod quantisation;
 mod ranks;
 mod rope;
+mod routes;
 
 pub use agreement::Difference;
 pub use families::Family;

@@ -16,4 +16,5 @@ mod goldens;
 mod lora;
 mod quantised;
 mod ranks;
+mod routes;
 mod updates;

@@ -388,7 +388,8 @@ fn a_model_that_sleeps_refuses_steps_until_it_is_whole_again() {
     let mut cpu = Cpu::open().unwrap();
     let decoder = Decoder::load(&mut cpu, &ModelFolder::open(folder.path()).unwrap()).unwrap();
     let mut model = decoder.on(cpu);
-    let limits = StepLimits { deterministic: true, longest: 64, largest: StepBatch::default().shape() };
+    let limits =
+        StepLimits { deterministic: true, longest: 64, largest: StepBatch::default().shape(), keeps_routes: false };
     model.prepare(limits).unwrap();
     model.allocate(4, 0).unwrap();
     let refused = |model: &mut dyn StepRunner| {

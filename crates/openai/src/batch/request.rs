@@ -20,6 +20,7 @@ pub fn reader<'a>(tokenizer: &'a Tokenizer, config: &'a ModelConfig, model: &'a 
         reasoning: Reasoning::Keep,
         logprobs_mode: LogprobsMode::default(),
         priority: Priority::default(),
+        keeps_routes: false,
     }
 }
 

@@ -10,7 +10,7 @@ use super::choice::{
     ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
 };
 use super::endpoint::Endpoint;
-use super::kept::RecordFields;
+use super::kept::{RecordFields, routed_experts};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{EncodedPrompt, ProtocolRequest, Reasoning};
 use super::scores::scored_choice;
@@ -210,6 +210,8 @@ fn sampled_choices<'a>(
         let ids = || drawn.map_or(Cow::Borrowed(&[][..]), Finish::sampled_ids);
         let token_ids = request.return_token_ids.then(ids);
         let records = RecordFields::new(request, drawn.into_iter().flat_map(Finish::sampled_records));
+        let routes = request.routes.zip(drawn.and_then(|drawn| drawn.routes.as_ref()));
+        let routed_experts = routes.map(|(start, routes)| routed_experts(routes, start));
         let (text, prompt) = match request.endpoint {
             Endpoint::Completions => {
                 let echoed = if request.echo { &*prompt.text } else { "" };
@@ -241,6 +243,7 @@ fn sampled_choices<'a>(
             token_ids,
             weight_versions,
             records,
+            routed_experts,
             branch,
         });
     }

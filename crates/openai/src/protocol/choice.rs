@@ -63,6 +63,9 @@ pub struct Choice<'a> {
     pub weight_versions: Option<Vec<LabelledSpan>>,
     #[serde(flatten)]
     pub records: RecordFields,
+    /// By `return_routed_experts`, of a whole sample ([`routed_experts`](super::kept::routed_experts)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<&'a str>,
 }

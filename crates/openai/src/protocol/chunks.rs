@@ -9,7 +9,7 @@ use super::choice::{
     ChatMessage, Choice, ChoiceText, EchoedText, PromptFields, StopReason, finish_word, shown_weights,
 };
 use super::endpoint::Endpoint;
-use super::kept::RecordFields;
+use super::kept::{RecordFields, routed_experts};
 use super::logprobs::{ChoiceLogprobs, ShownToken};
 use super::request::{ProtocolRequest, Reasoning, StreamOptions};
 use super::shown::TokenPlacer;
@@ -62,6 +62,7 @@ struct UnsentPart {
 
 struct SampleEnd {
     reason: FinishReason,
+    routed_experts: Option<String>,
     branch: Option<String>,
     weights: Option<Vec<LabelledSpan>>,
 }
@@ -123,7 +124,9 @@ impl ChunkWriter {
         let weights = shown_weights(&self.request, &finish, &self.labels);
         stream.take(rest, &finish.text[stream.bytes..], self.request.shows_tokens());
         stream.has_ended = true;
-        stream.unsent.end = Some(SampleEnd { reason: finish.reason, branch, weights });
+        let routes = self.request.routes.zip(finish.routes.as_ref());
+        let routed_experts = routes.map(|(start, routes)| routed_experts(routes, start));
+        stream.unsent.end = Some(SampleEnd { reason: finish.reason, routed_experts, branch, weights });
         self.count(late);
         self.write_if_ready(sample, out);
     }
@@ -136,7 +139,8 @@ impl ChunkWriter {
                 if stream.has_ended {
                     continue; // It was told already: the sample whose branch is kept ends by an event of its own.
                 }
-                stream.unsent.end = Some(SampleEnd { reason: FinishReason::Length, branch: None, weights: None });
+                stream.unsent.end =
+                    Some(SampleEnd { reason: FinishReason::Length, routed_experts: None, branch: None, weights: None });
                 let (prompt, sample) = (index / self.request.n, index % self.request.n);
                 self.write_if_ready(SampleId { prompt, sample }, out);
             }
@@ -234,6 +238,7 @@ impl ChunkWriter {
             token_ids: token_ids.filter(|ids: &Vec<TokenId>| !ids.is_empty()).map(Cow::Owned),
             weight_versions: end.as_mut().and_then(|end| end.weights.take()),
             records: if tokens.is_empty() { RecordFields::default() } else { RecordFields::new(request, records) },
+            routed_experts: end.as_mut().and_then(|end| end.routed_experts.take()),
             branch: end.as_ref().and_then(|end| end.branch.as_deref()),
         };
         sse::write_json(&choice, out);

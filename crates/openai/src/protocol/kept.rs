@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::request::ProtocolRequest;
-use offshoot_engine::{KeptForm, TokenRecord};
+use offshoot_engine::{KeptForm, TokenRecord, TokenRoutes};
 
 /// The fields of a choice that its request asked for by `return_kept` and `return_entropy`.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -19,6 +19,24 @@ pub struct RecordFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     entropies: Option<Vec<f64>>,
 }
+
+/// The experts of a sample's tokens, from number `start` of its prompt on, as vLLM's clients read them: the bytes of a
+/// .npy file, `[tokens, layers, chosen]` of u1 or u2, in base64.
+pub fn routed_experts(routes: &TokenRoutes, start: usize) -> String {
+    let [tokens, layers, chosen] = routes.shape();
+    let (tokens, bytes) = (tokens.saturating_sub(start), routes.id_bytes());
+    let kind = if bytes == 1 { "|u1" } else { "<u2" };
+    let mut head = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({tokens}, {layers}, {chosen}), }}");
+    // Its end, after ten bytes before it, is a multiple of 64.
+    let padded = (NPY_BEGIN.len() + 2 + head.len() + 1).next_multiple_of(64) - NPY_BEGIN.len() - 2;
+    head = format!("{head:<width$}\n", width = padded - 1);
+    let length = u16::try_from(head.len()).expect("a head of three numbers is short");
+    let file = [NPY_BEGIN, &length.to_le_bytes(), head.as_bytes(), &routes.bytes(start)].concat();
+    STANDARD.encode(file)
+}
+
+/// How a .npy file of version 1.0 begins.
+const NPY_BEGIN: &[u8] = b"\x93NUMPY\x01\x00";
 
 /// The tokens from which each token was drawn, in one of the forms of [`KeptForm`].
 #[derive(Debug, Default, PartialEq, Serialize)]

@@ -25,7 +25,7 @@ const IGNORED: [&str; 9] = [
 type HasNoEffect = fn(&Value) -> bool;
 
 /// Fields that are not supported.
-const UNSUPPORTED: [(&str, HasNoEffect); 19] = [
+const UNSUPPORTED: [(&str, HasNoEffect); 18] = [
     ("suffix", |value| value == ""),
     ("response_format", |value| value["type"] == "text"),
     ("tools", is_empty),
@@ -43,7 +43,6 @@ const UNSUPPORTED: [(&str, HasNoEffect); 19] = [
     ("structured_outputs", |value| value.as_object().is_some_and(|object| object.values().all(Value::is_null))),
     ("logprob_token_ids", is_empty),
     ("truncation_side", |value| value == "left"),
-    ("routed_experts_prompt_start", |value| value == 0),
     ("vllm_xargs", |value| value.as_object().is_some_and(serde_json::Map::is_empty)),
     ("kv_transfer_params", |_| false),
 ];

@@ -44,6 +44,8 @@ pub struct RequestReader<'a> {
     pub logprobs_mode: LogprobsMode,
     /// Priority of requests that do not say.
     pub priority: Priority,
+    /// Whether the experts of each token are kept; requests that do not say are then told them.
+    pub keeps_routes: bool,
 }
 
 /// A prompt as the request writes it.
@@ -89,7 +91,9 @@ impl RequestReader<'_> {
             ..kept.map_or_else(Records::default, KeptForm::records)
         };
         let logprobs_mode = fields.word("logprobs_mode", &LogprobsMode::WORDS)?.unwrap_or(self.logprobs_mode);
-        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..params(&mut fields)? };
+        let routes = self.routes(&mut fields)?;
+        let asked = SamplingParams { routes: routes.is_some(), ..params(&mut fields)? };
+        let params = SamplingParams { top_logprobs, bad_words, logprobs_mode, records, ..asked };
         ProtocolLimits::check("logit_bias", limits.logit_bias, params.logit_bias.len(), "tokens")?;
         let skips_special = fields.choice("skip_special_tokens")?.unwrap_or(true);
         let (most_tokens, stop) = self.stop(endpoint, &mut fields)?;
@@ -128,6 +132,7 @@ impl RequestReader<'_> {
             skips_special,
             return_token_ids: fields.flag("return_token_ids")?,
             kept,
+            routes,
             ids_as_tokens: fields.flag("return_tokens_as_token_ids")?,
             priority: priority(&mut fields, limits.priority)?.unwrap_or(self.priority),
             timeout: fields.seconds("timeout", limits.seconds)?,
@@ -142,6 +147,22 @@ impl RequestReader<'_> {
         self.check_sampling(&request).map_err(|error| Refusal::of(&error))?;
         self.check_together(&request)?;
         Ok(request)
+    }
+
+    /// `return_routed_experts` and `routed_experts_prompt_start`: the first token whose experts are told, if some are.
+    fn routes(&self, fields: &mut BodyFields) -> Result<Option<usize>, Refusal> {
+        let asks = fields.choice("return_routed_experts")?;
+        let start = fields.count("routed_experts_prompt_start", 0, u64::from(u32::MAX))?.unwrap_or(0);
+        let without = "this server was started without a record of experts";
+        match (self.keeps_routes, asks, start) {
+            (false, Some(true), _) => {
+                Err(Refusal::value("return_routed_experts", &format!("false: {without}"), "true"))
+            }
+            (false, _, 1..) => {
+                Err(Refusal::value("routed_experts_prompt_start", &format!("0: {without}"), &start.to_string()))
+            }
+            (keeps, asks, start) => Ok(asks.unwrap_or(keeps).then_some(start)),
+        }
     }
 
     /// Checks how tokens are sampled, and when samples end.
@@ -494,5 +515,6 @@ fn params(fields: &mut BodyFields) -> Result<SamplingParams, Refusal> {
         top_logprobs: None,
         logprobs_mode: LogprobsMode::default(),
         records: Records::default(),
+        routes: false,
     })
 }

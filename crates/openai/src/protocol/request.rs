@@ -45,6 +45,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub return_token_ids: bool,
     /// In which form each choice has the sets that its tokens were drawn from; `None`: it has none.
     pub kept: Option<KeptForm>,
+    /// The first token of prompt and sample from which on each choice has the experts of its tokens; `None`: it has none.
+    pub routes: Option<usize>,
     /// Whether log-probabilities name each token by its id (`token_id:7`), which no two share, instead of its text.
     pub ids_as_tokens: bool,
     pub reasoning: Reasoning,
@@ -293,6 +295,7 @@ impl<P> ProtocolRequest<P> {
             skips_special: self.skips_special,
             return_token_ids: self.return_token_ids,
             kept: self.kept,
+            routes: self.routes,
             ids_as_tokens: self.ids_as_tokens,
             reasoning: self.reasoning,
             priority: self.priority,

@@ -65,6 +65,7 @@ pub fn scored_choice<'a>(
         token_ids: request.return_token_ids.then_some((&*choice.tokens).into()),
         weight_versions: None,
         records: RecordFields::default(),
+        routed_experts: None,
         branch: None,
     }
 }

@@ -2,6 +2,8 @@
 //! request is read as a completion of one prompt, whose sampling parameters are the fields of `sampling_params`; the
 //! answer has no texts, and names each token by its id.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -16,7 +18,7 @@ use super::refusal::Refusal;
 use super::request::{ProtocolRequest, TextPrompt};
 use super::weight_labels::LabelledSpan;
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord};
+use offshoot_engine::{Finish, KeptForm, LogprobsMode, TokenRecord, TokenRoutes};
 use offshoot_text::Tokenizer;
 
 /// The path of these requests.
@@ -112,13 +114,33 @@ struct TokenChoice<'a> {
     stop_reason: Option<StopReason>,
     token_ids: Vec<TokenId>,
     logprobs: Option<TokenLogprobs>,
-    routed_experts: Option<()>,
+    /// By `return_routed_experts`.
+    routed_experts: Option<RawExperts>,
     /// vLLM's: the ids that each token was drawn from, where `return_kept` asks for them; null for more than a record
     /// lists.
     sampling_mask: Option<Vec<Option<&'a [TokenId]>>>,
     weight_versions: Vec<LabelledSpan>,
     #[serde(flatten)]
     records: RecordFields,
+}
+
+/// The experts of a sample's tokens, as clients of token ids read them: the bytes of `[tokens, layers, chosen]` in
+/// base64, from token number `start` on. They look for `data` first.
+#[derive(Serialize)]
+struct RawExperts {
+    data: String,
+    shape: [usize; 3],
+    start: usize,
+    dtype: &'static str,
+}
+
+impl RawExperts {
+    fn new((start, routes): (usize, &TokenRoutes)) -> Self {
+        let [tokens, layers, chosen] = routes.shape();
+        let dtype = if routes.id_bytes() == 1 { "uint8" } else { "uint16" };
+        let shape = [tokens.saturating_sub(start), layers, chosen];
+        RawExperts { data: STANDARD.encode(routes.bytes(start)), shape, start, dtype }
+    }
 }
 
 #[derive(Serialize)]
@@ -176,7 +198,7 @@ impl<'a> TokenAnswer<'a> {
             stop_reason: StopReason::of(&drawn.reason),
             token_ids: drawn.sampled_ids().into_owned(),
             logprobs: request.logprobs.then(|| TokenLogprobs { content: drawn.sampled_records().map(named).collect() }),
-            routed_experts: None,
+            routed_experts: request.routes.zip(drawn.routes.as_ref()).map(RawExperts::new),
             sampling_mask: (request.kept == Some(KeptForm::Ids)).then(|| drawn.sampled_records().map(kept).collect()),
             weight_versions: head.labels.spans(drawn),
             records: RecordFields::new(request, drawn.sampled_records()),

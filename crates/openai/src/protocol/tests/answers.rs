@@ -152,6 +152,30 @@ fn records_are_lists_beside_the_ids() {
     assert_eq!(masked["entropies"], entropies);
 }
 
+/// `routed_experts` is a .npy file as numpy writes it: magic bytes, the length of its head, the head, padded so that the
+/// numbers begin at a multiple of 64, and these.
+#[test]
+fn experts_are_an_array_of_numpy() {
+    let of = |body: Value| {
+        let request = routed_request(Endpoint::Completions, body);
+        let tokens = request.prompts[0].tokens.len() + encode(" a b").len();
+        let answer = answer(&request, &[drawn(&request, &[" a b"], FinishReason::EndOfText)]);
+        (answer["choices"][0]["routed_experts"].clone(), tokens)
+    };
+    for start in [0, 2] {
+        let (experts, tokens) = of(json!({"prompt": "q r s", "routed_experts_prompt_start": start}));
+        let file = STANDARD.decode(experts.as_str().expect("text")).expect("base64");
+        assert_eq!(&file[..8], b"\x93NUMPY\x01\x00");
+        let numbers = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
+        assert_eq!((numbers % 64, file[numbers - 1]), (0, b'\n'));
+        let head = std::str::from_utf8(&file[10..numbers]).expect("ASCII").trim_end();
+        let shape = format!("({}, 2, 3)", tokens - start);
+        assert_eq!(head, format!("{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"));
+        assert_eq!(file[numbers..], routes(tokens).bytes(start));
+    }
+    assert!(of(json!({"prompt": "q", "return_routed_experts": false})).0.is_null());
+}
+
 fn recorded_by(fields: &Value) -> SamplingParams {
     let mut body = json!({"prompt": "q"});
     body.as_object_mut().expect("an object").extend(object(fields.clone()));
@@ -368,6 +392,7 @@ fn models_that_answer_in_channels_have_reasoning_apart() {
             reasoning: Reasoning::Keep,
             logprobs_mode: LogprobsMode::default(),
             priority: offshoot_engine::Priority::default(),
+            keeps_routes: false,
         };
         let asked = |fields: Value| {
             let mut body = object(json!({"messages": [{"role": "user", "content": "a"}]}));

@@ -15,7 +15,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Endpoint, ProtocolLimits, ProtocolRequest, Reasoning, Refusal, RequestReader, TextPrompt};
 use offshoot_core::ids::TokenId;
-use offshoot_engine::{Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop};
+use offshoot_engine::{
+    Drawn, Finish, FinishReason, LogprobsMode, Records, SampledToken, SamplingParams, Stop, TokenRoutes,
+};
 use offshoot_model::{ModelConfig, ModelFolder};
 use offshoot_text::{AddSpecial, StopMatcher, Tokenizer};
 
@@ -51,6 +53,7 @@ fn with_reader<T>(limits: &ProtocolLimits, act: impl FnOnce(&RequestReader<'_>) 
         reasoning: Reasoning::Keep,
         logprobs_mode: LogprobsMode::default(),
         priority: offshoot_engine::Priority::default(),
+        keeps_routes: false,
     })
 }
 
@@ -66,6 +69,23 @@ fn read(endpoint: Endpoint, body: Value) -> Result<ProtocolRequest<TextPrompt>, 
 fn request(endpoint: Endpoint, body: Value) -> ProtocolRequest {
     with_reader(&ProtocolLimits::default(), |reader| reader.encode(reader.read(endpoint, &object(body))?))
         .unwrap_or_else(|refusal| panic!("{}", refusal.message))
+}
+
+/// The request in tokens, to a server that keeps the tokens' experts.
+fn routed_request(endpoint: Endpoint, body: Value) -> ProtocolRequest {
+    let limits = ProtocolLimits::default();
+    let read = |reader: &RequestReader<'_>| {
+        let reader = RequestReader { keeps_routes: true, ..*reader };
+        reader.encode(reader.read(endpoint, &object(body))?)
+    };
+    with_reader(&limits, read).unwrap_or_else(|refusal| panic!("{}", refusal.message))
+}
+
+/// Made-up experts of so many tokens: 3 of 8 in the last of two layers.
+fn routes(tokens: usize) -> TokenRoutes {
+    let ids: Vec<usize> = (0..3 * tokens).map(|i| i % 8).collect();
+    let fields = json!({ "ids": ids, "expert_layers": [1], "layers": 2, "chosen": 3, "experts": 8 });
+    serde_json::from_value(fields).expect("its fields")
 }
 
 fn encode(text: &str) -> Vec<TokenId> {
@@ -138,6 +158,7 @@ fn events(
     };
     let mut finish = finish(events.iter().map(|(sampled, _)| sampled), reason, shown);
     finish.stop_token = ending.map(|token| recorded(token, &request.params));
+    finish.routes = request.params.routes.then(|| routes(prompt.tokens.len() + finish.sampled().saturating_sub(1)));
     finish.logprob += finish.stop_token.iter().map(|stop| f64::from(stop.logprob)).sum::<f64>();
     (events, finish)
 }

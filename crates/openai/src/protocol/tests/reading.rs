@@ -87,6 +87,24 @@ fn records_are_asked_for_by_name() {
 }
 
 #[test]
+fn experts_are_told_where_the_server_keeps_them() {
+    let read = |fields: Value| {
+        let request = routed_request(Endpoint::Completions, with(fields));
+        (request.routes, request.params.routes)
+    };
+    assert_eq!(read(json!({})), (Some(0), true));
+    assert_eq!(read(json!({"return_routed_experts": true, "routed_experts_prompt_start": 7})), (Some(7), true));
+    assert_eq!(read(json!({"return_routed_experts": false})), (None, false));
+    // Elsewhere who asks for them is told so.
+    let usual = completion(json!({"return_routed_experts": false, "routed_experts_prompt_start": 0}));
+    assert_eq!((usual.routes, usual.params.routes), (None, false));
+    for (field, value) in [("return_routed_experts", json!(true)), ("routed_experts_prompt_start", json!(3))] {
+        let refused = refusal(Endpoint::Completions, with(json!({ field: value })));
+        assert_eq!(refused.param.as_deref(), Some(field));
+    }
+}
+
+#[test]
 fn a_group_may_end_when_enough_samples_have_finished() {
     let least = |fields| completion(fields).min_finished.map(std::num::NonZeroUsize::get);
     assert_eq!(least(json!({"n": 4, "min_finished": 3})), Some(3));

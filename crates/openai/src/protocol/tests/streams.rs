@@ -230,8 +230,10 @@ proptest! {
         (endpoint, body) in body(),
         scripts in proptest::collection::vec(script(), 4),
         turns in proptest::collection::vec((0..4_usize, 0..4_usize), 1..40),
+        routed in any::<bool>(),
     ) {
-        let request = Arc::new(request(endpoint, body));
+        let read = if routed { routed_request } else { request };
+        let request = Arc::new(read(endpoint, body));
         let streamed = stream(&request, &scripts, &turns);
         let of_prompt = |prompt: usize| {
             let sample = |index: usize| {

@@ -1,9 +1,11 @@
 //! Token ids in and out, and the fields that trainers send.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::super::{AnswerHead, Endpoint, PromptCandidates, ProtocolRequest, Refusal, TokenAnswer, response};
-use super::{events, object, read, request, tokenizer, with_reader};
+use super::{events, object, read, request, routes, tokenizer, with_reader};
 use crate::protocol::ProtocolLimits;
 use offshoot_core::ids::{TokenId, WeightVersion};
 use offshoot_engine::{Finish, FinishReason, WeightSpan};
@@ -77,6 +79,22 @@ fn each_token_of_an_answer_is_named_and_has_its_weights() {
     }
     let spans = json!([{"version": "0", "start": 0, "end": 3}, {"version": "step 9", "start": 3, "end": 4}]);
     assert_eq!(ended["weight_versions"], spans);
+    assert!(ended["routed_experts"].is_null());
+}
+
+#[test]
+fn experts_are_raw_numbers_with_their_shape() {
+    let mut request = of_tokens(json!({"token_ids": [5, 6], "sampling_params": {}})).expect("it is right");
+    request.routes = Some(1);
+    let drawn = sample(&request, &[20, 21], 2, FinishReason::Length);
+    let drawn = vec![Finish { routes: Some(routes(3)), ..drawn }];
+    let candidates = PromptCandidates { drawn, ..PromptCandidates::default() };
+    let head = AnswerHead::default();
+    let answer = serde_json::to_string(&TokenAnswer::new(&request, &candidates, &head, tokenizer())).expect("JSON");
+    let data = STANDARD.encode(routes(3).bytes(1));
+    // Clients look for these letters.
+    let expected = format!(r#""routed_experts":{{"data":"{data}","shape":[2,2,3],"start":1,"dtype":"uint8"}}"#);
+    assert!(answer.contains(&expected), "{answer}");
 }
 
 #[test]
