@@ -197,6 +197,7 @@ pub mod tests {
             n: samples,
             best_of: samples,
             min_finished: None,
+            routes: None,
             computes_prompts_alone: false,
             seed: RequestSeed::Own(0),
             echo: false,
