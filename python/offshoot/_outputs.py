@@ -50,7 +50,8 @@ class SamplingMask:
 class CompletionOutput:
     """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
     do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
-    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``lora_request``, which vLLM
+    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``weights``: the versions of the
+    weights that the tokens were sampled under, each with the number of its first token. ``lora_request``, which vLLM
     fills, is always None."""
 
     index: int
@@ -65,6 +66,13 @@ class CompletionOutput:
     entropies: list[float] | None = None
     #: Whether it was a straggler that was finished later (``LLM.finish``).
     continued: bool = False
+    weights: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def weight_versions(self) -> list[int]:
+        """The version of the weights that each token was sampled under."""
+        ends = [begin for _, begin in self.weights[1:]] + [len(self.token_ids)]
+        return [version for (version, begin), end in zip(self.weights, ends) for _ in range(begin, end)]
 
     def finished(self) -> bool:
         return self.finish_reason is not None

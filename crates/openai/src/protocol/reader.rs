@@ -134,6 +134,8 @@ impl RequestReader<'_> {
             keep,
             parent,
             salt: salt(&mut fields)?,
+            request_id: fields.text("request_id")?,
+            return_weight_versions: fields.flag("return_weight_versions")?,
         };
         official::take(&mut fields)?;
         fields.finish()?;

@@ -58,6 +58,10 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub parent: Option<String>,
     /// Requests of other salts share no cached prefix with it, nor does one without.
     pub salt: Option<CacheSalt>,
+    /// The client's own name of it, by which it can be ended.
+    pub request_id: Option<String>,
+    /// Whether each choice says which weights its tokens were sampled under, also if they were the same for all.
+    pub return_weight_versions: bool,
 }
 
 /// What happens to a chat's reasoning.
@@ -296,6 +300,8 @@ impl<P> ProtocolRequest<P> {
             keep: self.keep,
             parent: self.parent,
             salt: self.salt,
+            request_id: self.request_id,
+            return_weight_versions: self.return_weight_versions,
         })
     }
 }
@@ -309,6 +315,12 @@ impl TextPrompt {
             }
             PromptContent::Tokens(tokens) => tokens.len(),
         }
+    }
+
+    /// Lets only the context and the memory limit its samples.
+    pub(super) fn set_unlimited(&mut self) {
+        self.stop.max_tokens = usize::MAX;
+        self.is_unlimited = true;
     }
 
     /// Output tokens of `samples` samples, for a model with `context` positions. The prompt's tokens are not subtracted

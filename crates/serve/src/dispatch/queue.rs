@@ -214,9 +214,12 @@ pub mod tests {
             keep: None,
             parent: None,
             salt: None,
+            request_id: None,
+            return_weight_versions: false,
         };
         Job {
             id: JobId(id),
+            names: Vec::new(),
             client: ClientId(client),
             request: Arc::new(request),
             among_all: Priority(priority),

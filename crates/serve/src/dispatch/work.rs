@@ -20,7 +20,7 @@ use offshoot_core::ids::TokenId;
 use offshoot_engine::{EngineHandle, Event, Finish, FinishReason, First, Hear, RootOptions};
 use offshoot_kv::{DistinctTokens, Origin};
 use offshoot_launch::{BeginOptions, ChoicesRequest, Generator, Release, SampleId, in_bytes};
-use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal};
+use offshoot_openai::protocol::{EncodedPrompt, Endpoint, Refusal, RefusalKind};
 
 /// Longest time between two looks at deadlines and leases.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -51,8 +51,27 @@ struct OpenJob {
     promised: usize,
     /// As [`Delivery::Done`] has them.
     cached: Vec<usize>,
-    /// Whether its deadline cut samples short.
-    timed_out: bool,
+    /// Why its samples were cut short, if they were.
+    cut: Option<Cut>,
+}
+
+/// Why a job's samples end before they are complete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// Its deadline.
+    Deadline,
+    /// Whoever operates the server.
+    Abort,
+}
+
+impl Cut {
+    /// How samples end that have not begun.
+    fn reason(self) -> FinishReason {
+        match self {
+            Cut::Deadline => FinishReason::Cancelled,
+            Cut::Abort => FinishReason::Aborted,
+        }
+    }
 }
 
 pub struct DispatchLoop {
@@ -126,9 +145,20 @@ impl DispatchLoop {
             Command::Cancel(job) => {
                 self.drop_job(job);
             }
-            // The receiver of the reply may be gone.
+            // The receivers of the replies may be gone.
             Command::List { most, reply } => drop(reply.send(self.list(most))),
+            Command::Abort { names, reply } => drop(reply.send(self.abort(names.as_deref()))),
         }
+    }
+
+    /// Ends jobs of these names, or all; how many.
+    fn abort(&mut self, names: Option<&[String]>) -> usize {
+        let is_named =
+            |open: &OpenJob| names.is_none_or(|names| open.job.names.iter().any(|name| names.contains(name)));
+        let named = self.jobs.iter().filter(|(_, open)| open.cut != Some(Cut::Abort) && is_named(open));
+        let named: Vec<JobId> = named.map(|(&id, _)| id).collect();
+        named.iter().for_each(|&id| self.cut_short(id, Cut::Abort));
+        named.len()
     }
 
     fn list(&self, most: usize) -> Vec<OpenRequest> {
@@ -161,11 +191,11 @@ impl DispatchLoop {
             parts: Vec::new(),
             promised: job.promised(),
             cached: vec![0; job.request.prompts.len()],
-            timed_out: false,
+            cut: None,
         };
         self.jobs.insert(id, open);
         if job.deadline.is_some_and(|deadline| deadline <= now) {
-            return self.cut_short(id);
+            return self.cut_short(id, Cut::Deadline);
         }
         if job.keep.is_some() && job.request.best_of == 0 && !job.has_choices() {
             self.keep_prompts(id);
@@ -270,7 +300,7 @@ impl DispatchLoop {
         }
     }
 
-    fn finish(&mut self, of: SampleId, finish: Finish) {
+    fn finish(&mut self, of: SampleId, mut finish: Finish) {
         let branch = self.generator.take_branch(of);
         let Some(part) = self.parts.get_mut(&of.prompt) else {
             return branch.into_iter().for_each(|branch| self.generator.engine().release(&[branch]));
@@ -285,6 +315,9 @@ impl DispatchLoop {
         self.note_token(id);
         let open = self.jobs.get_mut(&id).expect("a job is open while a part of it is");
         open.left -= 1;
+        if let (Some(cut), FinishReason::Cancelled) = (open.cut, &finish.reason) {
+            finish.reason = cut.reason();
+        }
         if is_last {
             open.parts.retain(|&number| number != of.prompt);
         }
@@ -332,7 +365,7 @@ impl DispatchLoop {
             }
         }
         if let Some(rest) = rest {
-            open.cancel_unbegun(&rest);
+            open.end_unbegun(&rest, FinishReason::Cancelled);
         }
     }
 
@@ -388,27 +421,37 @@ impl DispatchLoop {
         }
         self.looked = now;
         self.leases.expire(now);
-        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && !open.timed_out;
+        let is_past = |open: &OpenJob| open.job.deadline.is_some_and(|deadline| deadline <= now) && open.cut.is_none();
         let past: Vec<JobId> = self.jobs.iter().filter(|(_, open)| is_past(open)).map(|(&id, _)| id).collect();
-        past.into_iter().for_each(|id| self.cut_short(id));
+        past.into_iter().for_each(|id| self.cut_short(id, Cut::Deadline));
     }
 
-    /// Ends a job's samples at its deadline. Those that have begun keep their tokens; a job of which nothing has begun,
-    /// and one that scores, is refused.
-    fn cut_short(&mut self, id: JobId) {
+    /// Ends a job's samples early. Those that have begun keep their tokens. A job that scores is refused, and at its
+    /// deadline one of which nothing has begun, too.
+    fn cut_short(&mut self, id: JobId, cut: Cut) {
         let unbegun = self.queue.remove(id);
         let Some(open) = self.jobs.get_mut(&id) else { return };
-        open.timed_out = true;
+        open.cut = Some(cut);
         let has_begun = !open.parts.is_empty() || open.has_token;
-        if open.left > 0 && (open.job.scores() || !has_begun) {
-            let waited = open.arrived.elapsed().as_secs_f64();
+        let refusal = match cut {
+            Cut::Deadline if open.job.scores() || !has_begun => {
+                let waited = open.arrived.elapsed().as_secs_f64();
+                Some(Refusal::timeout((waited * 10.0).round() / 10.0))
+            }
+            Cut::Abort if open.job.scores() => {
+                let what = "the request was ended by whoever operates the server; it may be sent again";
+                Some(Refusal::of_kind(RefusalKind::Unavailable, "aborted", what))
+            }
+            Cut::Deadline | Cut::Abort => None,
+        };
+        if let Some(refusal) = refusal.filter(|_| open.left > 0) {
             if let Some(job) = self.drop_job(id) {
-                job.outbox.put(Delivery::Refused(Refusal::timeout((waited * 10.0).round() / 10.0)));
+                job.outbox.put(Delivery::Refused(refusal));
             }
             return;
         }
         open.parts.iter().for_each(|&number| self.generator.cancel_prompt(number));
-        unbegun.iter().for_each(|part| open.cancel_unbegun(part));
+        unbegun.iter().for_each(|part| open.end_unbegun(part, cut.reason()));
         if open.left == 0 {
             self.end(id);
         }
@@ -428,10 +471,10 @@ impl Drop for DispatchLoop {
 }
 
 impl OpenJob {
-    /// Ends samples that have not begun, as cancelled.
-    fn cancel_unbegun(&mut self, part: &Part) {
+    /// Ends samples that have not begun.
+    fn end_unbegun(&mut self, part: &Part, reason: FinishReason) {
         for sample in part.first..part.first + part.samples {
-            let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(FinishReason::Cancelled));
+            let (sample, finish) = (SampleId { prompt: part.prompt, sample }, Finish::empty(reason.clone()));
             self.left -= 1;
             self.job.outbox.put(Delivery::Finished { sample, finish: Box::new(finish), branch: None });
         }
