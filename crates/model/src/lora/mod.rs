@@ -34,9 +34,13 @@ impl AdaptedIx {
     }
 }
 
-/// The adapters of the rows that a layer computes, with the layers that adapters may change; none, if no row of the
-/// step has one.
-pub struct StepAdapters<'a, B: Backend>(Option<(&'a [AdaptedLayer<B>], StepRows, &'a B::Step)>);
+/// The adapters of the rows that a layer computes.
+pub struct StepAdapters<'a, B: Backend> {
+    /// The layers that adapters may change; `None`: no row of the step has an adapter.
+    layers: Option<&'a [AdaptedLayer<B>]>,
+    rows: StepRows,
+    step: &'a B::Step,
+}
 
 impl<B: Backend> Clone for StepAdapters<'_, B> {
     fn clone(&self) -> Self {
@@ -47,9 +51,9 @@ impl<B: Backend> Clone for StepAdapters<'_, B> {
 impl<B: Backend> Copy for StepAdapters<'_, B> {}
 
 impl<'a, B: Backend> StepAdapters<'a, B> {
-    /// `layers`: all that adapters may change; `None`: the step's rows have no adapters.
+    /// `layers`: all that adapters may change; `None`: no row of the step has an adapter.
     pub fn of(layers: Option<&'a [AdaptedLayer<B>]>, rows: StepRows, step: &'a B::Step) -> Self {
-        Self(layers.map(|layers| (layers, rows, step)))
+        Self { layers, rows, step }
     }
 
     /// Whether they may add something to this layer.
@@ -57,9 +61,8 @@ impl<'a, B: Backend> StepAdapters<'a, B> {
         self.table(layer).is_some()
     }
 
-    fn table(&self, layer: AdaptedIx) -> Option<(&'a B::Lora, StepRows, &'a B::Step)> {
-        let (layers, rows, step) = self.0?;
-        Some((layers[layer.0].table.as_ref()?, rows, step))
+    fn table(&self, layer: AdaptedIx) -> Option<&'a B::Lora> {
+        self.layers?[layer.0].table.as_ref()
     }
 
     /// `Backend::linear` of this layer, with what adapters add.
@@ -75,7 +78,7 @@ impl<'a, B: Backend> StepAdapters<'a, B> {
         mode: OutputMode,
     ) {
         match self.table(layer) {
-            Some((table, rows, step)) => backend.linear_with_lora(out, x, w, bias, mode, table, rows, step),
+            Some(table) => backend.linear_with_lora(out, x, w, bias, mode, table, self.rows, self.step),
             None => backend.linear(out, x, w, bias, mode),
         }
     }

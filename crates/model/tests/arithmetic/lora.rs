@@ -10,8 +10,8 @@ use offshoot_core::dice::Dice;
 use offshoot_core::ids::TokenId;
 use offshoot_cpu::{Cpu, Isa};
 use offshoot_model::{
-    Adapter, AdapterTensor, Decoder, LoadedRanks, ModelConfig, ModelFolder, ModelWeights, Sequence, TensorDtype,
-    TensorFolder, TensorSource, TensorsInMemory, UpdateScope,
+    Adapter, AdapterTensor, Decoder, LoadedRanks, ModelConfig, ModelFolder, ModelWeights, Sequence, Sleep, SleepParts,
+    TensorDtype, TensorFolder, TensorSource, TensorsInMemory, UpdateScope,
 };
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -366,6 +366,11 @@ fn runners_replace_and_remove_adapters_on_one_device_and_on_ranks() {
         let refused = runner.unload_adapter(slot(1)).unwrap_err().to_string();
         assert!(refused.contains("adapter slot") && refused.ends_with("found 1"), "{refused}");
         runner.load_adapter(slot(1), &first).unwrap();
+        // Adapters stay awake, and come and go while the rest sleeps.
+        runner.sleep(Sleep::LEVEL_2).unwrap();
+        runner.load_adapter(slot(2), &second).unwrap();
+        runner.wake(SleepParts::ALL).unwrap();
+        [1, 2].into_iter().for_each(|number| runner.unload_adapter(slot(number)).unwrap());
     }
 }
 
