@@ -28,4 +28,5 @@ Records = native.Records
 Samples = native.Samples
 NativeTrie = native.RolloutTrie
 TrieBuilder = native.TrieBuilder
+Tensors = native.Tensors
 use_helper = native.use_helper

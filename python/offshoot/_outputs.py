@@ -54,7 +54,9 @@ class CompletionOutput:
     ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an ``LLM``
     with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
-    uint16; zeros in layers without experts. ``lora_request``, which vLLM fills, is always None."""
+    uint16; zeros in layers without experts. ``weights``: the versions
+    of the weights that the tokens were sampled under, each with the number of its first token. ``lora_request``, which
+    vLLM fills, is always None."""
 
     index: int
     text: str
@@ -69,6 +71,13 @@ class CompletionOutput:
     routed_experts: numpy.ndarray[Any, Any] | None = dataclasses.field(default=None, compare=False)
     #: Whether it was a straggler that was finished later (``LLM.finish``).
     continued: bool = False
+    weights: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def weight_versions(self) -> list[int]:
+        """The version of the weights that each token was sampled under."""
+        ends = [begin for _, begin in self.weights[1:]] + [len(self.token_ids)]
+        return [version for (version, begin), end in zip(self.weights, ends) for _ in range(begin, end)]
 
     def finished(self) -> bool:
         return self.finish_reason is not None

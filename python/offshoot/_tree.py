@@ -162,7 +162,7 @@ class Tree:
         if text is None:
             text = llm._engine.tokenizer.decode(tokens, skip_special_tokens=False)
         self.llm = llm
-        self._native = NativeTree(llm._engine, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
+        self._native = NativeTree(llm._updated, tokens, text, seed % (1 << 64), name, llm._logprobs_mode)
 
     @property
     def root(self) -> Node:
@@ -199,6 +199,7 @@ class Tree:
         params = params.checked()
         if params.samples != 1:
             raise ValueError(f"sampling_params.n: expected 1, found {params.samples}: fork the nodes instead")
+        self.llm._given.commit()
         return Growth(self, self._native.extend(ids, self.llm._sampling(params, 1 << 30)))
 
     def append(self, given: Iterable[tuple[Node, str | Sequence[int]]], *, score: bool = False) -> None:
@@ -217,6 +218,7 @@ class Tree:
         if len(each) != len(nodes):
             raise ValueError(f"continuation: expected {len(nodes)}, one for each node, found {len(each)}")
         probes = [(self._id(node), self._tokens(text)) for node, text in zip(nodes, each)]
+        self.llm._given.commit()
         return self._native.score(probes)
 
     def prune(self, nodes: Iterable[Node]) -> None:

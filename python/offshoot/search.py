@@ -461,7 +461,7 @@ def _search(
             shown = finished
 
         found = _native_search(
-            llm._engine, json.dumps(method), named, llm._sampling(params, room),
+            llm._updated, json.dumps(method), named, llm._sampling(params, room),
             _whole("seed", seed) % (1 << 64), assess=assess, grades=grades, done=done,
             min_finished=min_finished, rollouts=rollouts, **callables)
     if isinstance(found.ended_by, KeyboardInterrupt):

@@ -128,6 +128,8 @@ pub struct NativeFinish {
     /// The ids of the experts of all tokens but the last, as bytes; their shape, tokens, layers and experts chosen for a
     /// token; and the bytes of an id, 1 or 2. None where they were not asked for.
     routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
+    /// Versions of weights, each with the number of the first token that was sampled or scored under it.
+    weights: Vec<(u64, usize)>,
 }
 
 impl NativeFinish {
@@ -150,6 +152,7 @@ impl NativeFinish {
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
             records: Py::new(py, TokenRecords::new(finish))?,
             routed_experts: finish.routes.as_ref().map(experts),
+            weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
         };
         Py::new(py, finish)
     }

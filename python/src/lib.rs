@@ -1,7 +1,7 @@
-//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees, searches
-//! and jobs as Python objects. It translates types and errors, releases the interpreter while it waits, and guards
-//! against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`) are the Python
-//! half's.
+//! The native half of the Python package `offshoot`: engines, tokenizers, running generations, sampling trees,
+//! searches, tensors and jobs as Python objects. It translates types and errors, releases the interpreter while it
+//! waits, and guards against use after `fork`. The shapes that scripts know (`LLM`, `SamplingParams`, `RequestOutput`)
+//! are the Python half's.
 
 mod arrow;
 mod engine;
@@ -16,6 +16,7 @@ mod rollouts;
 mod samples;
 mod search;
 mod tables;
+mod tensors;
 mod tokenizer;
 mod tree;
 
@@ -64,6 +65,8 @@ mod _offshoot {
     use super::search::{Assessed, Found, SearchPrompt, search};
     #[pymodule_export]
     use super::tables::Records;
+    #[pymodule_export]
+    use super::tensors::Tensors;
     #[pymodule_export]
     use super::tokenizer::NativeTokenizer;
     #[pymodule_export]
