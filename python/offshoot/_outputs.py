@@ -51,11 +51,12 @@ class SamplingMask:
 class CompletionOutput:
     """One sample of a prompt. ``token_ids`` ends with the end-of-text or stop token that ended it, as in vLLM, and so
     do ``logprobs``, ``kept`` and ``entropies``. ``kept``: with ``SamplingParams.return_kept``. ``entropies``: with
-    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an ``LLM``
-    with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
+    ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an
+    ``LLM`` with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
-    uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
-    under, each with the number of its first token. ``lora_request``, which vLLM fills, is always None."""
+    uint16; zeros in layers without experts. ``weights``: the versions
+    of the weights that the tokens were sampled under, each with the number of its first token. ``lora_request``, which
+    vLLM fills, is always None."""
 
     index: int
     text: str

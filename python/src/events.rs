@@ -125,11 +125,11 @@ pub struct NativeFinish {
     tops: Py<PyList>,
     stop_token: Option<Py<SampledToken>>,
     records: Py<TokenRecords>,
-    /// Versions of weights, each with the number of the first token that was sampled or scored under it.
-    weights: Vec<(u64, usize)>,
     /// The ids of the experts of all tokens but the last, as bytes; their shape, tokens, layers and experts chosen for a
     /// token; and the bytes of an id, 1 or 2. None where they were not asked for.
     routed_experts: Option<(Py<PyBytes>, [usize; 3], usize)>,
+    /// Versions of weights, each with the number of the first token that was sampled or scored under it.
+    weights: Vec<(u64, usize)>,
 }
 
 impl NativeFinish {
@@ -151,8 +151,8 @@ impl NativeFinish {
             tops: tops(py, (0..finish.records.len()).map(|at| finish.records.top(at)))?,
             stop_token: finish.stop_token.as_ref().map(sampled).transpose()?,
             records: Py::new(py, TokenRecords::new(finish))?,
-            weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
             routed_experts: finish.routes.as_ref().map(experts),
+            weights: finish.weights.iter().map(|span| (span.version.0, span.from)).collect(),
         };
         Py::new(py, finish)
     }

@@ -55,8 +55,8 @@ pub struct SamplingParams {
     /// What is recorded of each sampled token beside its log-probability under the model.
     #[serde(skip_serializing_if = "is_default")]
     pub records: Records,
-    /// Whether the extend's end tells the experts that were chosen for each token of the branch ([`Finish::routes`]). Only
-    /// of an engine that keeps them ([`EngineConfig::keeps_routes`](crate::EngineConfig::keeps_routes)).
+    /// Whether the extend's end tells the experts that were chosen for each token of the branch ([`Finish::routes`]).
+    /// Only of an engine that keeps them ([`EngineConfig::keeps_routes`](crate::EngineConfig::keeps_routes)).
     #[serde(skip_serializing_if = "is_default")]
     pub routes: bool,
 }

@@ -52,8 +52,8 @@ impl TokenRoutes {
         if self.experts <= 1 << u8::BITS { 1 } else { 2 }
     }
 
-    /// The experts of token number `token` in layer `layer` of the model, the likeliest first; none where that layer has
-    /// no experts.
+    /// The experts of token number `token` in layer `layer` of the model, the likeliest first; none where that layer
+    /// has no experts.
     pub fn experts(&self, token: usize, layer: usize) -> &[u16] {
         match self.expert_layers.binary_search(&layer) {
             Ok(number) => &self.ids[(token * self.expert_layers.len() + number) * self.chosen..][..self.chosen],
@@ -99,8 +99,8 @@ impl Engine {
     }
 }
 
-/// The segment at the end of a branch's path, and how many of its tokens were computed while they were sampled from: all
-/// but the last one, which no other followed; `None` if they are not asked for, or not there.
+/// The segment at the end of a branch's path, and how many of its tokens were computed while they were sampled from:
+/// all but the last one, which no other followed; `None` if they are not asked for, or not there.
 fn routed(branch: &Branch, prefix: &PrefixTree) -> Option<(SegmentId, u32)> {
     let BranchWork::Sample(sampling) = &branch.work else { return None };
     let segment = branch.lease().filter(|_| sampling.rules.params.routes)?.segment;

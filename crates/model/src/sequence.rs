@@ -61,8 +61,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(logits)
     }
 
-    /// The experts chosen for each token so far, `[tokens, layers with experts, chosen]`: only of a model that keeps them
-    /// ([`Decoder::keep_routes`]).
+    /// The experts chosen for each token so far, `[tokens, layers with experts, chosen]`: only of a model that keeps
+    /// them ([`Decoder::keep_routes`]).
     pub fn routes(&mut self) -> Result<Vec<u16>> {
         let Some(shape) = self.model.routes() else { return Ok(Vec::new()) };
         let slots: Vec<KvSlot> =

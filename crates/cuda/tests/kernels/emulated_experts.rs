@@ -323,8 +323,8 @@ fn rows_get_their_likeliest_experts_and_places_in_order() {
     }
 }
 
-/// Ids of one byte and of two, of the second of three layers: each row's where its slot is, of a member those of its own
-/// rows, and nothing of padded ones.
+/// Ids of one byte and of two, of the second of three layers: each row's where its slot is, of a member those of its
+/// own rows, and nothing of padded ones.
 #[test]
 fn experts_are_kept_in_the_slots_of_their_rows() {
     const PAGES: usize = 3;

@@ -1,5 +1,5 @@
-//! The experts kept for each token: those that transformers chooses, whatever the instruction set, the chunks in which a
-//! prompt is computed and the number of ranks; and that keeping them changes no logits.
+//! The experts kept for each token: those that transformers chooses, whatever the instruction set, the chunks in which
+//! a prompt is computed and the number of ranks; and that keeping them changes no logits.
 
 use std::fs;
 use std::path::Path;

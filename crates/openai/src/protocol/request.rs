@@ -45,7 +45,8 @@ pub struct ProtocolRequest<P = EncodedPrompt> {
     pub return_token_ids: bool,
     /// In which form each choice has the sets that its tokens were drawn from; `None`: it has none.
     pub kept: Option<KeptForm>,
-    /// The first token of prompt and sample from which on each choice has the experts of its tokens; `None`: it has none.
+    /// The first token of prompt and sample from which on each choice has the experts of its tokens; `None`: it has
+    /// none.
     pub routes: Option<usize>,
     /// Whether log-probabilities name each token by its id (`token_id:7`), which no two share, instead of its text.
     pub ids_as_tokens: bool,

@@ -152,8 +152,8 @@ fn records_are_lists_beside_the_ids() {
     assert_eq!(masked["entropies"], entropies);
 }
 
-/// `routed_experts` is a .npy file as numpy writes it: magic bytes, the length of its head, the head, padded so that the
-/// numbers begin at a multiple of 64, and these.
+/// `routed_experts` is a .npy file as numpy writes it: magic bytes, the length of its head, the head, padded so that
+/// the numbers begin at a multiple of 64, and these.
 #[test]
 fn experts_are_an_array_of_numpy() {
     let of = |body: Value| {
