@@ -54,9 +54,8 @@ class CompletionOutput:
     ``return_entropy``, of the model's own distribution in each token's place, in nats. ``routed_experts``: of an
     ``LLM`` with ``enable_return_routed_experts``, the experts chosen for each token but the last, the prompt's from
     ``routed_experts_prompt_start`` on included: tokens x layers x experts of a token, the likeliest first, uint8 or
-    uint16; zeros in layers without experts. ``weights``: the versions
-    of the weights that the tokens were sampled under, each with the number of its first token. ``lora_request``, which
-    vLLM fills, is always None."""
+    uint16; zeros in layers without experts. ``weights``: the versions of the weights that the tokens were sampled
+    under, each with the number of its first token. ``lora_request``, which vLLM fills, is always None."""
 
     index: int
     text: str
